@@ -1,0 +1,444 @@
+//! Taking a lock: at once, or by standing in its queue.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::places::Waiting;
+use super::place::{Action, Claim, News, Place};
+use super::request::Request;
+use super::{Engine, Lease};
+use crate::error::{Error, Result, Step};
+use crate::loss::LossReason;
+use crate::script::{Call, Mode, Outcome, Token, Verb};
+use crate::store::clock::Time;
+use crate::store::{Answer, Fault};
+
+/// What an attempt to enter came to.
+pub(crate) enum Entered {
+    Granted(Arc<Lease>),
+    Queued(Standing),
+}
+
+/// A place in a queue; dropping it leaves the queue.
+pub(crate) struct Standing {
+    pub(crate) engine: Arc<Engine>,
+    waiting: Arc<Waiting>,
+}
+
+impl Engine {
+    /// Takes the lock if it is free and nobody waits for it. Blocks for at most two command timeouts.
+    pub(crate) fn try_acquire(self: &Arc<Self>, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+        self.check(request)?;
+        let token = Token::new();
+        match self.attempt(request, token, Time::NEVER)? {
+            Some(lease) => Ok(Some(lease)),
+            None => {
+                self.counters.missed.add(1);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes the lock, or waits for it in the queue until `until`.
+    pub(crate) fn acquire(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Option<Arc<Lease>>> {
+        let standing = match self.enter(request, until)? {
+            Entered::Granted(lease) => return Ok(Some(lease)),
+            Entered::Queued(standing) => standing,
+        };
+        match standing.wait(until)? {
+            Some(lease) => Ok(Some(lease)),
+            None => standing.withdraw(until),
+        }
+    }
+
+    /// Takes the lock or a place in its queue. While Redis does not answer this is tried again, until
+    /// `until` or for as long as the outage limit.
+    pub(crate) fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
+        self.check(request)?;
+        // R6: the token of the first try is also the one that is enqueued, which follows at once.
+        let token = Token::new();
+        if !self.listening.is_started() {
+            if let Some(lease) = self.attempt(request, token, until)? {
+                return Ok(Entered::Granted(lease));
+            }
+            self.listen(until).map_err(|e| for_lock(e, request))?;
+        }
+        let waiting = self.places.register(Arc::clone(request), Place::new(token), self.now());
+        let standing = Standing { engine: Arc::clone(self), waiting };
+        self.counters.waiting.add(1);
+        self.enqueue(&standing.waiting, until)?;
+        let claim = standing.waiting.place.lock().claim(self.now(), request);
+        match claim {
+            Claim::Taken(lease) => self.claimed(lease).map(Entered::Granted),
+            Claim::Failed(error) => Err(error),
+            Claim::Confirm => {
+                self.act(&standing.waiting, Action::Confirm);
+                Ok(Entered::Queued(standing))
+            }
+            Claim::NotYet => Ok(Entered::Queued(standing)),
+        }
+    }
+
+    /// A place whose lock was granted before anybody had to stand.
+    pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Standing {
+        self.counters.waiting.add(1);
+        let request = Arc::clone(&lease.request);
+        let waiting = self.places.register(request, Place::granted(lease), self.now());
+        Standing { engine: Arc::clone(self), waiting }
+    }
+
+    fn check(&self, request: &Request) -> Result<()> {
+        self.check_open()?;
+        if request.on_lost.is_some() { self.start_callbacks() } else { Ok(()) }
+    }
+
+    /// To be called before the place is dropped.
+    fn claimed(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+        if lease.stood {
+            self.places.claim(lease.token);
+        }
+        self.checked(lease)
+    }
+
+    /// A shutdown may have come while the lock was on its way.
+    fn checked(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+        if let Err(error) = self.check_open() {
+            self.discard(&lease);
+            return Err(error);
+        }
+        Ok(lease)
+    }
+
+    /// One try without a place in the queue.
+    fn attempt(self: &Arc<Self>, request: &Arc<Request>, token: Token, until: Time) -> Result<Option<Arc<Lease>>> {
+        let started = self.now();
+        let patience = self.patience(started, until);
+        let call = acquire_call(request, token, Wait::No);
+        loop {
+            let fault = match self.run_one(&call, patience) {
+                Ok(answer) => {
+                    self.deliver_all(&call, &answer);
+                    match answer.reply.outcome {
+                        Outcome::Granted(grant) => return self.take(request, News::from_reply(grant, answer.sent)).map(Some),
+                        Outcome::Busy { .. } => return Ok(None),
+                        // R5: the connection has a new anchor now.
+                        Outcome::Late | Outcome::More => Fault::unavailable(Step::Reply, "no time left to ask again"),
+                        outcome => return Err(self.out_of_place(&call, &outcome)),
+                    }
+                }
+                Err(fault) if fault.is_ambiguous() => {
+                    self.abandon_in_background(&call, token, 0, call.sent_until());
+                    return Err(fault.into_error(Some(&call.key), self.now() - started));
+                }
+                Err(fault @ Fault::Server { .. }) if fault.is_transient() => {
+                    self.clock.sleep_until(self.now() + self.config.back_off / 10);
+                    fault
+                }
+                Err(fault) => return Err(fault.into_error(Some(&call.key), self.now() - started)),
+            };
+            if self.now() >= started + self.config.command_timeout {
+                return Err(fault.into_error(Some(&call.key), self.now() - started));
+            }
+        }
+    }
+
+    fn take(&self, request: &Arc<Request>, news: News) -> Result<Arc<Lease>> {
+        let deadline = news.deadline.unwrap_or(Time::from_nanos(0));
+        let lease = Arc::new(Lease::new(Arc::clone(request), &news.grant, news.granted, deadline));
+        if !lease.is_held(self.now()) {
+            // A lease that is shorter than the way of the reply.
+            self.discard(&lease);
+            return Err(Error::Lost { loss: lease.loss_for(LossReason::Expired) });
+        }
+        self.adopt(&lease);
+        self.checked(lease)
+    }
+
+    /// A lease that nobody will have (R13).
+    fn discard(&self, lease: &Lease) {
+        let _ = lease.release(self.now());
+        if lease.stood {
+            self.places.unclaim(lease.token);
+        }
+        let about = lease.request.call(Verb::Renew { token: lease.token });
+        self.abandon_in_background(&about, lease.token, lease.fence, 0);
+    }
+
+    /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
+    /// registry, so a grant is noted whichever way it comes (R1, R8).
+    fn enqueue(self: &Arc<Self>, waiting: &Arc<Waiting>, until: Time) -> Result<()> {
+        let request = &waiting.request;
+        let started = self.now();
+        let limit = until.min(started + self.config.outage_limit);
+        loop {
+            let now = self.now();
+            let token = match self.token_to_send(waiting, now) {
+                Some(token) => token,
+                // It failed meanwhile: the manager was closed.
+                None => return Ok(()),
+            };
+            let call = acquire_call(request, token, Wait::Yes);
+            let result = self.run_one(&call, self.patience(now, until));
+            let fault = match self.settle_acquire(waiting, &call, result) {
+                Settled::Done => return Ok(()),
+                Settled::Again if self.now() < limit => continue,
+                Settled::Again => Fault::unavailable(Step::Reply, "the server's clock leaves no time to ask"),
+                Settled::Refused(error) => {
+                    self.give_up(waiting);
+                    return Err(error);
+                }
+                Settled::Fault(fault) => fault,
+            };
+            let now = self.now();
+            if now >= limit {
+                self.abandon_unsettled(waiting);
+                return Err(fault.into_error(Some(&request.key), now - started));
+            }
+            self.clock.sleep_until((now + self.config.back_off / 4).min(limit));
+        }
+    }
+
+    /// R6: no token is sent in an acquire later than one ttl after it was first sent.
+    pub(super) fn token_to_send(&self, waiting: &Arc<Waiting>, now: Time) -> Option<Token> {
+        let too_old = {
+            let mut place = waiting.place.lock();
+            if !place.is_asking() {
+                return None;
+            }
+            let first = *place.first_sent.get_or_insert(now);
+            if now < first + waiting.request.ttl {
+                return Some(place.token);
+            }
+            Action::Abandon { token: place.token, not_after: place.not_after }
+        };
+        self.act(waiting, too_old);
+        let token = self.places.rename(waiting)?;
+        waiting.place.lock().first_sent = Some(now);
+        Some(token)
+    }
+
+    /// What the answer to a place's acquire means for it.
+    pub(super) fn settle_acquire(
+        &self,
+        waiting: &Arc<Waiting>,
+        call: &Call,
+        result: std::result::Result<Answer, Fault>,
+    ) -> Settled {
+        let request = &waiting.request;
+        let now = self.now();
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(fault) => {
+                let action = {
+                    let mut place = waiting.place.lock();
+                    if fault.is_ambiguous() {
+                        place.not_after = place.not_after.max(call.sent_until());
+                    }
+                    place.unanswered(now, request)
+                };
+                if !matches!(action, Action::Nothing) {
+                    self.act(waiting, action);
+                    self.stand(waiting, now);
+                    return Settled::Done;
+                }
+                return if fault.is_transient() {
+                    Settled::Fault(fault)
+                } else {
+                    Settled::Refused(fault.into_error(Some(&request.key), now - waiting.heard_at()))
+                };
+            }
+        };
+        waiting.hear(now);
+        self.deliver_all(call, &answer);
+        let (action, due) = match answer.reply.outcome {
+            Outcome::Granted(grant) => {
+                let news = News::from_reply(grant, answer.sent);
+                (waiting.place.lock().answered(news, now, request), None)
+            }
+            Outcome::Waiting { ticket, position, left, since } => {
+                let due = now + self.config.check_period.min(left + std::time::Duration::from_millis(1));
+                (waiting.place.lock().queued(now, ticket, position, since, request), Some(due))
+            }
+            Outcome::Late | Outcome::More => return Settled::Again,
+            outcome => return Settled::Refused(self.out_of_place(call, &outcome)),
+        };
+        self.act(waiting, action);
+        if let Some(due) = due {
+            self.stand(waiting, due);
+        }
+        Settled::Done
+    }
+
+    /// The place's name is looked after from now on.
+    fn stand(&self, waiting: &Arc<Waiting>, due: Time) {
+        if !waiting.place.lock().is_ended() {
+            self.bell.ring_if_late_for(self.places.stand(waiting, due));
+        }
+    }
+
+    /// Leaves without having learnt what became of the last request.
+    fn abandon_unsettled(&self, waiting: &Arc<Waiting>) {
+        let action = {
+            let mut place = waiting.place.lock();
+            let unsettled = Action::Abandon { token: place.token, not_after: place.not_after };
+            match place.give_up(self.now()) {
+                Action::Nothing => unsettled,
+                action => action,
+            }
+        };
+        self.act(waiting, action);
+    }
+
+    fn give_up(&self, waiting: &Arc<Waiting>) {
+        let action = waiting.place.lock().give_up(self.now());
+        let Action::Abandon { token, not_after } = action else { return };
+        // At once if a connection is free; the renewal thread does it otherwise, or again (R7).
+        let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::Unused });
+        if let Ok(answer) = self.run_one(&call, self.at_once(self.now())) {
+            self.deliver_all(&call, &answer);
+            if !answer.reply.more && answer.reply.now.is_some_and(|now| now > not_after) {
+                return;
+            }
+        }
+        self.abandon_in_background(&call, token, 0, not_after);
+    }
+}
+
+impl Standing {
+    /// 1 is next; `None` once it is granted, or while the place is being taken again.
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.waiting.place.lock().position()
+    }
+
+    pub(crate) fn request(&self) -> &Arc<Request> {
+        &self.waiting.request
+    }
+
+    /// Waits for the grant until `until`; the place stays. An error if Redis was silent for too long.
+    pub(crate) fn wait(&self, until: Time) -> Result<Option<Arc<Lease>>> {
+        let (engine, waiting) = (&self.engine, &self.waiting);
+        engine.check_fork()?;
+        let mut place = waiting.place.lock();
+        loop {
+            let now = engine.now();
+            match place.claim(now, &waiting.request) {
+                Claim::Taken(lease) => {
+                    drop(place);
+                    return engine.claimed(lease).map(Some);
+                }
+                Claim::Failed(error) => return Err(error),
+                Claim::Confirm => {
+                    drop(place);
+                    engine.act(waiting, Action::Confirm);
+                    place = waiting.place.lock();
+                }
+                Claim::NotYet => {}
+            }
+            let heard = waiting.heard_at();
+            let outage = heard + engine.config.outage_limit;
+            if now >= outage {
+                return Err(self.outage(now));
+            }
+            if now >= until {
+                // A try may say "not yet" only if that is known: Redis answered in the last check period.
+                let known = now - heard <= engine.config.check_period + engine.config.command_timeout;
+                return if known { Ok(None) } else { Err(self.outage(now)) };
+            }
+            engine.clock.wait(&waiting.changed, &mut place, until.min(outage));
+        }
+    }
+
+    /// Leaves the queue at a deadline, but keeps a grant that came first.
+    pub(crate) fn withdraw(self, until: Time) -> Result<Option<Arc<Lease>>> {
+        let (engine, waiting) = (&self.engine, &self.waiting);
+        engine.counters.missed.add(1);
+        let (token, withdrawing) = {
+            let mut place = waiting.place.lock();
+            (place.token, place.withdraw())
+        };
+        if withdrawing {
+            let started = engine.now();
+            let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::KeepIfOwner });
+            match engine.run_one(&call, engine.patience(started, until)) {
+                Ok(answer) => {
+                    engine.deliver_all(&call, &answer);
+                    if let Outcome::Granted(grant) = answer.reply.outcome {
+                        let news = News::from_reply(grant, answer.sent);
+                        let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
+                        engine.act(waiting, action);
+                    } else if answer.reply.more {
+                        engine.abandon_in_background(&call, token, 0, 0);
+                    }
+                }
+                Err(fault) => {
+                    let action = waiting.place.lock().unanswered(engine.now(), &waiting.request);
+                    if matches!(action, Action::Nothing) {
+                        engine.abandon_unsettled(waiting);
+                        return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
+                    }
+                    engine.act(waiting, action);
+                }
+            }
+        }
+        // The grant may have come first, by whichever way.
+        let claim = waiting.place.lock().claim(engine.now(), &waiting.request);
+        match claim {
+            Claim::Taken(lease) => engine.claimed(lease).map(Some),
+            Claim::Failed(error) => Err(error),
+            // A grant that is in doubt is not worth an answer past the deadline; dropping the place releases it.
+            Claim::Confirm | Claim::NotYet => Ok(None),
+        }
+    }
+
+    fn outage(&self, now: Time) -> Error {
+        self.waiting.take_refusal().unwrap_or_else(|| Error::Unavailable {
+            lock: Some(Arc::clone(&self.waiting.request.key.name)),
+            step: Step::Reply,
+            waited: now - self.waiting.heard_at(),
+            source: "redis was silent while this waited in the queue".into(),
+        })
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if self.engine.is_forked() {
+            return;
+        }
+        self.engine.give_up(&self.waiting);
+        self.engine.places.forget(&self.waiting);
+        self.engine.counters.waiting.sub(1);
+    }
+}
+
+/// What became of an acquire.
+pub(super) enum Settled {
+    Done,
+    Again,
+    Refused(Error),
+    Fault(Fault),
+}
+
+#[derive(PartialEq)]
+pub(super) enum Wait {
+    No,
+    Yes,
+}
+
+pub(super) fn acquire_call(request: &Request, token: Token, wait: Wait) -> Call {
+    request.call(Verb::Acquire {
+        token,
+        may_wait: wait == Wait::Yes,
+        asked: Arc::clone(&request.asked),
+        sent_until: AtomicU64::new(0),
+    })
+}
+
+fn for_lock(error: Error, request: &Request) -> Error {
+    match error {
+        Error::Server { code, message, .. } => {
+            Error::Server { lock: Some(Arc::clone(&request.key.name)), code, message }
+        }
+        other => other,
+    }
+}

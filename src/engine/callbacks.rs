@@ -1,0 +1,63 @@
+//! The thread on which users' callbacks run, so that a slow or panicking one harms no lease.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use parking_lot::Mutex;
+
+use super::Engine;
+use crate::config::OnLost;
+use crate::error::Result;
+use crate::loss::Loss;
+
+const THREAD: &str = "fairlock-events";
+
+/// Callbacks on their way to the thread, which starts with the first lock that has one.
+pub(super) struct Callbacks {
+    state: Mutex<State>,
+}
+
+enum State {
+    Idle,
+    Started(Sender<(OnLost, Loss)>),
+    Ended,
+}
+
+impl Callbacks {
+    pub(super) fn new() -> Callbacks {
+        Callbacks { state: Mutex::new(State::Idle) }
+    }
+
+    pub(super) fn call(&self, callback: OnLost, loss: Loss) {
+        if let State::Started(sender) = &*self.state.lock() {
+            // The channel is unbounded, so this never blocks.
+            let _ = sender.send((callback, loss));
+        }
+    }
+
+    /// The thread ends when it has made the calls that were sent.
+    pub(super) fn end(&self) {
+        *self.state.lock() = State::Ended;
+    }
+}
+
+impl Engine {
+    /// To be called before a lock with a callback is taken.
+    pub(super) fn start_callbacks(&self) -> Result<()> {
+        let mut state = self.callbacks.state.lock();
+        if let State::Idle = &*state {
+            let (sender, receiver) = unbounded();
+            self.spawn(THREAD, move || run(&receiver))?;
+            *state = State::Started(sender);
+        }
+        Ok(())
+    }
+}
+
+fn run(calls: &Receiver<(OnLost, Loss)>) {
+    for (callback, loss) in calls {
+        if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
+            log::error!("the on_lost callback of {:?} panicked", loss.name);
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The thread that hears of grants: one subscription to one channel, whatever the number of waiters.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::place::News;
+use super::renewal::Work;
+use super::{Engine, Request};
+use crate::config::LockOptions;
+use crate::error::{Error, Result};
+use crate::script::{Family, Grant, Verb};
+use crate::store::clock::Time;
+use crate::store::{Fault, Heard};
+
+pub(super) const THREAD: &str = "fairlock-listener";
+
+/// What is known of the subscription.
+pub(super) struct Listening {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// | state   | meaning                           | becomes                                     |
+/// |---------|-----------------------------------|---------------------------------------------|
+/// | Idle    | nobody has had to wait yet, or it was refused | Started                          |
+/// | Started | not confirmed, or interrupted     | Up, Refused                                 |
+/// | Up      | confirmed once                    | Started, on a fault                         |
+/// | Refused | the user has not the right        | Idle, once it was told                      |
+enum State {
+    Idle,
+    Started,
+    Up,
+    Refused(Fault),
+}
+
+impl Listening {
+    pub(super) fn new() -> Listening {
+        Listening { state: Mutex::new(State::Idle), changed: Condvar::new() }
+    }
+
+    pub(super) fn is_started(&self) -> bool {
+        matches!(*self.state.lock(), State::Started | State::Up)
+    }
+
+    /// Cuts a pause between two attempts short.
+    pub(super) fn wake(&self) {
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    fn set(&self, state: State) {
+        *self.state.lock() = state;
+        self.changed.notify_all();
+    }
+}
+
+impl Engine {
+    /// R17: starts the subscription before the first enqueue. One that cannot be had within a command timeout
+    /// does not fail a wait, since sync carries it; a missing right does.
+    pub(super) fn listen(self: &Arc<Self>, until: Time) -> Result<()> {
+        let listening = &self.listening;
+        let mut state = listening.state.lock();
+        if let State::Idle = *state {
+            let engine = Arc::clone(self);
+            self.spawn(THREAD, move || run(&engine))?;
+            *state = State::Started;
+        }
+        let until = until.min(self.now() + self.config.command_timeout);
+        loop {
+            match std::mem::replace(&mut *state, State::Idle) {
+                State::Refused(fault) => {
+                    let fault = match fault {
+                        Fault::Server { code, message } => Fault::Server {
+                            code,
+                            message: format!(
+                                "{message}; to wait, the user needs +subscribe +ping +publish and the channels &{}:grants:*",
+                                self.config.prefix
+                            ),
+                        },
+                        other => other,
+                    };
+                    return Err(fault.into_error(None, std::time::Duration::ZERO));
+                }
+                State::Idle => return Ok(()),
+                State::Up => {
+                    *state = State::Up;
+                    return Ok(());
+                }
+                State::Started => *state = State::Started,
+            }
+            if self.now() >= until || self.is_stopping() {
+                return Ok(());
+            }
+            self.clock.wait(&listening.changed, &mut state, until);
+        }
+    }
+}
+
+/// The listener's main loop: subscribe, hear, and again after a pause.
+fn run(engine: &Arc<Engine>) {
+    let channel = engine.terms.channel();
+    while !engine.is_stopping() {
+        let ended = engine.store.listen(&channel, engine.config.check_period, &mut |heard| {
+            match heard {
+                Heard::Subscribed => {
+                    engine.listening.set(State::Up);
+                    // Messages may have been missed while there was no subscription.
+                    engine.hand_to_renewal(Work::Resync);
+                }
+                Heard::Message(message) => hear(engine, message),
+                Heard::Quiet => {}
+            }
+            if engine.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        let Err(fault) = ended else { return };
+        log::info!("the subscription ended: {fault}");
+        if matches!(&fault, Fault::Server { code, .. } if code == "NOPERM") {
+            engine.listening.set(State::Refused(fault));
+            return;
+        }
+        engine.listening.set(State::Started);
+        let again = engine.now() + engine.config.back_off;
+        let mut state = engine.listening.state.lock();
+        while engine.now() < again && !engine.is_stopping() {
+            engine.clock.wait(&engine.listening.changed, &mut state, again);
+        }
+    }
+}
+
+fn hear(engine: &Engine, message: &str) {
+    let arrived = engine.now();
+    let Some((grant, key)) = Grant::from_message(&engine.config.prefix, message) else {
+        if !message.is_empty() {
+            log::warn!("a message that is not a grant on {:?}", engine.terms.channel());
+        }
+        return;
+    };
+    engine.counters.handed_over.add(1);
+    let news = News::from_message(grant, arrived, engine.store.anchor(&key));
+    let about = Request::new(Family::Mutex, key, &LockOptions::new()).call(Verb::Renew { token: grant.token });
+    engine.deliver(&about, news);
+}
+
+impl From<Fault> for Error {
+    fn from(fault: Fault) -> Error {
+        fault.into_error(None, std::time::Duration::ZERO)
+    }
+}

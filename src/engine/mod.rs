@@ -1,0 +1,401 @@
+//! How locks are won and kept. Knows no kind of lock and no topology.
+
+mod acquire;
+mod callbacks;
+mod lease;
+mod listener;
+mod place;
+mod places;
+mod release;
+mod renewal;
+mod request;
+mod schedule;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use parking_lot::{Condvar, Mutex};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::loss::Loss;
+use crate::script::{Call, Mode, Outcome, Reply, Terms, Token, Verb};
+use crate::stats::{Counters, Stats};
+use crate::store::clock::{Clock, Time};
+use crate::store::{Answer, Checkout, Fault, Patience, Store};
+use callbacks::Callbacks;
+use listener::Listening;
+use place::{Action, News};
+use places::{Found, Places, Waiting};
+use renewal::{Job, Renewal, Work};
+
+pub(crate) use acquire::{Entered, Standing};
+pub(crate) use lease::Lease;
+pub(crate) use release::Tell;
+pub(crate) use request::Request;
+
+/// When so many leases lie in the intake, the renewal thread is woken to drop those that are over.
+const INTAKE_FULL: usize = 4096;
+
+/// What all handles, guards, waiters and threads of one manager share.
+pub(crate) struct Engine {
+    pub(crate) config: Config,
+    pub(crate) store: Box<dyn Store>,
+    pub(crate) counters: Counters,
+    terms: Arc<Terms>,
+    clock: Clock,
+    places: Places,
+    intake: Sender<Work>,
+    bell: Arc<Bell>,
+    listening: Listening,
+    callbacks: Callbacks,
+    /// No new locks: shut down, stopped, or the renewal thread is gone.
+    closed: AtomicBool,
+    stopping: AtomicBool,
+    drained: Mutex<()>,
+    guard_dropped: Condvar,
+    threads: Mutex<Vec<Thread>>,
+    process: u32,
+}
+
+struct Thread {
+    handle: JoinHandle<()>,
+    /// Disconnected when the thread is over.
+    over: Receiver<()>,
+}
+
+/// Wakes the renewal thread, but only if it would sleep for too long.
+struct Bell {
+    slot: Sender<()>,
+    /// Until when it sleeps, in ns; 0 while it is awake and will look at the intake anyway.
+    asleep_until: AtomicU64,
+}
+
+impl Bell {
+    fn ring(&self) {
+        // A full slot means that it will wake anyway.
+        let _ = self.slot.try_send(());
+    }
+
+    /// To be called after something due at `due` was put into the intake.
+    fn ring_if_late_for(&self, due: Time) {
+        fence(Ordering::SeqCst);
+        if due.as_nanos() < self.asleep_until.load(Ordering::SeqCst) {
+            self.ring();
+        }
+    }
+
+    /// After this, the intake must be looked at once more before sleeping.
+    fn publish(&self, until: Time) {
+        self.asleep_until.store(until.as_nanos(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Keeps an engine running: the last one to go stops it. Threads never hold one.
+pub(crate) struct Running(Arc<Engine>);
+
+impl Running {
+    pub(crate) fn start(config: Config, store: Box<dyn Store>, terms: Arc<Terms>) -> Result<Running> {
+        let (intake, received) = unbounded();
+        let (slot, bell) = bounded(1);
+        let engine = Arc::new(Engine {
+            clock: store.clock(),
+            config,
+            store,
+            counters: Counters::default(),
+            terms,
+            places: Places::new(),
+            intake,
+            bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
+            listening: Listening::new(),
+            callbacks: Callbacks::new(),
+            closed: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            drained: Mutex::new(()),
+            guard_dropped: Condvar::new(),
+            threads: Mutex::new(Vec::new()),
+            process: std::process::id(),
+        });
+        let renewal = Renewal::new(Arc::clone(&engine), received, bell);
+        engine.spawn("fairlock-renewal", move || renewal.run_to_the_end())?;
+        Ok(Running(engine))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.is_forked() {
+            // The child has none of the threads and must not touch the parent's connections and mutexes.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        self.0.stop();
+    }
+}
+
+impl Engine {
+    /// Whether locks may be taken: [`Error::Closed`] after a shutdown and in a forked child.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.is_forked() || self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    pub(crate) fn is_forked(&self) -> bool {
+        std::process::id() != self.process
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(crate) fn at(&self, instant: Instant) -> Time {
+        self.clock.at(instant)
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        Stats { connects: self.store.connects(), requests: self.store.requests(), ..self.counters.read() }
+    }
+
+    /// Calls that take nothing, on a pooled connection. Blocks for at most two command timeouts.
+    pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Reply>>> {
+        self.check_fork()?;
+        let started = self.now();
+        let answers = self.store.run(calls, self.patience(started, Time::NEVER));
+        let read = calls.iter().zip(answers).map(|(call, answer)| match answer {
+            Ok(answer) => {
+                self.deliver_all(call, &answer);
+                match &answer.reply.outcome {
+                    outcome @ Outcome::Kind(_) => Err(self.out_of_place(call, outcome)),
+                    _ => Ok(answer.reply),
+                }
+            }
+            Err(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
+        });
+        Ok(read.collect())
+    }
+
+    /// One page of the records that match: the next cursor (0: that was the last page) and the keys.
+    pub(crate) fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>)> {
+        self.check_fork()?;
+        let started = self.now();
+        self.store.scan(cursor, pattern).map_err(|fault| fault.into_error(None, self.now() - started))
+    }
+
+    /// A reply of its own script's, but for another verb.
+    fn out_of_place(&self, call: &Call, outcome: &Outcome) -> Error {
+        if let Outcome::Kind(kind) = outcome {
+            return wrong_kind(call, kind);
+        }
+        Error::Server {
+            lock: Some(call.key.name.clone()),
+            code: "PROTOCOL".to_owned(),
+            message: format!("a reply out of place: {outcome:?}"),
+        }
+    }
+
+    fn run_one(&self, call: &Call, patience: Patience) -> std::result::Result<Answer, Fault> {
+        self.store.run(std::slice::from_ref(call), patience).pop().unwrap_or(Err(Fault::NotReady))
+    }
+
+    /// P8: one command timeout for a connection and one for the reply, and not much past `until`.
+    fn patience(&self, now: Time, until: Time) -> Patience {
+        let timeout = self.config.command_timeout;
+        Patience {
+            checkout: Checkout::Until((now + timeout).min(until.max(now) + timeout / 2)),
+            reply: (now + timeout * 2).min(until.max(now) + timeout),
+        }
+    }
+
+    /// Only what is free at once, so that nothing waits for the pool (P9).
+    fn at_once(&self, now: Time) -> Patience {
+        Patience { checkout: Checkout::IfFree, reply: now + self.config.command_timeout }
+    }
+
+    /// Keeps a lease renewed from now on. Wakes nobody, unless it would be too late.
+    fn adopt(&self, lease: &Arc<Lease>) {
+        self.counters.granted.add(1);
+        let renew_at = lease.request.renewal_period().map_or(Time::NEVER, |period| self.now() + period);
+        let due = lease.next_due(renew_at);
+        self.send(Work::Lease(Arc::clone(lease), renew_at));
+        if self.intake.len() >= INTAKE_FULL {
+            self.bell.ring();
+        } else {
+            self.bell.ring_if_late_for(due);
+        }
+    }
+
+    /// The receiver lives as long as the renewal thread; what is sent after its end is of no use.
+    fn send(&self, work: Work) {
+        let _ = self.intake.send(work);
+    }
+
+    fn hand_to_renewal(&self, work: Work) {
+        self.send(work);
+        self.bell.ring();
+    }
+
+    /// News of grants that came with the reply to another request.
+    fn deliver_all(&self, call: &Call, answer: &Answer) {
+        for grant in &answer.reply.grants {
+            self.counters.handed_over.add(1);
+            self.deliver(call, News::from_reply(*grant, answer.sent));
+        }
+    }
+
+    /// Tells a waiter of its grant; what nobody waits for is released (R13). `about` names the lock.
+    fn deliver(&self, about: &Call, news: News) {
+        match self.places.find(news.grant.token) {
+            Found::Waiting(waiting) => {
+                let action = waiting.place.lock().heard(news, self.now(), &waiting.request);
+                self.act(&waiting, action);
+            }
+            // The waiter learnt of it in another way before.
+            Found::Claimed => {}
+            Found::Unknown => self.abandon_in_background(about, news.grant.token, news.grant.fence, 0),
+        }
+    }
+
+    /// Carries out what a place decided.
+    fn act(&self, waiting: &Arc<Waiting>, action: Action) {
+        match action {
+            Action::Nothing => {}
+            Action::Keep(lease) => {
+                self.adopt(&lease);
+                waiting.changed.notify_one();
+            }
+            Action::Confirm => self.hand_to_renewal(Work::Confirm(Arc::clone(waiting))),
+            Action::Requeue => self.hand_to_renewal(Work::Requeue(Arc::clone(waiting))),
+            Action::Abandon { token, not_after } => {
+                let about = waiting.request.call(Verb::Renew { token });
+                self.abandon_in_background(&about, token, 0, not_after);
+            }
+        }
+    }
+
+    fn abandon_in_background(&self, about: &Call, token: Token, fence: u64, not_after: u64) {
+        self.counters.background_releases.add(1);
+        let job = Job::new(about, token, fence, Mode::Unused, self.now() + crate::config::MAX_TTL.min(self.longest_abandon()))
+            .until(not_after);
+        self.hand_to_renewal(Work::Background(job));
+    }
+
+    /// Past this a token that could not be abandoned has lapsed: no request carries it later than one ttl
+    /// after its first send (R6), and its lease has no renewal.
+    fn longest_abandon(&self) -> Duration {
+        self.config.horizon * 4
+    }
+
+    /// A lease of a live guard is lost: says so wherever it is listened to, once. Answers
+    /// whether this was that once.
+    fn tell(&self, lease: &Lease, loss: &Loss) -> bool {
+        if !lease.tell(loss) {
+            return false;
+        }
+        self.counters.lost.add(1);
+        log::warn!("lost {:?} (fence {}): {}", loss.name, loss.fence, loss.reason);
+        if let Some(callback) = &lease.request.on_lost {
+            self.callbacks.call(Arc::clone(callback), loss.clone());
+        }
+        true
+    }
+
+    pub(crate) fn guard_made(&self) {
+        self.counters.held.add(1);
+    }
+
+    pub(crate) fn guard_dropped(&self) {
+        self.counters.held.sub(1);
+        if self.closed.load(Ordering::Acquire) {
+            drop(self.drained.lock());
+            self.guard_dropped.notify_all();
+        }
+    }
+
+    /// Refuses new locks, ends waits, waits for guards until `until`, and ends the leases that are left then.
+    /// Answers their names.
+    pub(crate) fn shut_down(&self, until: Time) -> Result<Vec<Arc<str>>> {
+        if self.is_forked() {
+            return Err(Error::Closed);
+        }
+        self.close();
+        let mut drained = self.drained.lock();
+        while self.counters.held.get() > 0 && self.now() < until {
+            self.clock.wait(&self.guard_dropped, &mut drained, until);
+        }
+        drop(drained);
+        let (tell, told) = bounded(1);
+        self.hand_to_renewal(Work::EndAll(tell));
+        Ok(self.clock.receive(&told, self.now() + self.config.command_timeout * 2).unwrap_or_default())
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for waiting in self.places.all() {
+            let action = waiting.place.lock().fail(Error::Closed, self.now());
+            waiting.changed.notify_one();
+            self.act(&waiting, action);
+        }
+    }
+
+    /// Ends all threads and waits for them, for at most one command timeout.
+    fn stop(&self) {
+        self.close();
+        self.stopping.store(true, Ordering::Release);
+        self.hand_to_renewal(Work::Stop);
+        self.listening.wake();
+        self.callbacks.end();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        if threads.iter().any(|t| t.handle.thread().name() == Some(listener::THREAD)) {
+            self.store.poke(&self.terms.channel());
+        }
+        let until = self.now() + self.config.command_timeout;
+        let here = thread::current().id();
+        for thread in threads {
+            // Joining oneself would never end: the last handle may go in a callback.
+            if thread.handle.thread().id() == here {
+                continue;
+            }
+            let _ = self.clock.receive(&thread.over, until);
+            if thread.handle.is_finished() {
+                let _ = thread.handle.join();
+            }
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let (alive, over) = bounded::<()>(0);
+        let handle = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let _alive = alive;
+                if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                    log::error!("a thread of fairlock panicked; this is a bug");
+                }
+            })
+            .map_err(|e| Fault::unavailable(crate::error::Step::Connect, e).into_error(None, Duration::ZERO))?;
+        self.threads.lock().push(Thread { handle, over });
+        Ok(())
+    }
+}
+
+fn wrong_kind(call: &Call, kind: &str) -> Error {
+    let lock = call.key.name.clone();
+    let is = crate::kind::Kind::from_record(kind);
+    if is == crate::kind::Kind::Mutex {
+        let message = format!("the record is {kind}, which is not this version's protocol");
+        return Error::Server { lock: Some(lock), code: "WRONGVERSION".to_owned(), message };
+    }
+    Error::WrongKind { lock, is }
+}

@@ -1,0 +1,336 @@
+//! A place in a queue, as a state that is told what happens and what time it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::lease::{Lease, deadline_from_reply};
+use super::request::Request;
+use crate::config::margin;
+use crate::error::Error;
+use crate::script::{Grant, Token};
+use crate::store::Anchor;
+use crate::store::clock::Time;
+
+/// The news that a token was granted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct News {
+    pub(crate) grant: Grant,
+    /// The local deadline, if it can be told (R12).
+    pub(crate) deadline: Option<Time>,
+    /// A local moment no later than the grant, as far as it can be told.
+    pub(crate) granted: Time,
+}
+
+impl News {
+    /// From the reply to a request of this process: the time left was counted after `sent`.
+    pub(crate) fn from_reply(grant: Grant, sent: Time) -> News {
+        News { grant, deadline: Some(deadline_from_reply(sent, grant.left)), granted: sent }
+    }
+
+    /// R12: from a message, which may have been under way for any time. The newest anchor says when the
+    /// grant was made; without one nothing is known.
+    pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> News {
+        let granted = anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
+        let deadline = anchor.zip(granted).map(|(anchor, granted)| {
+            let extrapolated = if granted > anchor.sent { granted - anchor.sent } else { anchor.sent - granted };
+            granted + grant.left.saturating_sub(margin(grant.left, extrapolated))
+        });
+        News { grant, deadline, granted: granted.unwrap_or(arrived) }
+    }
+}
+
+/// One waiter's place.
+pub(crate) struct Place {
+    pub(crate) token: Token,
+    stage: Stage,
+    /// R8: a grant that was heard of while a request of this token was in flight.
+    noted: Option<News>,
+    /// The place as last heard: 1 is next.
+    position: Option<u64>,
+    ticket: u64,
+    /// Which row of the manager's stamps it was enqueued under; another one since then means that it may
+    /// have been passed over.
+    since: u64,
+    queued_at: Time,
+    /// When this token was first sent (R6).
+    pub(crate) first_sent: Option<Time>,
+    /// The last server time up to which a request whose fate is not known may take this token (R7).
+    pub(crate) not_after: u64,
+}
+
+/// | stage      | meaning                                          | becomes                               |
+/// |------------|--------------------------------------------------|---------------------------------------|
+/// | Asking     | a request of the token is in flight or to be sent again | Queued, Granted, Confirming, Ended |
+/// | Queued     | it stands in the queue                            | Granted, Confirming, Gone, Asking (withdrawing), Ended |
+/// | Gone       | Redis does not know it any more (R4)              | Asking under a new token, Ended       |
+/// | Confirming | granted, perhaps long ago: a renewal is to tell (R12) | Granted, Gone, Ended              |
+/// | Granted    | a lease, renewed until it is claimed              | Ended (claimed), Confirming, Gone     |
+/// | Failed     | it cannot be had; the error is for the waiter     | Ended                                 |
+/// | Ended      | nobody waits here any more                        | –                                     |
+enum Stage {
+    Asking,
+    Queued,
+    Gone,
+    Confirming(News),
+    Granted(Arc<Lease>),
+    Failed(Error),
+    Ended,
+}
+
+/// What the caller has to do, after letting go of the place's mutex.
+#[must_use]
+pub(crate) enum Action {
+    Nothing,
+    /// Wake the waiter and keep the lease renewed.
+    Keep(Arc<Lease>),
+    /// Ask by a renewal whether the grant still holds.
+    Confirm,
+    /// Enqueue it again, under a new token.
+    Requeue,
+    /// Nobody wants the token any more: release it, or take it out of the queue (R13).
+    Abandon { token: Token, not_after: u64 },
+}
+
+/// What a waiter finds.
+pub(crate) enum Claim {
+    Taken(Arc<Lease>),
+    Confirm,
+    Failed(Error),
+    NotYet,
+}
+
+impl Place {
+    pub(crate) fn new(token: Token) -> Place {
+        Place {
+            token,
+            stage: Stage::Asking,
+            noted: None,
+            position: None,
+            ticket: 0,
+            since: 0,
+            queued_at: Time::NEVER,
+            first_sent: None,
+            not_after: 0,
+        }
+    }
+
+    /// A place that was granted without standing in the queue.
+    pub(crate) fn granted(lease: Arc<Lease>) -> Place {
+        Place { stage: Stage::Granted(Arc::clone(&lease)), ..Place::new(lease.token) }
+    }
+
+    /// The answer to an acquire: it stands in the queue.
+    pub(crate) fn queued(&mut self, now: Time, ticket: u64, position: u64, since: u64, request: &Arc<Request>) -> Action {
+        if !matches!(self.stage, Stage::Asking) {
+            return self.abandon();
+        }
+        (self.ticket, self.position, self.since, self.queued_at) = (ticket, Some(position), since, now);
+        match self.noted.take() {
+            Some(news) => self.accept(news, now, request),
+            None => {
+                self.stage = Stage::Queued;
+                Action::Nothing
+            }
+        }
+    }
+
+    /// The answer to a request of this token: it is the owner.
+    pub(crate) fn answered(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
+        match self.stage {
+            Stage::Asking => self.accept(news, now, request),
+            Stage::Ended | Stage::Failed(_) => self.abandon(),
+            _ => Action::Nothing,
+        }
+    }
+
+    /// The news came from elsewhere: a message, a sync, somebody else's release.
+    pub(crate) fn heard(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
+        match self.stage {
+            // R8: what the request in flight will say decides.
+            Stage::Asking => {
+                self.noted = Some(news);
+                Action::Nothing
+            }
+            Stage::Queued | Stage::Gone => self.accept(news, now, request),
+            Stage::Confirming(_) | Stage::Granted(_) => Action::Nothing,
+            Stage::Failed(_) | Stage::Ended => self.abandon(),
+        }
+    }
+
+    /// No answer came to the request in flight. A grant that was heard of meanwhile settles it.
+    pub(crate) fn unanswered(&mut self, now: Time, request: &Arc<Request>) -> Action {
+        match (&self.stage, self.noted.take()) {
+            (Stage::Asking, Some(news)) => self.accept(news, now, request),
+            _ => Action::Nothing,
+        }
+    }
+
+    pub(crate) fn abandon(&self) -> Action {
+        Action::Abandon { token: self.token, not_after: self.not_after }
+    }
+
+    fn accept(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
+        self.position = None;
+        // R12: never dropped on the estimate alone; what is left must be worth having.
+        match news.deadline {
+            Some(deadline) if deadline - now >= request.ttl / 2 => self.hold(news, deadline, request),
+            _ => {
+                self.stage = Stage::Confirming(news);
+                Action::Confirm
+            }
+        }
+    }
+
+    fn hold(&mut self, news: News, deadline: Time, request: &Arc<Request>) -> Action {
+        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline).after_waiting();
+        let lease = Arc::new(lease);
+        self.stage = Stage::Granted(Arc::clone(&lease));
+        Action::Keep(lease)
+    }
+
+    /// The renewal that a grant in doubt was asked for succeeded.
+    pub(crate) fn confirmed(&mut self, sent: Time, left: Duration, request: &Arc<Request>) -> Action {
+        match self.stage {
+            Stage::Confirming(news) => {
+                let granted = news.granted.min(sent);
+                self.hold(News { granted, ..news }, deadline_from_reply(sent, left), request)
+            }
+            Stage::Failed(_) | Stage::Ended => self.abandon(),
+            _ => Action::Nothing,
+        }
+    }
+
+    /// Redis does not know the token. Only a place that stood in the queue before Redis was asked is gone:
+    /// otherwise its own request may have come later.
+    pub(crate) fn absent(&mut self, token: Token, asked: Time) -> Action {
+        let gone = match self.stage {
+            Stage::Queued => self.queued_at <= asked,
+            Stage::Confirming(_) => true,
+            _ => false,
+        };
+        if !gone || self.token != token {
+            return Action::Nothing;
+        }
+        self.stage = Stage::Gone;
+        self.position = None;
+        Action::Requeue
+    }
+
+    /// The unclaimed lease was lost.
+    pub(crate) fn lost(&mut self, lease: &Arc<Lease>) -> Action {
+        match &self.stage {
+            Stage::Granted(held) if Arc::ptr_eq(held, lease) => {
+                let grant = Grant {
+                    token: lease.token,
+                    fence: lease.fence,
+                    granted_at: 0,
+                    left: Duration::ZERO,
+                    previous: lease.previous,
+                };
+                self.stage = Stage::Confirming(News { grant, deadline: None, granted: Time::NEVER });
+                Action::Confirm
+            }
+            _ => Action::Nothing,
+        }
+    }
+
+    /// Whether a place that stood in the queue at `asked` was enqueued under another row of stamps.
+    pub(crate) fn is_suspect(&self, since: u64, asked: Time) -> bool {
+        matches!(self.stage, Stage::Queued) && self.queued_at <= asked && self.since != since
+    }
+
+    /// Redis knows the token.
+    pub(crate) fn present(&mut self, token: Token, since: u64) {
+        if self.token == token {
+            self.since = since;
+        }
+    }
+
+    pub(crate) fn served(&mut self, ticket: u64) {
+        if matches!(self.stage, Stage::Queued) {
+            self.position = Some(self.ticket.saturating_sub(ticket).max(1));
+        }
+    }
+
+    /// R4: another attempt has another token.
+    pub(crate) fn ask_anew(&mut self, token: Token) -> bool {
+        if !matches!(self.stage, Stage::Gone | Stage::Asking) {
+            return false;
+        }
+        self.stage = Stage::Asking;
+        (self.token, self.noted, self.first_sent, self.not_after) = (token, None, None, 0);
+        true
+    }
+
+    /// Before the request that leaves the queue is sent. False if there is nothing to leave, or a request
+    /// is in flight whose sender sees to it.
+    pub(crate) fn withdraw(&mut self) -> bool {
+        let queued = matches!(self.stage, Stage::Queued);
+        if queued {
+            self.stage = Stage::Asking;
+        }
+        queued
+    }
+
+    pub(crate) fn is_asking(&self) -> bool {
+        matches!(self.stage, Stage::Asking)
+    }
+
+    pub(crate) fn is_confirming(&self) -> bool {
+        matches!(self.stage, Stage::Confirming(_))
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(self.stage, Stage::Ended | Stage::Failed(_))
+    }
+
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.position
+    }
+
+    /// The waiter looks. A lease with less than half of its time left is confirmed first, so that nobody
+    /// who slept through his turn walks off with what has lapsed.
+    pub(crate) fn claim(&mut self, now: Time, request: &Arc<Request>) -> Claim {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Granted(lease) => {
+                if lease.is_held(now) && lease.remaining(now) >= request.ttl / 2 {
+                    return Claim::Taken(lease);
+                }
+                self.stage = Stage::Granted(Arc::clone(&lease));
+                match self.lost(&lease) {
+                    Action::Confirm => Claim::Confirm,
+                    _ => Claim::NotYet,
+                }
+            }
+            Stage::Failed(error) => Claim::Failed(error),
+            other => {
+                self.stage = other;
+                Claim::NotYet
+            }
+        }
+    }
+
+    /// Nobody waits here any more.
+    pub(crate) fn give_up(&mut self, now: Time) -> Action {
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Queued | Stage::Confirming(_) => self.abandon(),
+            Stage::Granted(lease) => {
+                // R14: off the schedule before the release is sent. If it is lost, there is no less to release.
+                let _ = lease.release(now);
+                self.abandon()
+            }
+            // Whoever sent the request that is in flight sees that the place has ended.
+            Stage::Asking | Stage::Gone | Stage::Failed(_) | Stage::Ended => Action::Nothing,
+        }
+    }
+
+    /// As [`Place::give_up`], with the reason for the waiter.
+    pub(crate) fn fail(&mut self, error: Error, now: Time) -> Action {
+        if self.is_ended() {
+            return Action::Nothing;
+        }
+        let action = self.give_up(now);
+        self.stage = Stage::Failed(error);
+        action
+    }
+}

@@ -1,0 +1,128 @@
+//! Giving a lock back, and asking for more time.
+
+use std::sync::Arc;
+
+use crossbeam_channel::bounded;
+
+use super::lease::deadline_from_reply;
+use super::renewal::{Job, Work};
+use super::{Engine, Lease};
+use crate::error::{Error, Result, Step};
+use crate::loss::{LossReason, PreviousHolder};
+use crate::script::{Mode, Outcome, Verb};
+use crate::store::Fault;
+
+/// Whether the caller wants to know how a release went.
+#[derive(PartialEq)]
+pub(crate) enum Tell {
+    /// `unlock`
+    Yes,
+    /// `Drop`
+    No,
+}
+
+impl Engine {
+    /// Ends a lease. A free connection is used at once, else the renewal thread's (P9): nothing here waits
+    /// for the pool. Blocks for at most one command timeout.
+    pub(crate) fn release(&self, lease: &Lease, tell: Tell) -> Result<()> {
+        let started = self.now();
+        lease.release(started).map_err(|loss| Error::Lost { loss })?;
+        if lease.stood {
+            self.places.unclaim(lease.token);
+        }
+        let mode = Mode::Used;
+        let call = lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode });
+        let job = || Job::new(&call, lease.token, lease.fence, mode, started + lease.request.ttl);
+        match self.run_one(&call, self.at_once(started)) {
+            Ok(answer) => {
+                self.deliver_all(&call, &answer);
+                if answer.reply.more {
+                    self.hand_to_renewal(Work::Background(job()));
+                }
+                match verdict(&answer.reply.outcome, answer.resent) {
+                    None => Ok(()),
+                    Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
+                }
+            }
+            Err(Fault::NotReady) if tell == Tell::Yes => {
+                let (sender, receiver) = bounded(1);
+                self.counters.background_releases.add(1);
+                self.hand_to_renewal(Work::Background(job().telling(sender)));
+                match self.clock.receive(&receiver, started + self.config.command_timeout) {
+                    Some(None) => Ok(()),
+                    Some(Some(reason)) => Err(Error::Lost { loss: lease.loss_for(reason) }),
+                    None => {
+                        let late = Fault::unavailable(Step::Pool, "no connection was free for the release");
+                        Err(late.into_error(Some(&call.key), self.now() - started))
+                    }
+                }
+            }
+            Err(Fault::NotReady) => {
+                self.counters.background_releases.add(1);
+                self.hand_to_renewal(Work::Background(job()));
+                Ok(())
+            }
+            Err(fault) => {
+                self.counters.background_releases.add(1);
+                self.hand_to_renewal(Work::Background(job().resent()));
+                Err(fault.into_error(Some(&call.key), self.now() - started))
+            }
+        }
+    }
+
+    /// Renews a lease now. Blocks for at most two command timeouts.
+    pub(crate) fn renew(&self, lease: &Arc<Lease>) -> Result<()> {
+        if !lease.is_held(self.now()) {
+            let loss = lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired));
+            return Err(Error::Lost { loss });
+        }
+        let answer = self.renew_call(lease)?;
+        let reason = match answer.reply.outcome {
+            Outcome::Renewed { left } if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) => {
+                self.counters.renewed.add(1);
+                return Ok(());
+            }
+            Outcome::Renewed { .. } => LossReason::Expired,
+            Outcome::Gone { ended, how, .. } => reason_of(lease.fence, ended, how),
+            _ => LossReason::Taken,
+        };
+        lease.lose(reason);
+        let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
+        // The renewal thread tells of it and gives the token up.
+        self.send(Work::Lease(Arc::clone(lease), self.now()));
+        self.bell.ring();
+        Err(Error::Lost { loss })
+    }
+
+    fn renew_call(&self, lease: &Lease) -> Result<crate::store::Answer> {
+        self.check_fork()?;
+        let call = lease.request.call(Verb::Renew { token: lease.token });
+        let started = self.now();
+        let patience = self.patience(started, crate::store::clock::Time::NEVER);
+        self.run_one(&call, patience).map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
+    }
+
+    pub(super) fn check_fork(&self) -> Result<()> {
+        if self.is_forked() { Err(Error::Closed) } else { Ok(()) }
+    }
+}
+
+/// What a release that was not the owner's says of the lease: `None` is a clean release.
+pub(super) fn verdict(outcome: &Outcome, resent: bool) -> Option<LossReason> {
+    match outcome {
+        Outcome::Released => None,
+        Outcome::Already if resent => None,
+        Outcome::Lapsed => Some(LossReason::Expired),
+        _ => Some(LossReason::Taken),
+    }
+}
+
+/// Why a lease is gone, by what Redis answers a renewal: the fence of the last grant that ended without
+/// a release, and how.
+pub(super) fn reason_of(fence: u64, ended: u64, how: PreviousHolder) -> LossReason {
+    match how {
+        PreviousHolder::Forced if ended == fence => LossReason::Forced,
+        _ if ended == fence => LossReason::Expired,
+        _ => LossReason::Taken,
+    }
+}

@@ -1,0 +1,526 @@
+//! The thread that keeps everything alive: leases by renewals, places by syncs. It also does what others
+//! could not wait for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use super::acquire::{Settled, Wait, acquire_call};
+use super::lease::{Due, Lease, deadline_from_reply};
+use super::place::{Action, News};
+use super::places::{Found, Waiting, in_order, refusal};
+use super::release::{reason_of, verdict};
+use super::schedule::Schedule;
+use super::{Bell, Engine};
+use crate::loss::LossReason;
+use crate::script::{Call, LOOKUP_LIMIT, Mode, Outcome, Token, Verb};
+use crate::store::clock::Time;
+use crate::store::{Answer, Fault, Link};
+
+/// How many calls go into one pipeline: what fits a socket's buffer, so that writing never blocks.
+const BATCH: usize = 256;
+/// How soon a call is put again while the thread's connection is being opened.
+const CONNECTING: Duration = Duration::from_millis(5);
+
+/// What is sent to the renewal thread.
+pub(super) enum Work {
+    /// To be renewed at this time, and then each period.
+    Lease(Arc<Lease>, Time),
+    Background(Job),
+    Confirm(Arc<Waiting>),
+    Requeue(Arc<Waiting>),
+    /// Messages may have been missed: every awaited name is looked after at once, token by token.
+    Resync,
+    /// Shut down: end all leases and answer their names.
+    EndAll(Sender<Vec<Arc<str>>>),
+    Stop,
+}
+
+/// A token to be given back in the background.
+pub(super) struct Job {
+    call: Call,
+    /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
+    not_after: u64,
+    /// Past this the token has lapsed by itself.
+    expires: Time,
+    resent: bool,
+    tell: Option<Sender<Option<LossReason>>>,
+}
+
+impl Job {
+    pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
+        let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
+        Job { call, not_after: 0, expires, resent: false, tell: None }
+    }
+
+    pub(super) fn until(self, not_after: u64) -> Job {
+        Job { not_after, ..self }
+    }
+
+    pub(super) fn resent(self) -> Job {
+        Job { resent: true, ..self }
+    }
+
+    pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
+        Job { tell: Some(tell), ..self }
+    }
+}
+
+/// The renewal thread's state. All of it is the thread's own, so no mutex guards the leases.
+pub(super) struct Renewal {
+    engine: Arc<Engine>,
+    intake: Receiver<Work>,
+    bell: Receiver<()>,
+    link: Box<dyn Link>,
+    leases: Schedule<Kept>,
+    errands: Schedule<Errand>,
+    lookups: Vec<Call>,
+    stopping: bool,
+}
+
+/// A lease in the schedule, renewed at absolute times.
+struct Kept {
+    lease: Arc<Lease>,
+    renew_at: Time,
+}
+
+/// What is done once, or until it succeeds.
+enum Errand {
+    Job(Job),
+    Confirm(Arc<Waiting>),
+    Requeue(Arc<Waiting>),
+}
+
+/// A call in the batch, and whom its answer is for.
+enum Task {
+    Renew(Kept),
+    Job(Job),
+    Confirm(Arc<Waiting>, Token),
+    Requeue(Arc<Waiting>),
+    Sync,
+    Lookup,
+}
+
+impl Renewal {
+    pub(super) fn new(engine: Arc<Engine>, intake: Receiver<Work>, bell: Receiver<()>) -> Renewal {
+        let ringing: Arc<Bell> = Arc::clone(&engine.bell);
+        let link = engine.store.link(Arc::new(move || ringing.ring()));
+        Renewal {
+            engine,
+            intake,
+            bell,
+            link,
+            leases: Schedule::new(),
+            errands: Schedule::new(),
+            lookups: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    /// Leases must not be believed in when nobody renews them: if this thread ends in a panic, all are
+    /// lost, and the manager is closed.
+    pub(super) fn run_to_the_end(mut self) {
+        let run = std::panic::AssertUnwindSafe(|| self.run());
+        if std::panic::catch_unwind(run).is_err() {
+            log::error!("the renewal thread of fairlock panicked; this is a bug, and all its locks are lost");
+            self.engine.close();
+            self.take_in();
+            for kept in self.leases.take_all() {
+                self.lose(&kept.lease, LossReason::Expired);
+            }
+        }
+    }
+
+    /// The main loop: take in what was sent, do what is due in one pipeline, sleep until the next is due.
+    fn run(&mut self) {
+        loop {
+            self.take_in();
+            if self.stopping {
+                return self.finish();
+            }
+            let batch = self.collect();
+            if !batch.is_empty() {
+                self.carry_out(batch);
+                continue;
+            }
+            let next = self.leases.next().min(self.errands.next()).min(self.engine.places.next_due());
+            self.engine.bell.publish(next);
+            if self.intake.is_empty() {
+                let _ = self.engine.clock.receive(&self.bell, next);
+            }
+            self.engine.bell.publish(Time::from_nanos(0));
+        }
+    }
+
+    fn take_in(&mut self) {
+        let now = self.engine.now();
+        while let Ok(work) = self.intake.try_recv() {
+            match work {
+                // What is over since it was sent goes at once: it was locked and unlocked meanwhile.
+                Work::Lease(lease, renew_at) => match lease.due(now, renew_at) {
+                    Due::Drop => {}
+                    Due::Lose(reason) => self.lose(&lease, reason),
+                    Due::Nothing | Due::Renew => self.keep(Kept { lease, renew_at }),
+                },
+                Work::Background(job) => self.errands.put(now, Errand::Job(job)),
+                Work::Confirm(waiting) => self.errands.put(now, Errand::Confirm(waiting)),
+                Work::Requeue(waiting) => self.errands.put(now, Errand::Requeue(waiting)),
+                Work::Resync => self.resync(now),
+                Work::EndAll(tell) => {
+                    let names = self.end_all();
+                    let _ = tell.send(names);
+                }
+                Work::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.leases.put(kept.lease.next_due(kept.renew_at), kept);
+    }
+
+    /// What is due, at most a pipeline full. Losses come first and need no network (P6).
+    fn collect(&mut self) -> Vec<(Task, Call)> {
+        let now = self.engine.now();
+        let mut batch = Vec::new();
+        let mut early = Vec::new();
+        // Renewals that are due soon go along, so that many leases do not mean many wake-ups.
+        let horizon = if self.leases.next() <= now { now + self.engine.config.back_off } else { now };
+        while batch.len() < BATCH
+            && let Some(kept) = self.leases.take_due(horizon)
+        {
+            let renew_at = if kept.renew_at <= horizon { now } else { kept.renew_at };
+            match kept.lease.due(now, renew_at) {
+                Due::Drop => {}
+                Due::Lose(reason) => self.lose(&kept.lease, reason),
+                Due::Renew => {
+                    let call = kept.lease.request.call(Verb::Renew { token: kept.lease.token });
+                    batch.push((Task::Renew(kept), call));
+                }
+                Due::Nothing => early.push(kept),
+            }
+        }
+        early.into_iter().for_each(|kept| self.keep(kept));
+
+        // Those that are to be enqueued again go in the order in which they came (R4).
+        let mut again = Vec::new();
+        while batch.len() + again.len() < BATCH
+            && let Some(errand) = self.errands.take_due(now)
+        {
+            match errand {
+                Errand::Job(job) => {
+                    let call = job.call.again();
+                    batch.push((Task::Job(job), call));
+                }
+                Errand::Confirm(waiting) => {
+                    let (token, wanted) = {
+                        let place = waiting.place.lock();
+                        (place.token, place.is_confirming())
+                    };
+                    if wanted {
+                        let call = waiting.request.call(Verb::Renew { token });
+                        batch.push((Task::Confirm(waiting, token), call));
+                    }
+                }
+                Errand::Requeue(waiting) => again.push(waiting),
+            }
+        }
+        in_order(&mut again);
+        for waiting in again {
+            if !waiting.place.lock().is_asking() && self.engine.places.rename(&waiting).is_none() {
+                continue;
+            }
+            if let Some(token) = self.engine.token_to_send(&waiting, now) {
+                let call = acquire_call(&waiting.request, token, Wait::Yes);
+                batch.push((Task::Requeue(waiting), call));
+            }
+        }
+
+        if batch.len() < BATCH {
+            // If a sync is not answered, the next one is due a period later at the latest.
+            for call in self.engine.places.take_due(now, now + self.engine.config.check_period) {
+                batch.push((Task::Sync, call));
+            }
+            batch.extend(self.lookups.drain(..).map(|call| (Task::Lookup, call)));
+        }
+        batch
+    }
+
+    fn carry_out(&mut self, batch: Vec<(Task, Call)>) {
+        let mut batch = batch.into_iter().peekable();
+        while batch.peek().is_some() {
+            let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(BATCH).unzip();
+            let answers = self.link.run(&calls);
+            for ((task, call), answer) in tasks.into_iter().zip(&calls).zip(answers) {
+                if let Ok(answer) = &answer {
+                    self.engine.deliver_all(call, answer);
+                }
+                match task {
+                    Task::Renew(kept) => self.renewed(kept, answer),
+                    Task::Job(job) => self.done(job, answer),
+                    Task::Confirm(waiting, token) => self.confirmed(waiting, token, answer),
+                    Task::Requeue(waiting) => self.requeued(waiting, call, answer),
+                    Task::Sync => self.synced(call, answer),
+                    Task::Lookup => self.looked_up(call, answer),
+                }
+            }
+        }
+    }
+
+    fn renewed(&mut self, kept: Kept, answer: Result<Answer, Fault>) {
+        let engine = Arc::clone(&self.engine);
+        let now = engine.now();
+        let lease = &kept.lease;
+        match answer.map(|answer| (answer.reply.outcome, answer.sent)) {
+            Ok((Outcome::Renewed { left }, sent)) => {
+                if lease.extend(now, deadline_from_reply(sent, left)) {
+                    engine.counters.renewed.add(1);
+                    let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
+                    let next = kept.renew_at + period;
+                    let renew_at = if next > now { next } else { now + period };
+                    self.keep(Kept { lease: kept.lease, renew_at });
+                } else if let Some(loss) = lease.loss() {
+                    // Too late: it was seen lost, and a guard is never held again.
+                    self.lose(lease, loss.reason);
+                }
+            }
+            Ok((Outcome::Gone { ended, how, .. }, _)) => self.lose(lease, reason_of(lease.fence, ended, how)),
+            Ok((outcome, _)) => {
+                log::warn!("renewing {:?}: an answer out of place: {outcome:?}", lease.request.key.name);
+                self.lose(lease, LossReason::Taken);
+            }
+            Err(fault) => {
+                engine.counters.renewal_failures.add(1);
+                if !matches!(fault, Fault::NotReady) {
+                    log::warn!("renewing {:?} failed and will be tried again: {fault}", lease.request.key.name);
+                }
+                let renew_at = self.again_at(&fault);
+                self.keep(Kept { lease: kept.lease, renew_at });
+            }
+        }
+    }
+
+    /// R14: fires no loss for a lease that was released meanwhile.
+    fn lose(&mut self, lease: &Arc<Lease>, reason: LossReason) {
+        lease.lose(reason);
+        let Some(loss) = lease.loss() else { return };
+        // A grant that nobody has claimed yet is no guard's: its place decides.
+        if let Found::Waiting(waiting) = self.engine.places.find(lease.token) {
+            let action = waiting.place.lock().lost(lease);
+            if !matches!(action, Action::Nothing) {
+                return self.engine.act(&waiting, action);
+            }
+        }
+        if lease.stood {
+            self.engine.places.unclaim(lease.token);
+        }
+        if !self.engine.tell(lease, &loss) {
+            return;
+        }
+        // The next holder is told that this one did not end well.
+        let mode = match loss.reason {
+            LossReason::MaxHold | LossReason::Shutdown => Mode::Forced,
+            LossReason::Forced => return,
+            LossReason::Expired | LossReason::Taken => Mode::Lost,
+        };
+        let about = lease.request.call(Verb::Renew { token: lease.token });
+        let expires = self.engine.now() + lease.request.ttl;
+        self.errands.put(self.engine.now(), Errand::Job(Job::new(&about, lease.token, lease.fence, mode, expires)));
+    }
+
+    fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
+        let now = self.engine.now();
+        match answer {
+            Ok(answer) => {
+                if let Some(tell) = &job.tell {
+                    let _ = tell.try_send(verdict(&answer.reply.outcome, job.resent));
+                }
+                let settled = answer.reply.now.is_some_and(|server| server > job.not_after);
+                if answer.reply.more {
+                    self.errands.put(now, Errand::Job(Job { tell: None, ..job }));
+                } else if !settled && now < job.expires {
+                    let again = now + self.engine.config.command_timeout;
+                    self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
+                }
+            }
+            Err(fault) if fault.is_transient() && now < job.expires => {
+                let resent = job.resent || fault.is_ambiguous();
+                let again = self.again_at(&fault);
+                self.errands.put(again, Errand::Job(Job { resent, ..job }));
+            }
+            Err(fault) => log::warn!("{:?} could not be released and is left to its ttl: {fault}", job.call.key.name),
+        }
+    }
+
+    fn confirmed(&mut self, waiting: Arc<Waiting>, token: Token, answer: Result<Answer, Fault>) {
+        let action = match answer {
+            Ok(Answer { reply, sent, .. }) => match reply.outcome {
+                Outcome::Renewed { left } => waiting.place.lock().confirmed(sent, left, &waiting.request),
+                _ => waiting.place.lock().absent(token, sent),
+            },
+            Err(fault) => {
+                let again = self.again_at(&fault);
+                return self.errands.put(again, Errand::Confirm(waiting));
+            }
+        };
+        waiting.hear(self.engine.now());
+        self.engine.act(&waiting, action);
+    }
+
+    fn requeued(&mut self, waiting: Arc<Waiting>, call: &Call, answer: Result<Answer, Fault>) {
+        match self.engine.settle_acquire(&waiting, call, answer) {
+            Settled::Done => {
+                self.engine.counters.requeued.add(1);
+                log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);
+            }
+            Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiting)),
+            Settled::Refused(error) => {
+                let action = waiting.place.lock().fail(error, self.engine.now());
+                waiting.changed.notify_one();
+                self.engine.act(&waiting, action);
+            }
+            Settled::Fault(fault) => {
+                if waiting.place.lock().is_ended() {
+                    // Nobody waits any more, and what became of the request is not known.
+                    let action = waiting.place.lock().abandon();
+                    return self.engine.act(&waiting, action);
+                }
+                let again = self.again_at(&fault);
+                self.errands.put(again, Errand::Requeue(waiting));
+            }
+        }
+    }
+
+    fn synced(&mut self, call: &Call, answer: Result<Answer, Fault>) {
+        let engine = Arc::clone(&self.engine);
+        let now = engine.now();
+        let name = &call.key.name;
+        let line = engine.places.line(name);
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(fault) => {
+                for waiting in line.iter().filter(|_| matches!(fault, Fault::Server { .. })) {
+                    waiting.refuse(refusal(&fault, waiting, now));
+                }
+                return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
+            }
+        };
+        line.iter().for_each(|waiting| waiting.hear(now));
+        match answer.reply.outcome {
+            Outcome::Synced { owner, left, since, newest_known, served } => {
+                let left = left + Duration::from_millis(1);
+                let next = if answer.reply.more { now } else { now + left.min(engine.config.check_period) };
+                engine.places.put_off(name, next);
+                if let Some(grant) = owner
+                    && let Found::Waiting(waiting) = engine.places.find(grant.token)
+                {
+                    let action = waiting.place.lock().heard(News::from_reply(grant, answer.sent), now, &waiting.request);
+                    engine.act(&waiting, action);
+                }
+                let mut suspects = Vec::new();
+                for waiting in &line {
+                    let mut place = waiting.place.lock();
+                    place.served(served);
+                    if !newest_known || place.is_suspect(since, answer.sent) {
+                        suspects.push(place.token);
+                    }
+                }
+                self.look_up(call, &suspects);
+            }
+            // No record at all: nobody has a place any more.
+            Outcome::Absent => {
+                for waiting in line {
+                    let action = {
+                        let mut place = waiting.place.lock();
+                        let token = place.token;
+                        place.absent(token, answer.sent)
+                    };
+                    engine.act(&waiting, action);
+                }
+            }
+            Outcome::Late => engine.places.put_off(name, now),
+            outcome => {
+                let error = engine.out_of_place(call, &outcome);
+                log::warn!("waiting for {name:?}: {error}");
+                for waiting in line {
+                    let action = waiting.place.lock().fail(engine.out_of_place(call, &outcome), now);
+                    waiting.changed.notify_one();
+                    engine.act(&waiting, action);
+                }
+            }
+        }
+    }
+
+    fn look_up(&mut self, about: &Call, tokens: &[Token]) {
+        for tokens in tokens.chunks(LOOKUP_LIMIT) {
+            let verb = Verb::Lookup { tokens: tokens.to_vec() };
+            self.lookups.push(Call { family: about.family, key: about.key.clone(), verb });
+        }
+    }
+
+    fn looked_up(&mut self, call: &Call, answer: Result<Answer, Fault>) {
+        let Verb::Lookup { tokens } = &call.verb else { return };
+        let Ok(Answer { reply, sent, .. }) = answer else {
+            // The next sync finds the same suspects.
+            return;
+        };
+        let Outcome::Present { owner, since, waiting: known } = reply.outcome else { return };
+        for (token, known) in tokens.iter().zip(known) {
+            let Found::Waiting(waiting) = self.engine.places.find(*token) else { continue };
+            if known {
+                waiting.place.lock().present(*token, since);
+            } else if owner == Some(*token) {
+                // Granted, and the message was missed: a sync has the fence.
+                self.engine.places.put_off(&call.key.name, self.engine.now());
+            } else {
+                let action = waiting.place.lock().absent(*token, sent);
+                self.engine.act(&waiting, action);
+            }
+        }
+    }
+
+    fn resync(&mut self, now: Time) {
+        self.engine.places.all_due(now);
+        for (about, tokens) in self.engine.places.all_tokens() {
+            self.look_up(&about, &tokens);
+        }
+    }
+
+    fn end_all(&mut self) -> Vec<Arc<str>> {
+        let mut names = Vec::new();
+        for kept in self.leases.take_all() {
+            if kept.lease.is_held(self.engine.now()) {
+                self.lose(&kept.lease, LossReason::Shutdown);
+                names.push(Arc::clone(&kept.lease.request.key.name));
+            }
+        }
+        names.sort();
+        names
+    }
+
+    /// Gives back what is still to be given back, as far as one command timeout goes.
+    fn finish(&mut self) {
+        let until = self.engine.now() + self.engine.config.command_timeout;
+        loop {
+            let jobs: Vec<Job> = self
+                .errands
+                .take_all()
+                .into_iter()
+                .filter_map(|errand| if let Errand::Job(job) = errand { Some(job) } else { None })
+                .collect();
+            if jobs.is_empty() || self.engine.now() >= until {
+                return;
+            }
+            let batch = jobs.into_iter().take(BATCH).map(|job| (job.call.again(), job)).map(|(c, j)| (Task::Job(j), c));
+            self.carry_out(batch.collect());
+            self.engine.clock.sleep_until(self.errands.next().min(self.engine.now() + CONNECTING).min(until));
+        }
+    }
+
+    /// When to put a call again that came to nothing.
+    fn again_at(&self, fault: &Fault) -> Time {
+        let pause = if matches!(fault, Fault::NotReady) { CONNECTING } else { self.engine.config.back_off };
+        self.engine.now() + pause
+    }
+}

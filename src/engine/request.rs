@@ -1,0 +1,71 @@
+//! What somebody asks for: a name and the terms on which it is to be held.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, LazyLock};
+use std::thread;
+use std::time::Duration;
+
+use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
+use crate::key::Key;
+use crate::script::{Call, Family, Verb};
+
+/// One wish for a lock. Every attempt at it has a token of its own.
+pub(crate) struct Request {
+    pub(crate) family: Family,
+    pub(crate) key: Key,
+    pub(crate) ttl: Duration,
+    pub(crate) fixed: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) on_lost: Option<OnLost>,
+    /// `ttl fixed hold label` for the scripts.
+    pub(crate) asked: Arc<str>,
+}
+
+impl Request {
+    pub(crate) fn new(family: Family, key: Key, options: &LockOptions) -> Request {
+        let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
+        let mut asked = String::with_capacity(96);
+        let _ = write!(
+            asked,
+            "{} {} {} {}\t{}\t",
+            ttl.as_millis(),
+            u8::from(options.fixed),
+            options.hold_at_least.as_millis(),
+            *HOST,
+            std::process::id()
+        );
+        let thread = thread::current();
+        push_plain(thread.name().unwrap_or("-"), &mut asked);
+        asked.push('\t');
+        asked.push_str(options.label.as_deref().unwrap_or(""));
+        Request {
+            family,
+            key,
+            ttl,
+            fixed: options.fixed,
+            max_hold: options.max_hold,
+            on_lost: options.on_lost.clone(),
+            asked: asked.into(),
+        }
+    }
+
+    pub(crate) fn call(&self, verb: Verb) -> Call {
+        Call { family: self.family, key: self.key.clone(), verb }
+    }
+
+    /// How often a lease is renewed: a third of its ttl, so that two renewals may fail.
+    pub(crate) fn renewal_period(&self) -> Option<Duration> {
+        (!self.fixed).then_some(self.ttl / 3)
+    }
+}
+
+static HOST: LazyLock<String> = LazyLock::new(|| {
+    let mut host = String::new();
+    push_plain(&rustix::system::uname().nodename().to_string_lossy(), &mut host);
+    host
+});
+
+/// Labels are split at tabs, and shown to people.
+fn push_plain(text: &str, out: &mut String) {
+    out.extend(text.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }));
+}

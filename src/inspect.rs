@@ -1,0 +1,243 @@
+//! Seeing what is going on: who holds a lock, who waits for it, and taking it away by force.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::error::{Error, Result};
+use crate::key::{self, Key};
+use crate::kind::Kind;
+use crate::manager::LockManager;
+use crate::script::{Call, Family, Mode, Outcome, Seen, Token, Verb};
+
+/// How many waiters [`LockInfo::queue`] names, at most.
+pub const MAX_WAITERS_SHOWN: usize = 1000;
+
+/// How many records a page of [`List`] asks for in one pipeline.
+const PAGE: usize = 128;
+
+/// What is known of a name that is held, cooling or awaited.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockInfo {
+    /// The name.
+    pub name: Arc<str>,
+    /// What it is used as.
+    pub kind: Kind,
+    /// Whether it is held.
+    pub state: LockState,
+    /// The fence of the newest grant.
+    pub fence: u64,
+    /// Who holds it; while it cools, who held it last.
+    pub holder: Option<Party>,
+    /// How long the lease or the cooling lasts if nothing happens. Zero for a lease that has lapsed and
+    /// whose place nobody has taken.
+    pub time_left: Duration,
+    /// How many wait, those included that died or left without a word.
+    pub waiters: u64,
+    /// The first waiters, in the order in which they will be served; at most [`MAX_WAITERS_SHOWN`].
+    pub queue: Vec<Party>,
+}
+
+/// Whether a name is held.
+#[non_exhaustive]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LockState {
+    /// It has an owner.
+    Held,
+    /// It was released, but `hold_at_least` keeps it taken.
+    Cooling,
+    /// It is free, and will go to the first live waiter at its next check.
+    Free,
+}
+
+/// Who holds a lock or waits for it.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Party {
+    /// The id of its manager, a random one.
+    pub manager: String,
+    /// The host.
+    pub host: String,
+    /// The process on that host.
+    pub pid: u32,
+    /// The name of the thread, `-` if it has none.
+    pub thread: String,
+    /// The label of [`LockOptions::label`](crate::LockOptions::label).
+    pub label: String,
+    /// Since when it holds or waits, by the server's clock.
+    pub since: SystemTime,
+    /// The ttl or the length of the fixed lease.
+    pub ttl: Duration,
+}
+
+impl LockManager {
+    /// What is known of a name; `None` if it is not held, not cooling and nobody waits for it.
+    ///
+    /// Writes nothing. Blocks for at most two command timeouts.
+    ///
+    /// # Errors
+    /// [`Config`](Error::Config) for a name that is not allowed, [`WrongKind`](Error::WrongKind), [`Unavailable`](Error::Unavailable),
+    /// [`Server`](Error::Server).
+    pub fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
+        let mut infos = self.inspect_all(vec![self.key(name)?])?;
+        infos.pop().unwrap_or(Ok(None))
+    }
+
+    /// All names of this prefix that match a glob (`*`, `?`, `[ab]`, `\` escapes) and are held, cooling or
+    /// awaited, in no order, each once.
+    ///
+    /// Reads page by page with SCAN; between pages it holds no connection, and what changes meanwhile may or
+    /// may not be seen. Each page blocks for at most four command timeouts.
+    ///
+    /// ```no_run
+    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// for info in mgr.list("invoices:*") {
+    ///     let info = info?;
+    ///     println!("{}: {:?}, {} waiting", info.name, info.state, info.waiters);
+    /// }
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    pub fn list(&self, pattern: &str) -> List {
+        List {
+            manager: self.clone(),
+            pattern: key::scan_pattern(&self.engine().config.prefix, pattern),
+            cursor: Some(0),
+            seen: HashSet::new(),
+            page: VecDeque::new(),
+        }
+    }
+
+    /// Takes a lock away from whoever holds it and hands it on, if its fence is still the one that was seen.
+    /// `false`: it was not.
+    ///
+    /// The holder is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and may believe for up
+    /// to a TTL that it holds the lock: only fences keep it from writing. Ends a cooling as well. Blocks for at
+    /// most two command timeouts.
+    ///
+    /// # Errors
+    /// As [`inspect`](LockManager::inspect).
+    pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
+        let key = self.key(name)?;
+        let verb = Verb::Release { token: Token::new(), fence, mode: Mode::Forced };
+        let call = [Call { family: Family::Mutex, key, verb }];
+        let reply = self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed))?;
+        Ok(reply.outcome == Outcome::Released)
+    }
+
+    fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {
+        let call = |key: &Key| Call {
+            family: Family::Mutex,
+            key: key.clone(),
+            verb: Verb::Inspect { waiters: MAX_WAITERS_SHOWN },
+        };
+        let calls: Vec<Call> = keys.iter().map(call).collect();
+        let replies = self.engine().ask(&calls)?;
+        let infos = keys.into_iter().zip(replies).map(|(key, reply)| match reply?.outcome {
+            Outcome::Seen(seen) => Ok(Some(LockInfo::new(key, *seen))),
+            _ => Ok(None),
+        });
+        Ok(infos.collect())
+    }
+}
+
+/// The iterator of [`LockManager::list`]. After an error it ends.
+#[derive(Debug)]
+#[must_use = "an iterator does nothing until it is used"]
+pub struct List {
+    manager: LockManager,
+    pattern: String,
+    /// `None` after the last page.
+    cursor: Option<u64>,
+    /// SCAN may name a key twice.
+    seen: HashSet<Arc<str>>,
+    page: VecDeque<LockInfo>,
+}
+
+impl Iterator for List {
+    type Item = Result<LockInfo>;
+
+    fn next(&mut self) -> Option<Result<LockInfo>> {
+        loop {
+            if let Some(info) = self.page.pop_front() {
+                return Some(Ok(info));
+            }
+            let cursor = self.cursor.take()?;
+            if let Err(error) = self.turn_page(cursor) {
+                self.page.clear();
+                self.cursor = None;
+                return Some(Err(error));
+            }
+        }
+    }
+}
+
+impl List {
+    fn turn_page(&mut self, cursor: u64) -> Result<()> {
+        let engine = self.manager.engine();
+        let (next, records) = engine.scan(cursor, &self.pattern)?;
+        self.cursor = (next != 0).then_some(next);
+        let prefix = &engine.config.prefix;
+        let mut keys: Vec<Key> = records.iter().filter_map(|record| Key::from_record(prefix, record)).collect();
+        keys.retain(|key| self.seen.insert(Arc::clone(&key.name)));
+        for keys in keys.chunks(PAGE) {
+            for info in self.manager.inspect_all(keys.to_vec())? {
+                match info {
+                    Ok(info) => self.page.extend(info),
+                    // Another version's kind, or not ours at all: nothing to tell of it here.
+                    Err(Error::WrongKind { .. } | Error::Server { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LockInfo {
+    fn new(key: Key, seen: Seen) -> LockInfo {
+        let state = match (seen.held, seen.left.is_zero()) {
+            (true, _) => LockState::Held,
+            (false, false) => LockState::Cooling,
+            (false, true) => LockState::Free,
+        };
+        let holder = (state != LockState::Free)
+            .then(|| Party::parse(&format!("{} {}", seen.request, seen.label)))
+            .flatten()
+            .map(|party| Party { since: server_time(seen.granted_at), ..party });
+        LockInfo {
+            name: key.name,
+            kind: Kind::Mutex,
+            state,
+            fence: seen.fence,
+            holder,
+            time_left: seen.left,
+            waiters: seen.waiters,
+            queue: seen.queue.iter().filter_map(|waiter| Party::parse(waiter)).collect(),
+        }
+    }
+}
+
+impl Party {
+    /// From `ticket since manager ttl fixed hold host⇥pid⇥thread⇥label`.
+    fn parse(request: &str) -> Option<Party> {
+        let mut parts = request.splitn(7, ' ');
+        let since = parts.nth(1)?.parse().ok()?;
+        let manager = parts.next()?.to_owned();
+        let ttl = Duration::from_millis(parts.next()?.parse().ok()?);
+        let mut label = parts.nth(2)?.splitn(4, '\t');
+        Some(Party {
+            manager,
+            host: label.next()?.to_owned(),
+            pid: label.next()?.parse().ok()?,
+            thread: label.next()?.to_owned(),
+            label: label.next()?.to_owned(),
+            since: server_time(since),
+            ttl,
+        })
+    }
+}
+
+fn server_time(micros: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_micros(micros)
+}

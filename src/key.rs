@@ -1,0 +1,116 @@
+//! Names to keys of Redis and back.
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// The longest name, in bytes of UTF-8.
+pub const MAX_NAME: usize = 512;
+
+/// A lock's name with its two keys: `<prefix>:{<name>}` (the record) and `<prefix>:{<name>}:q` (the
+/// queue). The braces are a hash tag, so both live in one slot; `{`, `}` and `%` in the name are
+/// percent-encoded, so the tag is always the whole name and no two names share a key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) name: Arc<str>,
+    queue: Arc<str>,
+}
+
+impl Key {
+    /// Refuses an empty name and one of more than [`MAX_NAME`] bytes (P10).
+    pub(crate) fn new(prefix: &str, name: &str) -> Result<Key> {
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(Error::config(
+                "name",
+                format!("a name has 1 to {MAX_NAME} bytes, this one has {}", name.len()),
+            ));
+        }
+        let mut queue = String::with_capacity(prefix.len() + name.len() + 5);
+        queue.push_str(prefix);
+        queue.push_str(":{");
+        encode(name, &mut queue);
+        queue.push_str("}:q");
+        Ok(Key { name: name.into(), queue: queue.into() })
+    }
+
+    /// Reads a record's key back; `None` for what is no record's key of this prefix.
+    pub(crate) fn from_record(prefix: &str, record: &str) -> Option<Key> {
+        let encoded = record.strip_prefix(prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
+        let key = Key::new(prefix, &decode(encoded)?).ok()?;
+        (key.record() == record).then_some(key)
+    }
+
+    pub(crate) fn record(&self) -> &str {
+        &self.queue[..self.queue.len() - ":q".len()]
+    }
+
+    pub(crate) fn queue(&self) -> &str {
+        &self.queue
+    }
+}
+
+/// The SCAN pattern for the records of all names that match a glob.
+pub(crate) fn scan_pattern(prefix: &str, glob: &str) -> String {
+    let mut pattern = String::new();
+    for c in prefix.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern.push_str(":{");
+    encode(glob, &mut pattern);
+    pattern.push('}');
+    pattern
+}
+
+fn encode(name: &str, out: &mut String) {
+    for c in name.chars() {
+        match c {
+            '{' => out.push_str("%7B"),
+            '}' => out.push_str("%7D"),
+            '%' => out.push_str("%25"),
+            c => out.push(c),
+        }
+    }
+}
+
+fn decode(encoded: &str) -> Option<String> {
+    let mut name = String::with_capacity(encoded.len());
+    let mut rest = encoded;
+    while let Some(at) = rest.find(['%', '{', '}']) {
+        name.push_str(&rest[..at]);
+        name.push(match rest.get(at..at + 3)? {
+            "%7B" => '{',
+            "%7D" => '}',
+            "%25" => '%',
+            _ => return None,
+        });
+        rest = &rest[at + 3..];
+    }
+    name.push_str(rest);
+    Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn awkward_names_come_back_and_none_collide() {
+        let names = ["a", "a b", "{", "}", "{}", "}x", "%", "%7B", "a:q", "a}:q", "\n\"'", "🦀", &"é".repeat(256)];
+        let mut seen = std::collections::HashSet::new();
+        for name in names {
+            let key = Key::new("p", name).unwrap();
+            assert_eq!(Key::from_record("p", key.record()), Some(key.clone()), "{name:?}");
+            assert!(seen.insert(key.record().to_owned()) && seen.insert(key.queue().to_owned()), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn keys_of_others_are_not_read_as_names() {
+        for record in ["p:{}", "p:{a", "p:{a}b}", "p:{%zz}", "p:{a}:q", "q:{a}", "p:{é%"] {
+            assert_eq!(Key::from_record("p", record), None, "{record}");
+        }
+    }
+}

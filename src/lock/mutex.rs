@@ -1,0 +1,208 @@
+//! The mutex: one holder at a time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::{Entered, Request};
+use crate::error::Result;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::manager::LockManager;
+use crate::script::Family;
+use crate::store::clock::Time;
+use crate::waiter::Waiter;
+
+impl LockManager {
+    /// Takes the lock, waiting its turn for as long as Redis answers.
+    ///
+    /// Waiters are served first come, first served; one that waits holds no connection. Blocks without a
+    /// bound while others hold the lock, and for at most the outage limit while Redis does not answer.
+    ///
+    /// ```no_run
+    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = mgr.lock("invoices:42")?;
+    /// // … the work …
+    /// guard.unlock()?; // or just drop it
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Config`](crate::Error::Config) for a name or options that are not allowed; [`Unavailable`](crate::Error::Unavailable) or
+    /// [`Server`](crate::Error::Server) after the outage limit, at once if the refusal will not pass by itself;
+    /// [`WrongKind`](crate::Error::WrongKind); [`Closed`](crate::Error::Closed).
+    pub fn lock(&self, name: &str) -> Result<LockGuard> {
+        lock(self, self.key(name)?)
+    }
+
+    /// Takes the lock if it is free and nobody waits for it; `None` if not. Never waits for others.
+    ///
+    /// Blocks for at most two command timeouts: one for a connection and one for the reply.
+    ///
+    /// # Errors
+    /// As [`lock`](LockManager::lock), without waiting out an outage.
+    pub fn try_lock(&self, name: &str) -> Result<Option<LockGuard>> {
+        try_lock(self, self.key(name)?)
+    }
+
+    /// Takes the lock, waiting its turn for at most so long; `None` if it did not come.
+    ///
+    /// Blocks for at most `at_most` and one command timeout. Zero is one try; `Duration::MAX` waits for
+    /// ever.
+    ///
+    /// # Errors
+    /// As [`lock`](LockManager::lock). `None` means that others had the lock: if Redis was silent at the end, the
+    /// answer is [`Unavailable`](crate::Error::Unavailable).
+    pub fn try_lock_for(&self, name: &str, at_most: Duration) -> Result<Option<LockGuard>> {
+        try_lock_until(self, self.key(name)?, self.engine().now() + at_most)
+    }
+
+    /// As [`try_lock_for`](LockManager::try_lock_for), until a moment. One that has passed is one try.
+    ///
+    /// # Errors
+    /// As [`try_lock_for`](LockManager::try_lock_for).
+    pub fn try_lock_until(&self, name: &str, deadline: Instant) -> Result<Option<LockGuard>> {
+        try_lock_until(self, self.key(name)?, self.engine().at(deadline))
+    }
+
+    /// Takes a place in the lock's queue, to wait for it later or bit by bit. If the lock is free, the waiter
+    /// is granted at once.
+    ///
+    /// Blocks for at most two command timeouts while Redis answers, and for the outage limit while it does
+    /// not.
+    ///
+    /// # Errors
+    /// As [`lock`](LockManager::lock).
+    pub fn enqueue(&self, name: &str) -> Result<Waiter> {
+        enqueue(self, self.key(name)?)
+    }
+
+    /// The mutex of this name, as a handle of its own with the same verbs.
+    ///
+    /// Costs no I/O. A name that is not allowed is refused when the mutex is used.
+    pub fn mutex(&self, name: &str) -> Mutex {
+        Mutex { manager: self.clone(), name: name.into(), key: self.key(name).ok() }
+    }
+}
+
+/// A lock by its name: `Clone`, `'static`, and free to be kept in a struct.
+///
+/// # Guarantees
+/// At most one holder; holders in the order in which Redis ran their requests, over those that stayed alive;
+/// every grant has a larger fence than all before it; a dead process delays the others by at most one TTL
+/// and one check period.
+///
+/// # Limits
+/// It is not re-entrant: a thread that locks twice waits for itself. What asynchronous replication loses, a
+/// lock can lose; see the crate's documentation.
+#[derive(Clone)]
+pub struct Mutex {
+    manager: LockManager,
+    name: Arc<str>,
+    key: Option<Key>,
+}
+
+impl Mutex {
+    /// The name of the lock.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// As [`LockManager::lock`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lock(&self) -> Result<LockGuard> {
+        lock(&self.manager, self.key()?)
+    }
+
+    /// As [`LockManager::try_lock`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_lock(&self) -> Result<Option<LockGuard>> {
+        try_lock(&self.manager, self.key()?)
+    }
+
+    /// As [`LockManager::try_lock_for`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
+        try_lock_until(&self.manager, self.key()?, self.manager.engine().now() + at_most)
+    }
+
+    /// As [`LockManager::try_lock_until`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
+        try_lock_until(&self.manager, self.key()?, self.manager.engine().at(deadline))
+    }
+
+    /// As [`LockManager::enqueue`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn enqueue(&self) -> Result<Waiter> {
+        enqueue(&self.manager, self.key()?)
+    }
+
+    fn key(&self) -> Result<Key> {
+        match &self.key {
+            Some(key) => Ok(key.clone()),
+            None => self.manager.key(&self.name),
+        }
+    }
+}
+
+impl fmt::Debug for Mutex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mutex").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+fn lock(manager: &LockManager, key: Key) -> Result<LockGuard> {
+    let request = request_to_wait(manager, key)?;
+    loop {
+        // Without a deadline a wait ends with a grant or an error.
+        if let Some(lease) = manager.engine().acquire(&request, Time::NEVER)? {
+            return Ok(LockGuard::new(lease, manager.running()));
+        }
+    }
+}
+
+fn try_lock(manager: &LockManager, key: Key) -> Result<Option<LockGuard>> {
+    let request = request(manager, key)?;
+    let lease = manager.engine().try_acquire(&request)?;
+    Ok(lease.map(|lease| LockGuard::new(lease, manager.running())))
+}
+
+fn try_lock_until(manager: &LockManager, key: Key, until: Time) -> Result<Option<LockGuard>> {
+    if until <= manager.engine().now() {
+        return try_lock(manager, key);
+    }
+    let request = request_to_wait(manager, key)?;
+    let lease = manager.engine().acquire(&request, until)?;
+    Ok(lease.map(|lease| LockGuard::new(lease, manager.running())))
+}
+
+fn enqueue(manager: &LockManager, key: Key) -> Result<Waiter> {
+    let request = request_to_wait(manager, key)?;
+    let engine = manager.engine();
+    let standing = match engine.enter(&request, Time::NEVER)? {
+        Entered::Granted(lease) => engine.stand_with(lease),
+        Entered::Queued(standing) => standing,
+    };
+    Ok(Waiter::new(standing, manager.running()))
+}
+
+fn request(manager: &LockManager, key: Key) -> Result<Arc<Request>> {
+    manager.engine().config.check_options(&manager.options)?;
+    Ok(Arc::new(Request::new(Family::Mutex, key, &manager.options)))
+}
+
+fn request_to_wait(manager: &LockManager, key: Key) -> Result<Arc<Request>> {
+    manager.engine().config.check_wait(&manager.options)?;
+    request(manager, key)
+}

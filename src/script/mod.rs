@@ -1,0 +1,227 @@
+//! The scripts that Redis runs, as data: which family a call belongs to, what it says, what comes back.
+
+mod reply;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::Cmd;
+use uuid::Uuid;
+
+use crate::key::Key;
+
+pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
+
+/// An owner's or a waiter's id: a fresh uuid for every attempt (R1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token(Uuid);
+
+impl Token {
+    pub(crate) fn new() -> Token {
+        Token(Uuid::new_v4())
+    }
+
+    fn parse(text: &str) -> Option<Token> {
+        Uuid::try_parse(text).ok().map(Token)
+    }
+}
+
+/// A set of scripts. Every kind of lock is data for one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Family {
+    /// One holder, kept inline in the record.
+    Mutex,
+}
+
+/// A request about one name.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) family: Family,
+    pub(crate) key: Key,
+    pub(crate) verb: Verb,
+}
+
+#[derive(Debug)]
+pub(crate) enum Verb {
+    /// `sent_until` is the largest `not_after` that was sent with the call (R7).
+    Acquire { token: Token, may_wait: bool, asked: Arc<str>, sent_until: AtomicU64 },
+    Release { token: Token, fence: u64, mode: Mode },
+    Renew { token: Token },
+    Sync { newest: Token },
+    Inspect { waiters: usize },
+    /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
+    Lookup { tokens: Vec<Token> },
+}
+
+pub(crate) const LOOKUP_LIMIT: usize = 64;
+
+/// On what terms a token is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It was a guard.
+    Used,
+    /// Nobody had it: an abandon.
+    Unused,
+    /// It was a guard's, which lost it.
+    Lost,
+    /// Leave the queue, but keep a grant that came first.
+    KeepIfOwner,
+    /// Whoever owns it, if the fence is still this one.
+    Forced,
+}
+
+impl Mode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Mode::Used => "used",
+            Mode::Unused => "unused",
+            Mode::Lost => "lost",
+            Mode::KeepIfOwner => "keep_if_owner",
+            Mode::Forced => "forced",
+        }
+    }
+}
+
+/// What a manager says of itself in every call.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    /// 60 random bits, so that a record's fields stay below the 64 bytes up to which Redis packs them.
+    pub(crate) manager: String,
+    /// P + T, the most that one script adds to served time (R2).
+    step_us: String,
+    horizon_us: String,
+    /// Followed by a manager's id, the channel on which that manager hears of its grants.
+    channels: String,
+}
+
+impl Terms {
+    pub(crate) fn new(prefix: &str, step: Duration, horizon: Duration) -> Terms {
+        let manager = Uuid::new_v4().simple().to_string()[..16].to_owned();
+        Terms {
+            manager,
+            step_us: step.as_micros().to_string(),
+            horizon_us: horizon.as_micros().to_string(),
+            channels: format!("{prefix}:grants:"),
+        }
+    }
+
+    pub(crate) fn channel(&self) -> String {
+        format!("{}{}", self.channels, self.manager)
+    }
+}
+
+/// How a call is put to the server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Form {
+    /// EVAL with the source instead of EVALSHA: the server forgot the script (R20).
+    pub(crate) by_source: bool,
+    /// The record's key alone: the slot is in migration (R11).
+    pub(crate) single_key: bool,
+}
+
+impl Call {
+    /// Acquire and sync do nothing past `not_after`, a server time in µs; the others ignore it.
+    pub(crate) fn command(&self, terms: &Terms, form: Form, not_after: u64) -> Cmd {
+        let mut cmd = match &self.verb {
+            Verb::Lookup { .. } => redis::cmd("HMGET"),
+            _ if form.by_source => redis::cmd("EVAL"),
+            _ => redis::cmd("EVALSHA"),
+        };
+        if let Verb::Lookup { tokens } = &self.verb {
+            cmd.arg(self.key.record()).arg("o").arg(format!("m:{}", terms.manager));
+            for token in tokens {
+                cmd.arg(format!("w:{}", token.0.simple()));
+            }
+            return cmd;
+        }
+        let script = self.script();
+        cmd.arg(if form.by_source { &script.source } else { &script.sha });
+        if form.single_key || matches!(self.verb, Verb::Renew { .. }) {
+            cmd.arg(1).arg(self.key.record());
+        } else {
+            cmd.arg(2).arg(self.key.record()).arg(self.key.queue());
+        }
+        cmd.arg(&terms.manager).arg(&terms.step_us).arg(&terms.horizon_us).arg(&terms.channels);
+        match &self.verb {
+            Verb::Acquire { token, may_wait, asked, sent_until } => {
+                sent_until.fetch_max(not_after, Ordering::Relaxed);
+                add_token(&mut cmd, *token);
+                cmd.arg(not_after).arg(if *may_wait { "1" } else { "0" }).arg(&**asked);
+            }
+            Verb::Release { token, fence, mode } => {
+                add_token(&mut cmd, *token);
+                cmd.arg(*fence).arg(mode.as_str());
+            }
+            Verb::Renew { token } => add_token(&mut cmd, *token),
+            Verb::Sync { newest } => {
+                cmd.arg(not_after);
+                add_token(&mut cmd, *newest);
+            }
+            Verb::Inspect { waiters } => {
+                cmd.arg(*waiters);
+            }
+            Verb::Lookup { .. } => {}
+        }
+        cmd
+    }
+
+    /// The same release once more.
+    pub(crate) fn again(&self) -> Call {
+        let verb = match &self.verb {
+            Verb::Release { token, fence, mode } => Verb::Release { token: *token, fence: *fence, mode: *mode },
+            other => unreachable!("only releases are put again: {other:?}"),
+        };
+        Call { family: self.family, key: self.key.clone(), verb }
+    }
+
+    /// The server time past which no copy of this call can take anything any more (R7).
+    pub(crate) fn sent_until(&self) -> u64 {
+        match &self.verb {
+            Verb::Acquire { sent_until, .. } => sent_until.load(Ordering::Relaxed),
+            _ => 0,
+        }
+    }
+
+    /// Which script the call runs; the same number for the same script.
+    pub(crate) fn script_id(&self) -> usize {
+        let Family::Mutex = self.family;
+        match self.verb {
+            Verb::Acquire { .. } => 0,
+            Verb::Release { .. } => 1,
+            Verb::Renew { .. } => 2,
+            Verb::Sync { .. } => 3,
+            Verb::Inspect { .. } | Verb::Lookup { .. } => 4,
+        }
+    }
+
+    fn script(&self) -> &'static Script {
+        &MUTEX[self.script_id()]
+    }
+}
+
+fn add_token(cmd: &mut Cmd, token: Token) {
+    let mut buffer = [0; 32];
+    cmd.arg(&*token.0.simple().encode_lower(&mut buffer));
+}
+
+struct Script {
+    source: String,
+    sha: String,
+}
+
+static MUTEX: LazyLock<[Script; 5]> = LazyLock::new(|| {
+    let promote = include_str!("mutex_promote.lua");
+    [
+        include_str!("mutex_acquire.lua"),
+        include_str!("mutex_release.lua"),
+        include_str!("mutex_renew.lua"),
+        include_str!("mutex_sync.lua"),
+        include_str!("mutex_inspect.lua"),
+    ]
+    .map(|verb| {
+        let source = format!("{promote}{verb}");
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Script { source, sha }
+    })
+});

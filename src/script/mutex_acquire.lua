@@ -1,0 +1,64 @@
+-- Purpose: takes the lock, or a place in its queue, for one token; the same token asked again gets
+--   the same answer, so it may be sent twice (P7).
+-- KEYS: 1 the record · 2 the queue
+-- ARGV: 1-4 as in mutex_promote.lua · 5 token · 6 not_after: server time in µs past which nothing is
+--   taken · 7 '1' if it may wait · 8 'ttl fixed hold label', ttl and hold in ms
+-- Returns: granted {fence, granted at, left, previous} · waiting {ticket, position, left, since}
+--   · busy {left} · late · more (call again at once) · queued (both keys are needed) · kind {kind}
+local token, not_after, may_wait, asked = ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
+local waiter, own = read('w:' .. token, 'm:' .. manager)
+if foreign() then return foreign() end
+-- R5: a request that arrives after its caller gave up takes nothing.
+if now > not_after then return answer('late') end
+if rec.owner == token then return answer('granted', held()) end
+-- R11: without the queue's key only a record without a queue can be served.
+if not list and rec.n > 0 then return answer('queued') end
+
+lapse(token)
+stamps[manager] = rec.v + horizon               -- R3
+promote(token)
+
+local status, fields
+if rec.owner == token then
+  status, fields = 'granted', held()
+elseif more == 1 then
+  status = 'more'
+elseif free() then
+  if waiter then
+    del[#del + 1] = 'w:' .. token
+    rec.r = math.max(0, rec.r - 1)
+    queue_changed = true
+  end
+  local request, label = string.match(asked, '^(%d+ %d %d+) (.*)$')
+  grant(token, '0 ' .. int(now) .. ' ' .. manager .. ' ' .. request, label)
+  status, fields = 'granted', held()
+elseif not may_wait then
+  status, fields = 'busy', { left() }
+elseif not list then
+  return answer('queued')
+else
+  local ticket
+  if waiter then
+    ticket = parts(waiter).ticket
+  else
+    -- An empty queue has no entries: what stands in the list is left from a record that was lost.
+    stale = redis.call('LLEN', list) > 0 and rec.n == 0
+    if rec.n == 0 then rec.h = rec.q end
+    rec.q = rec.q + 1
+    ticket = rec.q
+    rec.n, rec.r = rec.n + 1, rec.r + 1
+    set[#set + 1] = 'w:' .. token
+    set[#set + 1] = int(ticket) .. ' ' .. int(now) .. ' ' .. manager .. ' ' .. asked
+  end
+  keep = true
+  status, fields = 'waiting', { ticket, ticket - rec.h, left(), refresh(own) }
+  write_fields()
+  write_deletions()
+  if not waiter then redis.call('RPUSH', list, token) end
+  retain()
+  tell()
+  return answer(status, fields)
+end
+save_or_refuse()
+tell()
+return answer(status, fields)

@@ -1,0 +1,62 @@
+-- Purpose: ends a token's lease, or its place in the queue, and hands the lock over in the same step.
+-- KEYS: 1 the record · 2 the queue
+-- ARGV: 1-4 as in mutex_promote.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused (nobody
+--   had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant that came first)
+--   | forced (by fence alone)
+-- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced)
+--   · already | lapsed | lost | unknown (not the owner; the answer comes from the fences)
+--   · queued (both keys are needed) · kind {kind}
+local token, fence, mode = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local waiter = read('w:' .. token)
+if foreign() then return foreign() end
+if not list and rec.n > 0 then return answer('queued') end
+
+local status
+if mode == 'forced' then
+  if rec.f == fence and (rec.owner or rec.e > now) then
+    if rec.owner then dirty(2) end
+    vacate()
+    status = 'released'
+  else
+    status = 'refused'
+  end
+elseif rec.owner == token and mode == 'keep_if_owner' then
+  return answer('granted', held())
+elseif rec.owner == token then
+  -- R9: the recorded owner clears its own lease, lapsed or not.
+  status = 'released'
+  local cool = rec.g + parts(rec.request).hold
+  if mode == 'used' and rec.d ~= 0 then
+    rec.d = 0
+    set[#set + 1] = 'd'
+    set[#set + 1] = 0
+  end
+  if mode == 'used' and cool > now then
+    -- R16: nobody owns it, but it counts as held until its least time is over.
+    rec.owner, rec.e = nil, cool
+    owner_changed, end_changed = true, true
+  else
+    if mode == 'lost' then dirty(1) end
+    vacate()
+  end
+else
+  if waiter then
+    del[#del + 1] = 'w:' .. token
+    rec.r = rec.r - 1
+  end
+  if not rec.f or rec.f < fence then
+    status = 'lost'
+  elseif rec.x < fence then
+    status = 'already'
+  elseif rec.x == fence then
+    status = 'lapsed'
+  else
+    status = 'unknown'
+  end
+  lapse(token)
+end
+promote(token)
+if waiter and list and rec.n > 0 then trim(token) elseif waiter then queue_changed = true end
+save_always()
+tell()
+return answer(status)

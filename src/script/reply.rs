@@ -1,0 +1,253 @@
+//! What the scripts answer. Whatever does not have the promised shape is [`Malformed`]: never a panic,
+//! never a grant.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::{Call, Token, Verb};
+use crate::key::Key;
+use crate::loss::PreviousHolder;
+
+/// A reply that does not have the shape that its script promises.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a reply of an unexpected shape: {0}")]
+pub(crate) struct Malformed(String);
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+/// An answer of one of our scripts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Reply {
+    /// The server's time in µs, when the reply has it.
+    pub(crate) now: Option<u64>,
+    /// There is more of the same to do: call again at once.
+    pub(crate) more: bool,
+    pub(crate) outcome: Outcome,
+    /// Other waiters of the caller's manager who were handed a lock in the same step.
+    pub(crate) grants: Vec<Grant>,
+}
+
+/// A token became an owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(crate) token: Token,
+    pub(crate) fence: u64,
+    /// Server time in µs.
+    pub(crate) granted_at: u64,
+    /// Time left when this was said.
+    pub(crate) left: Duration,
+    pub(crate) previous: PreviousHolder,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Outcome {
+    Granted(Grant),
+    Waiting { ticket: u64, position: u64, left: Duration, since: u64 },
+    Busy { left: Duration },
+    Late,
+    More,
+    /// The single-key form does not do here (R11).
+    Queued,
+    /// The record is of this kind and version, not of ours.
+    Kind(String),
+    Released,
+    Refused,
+    Already,
+    Lapsed,
+    Lost,
+    Unknown,
+    Renewed { left: Duration },
+    Gone { stored: u64, ended: u64, how: PreviousHolder },
+    Synced { owner: Option<Grant>, left: Duration, since: u64, newest_known: bool, served: u64 },
+    Absent,
+    Seen(Box<Seen>),
+    /// Of a lookup: the owner, the manager's row of stamps, and which of the tokens wait.
+    Present { owner: Option<Token>, since: u64, waiting: Vec<bool> },
+}
+
+/// What `inspect` saw.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) held: bool,
+    pub(crate) fence: u64,
+    pub(crate) granted_at: u64,
+    pub(crate) left: Duration,
+    pub(crate) request: String,
+    pub(crate) label: String,
+    pub(crate) waiters: u64,
+    pub(crate) queue: Vec<String>,
+}
+
+impl Reply {
+    pub(crate) fn parse(call: &Call, value: &Value) -> Result<Reply> {
+        if let Verb::Lookup { tokens } = &call.verb {
+            return lookup(tokens.len(), value);
+        }
+        let Value::Array(parts) = value else { return Err(malformed(value)) };
+        let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else {
+            return Err(malformed(value));
+        };
+        let status = text(status)?;
+        let own = match &call.verb {
+            Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } => Some(*token),
+            _ => None,
+        };
+        let outcome = match (&call.verb, status.as_str(), &fields[..]) {
+            (Verb::Acquire { .. } | Verb::Release { .. }, "granted", [fence, at, left, how]) => {
+                let token = own.ok_or_else(|| malformed(value))?;
+                Outcome::Granted(grant(token, fence, at, left, how)?)
+            }
+            (Verb::Acquire { .. }, "waiting", [ticket, position, left, since]) => Outcome::Waiting {
+                ticket: number(ticket)?,
+                position: number(position)?,
+                left: micros(left)?,
+                since: number(since)?,
+            },
+            (Verb::Acquire { .. }, "busy", [left]) => Outcome::Busy { left: micros(left)? },
+            (Verb::Acquire { .. } | Verb::Sync { .. }, "late", []) => Outcome::Late,
+            (Verb::Acquire { .. }, "more", []) => Outcome::More,
+            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", []) => Outcome::Queued,
+            (_, "kind", [kind]) => Outcome::Kind(text(kind)?),
+            (Verb::Release { .. }, "released", []) => Outcome::Released,
+            (Verb::Release { .. }, "refused", []) => Outcome::Refused,
+            (Verb::Release { .. }, "already", []) => Outcome::Already,
+            (Verb::Release { .. }, "lapsed", []) => Outcome::Lapsed,
+            (Verb::Release { .. }, "lost", []) => Outcome::Lost,
+            (Verb::Release { .. }, "unknown", []) => Outcome::Unknown,
+            (Verb::Renew { .. }, "renewed", [left]) => Outcome::Renewed { left: micros(left)? },
+            (Verb::Renew { .. }, "gone", [stored, ended, how]) => {
+                Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }
+            }
+            (Verb::Sync { .. }, "synced", [owner, fence, at, left, how, _entries, since, known, served]) => {
+                let owner = match text(owner)?.as_str() {
+                    "" => None,
+                    token => {
+                        let token = Token::parse(token).ok_or_else(|| malformed(value))?;
+                        Some(grant(token, fence, at, left, how)?)
+                    }
+                };
+                Outcome::Synced {
+                    owner,
+                    left: micros(left)?,
+                    since: number(since)?,
+                    newest_known: number(known)? == 1,
+                    served: number(served)?,
+                }
+            }
+            (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", []) => Outcome::Absent,
+            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, _how, request, label, waiters]) => {
+                let seen = Seen {
+                    held: !text(owner)?.is_empty(),
+                    fence: number(fence)?,
+                    granted_at: number(at)?,
+                    left: micros(left)?,
+                    request: text(request)?,
+                    label: text(label)?,
+                    waiters: number(waiters)?,
+                    queue: rest.iter().map(text).collect::<Result<_>>()?,
+                };
+                return Ok(Reply {
+                    now: Some(number(now)?),
+                    more: false,
+                    outcome: Outcome::Seen(Box::new(seen)),
+                    grants: Vec::new(),
+                });
+            }
+            _ => return Err(malformed(value)),
+        };
+        let mut grants = Vec::new();
+        for chunk in rest.chunks(5) {
+            let [token, fence, at, left, how] = chunk else { return Err(malformed(value)) };
+            let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
+            grants.push(grant(token, fence, at, left, how)?);
+        }
+        Ok(Reply { now: Some(number(now)?), more: number(more)? == 1, outcome, grants })
+    }
+}
+
+impl Grant {
+    /// The message of a grant, `token fence granted-at left previous key`; `None` for any other text.
+    pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key)> {
+        let mut parts = message.splitn(6, ' ');
+        let token = Token::parse(parts.next()?)?;
+        let fence = parts.next()?.parse().ok()?;
+        let granted_at = parts.next()?.parse().ok()?;
+        let left = Duration::from_micros(parts.next()?.parse().ok()?);
+        let previous = previous_from(parts.next()?.parse().ok()?)?;
+        let key = Key::from_record(prefix, parts.next()?)?;
+        Some((Grant { token, fence, granted_at, left, previous }, key))
+    }
+}
+
+fn lookup(asked: usize, value: &Value) -> Result<Reply> {
+    let Value::Array(fields) = value else { return Err(malformed(value)) };
+    if fields.len() != asked + 2 {
+        return Err(malformed(value));
+    }
+    let owner = match &fields[0] {
+        Value::Nil => None,
+        owner => Token::parse(&text(owner)?),
+    };
+    let since = match &fields[1] {
+        Value::Nil => 0,
+        // `stamp since`
+        stamp => text(stamp)?.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0),
+    };
+    let waiting = fields[2..].iter().map(|field| *field != Value::Nil).collect();
+    Ok(Reply { now: None, more: false, outcome: Outcome::Present { owner, since, waiting }, grants: Vec::new() })
+}
+
+fn grant(token: Token, fence: &Value, at: &Value, left: &Value, how: &Value) -> Result<Grant> {
+    Ok(Grant {
+        token,
+        fence: number(fence)?,
+        granted_at: number(at)?,
+        left: micros(left)?,
+        previous: previous(how)?,
+    })
+}
+
+fn previous(value: &Value) -> Result<PreviousHolder> {
+    match value {
+        Value::Int(n) => previous_from(*n).ok_or_else(|| malformed(value)),
+        _ => Err(malformed(value)),
+    }
+}
+
+fn previous_from(n: i64) -> Option<PreviousHolder> {
+    match n {
+        -1 => Some(PreviousHolder::Unknown),
+        0 => Some(PreviousHolder::Released),
+        1 => Some(PreviousHolder::Lapsed),
+        2 => Some(PreviousHolder::Forced),
+        _ => None,
+    }
+}
+
+fn number(value: &Value) -> Result<u64> {
+    match value {
+        Value::Int(n) => u64::try_from(*n).map_err(|_| malformed(value)),
+        _ => Err(malformed(value)),
+    }
+}
+
+fn micros(value: &Value) -> Result<Duration> {
+    number(value).map(Duration::from_micros)
+}
+
+fn text(value: &Value) -> Result<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).map_err(|_| malformed(value)),
+        Value::SimpleString(text) => Ok(text.clone()),
+        _ => Err(malformed(value)),
+    }
+}
+
+fn malformed(value: &Value) -> Malformed {
+    let mut shown = format!("{value:?}");
+    if let Some((at, _)) = shown.char_indices().nth(200) {
+        shown.truncate(at);
+    }
+    Malformed(shown)
+}

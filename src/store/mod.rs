@@ -1,0 +1,203 @@
+//! Where locks live. The engine knows stores by this contract alone, and no topology.
+
+pub(crate) mod clock;
+mod node;
+mod single;
+
+use std::error::Error as StdError;
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Step};
+use crate::key::Key;
+use crate::script::{Call, Malformed, Reply};
+use clock::{Clock, Time};
+
+pub(crate) use single::{Single, parse_url};
+
+/// A place where locks live.
+pub(crate) trait Store: Send + Sync {
+    fn clock(&self) -> Clock;
+
+    /// Runs short calls on a pooled connection, one result for each, in order. Blocks until
+    /// `patience.checkout` for a connection and until `patience.reply` for replies, at most one command
+    /// timeout each.
+    fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>>;
+
+    /// The renewal thread's own way to the store. `ring` is called when it becomes ready.
+    fn link(&self, ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
+
+    /// Subscribes to a channel and tells of what is heard there, until told to break off or until the
+    /// subscription fails. Sends a PING each `ping_every`.
+    fn listen(
+        &self,
+        channel: &str,
+        ping_every: Duration,
+        heard: &mut dyn FnMut(Heard<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault>;
+
+    /// Publishes an empty message if a connection is free, so that whoever listens there looks up.
+    fn poke(&self, channel: &str);
+
+    /// One page of the keys that match: the next cursor (0: that was the last page) and the keys.
+    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault>;
+
+    /// The newest pairing of server time and local time for the node that serves a key.
+    fn anchor(&self, key: &Key) -> Option<Anchor>;
+
+    /// Connections that were opened, since the start.
+    fn connects(&self) -> u64;
+
+    /// Requests that were sent, since the start.
+    fn requests(&self) -> u64;
+}
+
+/// A connection, or several, of one thread. It never waits for a connection to be opened.
+pub(crate) trait Link: Send {
+    /// Blocks for at most one command timeout. While there is no connection every call fails at once,
+    /// with [`Fault::NotReady`] as long as it is not known why.
+    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>>;
+}
+
+/// How long a pooled call may wait, and for what.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) checkout: Checkout,
+    /// Nothing is awaited or sent again past this.
+    pub(crate) reply: Time,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Checkout {
+    /// A free connection or none ([`Fault::NotReady`]).
+    IfFree,
+    Until(Time),
+}
+
+/// A reply and what is known of its time.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) reply: Reply,
+    /// Just before the request was sent, for the last time.
+    pub(crate) sent: Time,
+    /// The request may have reached the server more than once.
+    pub(crate) resent: bool,
+}
+
+pub(crate) enum Heard<'a> {
+    Subscribed,
+    Message(&'a str),
+    /// Nothing came, but the server answers.
+    Quiet,
+}
+
+/// The server's clock read `server` at some moment between `sent` and `received`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Anchor {
+    /// µs
+    pub(crate) server: u64,
+    pub(crate) sent: Time,
+    pub(crate) received: Time,
+}
+
+impl Anchor {
+    /// R5: the lower estimate of the server's time at a local moment, for clocks that run apart by at
+    /// most 500 ppm.
+    pub(crate) fn server_time_at_least(&self, at: Time) -> u64 {
+        let age = (at - self.received).as_micros() as u64;
+        self.server + age - age / 2000
+    }
+
+    /// R12: the earliest local time at which the server's clock can have read `server`.
+    pub(crate) fn local_time_at_least(&self, server: u64) -> Time {
+        if server >= self.server {
+            self.sent + Duration::from_micros(server - self.server)
+        } else {
+            self.sent - Duration::from_micros(self.server - server)
+        }
+    }
+}
+
+/// Why a call has no reply.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// Nothing was sent, because no connection is at hand.
+    NotReady,
+    /// No connection, or no reply in time. If it was sent, it may have been done.
+    Unavailable { step: Step, source: Box<dyn StdError + Send + Sync> },
+    /// The server refused.
+    Server { code: String, message: String },
+    /// The server cannot be used at all.
+    Unfit { what: String, message: String },
+}
+
+impl Fault {
+    pub(crate) fn unavailable(step: Step, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Fault {
+        Fault::Unavailable { step, source: source.into() }
+    }
+
+    /// A batch fails as a whole, so one cause is told to several callers.
+    pub(crate) fn repeat(&self) -> Fault {
+        match self {
+            Fault::NotReady => Fault::NotReady,
+            Fault::Unavailable { step, source } => {
+                let kind = source.downcast_ref::<io::Error>().map_or(io::ErrorKind::Other, io::Error::kind);
+                Fault::unavailable(*step, io::Error::new(kind, source.to_string()))
+            }
+            Fault::Server { code, message } => Fault::Server { code: code.clone(), message: message.clone() },
+            Fault::Unfit { what, message } => Fault::Unfit { what: what.clone(), message: message.clone() },
+        }
+    }
+
+    /// It may pass by itself: worth another try within the bound.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            Fault::NotReady | Fault::Unavailable { .. } => true,
+            Fault::Unfit { .. } => false,
+            Fault::Server { code, message } => {
+                matches!(
+                    code.as_str(),
+                    "LOADING" | "BUSY" | "MISCONF" | "NOREPLICAS" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN"
+                ) || message.starts_with("max number of clients")
+            }
+        }
+    }
+
+    /// The request may have been carried out although no reply came.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        matches!(self, Fault::Unavailable { step: Step::Send | Step::Reply, .. })
+    }
+
+    pub(crate) fn into_error(self, lock: Option<&Key>, waited: Duration) -> Error {
+        let lock = lock.map(|key| key.name.clone());
+        match self {
+            Fault::NotReady => {
+                Error::Unavailable { lock, step: Step::Connect, waited, source: "no connection is open".into() }
+            }
+            Fault::Unavailable { step, source } => Error::Unavailable { lock, step, waited, source },
+            Fault::Server { code, message } => Error::Server { lock, code, message },
+            Fault::Unfit { what, message } => Error::Config { what, message },
+        }
+    }
+}
+
+impl From<Malformed> for Fault {
+    fn from(malformed: Malformed) -> Fault {
+        Fault::Server { code: "PROTOCOL".to_owned(), message: malformed.to_string() }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Fault::NotReady => f.write_str("no connection is open"),
+            Fault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
+            Fault::Server { code, message } => write!(f, "{code} {message}"),
+            Fault::Unfit { what, message } => write!(f, "{what}: {message}"),
+        }
+    }
+}
+
+impl StdError for Fault {}

@@ -1,0 +1,411 @@
+//! One Redis node: how to connect to it, and one connection.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, bounded};
+use parking_lot::Mutex;
+use redis::io::tcp::TcpSettings;
+use redis::{Client, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, Value};
+
+use super::clock::{Clock, Time};
+use super::{Anchor, Answer, Fault};
+use crate::error::Step;
+use crate::script::{Call, Form, Outcome, Reply, Terms};
+
+/// The oldest server whose commands the scripts use (LPOP with a count).
+const OLDEST_SERVER: (u32, u32) = (6, 2);
+
+/// A node and what is shared by all connections to it.
+pub(super) struct Node {
+    client: Client,
+    credentials: RedisConnectionInfo,
+    terms: Arc<Terms>,
+    pub(super) clock: Clock,
+    connect_timeout: Duration,
+    pub(super) command_timeout: Duration,
+    /// A connection of an older generation is not used any more: one bump retires them all.
+    generation: AtomicU64,
+    anchor: Mutex<Option<Anchor>>,
+    pub(super) connects: AtomicU64,
+    pub(super) requests: AtomicU64,
+}
+
+/// One connection, with the pairing of clocks that its requests are dated by (R5).
+pub(super) struct Connection {
+    inner: redis::Connection,
+    anchor: Anchor,
+    pub(super) generation: u64,
+    /// Something other than a server's reply came: what the next reply belongs to is not known.
+    pub(super) broken: bool,
+    /// No call was made on it yet, so that a failure is not the sign of a connection closed while idle.
+    pub(super) fresh: bool,
+    read_timeout: Duration,
+}
+
+impl Node {
+    pub(super) fn new(
+        info: ConnectionInfo,
+        terms: Arc<Terms>,
+        clock: Clock,
+        connect_timeout: Duration,
+        command_timeout: Duration,
+    ) -> Result<Node, RedisError> {
+        let credentials = info.redis_settings().clone();
+        // The crate's own handshake hides the server's words and cannot be told to check a version.
+        let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let info = info.set_redis_settings(bare).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        Ok(Node {
+            client: Client::open(info)?,
+            credentials,
+            terms,
+            clock,
+            connect_timeout,
+            command_timeout,
+            generation: AtomicU64::new(0),
+            anchor: Mutex::new(None),
+            connects: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn retire(&self, generation: u64) {
+        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    pub(super) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
+    }
+
+    pub(super) fn anchor(&self) -> Option<Anchor> {
+        *self.anchor.lock()
+    }
+
+    /// Opens a connection. Bounded by the connect timeout, but for the resolution of a host's name.
+    pub(super) fn connect(&self) -> Result<Connection, Fault> {
+        let generation = self.generation();
+        let inner = self
+            .client
+            .get_connection_with_timeout(self.connect_timeout)
+            .map_err(|e| fault(e, Step::Connect))?;
+        let started = self.clock.now();
+        let mut connection = Connection {
+            inner,
+            anchor: Anchor { server: 0, sent: started, received: started },
+            generation,
+            broken: false,
+            fresh: true,
+            read_timeout: Duration::ZERO,
+        };
+        connection.set_read_timeout(self.connect_timeout)?;
+        connection
+            .inner
+            .set_write_timeout(Some(self.command_timeout))
+            .map_err(|e| fault(e, Step::Connect))?;
+        self.shake_hands(&mut connection)?;
+        connection.set_read_timeout(self.command_timeout)?;
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    /// On a thread that nobody joins, since a name may take for ever to resolve. `ring` tells that the
+    /// receiver has the outcome.
+    pub(super) fn connect_in_background(
+        self: &Arc<Self>,
+        ring: impl Fn() + Send + 'static,
+    ) -> Result<Receiver<Result<Connection, Fault>>, Fault> {
+        let node = Arc::clone(self);
+        let (sender, receiver) = bounded(1);
+        thread::Builder::new()
+            .name("fairlock-connect".to_owned())
+            .spawn(move || {
+                let _ = sender.send(node.connect());
+                ring();
+            })
+            .map_err(|e| Fault::unavailable(Step::Connect, e))?;
+        Ok(receiver)
+    }
+
+    fn shake_hands(&self, connection: &mut Connection) -> Result<(), Fault> {
+        let mut commands = Vec::new();
+        if let Some(password) = self.credentials.password() {
+            let mut auth = redis::cmd("AUTH");
+            if let Some(user) = self.credentials.username() {
+                auth.arg(user);
+            }
+            auth.arg(password);
+            commands.push(auth);
+        }
+        if self.credentials.db() != 0 {
+            let mut select = redis::cmd("SELECT");
+            select.arg(self.credentials.db());
+            commands.push(select);
+        }
+        let mut hello = redis::cmd("HELLO");
+        hello.arg(2);
+        commands.push(hello);
+        commands.push(redis::cmd("TIME"));
+
+        let sent = self.clock.now();
+        connection.send(&commands).map_err(|e| fault(e, Step::Connect))?;
+        // A refusal of AUTH explains every refusal after it, so the first one is the one to tell.
+        let mut replies = Vec::with_capacity(commands.len());
+        for _ in &commands {
+            replies.push(connection.inner.recv_response().map_err(|e| fault(e, Step::Connect))?);
+        }
+        let received = self.clock.now();
+        let time = replies.pop();
+        let hello = replies.pop();
+        for reply in replies {
+            refusal(reply)?;
+        }
+        check_version(hello.unwrap_or_default())?;
+        connection.anchor = Anchor { server: server_time(refusal(time.unwrap_or_default())?)?, sent, received };
+        self.note(connection.anchor);
+        Ok(())
+    }
+
+    /// Runs a batch as one pipeline. Calls that the server could not run in the form they were put are put
+    /// again in another (R11, R20), all before `give_up`.
+    pub(super) fn exchange(
+        &self,
+        connection: &mut Connection,
+        calls: &[Call],
+        give_up: Time,
+    ) -> Vec<Result<Answer, Fault>> {
+        connection.fresh = false;
+        let mut answers: Vec<Option<Result<Answer, Fault>>> = calls.iter().map(|_| None).collect();
+        let mut forms = vec![Form::default(); calls.len()];
+        let mut pending: Vec<usize> = (0..calls.len()).collect();
+        let mut resent = false;
+        while !pending.is_empty() {
+            let sent = self.clock.now();
+            let patience = (give_up - sent).min(self.command_timeout);
+            if patience.is_zero() {
+                for i in pending {
+                    answers[i].get_or_insert_with(|| Err(timed_out()));
+                }
+                break;
+            }
+            let not_after = connection.anchor.server_time_at_least(sent + patience);
+            let commands: Vec<Cmd> =
+                pending.iter().map(|&i| calls[i].command(&self.terms, forms[i], not_after)).collect();
+            self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
+            let mut failed = connection.limit(patience).err();
+            if failed.is_none()
+                && let Err(e) = connection.send(&commands)
+            {
+                failed = Some(fault(e, Step::Send));
+            }
+            let mut again = Vec::new();
+            let mut sources_sent = [false; 8];
+            for &i in &pending {
+                if let Some(f) = &failed {
+                    answers[i] = Some(Err(f.repeat()));
+                    continue;
+                }
+                match connection.inner.recv_response() {
+                    Ok(Value::ServerError(e)) => {
+                        let (code, message) = (e.code().to_owned(), e.details().unwrap_or_default().to_owned());
+                        let form = &mut forms[i];
+                        if code == "NOSCRIPT" {
+                            // One source brings the script back for all that follow it in the pipeline.
+                            let sent = &mut sources_sent[calls[i].script_id()];
+                            form.by_source = !*sent || form.by_source;
+                            *sent = true;
+                            again.push(i);
+                        } else if code == "TRYAGAIN" && !form.single_key {
+                            form.single_key = true;
+                            again.push(i);
+                        } else {
+                            if code == "READONLY" {
+                                self.retire(connection.generation);
+                            }
+                            answers[i] = Some(Err(Fault::Server { code, message }));
+                        }
+                    }
+                    Ok(value) => {
+                        let received = self.clock.now();
+                        match Reply::parse(&calls[i], &value) {
+                            Ok(reply) => {
+                                if let Some(server) = reply.now {
+                                    connection.anchor = Anchor { server, sent, received };
+                                }
+                                answers[i] = Some(if reply.outcome == Outcome::Queued {
+                                    let message = "the slot is in migration".to_owned();
+                                    Err(Fault::Server { code: "TRYAGAIN".to_owned(), message })
+                                } else {
+                                    Ok(Answer { reply, sent, resent })
+                                });
+                            }
+                            Err(malformed) => {
+                                connection.broken = true;
+                                answers[i] = Some(Err(malformed.into()));
+                            }
+                        }
+                    }
+                    Err(e) => {
+                        connection.broken = true;
+                        let f = fault(e, Step::Reply);
+                        answers[i] = Some(Err(f.repeat()));
+                        failed = Some(f);
+                    }
+                }
+            }
+            if failed.is_some() {
+                connection.broken = true;
+                for i in again.drain(..) {
+                    answers[i] = Some(Err(timed_out()));
+                }
+            }
+            pending = again;
+            resent = resent || !pending.is_empty();
+        }
+        self.note(connection.anchor);
+        answers.into_iter().map(|a| a.unwrap_or_else(|| Err(timed_out()))).collect()
+    }
+
+    fn note(&self, anchor: Anchor) {
+        let mut newest = self.anchor.lock();
+        if newest.is_none_or(|a| a.received < anchor.received) {
+            *newest = Some(anchor);
+        }
+    }
+}
+
+impl Connection {
+    pub(super) fn send(&mut self, commands: &[Cmd]) -> Result<(), RedisError> {
+        let mut bytes = Vec::with_capacity(512 * commands.len());
+        for command in commands {
+            command.write_packed_command(&mut bytes);
+        }
+        let sent = self.inner.send_packed_command(&bytes);
+        self.broken |= sent.is_err();
+        sent
+    }
+
+    pub(super) fn receive(&mut self) -> Result<Value, Fault> {
+        match self.inner.recv_response() {
+            Ok(value) => refusal(value),
+            Err(e) => {
+                self.broken = true;
+                Err(fault(e, Step::Reply))
+            }
+        }
+    }
+
+    pub(super) fn pubsub(&mut self) -> redis::PubSub<'_> {
+        self.inner.as_pubsub()
+    }
+
+    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
+        self.read_timeout = timeout;
+        self.inner.set_read_timeout(Some(timeout)).map_err(|e| fault(e, Step::Connect))
+    }
+
+    /// A system call only when the time really is shorter, or was.
+    fn limit(&mut self, patience: Duration) -> Result<(), Fault> {
+        if patience + Duration::from_millis(1) < self.read_timeout || patience > self.read_timeout {
+            self.set_read_timeout(patience.max(Duration::from_millis(1)))?;
+        }
+        Ok(())
+    }
+}
+
+/// A server's refusal as a fault, any other reply as it is.
+fn refusal(value: Value) -> Result<Value, Fault> {
+    match value {
+        Value::ServerError(e) => Err(Fault::Server {
+            code: e.code().to_owned(),
+            message: e.details().unwrap_or_default().to_owned(),
+        }),
+        value => Ok(value),
+    }
+}
+
+/// The peer had closed the connection: another one may do better at once.
+pub(super) fn is_closed(fault: &Fault) -> bool {
+    matches!(
+        io_kind_of(fault),
+        Some(
+            io::ErrorKind::UnexpectedEof
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::NotConnected
+        )
+    )
+}
+
+/// A signal handler ran while a reply was awaited: even with SA_RESTART a read with a timeout ends so.
+pub(super) fn is_interrupted(fault: &Fault) -> bool {
+    io_kind_of(fault) == Some(io::ErrorKind::Interrupted)
+}
+
+fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
+    let Fault::Unavailable { step: Step::Send | Step::Reply, source } = fault else { return None };
+    source.downcast_ref::<io::Error>().map(io::Error::kind)
+}
+
+pub(super) fn fault(error: RedisError, step: Step) -> Fault {
+    match error.kind() {
+        ErrorKind::Server(_) | ErrorKind::Extension => Fault::Server {
+            code: error.code().unwrap_or("ERR").to_owned(),
+            message: error.detail().unwrap_or_default().to_owned(),
+        },
+        _ => {
+            let io = io::Error::new(io_kind(&error), error);
+            Fault::unavailable(step, io)
+        }
+    }
+}
+
+fn io_kind(error: &RedisError) -> io::ErrorKind {
+    use std::error::Error as _;
+    match error.source().and_then(|e| e.downcast_ref::<io::Error>()) {
+        Some(io) => io.kind(),
+        None if error.is_timeout() => io::ErrorKind::TimedOut,
+        None if error.is_connection_dropped() => io::ErrorKind::UnexpectedEof,
+        None => io::ErrorKind::InvalidData,
+    }
+}
+
+fn timed_out() -> Fault {
+    Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
+}
+
+/// HELLO names the server's version, from Redis 6 on; an older one does not know the command. A user whose
+/// rights do not cover it is believed to know the server.
+fn check_version(hello: Value) -> Result<(), Fault> {
+    let unfit = |version: &str| Fault::Unfit {
+        what: "server".to_owned(),
+        message: format!("redis {}.{} or newer; this one is {version}", OLDEST_SERVER.0, OLDEST_SERVER.1),
+    };
+    match refusal(hello) {
+        Ok(Value::Array(fields)) => {
+            let fields: Vec<String> = fields.iter().map(|f| redis::from_redis_value_ref(f).unwrap_or_default()).collect();
+            let version = fields.chunks(2).find(|pair| pair[0] == "version").and_then(|pair| pair.get(1));
+            let Some(version) = version else { return Ok(()) };
+            let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
+            let version_numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+            if version_numbers < OLDEST_SERVER { Err(unfit(version)) } else { Ok(()) }
+        }
+        Ok(_) => Ok(()),
+        Err(Fault::Server { code, .. }) if code == "NOPERM" => Ok(()),
+        Err(Fault::Server { message, .. }) if message.contains("unknown command") => Err(unfit("older than 6")),
+        Err(other) => Err(other),
+    }
+}
+
+fn server_time(value: Value) -> Result<u64, Fault> {
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(value)
+        .map_err(|_| Fault::Server { code: "PROTOCOL".to_owned(), message: "TIME did not answer a time".to_owned() })?;
+    Ok(seconds * 1_000_000 + micros)
+}

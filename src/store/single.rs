@@ -1,0 +1,357 @@
+//! One Redis node, with a pool of connections for short calls.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+use parking_lot::Mutex;
+use redis::{ConnectionInfo, IntoConnectionInfo, Value};
+
+use super::clock::{Clock, Time};
+use super::node::{Connection, Node, fault, is_closed, is_interrupted};
+use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
+use crate::config::Config;
+use crate::error::{Error, Result as ApiResult, Step};
+use crate::key::Key;
+use crate::script::{Call, Terms};
+
+/// A single Redis node.
+pub(crate) struct Single {
+    node: Arc<Node>,
+    pool: r2d2::Pool<Opener>,
+    refusal: Arc<Mutex<Option<Refusal>>>,
+    back_off: Duration,
+}
+
+/// Opens the pool's connections.
+struct Opener {
+    node: Arc<Node>,
+    first: Mutex<Option<Connection>>,
+    refusal: Arc<Mutex<Option<Refusal>>>,
+}
+
+/// Why the last connection could not be opened. The pool would pass it on only as a string, and only to one
+/// of those who wait.
+struct Refusal {
+    at: Time,
+    fault: Fault,
+}
+
+/// A URL as what to connect to. The error never repeats the URL, which may hold a password.
+pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
+    url.into_connection_info().map_err(|e| {
+        Error::config(
+            "url",
+            format!(
+                "redis://[user:password@]host[:port][/database] or redis+unix:///path[?db=n&user=u&pass=p]; \
+                 this one is not ({})",
+                e.category()
+            ),
+        )
+    })
+}
+
+impl Single {
+    /// Opens one connection, so that a wrong address or password is told at once and in the server's words.
+    pub(crate) fn connect(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> Result<Single, Fault> {
+        let node = Node::new(info, terms, Clock, config.connect_timeout, config.command_timeout)
+            .map_err(|e| fault(e, Step::Connect))?;
+        let node = Arc::new(node);
+        let first = node
+            .connect_in_background(|| {})?
+            .recv_timeout(config.connect_timeout)
+            .unwrap_or_else(|e| Err(Fault::unavailable(Step::Connect, e)))?;
+        let refusal = Arc::new(Mutex::new(None));
+        let opener = Opener {
+            node: Arc::clone(&node),
+            first: Mutex::new(Some(first)),
+            refusal: Arc::clone(&refusal),
+        };
+        // One worker, since connections are opened for one node alone.
+        let worker = Arc::new(scheduled_thread_pool::ScheduledThreadPool::builder().num_threads(1).thread_name_pattern("fairlock-pool").build());
+        let pool = r2d2::Pool::builder()
+            .max_size(config.pool_size)
+            .min_idle(Some(0))
+            .max_lifetime(None)
+            .connection_timeout(config.connect_timeout)
+            .thread_pool(worker)
+            .error_handler(Box::new(LogAtDebug))
+            .build_unchecked(opener);
+        Ok(Single { node, pool, refusal, back_off: config.back_off })
+    }
+
+    fn check_out(&self, checkout: Checkout) -> Result<r2d2::PooledConnection<Opener>, Fault> {
+        if let Some(connection) = self.pool.try_get() {
+            return Ok(connection);
+        }
+        let Checkout::Until(until) = checkout else { return Err(Fault::NotReady) };
+        let started = self.node.clock.now();
+        let patience = (until - started).clamp(Duration::from_millis(1), self.node.command_timeout);
+        self.pool.get_timeout(patience).map_err(|e| match &*self.refusal.lock() {
+            Some(refusal) if refusal.at >= started - self.node.command_timeout => refusal.fault.repeat(),
+            _ => Fault::unavailable(Step::Pool, e),
+        })
+    }
+
+    /// Whether another connection may do better, beside the answers.
+    fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
+        let mut connection = match self.check_out(patience.checkout) {
+            Ok(connection) => connection,
+            Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), false),
+        };
+        let was_fresh = connection.fresh;
+        let answers = self.node.exchange(&mut connection, calls, patience.reply);
+        let Some(Err(f)) = answers.first() else { return (answers, false) };
+        let again = if is_interrupted(f) {
+            true
+        } else if is_closed(f) {
+            // The others of its age are as likely closed. A new one that is closed at once tells more.
+            self.node.retire(connection.generation);
+            !was_fresh
+        } else {
+            false
+        };
+        (answers, again)
+    }
+
+    fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
+        let until = self.node.clock.now() + self.node.command_timeout;
+        let mut connection = self.check_out(Checkout::Until(until))?;
+        let was_fresh = connection.fresh;
+        connection.fresh = false;
+        match run(&mut connection) {
+            Err(f) if is_interrupted(&f) || (is_closed(&f) && !was_fresh) => {
+                self.node.retire(connection.generation);
+                drop(connection);
+                run(&mut *self.check_out(Checkout::Until(until))?)
+            }
+            result => result,
+        }
+    }
+}
+
+impl Store for Single {
+    fn clock(&self) -> Clock {
+        self.node.clock
+    }
+
+    fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {
+        let (mut answers, mut again) = self.attempt(calls, patience);
+        while again && self.node.clock.now() < patience.reply {
+            // The time for the reply is the first attempt's: a retry must not lengthen the call (P8).
+            let checkout = match patience.checkout {
+                Checkout::IfFree => Checkout::IfFree,
+                Checkout::Until(_) => Checkout::Until(patience.reply),
+            };
+            let (next, more) = self.attempt(calls, Patience { checkout, reply: patience.reply });
+            if matches!(next.first(), Some(Err(Fault::NotReady))) {
+                break;
+            }
+            answers = next;
+            for answer in answers.iter_mut().flatten() {
+                answer.resent = true;
+            }
+            again = more;
+        }
+        answers
+    }
+
+    fn link(&self, ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+        Box::new(SingleLink {
+            node: Arc::clone(&self.node),
+            ring,
+            back_off: self.back_off,
+            state: LinkState::Down { since: Time::from_nanos(0), why: None },
+        })
+    }
+
+    fn listen(
+        &self,
+        channel: &str,
+        ping_every: Duration,
+        heard: &mut dyn FnMut(Heard<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        let node = &self.node;
+        let mut connection = node
+            .connect_in_background(|| {})?
+            .recv_timeout(node.connect_timeout())
+            .unwrap_or_else(|e| Err(Fault::unavailable(Step::Connect, e)))?;
+        let mut subscribe = redis::cmd("SUBSCRIBE");
+        subscribe.arg(channel);
+        connection.send(&[subscribe]).map_err(|e| fault(e, Step::Send))?;
+        connection.receive()?;
+        if heard(Heard::Subscribed).is_break() {
+            return Ok(());
+        }
+        connection.set_read_timeout(ping_every)?;
+        let generation = connection.generation;
+        let mut pubsub = connection.pubsub();
+        loop {
+            let told = match pubsub.get_message() {
+                Ok(message) => heard(Heard::Message(&String::from_utf8_lossy(message.get_payload_bytes()))),
+                Err(e) if e.is_timeout() => {
+                    // A bump of the generation says that this node is not the one to listen to any more.
+                    if node.generation() != generation {
+                        return Err(Fault::unavailable(Step::Reply, "the connection was retired"));
+                    }
+                    let _: Value = pubsub.ping().map_err(|e| fault(e, Step::Reply))?;
+                    heard(Heard::Quiet)
+                }
+                Err(e) => {
+                    let f = fault(e, Step::Reply);
+                    if is_interrupted(&f) {
+                        continue;
+                    }
+                    return Err(f);
+                }
+            };
+            if told.is_break() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn poke(&self, channel: &str) {
+        if let Some(mut connection) = self.pool.try_get() {
+            let mut publish = redis::cmd("PUBLISH");
+            publish.arg(channel).arg("");
+            if connection.send(&[publish]).is_ok() {
+                let _ = connection.receive();
+            }
+        }
+    }
+
+    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(512).arg("TYPE").arg("hash");
+        let scan = [scan];
+        let page = self.with_connection(|connection| {
+            connection.send(&scan).map_err(|e| fault(e, Step::Send))?;
+            connection.receive()
+        })?;
+        let malformed = |_| Fault::Server { code: "PROTOCOL".to_owned(), message: "SCAN did not answer a page".to_owned() };
+        let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(page).map_err(malformed)?;
+        // Our keys are UTF-8; what is not belongs to somebody else.
+        Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
+    }
+
+    fn anchor(&self, _key: &Key) -> Option<Anchor> {
+        self.node.anchor()
+    }
+
+    fn connects(&self) -> u64 {
+        self.node.connects.load(Ordering::Relaxed)
+    }
+
+    fn requests(&self) -> u64 {
+        self.node.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl r2d2::ManageConnection for Opener {
+    type Connection = Connection;
+    type Error = Fault;
+
+    fn connect(&self) -> Result<Connection, Fault> {
+        if let Some(first) = self.first.lock().take() {
+            return Ok(first);
+        }
+        self.node.connect().inspect_err(|fault| {
+            *self.refusal.lock() = Some(Refusal { at: self.node.clock.now(), fault: fault.repeat() });
+        })
+    }
+
+    /// Asks no server: a connection that broke while idle is found by its use, and the scripts may be sent
+    /// twice. What is compared retires all connections of one age at once.
+    fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {
+        if connection.generation == self.node.generation() {
+            Ok(())
+        } else {
+            Err(Fault::unavailable(Step::Pool, "the connection was retired"))
+        }
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.broken || connection.generation != self.node.generation()
+    }
+}
+
+#[derive(Debug)]
+struct LogAtDebug;
+
+impl r2d2::HandleError<Fault> for LogAtDebug {
+    fn handle_error(&self, error: Fault) {
+        log::debug!("pool: {error}");
+    }
+}
+
+/// The renewal thread's connection.
+struct SingleLink {
+    node: Arc<Node>,
+    ring: Arc<dyn Fn() + Send + Sync>,
+    back_off: Duration,
+    state: LinkState,
+}
+
+/// | state   | when                         | becomes                                         |
+/// |---------|------------------------------|-------------------------------------------------|
+/// | Down    | at the start, after a fault  | Opening, by the next run after the back-off      |
+/// | Opening | a thread connects            | Up or Down, by the first run after it is through |
+/// | Up      | connected                    | Down, on a fault or when retired                 |
+enum LinkState {
+    Down { since: Time, why: Option<Fault> },
+    Opening(Receiver<Result<Connection, Fault>>),
+    Up(Box<Connection>),
+}
+
+impl SingleLink {
+    fn advance(&mut self) {
+        let now = self.node.clock.now();
+        if let LinkState::Up(connection) = &self.state
+            && connection.generation != self.node.generation()
+        {
+            self.state = LinkState::Down { since: Time::from_nanos(0), why: None };
+        }
+        if let LinkState::Down { since, .. } = &self.state
+            && now >= *since + self.back_off
+        {
+            let ring = Arc::clone(&self.ring);
+            self.state = match self.node.connect_in_background(move || ring()) {
+                Ok(receiver) => LinkState::Opening(receiver),
+                Err(f) => LinkState::Down { since: now, why: Some(f) },
+            };
+        }
+        if let LinkState::Opening(receiver) = &self.state {
+            self.state = match receiver.try_recv() {
+                Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
+                Ok(Err(f)) => LinkState::Down { since: now, why: Some(f) },
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => LinkState::Down { since: now, why: None },
+            };
+        }
+    }
+}
+
+impl Link for SingleLink {
+    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>> {
+        self.advance();
+        let connection = match &mut self.state {
+            LinkState::Up(connection) => connection,
+            LinkState::Down { why: Some(why), .. } => return calls.iter().map(|_| Err(why.repeat())).collect(),
+            _ => return calls.iter().map(|_| Err(Fault::NotReady)).collect(),
+        };
+        let give_up = self.node.clock.now() + self.node.command_timeout;
+        let answers = self.node.exchange(connection, calls, give_up);
+        if connection.broken {
+            let now = self.node.clock.now();
+            let why = answers.iter().find_map(|a| a.as_ref().err().map(Fault::repeat));
+            // A connection that was closed while idle is no sign of an outage: open another at once.
+            let closed = why.as_ref().is_some_and(|f| is_closed(f) || is_interrupted(f));
+            let since = if closed { Time::from_nanos(0) } else { now };
+            self.state = LinkState::Down { since, why };
+        }
+        answers
+    }
+}

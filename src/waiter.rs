@@ -1,0 +1,77 @@
+//! A place in a lock's queue, as RAII.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::{Running, Standing};
+use crate::error::{Error, Result};
+use crate::guard::LockGuard;
+use crate::store::clock::Time;
+
+/// A place in the queue of a lock; dropping it leaves the queue.
+///
+/// Every waiting verb is made of this: [`enqueue`](crate::LockManager::enqueue) and [`wait`](Waiter::wait). A waiter
+/// holds no connection. If the lock is granted between two calls of [`wait_for`](Waiter::wait_for), it is kept
+/// renewed until it is claimed or the waiter is dropped; if it is lost meanwhile, the waiter stands in the
+/// queue again.
+#[must_use = "dropping a waiter leaves the queue"]
+pub struct Waiter {
+    standing: Option<Standing>,
+    running: Arc<Running>,
+}
+
+impl Waiter {
+    pub(crate) fn new(standing: Standing, running: &Arc<Running>) -> Waiter {
+        Waiter { standing: Some(standing), running: Arc::clone(running) }
+    }
+
+    /// The place in the queue as last heard, at most a check period ago: 1 is next. An upper bound, since it
+    /// counts waiters that died or gave up. `None` once the lock is granted.
+    pub fn position(&self) -> Option<u64> {
+        self.standing.as_ref()?.position()
+    }
+
+    /// Waits for the lock, for as long as Redis answers. Woken by the grant, a shutdown, or after the outage
+    /// limit without a reply.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] by a shutdown; [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
+    pub fn wait(mut self) -> Result<LockGuard> {
+        loop {
+            if let Some(guard) = self.wait_until(Time::NEVER)? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Waits for the lock for at most so long. `None`: not yet, and the place is kept.
+    ///
+    /// Blocks for no longer than `at_most`; `Duration::MAX` means for ever.
+    ///
+    /// # Errors
+    /// As [`wait`](Waiter::wait), and [`Error::Unavailable`] if Redis has been silent for longer than a check period.
+    /// The place is kept then as well. [`Error::Config`] if this waiter has given its guard before.
+    pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<LockGuard>> {
+        let now = self.running.engine().now();
+        self.wait_until(now + at_most)
+    }
+
+    fn wait_until(&mut self, until: Time) -> Result<Option<LockGuard>> {
+        let Some(standing) = &self.standing else {
+            return Err(Error::config("waiter", "it gives one guard, and has given it"));
+        };
+        let Some(lease) = standing.wait(until)? else { return Ok(None) };
+        self.standing = None;
+        Ok(Some(LockGuard::new(lease, &self.running)))
+    }
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter")
+            .field("name", &self.standing.as_ref().map(|standing| &standing.request().key.name))
+            .field("position", &self.position())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,12 @@
+//! The tests that drive fairlock from outside, through its public API.
+
+mod kids;
+mod support;
+mod support_works;
+mod tidy;
+
+/// Not a test: where the worker processes begin, see [`support::Kid`].
+#[test]
+fn kid() {
+    support::kid::play(kids::ROLES);
+}

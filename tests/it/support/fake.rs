@@ -1,0 +1,254 @@
+//! A server that says what a test tells it to.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle},
+};
+
+/// A scripted RESP server on a free port: each command goes to the handler, whose reply is sent.
+pub(crate) struct Fake {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    accepting: Option<JoinHandle<()>>,
+}
+
+/// One command: its name and arguments, as sent.
+pub(crate) type Words = Vec<Vec<u8>>;
+
+/// What the server does about one command.
+#[derive(Debug, Clone)]
+pub(crate) enum FakeReply {
+    /// These bytes, which need not be RESP at all.
+    Raw(Vec<u8>),
+    /// These bytes, and then the connection is closed.
+    RawThenClose(Vec<u8>),
+    /// Nothing, on an open connection.
+    Silent,
+    /// Nothing, and the connection is closed.
+    Close,
+}
+
+type Handler = Box<dyn Fn(&[Vec<u8>]) -> FakeReply + Send + Sync>;
+
+struct Shared {
+    handler: Handler,
+    seen: Mutex<Vec<Words>>,
+    streams: Mutex<Vec<TcpStream>>,
+    closing: AtomicBool,
+}
+
+impl Fake {
+    /// Starts the server; `handler` is called on one thread per connection.
+    pub(crate) fn start(handler: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let addr = listener.local_addr().expect("a bound socket has an address");
+        let shared = Arc::new(Shared {
+            handler: Box::new(handler),
+            seen: Mutex::default(),
+            streams: Mutex::default(),
+            closing: AtomicBool::new(false),
+        });
+        let accepting = Some(thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.accept(&listener)
+        }));
+        Self {
+            addr,
+            shared,
+            accepting,
+        }
+    }
+
+    /// What a client connects to.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}/", self.addr)
+    }
+
+    /// The address it listens on.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Every command so far, in order of arrival.
+    pub(crate) fn commands(&self) -> Vec<Vec<String>> {
+        let seen = self.shared.seen.lock().unwrap();
+        seen.iter()
+            .map(|words| words.iter().map(|w| String::from_utf8_lossy(w).into()).collect())
+            .collect()
+    }
+
+    /// How often the command `name` has come, in whatever case.
+    pub(crate) fn count(&self, name: &str) -> usize {
+        let seen = self.shared.seen.lock().unwrap();
+        seen.iter().filter(|words| is(words, name)).count()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.addr);
+        if let Some(accepting) = self.accepting.take() {
+            let _ = accepting.join();
+        }
+        for stream in self.shared.streams.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for stream in listener.incoming().map_while(Result::ok) {
+            if self.closing.load(Ordering::SeqCst) {
+                return;
+            }
+            let _ = stream.set_nodelay(true);
+            let twin = stream.try_clone().expect("a socket can be shared");
+            self.streams.lock().unwrap().push(twin);
+            let shared = Arc::clone(self);
+            thread::spawn(move || {
+                let _ = shared.serve(&stream);
+                // The twin keeps the descriptor, so a drop alone would close nothing.
+                let _ = stream.shutdown(Shutdown::Both);
+            });
+        }
+    }
+
+    fn serve(&self, mut stream: &TcpStream) -> io::Result<()> {
+        let mut pending = Vec::new();
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            while let Some((words, length)) = next_command(&pending) {
+                pending.drain(..length);
+                if words.is_empty() {
+                    continue;
+                }
+                self.seen.lock().unwrap().push(words.clone());
+                match (self.handler)(&words) {
+                    FakeReply::Raw(bytes) => stream.write_all(&bytes)?,
+                    FakeReply::RawThenClose(bytes) => return stream.write_all(&bytes),
+                    FakeReply::Silent => {}
+                    FakeReply::Close => return Ok(()),
+                }
+            }
+            match stream.read(&mut buffer)? {
+                0 => return Ok(()),
+                n => pending.extend_from_slice(&buffer[..n]),
+            }
+        }
+    }
+}
+
+impl FakeReply {
+    /// `+OK`.
+    pub(crate) fn ok() -> Self {
+        Self::simple("OK")
+    }
+
+    /// A status.
+    pub(crate) fn simple(text: &str) -> Self {
+        Self::Raw(format!("+{text}\r\n").into())
+    }
+
+    /// An error; `text` begins with its code, as in `LOADING not yet`.
+    pub(crate) fn error(text: &str) -> Self {
+        Self::Raw(format!("-{text}\r\n").into())
+    }
+
+    /// A string.
+    pub(crate) fn bulk(bytes: impl AsRef<[u8]>) -> Self {
+        let bytes = bytes.as_ref();
+        let mut raw = format!("${}\r\n", bytes.len()).into_bytes();
+        raw.extend_from_slice(bytes);
+        raw.extend_from_slice(b"\r\n");
+        Self::Raw(raw)
+    }
+
+    /// RESP2's nil.
+    pub(crate) fn nil() -> Self {
+        Self::Raw(b"$-1\r\n".to_vec())
+    }
+
+    /// A number.
+    pub(crate) fn integer(n: i64) -> Self {
+        Self::Raw(format!(":{n}\r\n").into())
+    }
+
+    /// An array, whose items must all be bytes.
+    pub(crate) fn array(items: impl IntoIterator<Item = Self>) -> Self {
+        let mut body = Vec::new();
+        let mut count = 0;
+        for item in items {
+            let Self::Raw(bytes) = item else {
+                panic!("an array can hold only bytes, not {item:?}");
+            };
+            body.extend(bytes);
+            count += 1;
+        }
+        let mut raw = format!("*{count}\r\n").into_bytes();
+        raw.extend(body);
+        Self::Raw(raw)
+    }
+
+    /// What a healthy server would say to the commands around a script, `+OK` to all others: the
+    /// arm that a handler falls back on.
+    pub(crate) fn polite(words: &[Vec<u8>]) -> Self {
+        if is(words, "PING") {
+            Self::simple("PONG")
+        } else if is(words, "TIME") {
+            let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
+            Self::array([
+                Self::bulk(now.as_secs().to_string()),
+                Self::bulk(now.subsec_micros().to_string()),
+            ])
+        } else if is(words, "SUBSCRIBE") {
+            Self::array([Self::bulk("subscribe"), Self::bulk(&words[1]), Self::integer(1)])
+        } else {
+            Self::ok()
+        }
+    }
+}
+
+/// Whether a command is the one of this name, in whatever case.
+pub(crate) fn is(words: &[Vec<u8>], name: &str) -> bool {
+    words.first().is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// The first command in `bytes` and its length; `None` if it is not all there yet. What is not an
+/// array is taken as an inline command, a line of words.
+pub(crate) fn next_command(bytes: &[u8]) -> Option<(Words, usize)> {
+    let (line, mut at) = line(bytes, 0)?;
+    let Some(count) = line.strip_prefix(b"*").and_then(number) else {
+        let words = line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
+        return Some((words.map(<[u8]>::to_vec).collect(), at));
+    };
+    let mut words = Vec::with_capacity(count.min(1024));
+    for _ in 0..count {
+        let (header, start) = self::line(bytes, at)?;
+        let length = header.strip_prefix(b"$").and_then(number)?;
+        let end = start.checked_add(length)?;
+        words.push(bytes.get(start..end)?.to_vec());
+        at = end + 2;
+        if bytes.len() < at {
+            return None;
+        }
+    }
+    Some((words, at))
+}
+
+fn line(bytes: &[u8], from: usize) -> Option<(&[u8], usize)> {
+    let rest = bytes.get(from..)?;
+    let end = rest.iter().position(|b| *b == b'\n')?;
+    let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+    Some((line, from + end + 1))
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}

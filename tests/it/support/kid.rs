@@ -1,0 +1,233 @@
+//! Worker processes: the test binary, started again for one role.
+
+use std::{
+    env,
+    io::{self, BufRead as _, BufReader, Read, Write as _},
+    os::unix::process::ExitStatusExt as _,
+    process::{self, Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex, OnceLock},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, unbounded};
+use rustix::process::{Pid, Signal};
+
+use super::{freeze, signal, until_some};
+
+/// A worker process that plays a role of `kids.rs`. The two sides talk in lines.
+pub(crate) struct Kid {
+    role: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    /// All it has written, the test harness's words and its standard error included, for the
+    /// message of a failed test.
+    transcript: Arc<Mutex<Vec<String>>>,
+}
+
+/// A role: what the worker does with the arguments that [`Kid::spawn`] was given.
+pub(crate) type Role = fn(&[String]);
+
+const ROLE: &str = "FAIRLOCK_KID";
+const ARGS: &str = "FAIRLOCK_KID_ARGS";
+const MARK: &str = "kid: ";
+
+impl Kid {
+    /// Starts a worker in the role of this name.
+    pub(crate) fn spawn(role: &str, args: &[&str]) -> Self {
+        let this = env::current_exe().expect("a running test has a binary");
+        let mut child = Command::new(this)
+            .args(["--exact", "kid", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(ARGS, args.join("\x1f"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the test binary can be started again");
+        let (sender, lines) = unbounded();
+        let transcript = Arc::default();
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let stderr = child.stderr.take().expect("stderr is piped");
+        record(stdout, &transcript, move |line| {
+            if let Some(said) = line.strip_prefix(MARK) {
+                // Nobody may be left to hear it.
+                let _ = sender.send(said.to_owned());
+            }
+        });
+        record(stderr, &transcript, |_| {});
+        Self {
+            role: role.to_owned(),
+            child,
+            stdin,
+            lines,
+            transcript,
+        }
+    }
+
+    /// Sends the worker a line, which it reads by [`hear`].
+    #[track_caller]
+    pub(crate) fn tell(&mut self, line: &str) {
+        let stdin = self.stdin.as_mut().expect("hush() ended the conversation");
+        if let Err(e) = stdin.write_all(format!("{line}\n").as_bytes()) {
+            panic!("cannot tell {self}: {e}");
+        }
+    }
+
+    /// Closes the worker's standard input: its [`hear`] answers `None`.
+    pub(crate) fn hush(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits for a line that begins with `prefix`, passing over others, and returns the rest of
+    /// it without the space around.
+    #[track_caller]
+    pub(crate) fn expect(&self, prefix: &str, within: Duration) -> String {
+        let deadline = Instant::now() + within;
+        loop {
+            match self.lines.recv_deadline(deadline) {
+                Ok(line) => {
+                    if let Some(rest) = line.strip_prefix(prefix) {
+                        return rest.trim().to_owned();
+                    }
+                }
+                Err(e) if e.is_timeout() => {
+                    panic!("no {prefix:?} within {within:?} from {self}")
+                }
+                Err(_) => panic!("no {prefix:?}, and no more to come, from {self}"),
+            }
+        }
+    }
+
+    /// The lines that have come and that nothing has expected yet.
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
+    /// The process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Stops the worker with SIGSTOP.
+    pub(crate) fn stop(&self) {
+        freeze(Pid::from_child(&self.child));
+    }
+
+    /// Lets a stopped worker go on.
+    pub(crate) fn cont(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Sends any signal.
+    pub(crate) fn signal(&self, which: Signal) {
+        signal(Pid::from_child(&self.child), which);
+    }
+
+    /// Kills the worker with SIGKILL and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for the worker to end by itself.
+    #[track_caller]
+    pub(crate) fn wait(&mut self, within: Duration) -> ExitStatus {
+        let what = format!("the end of {self}");
+        until_some(within, &what, || self.child.try_wait().ok().flatten())
+    }
+
+    /// Waits for the worker to end by itself, and panics unless it ended well.
+    #[track_caller]
+    pub(crate) fn join(&mut self, within: Duration) {
+        let status = self.wait(within);
+        if !status.success() {
+            panic!("{status} (signal {:?}) from {self}", status.signal());
+        }
+    }
+}
+
+impl Drop for Kid {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl std::fmt::Display for Kid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the kid {:?}, which has said:", self.role)?;
+        for line in self.transcript.lock().unwrap().iter() {
+            write!(f, "\n  {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// In a worker: plays the role that the parent asked for. Elsewhere it returns at once, so that
+/// the test it is called from passes.
+pub(crate) fn play(roles: &[(&str, Role)]) {
+    let Ok(wanted) = env::var(ROLE) else { return };
+    // The harness has left its line without an end; ours begin at the start of one.
+    println!();
+    let args = env::var(ARGS).unwrap_or_default();
+    let args: Vec<String> = match args.as_str() {
+        "" => Vec::new(),
+        some => some.split('\x1f').map(str::to_owned).collect(),
+    };
+    // What outlives its parent would disturb the tests of the next run.
+    let _ = ears();
+    match roles.iter().find(|(name, _)| *name == wanted) {
+        Some((_, role)) => role(&args),
+        None => panic!("kids.rs has no role {wanted:?}"),
+    }
+}
+
+/// In a worker: says a line to the parent.
+pub(crate) fn say(line: impl std::fmt::Display) {
+    let mut out = io::stdout().lock();
+    // The parent may have gone; the worker follows it soon enough.
+    let _ = writeln!(out, "{MARK}{line}").and_then(|()| out.flush());
+}
+
+/// In a worker: waits for a line from the parent; `None` once that has no more to say.
+pub(crate) fn hear() -> Option<String> {
+    ears().recv().ok()
+}
+
+/// The lines from the parent. They are read at once, so that a parent's end is noticed even by a
+/// role that listens to nobody.
+fn ears() -> &'static Receiver<String> {
+    static EARS: OnceLock<Receiver<String>> = OnceLock::new();
+    EARS.get_or_init(|| {
+        let (sender, lines) = unbounded();
+        let parent = rustix::process::getppid();
+        thread::spawn(move || {
+            for line in io::stdin().lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+            drop(sender);
+            while rustix::process::getppid() == parent {
+                thread::sleep(Duration::from_millis(200));
+            }
+            process::exit(3);
+        });
+        lines
+    })
+}
+
+fn record(
+    from: impl Read + Send + 'static,
+    transcript: &Arc<Mutex<Vec<String>>>,
+    mut each: impl FnMut(&str) + Send + 'static,
+) {
+    let transcript = Arc::clone(transcript);
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            // Recorded before it is passed on: a message about a line quotes that line.
+            transcript.lock().unwrap().push(line.clone());
+            each(&line);
+        }
+    });
+}

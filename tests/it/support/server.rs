@@ -1,0 +1,375 @@
+//! A real redis-server of its own for every test.
+
+use std::{
+    env, fs,
+    fs::File,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::{fs::PermissionsExt as _, net::UnixStream, process::CommandExt as _},
+    path::{Path, PathBuf},
+    process::{self, Child, Command, Stdio},
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU16, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::{Connection, FromRedisValue, IntoConnectionInfo as _, RedisResult};
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+use super::{freeze, signal, until_some};
+
+/// A redis-server process, on a unix socket unless addresses matter to the test.
+///
+/// It keeps nothing on disk unless the test asks for it. Its end is SIGKILL, in `Drop` at the
+/// latest. All methods may be called from any thread.
+pub(crate) struct Server {
+    address: Address,
+    extra: Vec<String>,
+    dir: TempDir,
+    running: Mutex<Running>,
+    test: String,
+    started: Instant,
+}
+
+#[derive(Debug, Clone)]
+enum Address {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+struct Running {
+    child: Option<Child>,
+    /// The connection that our own questions go through, opened with the first of them.
+    admin: Option<Connection>,
+    /// How many of the commands that this process of the server has counted were ours.
+    own_commands: u64,
+}
+
+/// How long a server may take to answer its first PING; a loaded machine needs part of it.
+const READY_WITHIN: Duration = Duration::from_secs(20);
+
+/// The name of the admin connection, by which [`Server::clients`] leaves it out.
+const ADMIN: &str = "test-support";
+
+impl Server {
+    /// A server on a unix socket.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// A server on a unix socket, with arguments such as `["--appendonly", "yes"]`.
+    pub(crate) fn start_with(extra: &[&str]) -> Self {
+        let dir = directory();
+        let address = Address::Unix(dir.path().join("s"));
+        Self::at(address, dir, extra).unwrap_or_else(|why| panic!("{why}"))
+    }
+
+    /// A server on a free port of 127.0.0.1.
+    pub(crate) fn tcp() -> Self {
+        Self::tcp_with(&[])
+    }
+
+    /// A server on a free port of 127.0.0.1, with arguments.
+    pub(crate) fn tcp_with(extra: &[&str]) -> Self {
+        let mut why = String::new();
+        // Between our look at a port and the server's bind anybody may take it.
+        for _ in 0..20 {
+            match Self::at(Address::Tcp(free_address()), directory(), extra) {
+                Ok(server) => return server,
+                Err(e) if e.contains("in use") => why = e,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        panic!("twenty ports in a row were taken; the last server said: {why}");
+    }
+
+    fn at(address: Address, dir: TempDir, extra: &[&str]) -> Result<Self, String> {
+        let server = Self {
+            address,
+            extra: extra.iter().map(ToString::to_string).collect(),
+            dir,
+            running: Mutex::new(Running {
+                child: None,
+                admin: None,
+                own_commands: 0,
+            }),
+            test: thread::current().name().unwrap_or("unnamed").to_owned(),
+            started: Instant::now(),
+        };
+        server.launch(&mut server.running())?;
+        Ok(server)
+    }
+
+    /// What a client connects to.
+    pub(crate) fn url(&self) -> String {
+        match &self.address {
+            Address::Unix(path) => format!("redis+unix://{}", path.display()),
+            Address::Tcp(addr) => format!("redis://{addr}/"),
+        }
+    }
+
+    /// The address of a server that [`tcp`](Self::tcp) started.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        match &self.address {
+            Address::Tcp(addr) => *addr,
+            Address::Unix(_) => panic!("a server on a unix socket has no address: use Server::tcp"),
+        }
+    }
+
+    /// The server's working directory: its log, and its append-only file if it keeps one.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A connection of the test's own, with timeouts.
+    pub(crate) fn connection(&self) -> Connection {
+        connect(&self.url()).unwrap_or_else(|e| panic!("cannot connect to {}: {e}", self.url()))
+    }
+
+    /// Sends one command and panics unless the answer is a `T`.
+    #[track_caller]
+    pub(crate) fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        self.try_query(command)
+            .unwrap_or_else(|e| panic!("{command:?} failed: {e}"))
+    }
+
+    /// Sends one command.
+    pub(crate) fn try_query<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
+        let mut running = self.running();
+        if running.admin.is_none() {
+            running.admin = Some(connect(&self.url())?);
+            self.ask::<()>(&mut running, &["CLIENT", "SETNAME", ADMIN])?;
+        }
+        self.ask(&mut running, command)
+    }
+
+    fn ask<T: FromRedisValue>(&self, running: &mut Running, command: &[&str]) -> RedisResult<T> {
+        let admin = running.admin.as_mut().expect("try_query has just set it");
+        let mut cmd = redis::cmd(command[0]);
+        cmd.arg(&command[1..]);
+        let answer = cmd.query(admin);
+        running.own_commands += 1;
+        // After an error that the server did not send, the connection's state is anyone's guess.
+        if matches!(&answer, Err(e) if e.code().is_none()) {
+            running.admin = None;
+        }
+        answer
+    }
+
+    /// Kills the server with SIGKILL and waits for its end. Harmless when it is dead already.
+    pub(crate) fn kill(&self) {
+        end(&mut self.running());
+    }
+
+    /// Starts the server again, killed first if it runs: same address, directory and arguments,
+    /// and empty unless it keeps an append-only file.
+    pub(crate) fn restart(&self) {
+        let mut running = self.running();
+        end(&mut running);
+        if let Err(why) = self.launch(&mut running) {
+            panic!("the server did not come back: {why}");
+        }
+    }
+
+    /// Stops the server with SIGSTOP: it still accepts connections, and answers nothing.
+    pub(crate) fn stop(&self) {
+        freeze(pid_of(&self.running()));
+    }
+
+    /// Lets a stopped server go on.
+    pub(crate) fn cont(&self) {
+        signal(pid_of(&self.running()), Signal::CONT);
+    }
+
+    /// The process id.
+    pub(crate) fn pid(&self) -> u32 {
+        pid_of(&self.running()).as_raw_nonzero().get().cast_unsigned()
+    }
+
+    /// Commands the server has run since it started, without those that this `Server` sent.
+    pub(crate) fn commands_processed(&self) -> u64 {
+        let stats: String = self.query(&["INFO", "stats"]);
+        let all: u64 = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("total_commands_processed:"))
+            .and_then(|n| n.trim().parse().ok())
+            .expect("INFO stats always has total_commands_processed");
+        // The INFO that has just been answered is not in its own count.
+        all - (self.running().own_commands - 1)
+    }
+
+    /// The lines of CLIENT LIST, without this `Server`'s own connection.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        let list: String = self.query(&["CLIENT", "LIST"]);
+        list.lines()
+            .filter(|line| !line.contains(&format!(" name={ADMIN} ")))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// The keys of database 0 that would stay for ever.
+    pub(crate) fn keys_without_ttl(&self) -> Vec<String> {
+        let keys: Vec<String> = self.query(&["KEYS", "*"]);
+        keys.into_iter()
+            .filter(|key| self.query::<i64>(&["PTTL", key]) == -1)
+            .collect()
+    }
+
+    fn launch(&self, running: &mut Running) -> Result<(), String> {
+        let log = self.dir.path().join("log");
+        let out = File::create(&log).expect("our own directory is writable");
+        let mut command = Command::new(binary());
+        command
+            .arg0("redis-server")
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .arg("--dir")
+            .arg(self.dir.path());
+        match &self.address {
+            Address::Unix(path) => command.args(["--port", "0"]).arg("--unixsocket").arg(path),
+            Address::Tcp(addr) => command
+                .args(["--bind", "127.0.0.1", "--port"])
+                .arg(addr.port().to_string()),
+        };
+        let mut child = command
+            .args(&self.extra)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().expect("a file can be shared"))
+            .stderr(out)
+            .spawn()
+            .map_err(|e| format!("{}: {e}", binary().display()))?;
+        let pid = child.id();
+        let ready = until_some(READY_WITHIN, "redis-server answers PING", || {
+            if let Ok(Some(status)) = child.try_wait() {
+                let said = fs::read_to_string(&log).unwrap_or_default();
+                return Some(Err(format!("redis-server ended with {status}: {said}")));
+            }
+            self.address.serves(pid).then_some(Ok(()))
+        });
+        *running = Running {
+            child: Some(child),
+            admin: None,
+            own_commands: 0,
+        };
+        ready
+    }
+
+    fn running(&self) -> MutexGuard<'_, Running> {
+        // A test that failed while it held the lock still wants its server killed.
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        end(&mut self.running());
+        if let Some(times) = env::var_os("FAIRLOCK_TEST_TIMES") {
+            let line = format!("{} {}\n", self.started.elapsed().as_millis(), self.test);
+            // One write per line, appended, so that parallel tests do not mix theirs.
+            let _ = File::options()
+                .append(true)
+                .create(true)
+                .open(times)
+                .and_then(|mut file| file.write_all(line.as_bytes()));
+        }
+    }
+}
+
+impl Address {
+    /// Whether the process `pid` answers here. Another server could have taken the port first,
+    /// and would answer PING just as well.
+    fn serves(&self, pid: u32) -> bool {
+        let asked = match self {
+            Self::Unix(path) => UnixStream::connect(path).and_then(|stream| {
+                stream.set_read_timeout(PROBE_WITHIN)?;
+                probe(stream)
+            }),
+            Self::Tcp(addr) => TcpStream::connect(addr).and_then(|stream| {
+                stream.set_read_timeout(PROBE_WITHIN)?;
+                probe(stream)
+            }),
+        };
+        match asked {
+            Ok(said) if said.starts_with("+PONG") => {
+                said.contains(&format!("\nprocess_id:{pid}\r")) || said.contains("-NOPERM")
+            }
+            // Alive, but a password stands before the answer.
+            Ok(said) => said.starts_with("-NOAUTH") || said.starts_with("-NOPERM"),
+            Err(_) => false,
+        }
+    }
+}
+
+const PROBE_WITHIN: Option<Duration> = Some(Duration::from_secs(2));
+
+fn probe(mut stream: impl Read + Write) -> io::Result<String> {
+    stream.write_all(b"PING\r\nINFO server\r\nQUIT\r\n")?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said)?;
+    Ok(said)
+}
+
+fn connect(url: &str) -> RedisResult<Connection> {
+    let info = url.into_connection_info()?;
+    let redis = info.redis_settings().clone().set_skip_set_lib_name();
+    let client = redis::Client::open(info.set_redis_settings(redis))?;
+    let connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
+    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    connection.set_write_timeout(Some(Duration::from_secs(10)))?;
+    Ok(connection)
+}
+
+fn end(running: &mut Running) {
+    running.admin = None;
+    if let Some(mut child) = running.child.take() {
+        // SIGKILL ends a stopped process too.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn pid_of(running: &Running) -> Pid {
+    Pid::from_child(running.child.as_ref().expect("the server was killed"))
+}
+
+fn directory() -> TempDir {
+    tempfile::Builder::new()
+        .prefix("fairlock-")
+        .tempdir()
+        .expect("tests need a writable temporary directory")
+}
+
+/// A port outside the range that the kernel gives to clients: a server that is killed and started
+/// again must find its port free.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 11_000 + (process::id() as u16).wrapping_mul(97).wrapping_add(step) % 20_000;
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(addr).is_ok() {
+            return addr;
+        }
+    }
+}
+
+/// The server's binary. `tests/run.sh` names it; without that, it is looked up here by the same
+/// rule. In Debian's redis-tools it goes by the name of redis-check-rdb, and the name it is
+/// called by decides what it does.
+fn binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(named) = env::var_os("FAIRLOCK_TEST_SERVER") {
+            return PathBuf::from(named);
+        }
+        let path = env::var_os("PATH").unwrap_or_default();
+        ["redis-server", "redis-check-rdb"]
+            .iter()
+            .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)))
+            .find(|file| fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
+            .expect("no redis-server here: run tests/run.sh, which installs it or says how")
+    })
+}

@@ -1,0 +1,353 @@
+//! How the proxy carries bytes, and where its faults strike.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Condvar, Mutex, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use redis::io::tcp::socket2::SockRef;
+
+use super::fake::next_command;
+
+pub(super) struct Shared {
+    pub(super) server: SocketAddr,
+    pub(super) switches: Mutex<Switches>,
+    /// Told of every change to `switches`, of a hold's release and of a connection's death.
+    pub(super) changed: Condvar,
+    pub(super) requests_bytes: AtomicU64,
+    pub(super) replies_bytes: AtomicU64,
+}
+
+#[derive(Default)]
+pub(super) struct Switches {
+    pub(super) pause_requests: bool,
+    pub(super) pause_replies: bool,
+    pub(super) refuse: bool,
+    pub(super) closing: bool,
+    pub(super) delay: Duration,
+    pub(super) armed: Vec<Armed>,
+    pub(super) connections: Vec<Weak<Connection>>,
+}
+
+/// A test's idea of which request it means.
+pub(super) type Matches = Box<dyn Fn(&[u8]) -> bool + Send>;
+
+pub(super) struct Armed {
+    pub(super) matches: Matches,
+    pub(super) fate: Fate,
+    pub(super) sprung: Arc<AtomicBool>,
+    pub(super) outcome: Sender<Vec<u8>>,
+}
+
+pub(super) enum Fate {
+    /// The request reaches the server, the reply reaches nobody.
+    LoseReply(Then),
+    /// The reply ends after so many bytes.
+    CutReply(usize),
+    /// The request is not even read: the connection is reset under it.
+    Reset,
+    Hold(Arc<Hold>),
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Then {
+    Close,
+    Reset,
+    Silence,
+}
+
+pub(super) struct Connection {
+    pub(super) client: TcpStream,
+    pub(super) server: TcpStream,
+    pub(super) client_open: AtomicBool,
+    pub(super) dead: AtomicBool,
+    /// The trap that the reply to come falls into. One request at a time is in flight on a
+    /// connection of a synchronous client, so the next reply is the one that was meant.
+    pub(super) sprung: Mutex<Option<Armed>>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Direction {
+    Requests,
+    Replies,
+}
+
+/// What travels through a queue. A sender dropped without `End` is a connection cut.
+enum Item {
+    Chunk {
+        due: Instant,
+        bytes: Vec<u8>,
+        hold: Option<Arc<Hold>>,
+        then_close: bool,
+    },
+    End {
+        due: Instant,
+    },
+}
+
+pub(super) struct Hold {
+    pub(super) caught: AtomicBool,
+    pub(super) released: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn switch(&self, change: impl FnOnce(&mut Switches)) {
+        change(&mut self.switches.lock().unwrap());
+        self.changed.notify_all();
+    }
+
+    pub(super) fn alive(&self) -> Vec<Arc<Connection>> {
+        let mut switches = self.switches.lock().unwrap();
+        switches.connections.retain(|c| c.strong_count() > 0);
+        switches.connections.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn cut(&self, connection: &Connection, then: Then) {
+        // Marked before the sockets are touched: a writer that sees an end of stream of our own
+        // making would else close what is to be reset.
+        let mut dead = false;
+        self.switch(|_| dead = connection.dead.swap(true, Ordering::SeqCst));
+        if dead {
+            return;
+        }
+        if let Then::Reset = then {
+            let _ = SockRef::from(&connection.client).set_linger(Some(Duration::ZERO));
+            // Shutting down only the reading half sends nothing, so the close that follows is the
+            // first thing the client hears, and with no linger it is a reset.
+            let _ = connection.client.shutdown(Shutdown::Read);
+        } else {
+            let _ = connection.client.shutdown(Shutdown::Both);
+        }
+        let _ = connection.server.shutdown(Shutdown::Both);
+    }
+
+    pub(super) fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming().map_while(Result::ok) {
+            let (closing, refuse) = {
+                let switches = self.switches.lock().unwrap();
+                (switches.closing, switches.refuse)
+            };
+            if closing {
+                return;
+            }
+            if refuse {
+                continue;
+            }
+            // With the server down there is nothing to do but close, as `refuse` does.
+            if let Ok(server) = TcpStream::connect(self.server) {
+                self.join(client, server);
+            }
+        }
+    }
+
+    fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
+        for stream in [&client, &server] {
+            let _ = stream.set_nodelay(true);
+            // A writer whose peer does not read looks up this often whether it was cut.
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
+        }
+        let connection = Arc::new(Connection {
+            client,
+            server,
+            client_open: AtomicBool::new(true),
+            dead: AtomicBool::new(false),
+            sprung: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&connection);
+        self.switch(|s| s.connections.push(weak));
+        for direction in [Direction::Requests, Direction::Replies] {
+            let (sender, receiver) = unbounded();
+            let (shared, its) = (Arc::clone(self), Arc::clone(&connection));
+            thread::spawn(move || match direction {
+                Direction::Requests => shared.read_requests(&its, &sender),
+                Direction::Replies => shared.read_replies(&its, &sender),
+            });
+            let (shared, its) = (Arc::clone(self), Arc::clone(&connection));
+            thread::spawn(move || shared.write(&its, direction, &receiver));
+        }
+    }
+
+    fn read_requests(&self, connection: &Connection, queue: &Sender<Item>) {
+        let mut pending = Vec::new();
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(n @ 1..) = (&connection.client).read(&mut buffer) {
+            pending.extend_from_slice(&buffer[..n]);
+            // Whole commands only, so that a match never depends on where a read happened to end.
+            let mut whole = 0;
+            while let Some((_, length)) = next_command(&pending[whole..]) {
+                whole += length;
+            }
+            if whole == 0 {
+                continue;
+            }
+            let bytes: Vec<u8> = pending.drain(..whole).collect();
+            let mut hold = None;
+            if let Some(armed) = self.spring(&bytes) {
+                match &armed.fate {
+                    Fate::Reset => {
+                        self.cut(connection, Then::Reset);
+                        let _ = armed.outcome.try_send(bytes);
+                        break;
+                    }
+                    Fate::Hold(held) => hold = Some(Arc::clone(held)),
+                    Fate::LoseReply(_) | Fate::CutReply(_) => {}
+                }
+                *connection.sprung.lock().unwrap() = Some(armed);
+            }
+            let _ = queue.send(self.chunk(bytes, hold));
+        }
+        connection.client_open.store(false, Ordering::SeqCst);
+        if !pending.is_empty() {
+            let _ = queue.send(self.chunk(pending, None));
+        }
+        let _ = queue.send(Item::End { due: self.due() });
+    }
+
+    fn read_replies(&self, connection: &Connection, queue: &Sender<Item>) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(n @ 1..) = (&connection.server).read(&mut buffer) {
+            let mut bytes = buffer[..n].to_vec();
+            let mut then_close = false;
+            let mut sprung = connection.sprung.lock().unwrap();
+            if let Some(armed) = &mut *sprung {
+                match &mut armed.fate {
+                    Fate::LoseReply(then) => {
+                        let then = *then;
+                        // The cut comes first: who has seen the outcome may rely on it.
+                        if !matches!(then, Then::Silence) {
+                            self.cut(connection, then);
+                        }
+                        let _ = armed.outcome.try_send(bytes);
+                        continue;
+                    }
+                    Fate::CutReply(left) => {
+                        bytes.truncate(*left);
+                        *left -= bytes.len();
+                        then_close = *left == 0;
+                        if then_close {
+                            let _ = armed.outcome.try_send(bytes.clone());
+                        }
+                    }
+                    Fate::Hold(_) => {
+                        let _ = armed.outcome.try_send(bytes.clone());
+                        *sprung = None;
+                    }
+                    Fate::Reset => unreachable!("a request that was reset has no reply"),
+                }
+            }
+            drop(sprung);
+            let _ = queue.send(Item::Chunk {
+                due: self.due(),
+                bytes,
+                hold: None,
+                then_close,
+            });
+        }
+        let _ = queue.send(Item::End { due: self.due() });
+    }
+
+    fn write(&self, connection: &Connection, direction: Direction, queue: &Receiver<Item>) {
+        let (to, counter) = match direction {
+            Direction::Requests => (&connection.server, &self.requests_bytes),
+            Direction::Replies => (&connection.client, &self.replies_bytes),
+        };
+        for item in queue {
+            let (due, hold) = match &item {
+                Item::Chunk { due, hold, .. } => (*due, hold.as_deref()),
+                Item::End { due } => (*due, None),
+            };
+            if !self.may_pass(connection, direction, due, hold) {
+                break;
+            }
+            match item {
+                Item::Chunk { bytes, then_close, .. } => {
+                    // A peer that has gone is no reason to stop: the other side is told by `End`.
+                    if write_all(to, &bytes, &connection.dead).is_ok() {
+                        counter.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+                    }
+                    if then_close {
+                        self.cut(connection, Then::Close);
+                    }
+                }
+                // The client's end still lets the server carry out what was sent before it. The
+                // server's end is the end of both.
+                Item::End { .. } if direction == Direction::Requests => {
+                    let _ = to.shutdown(Shutdown::Write);
+                    break;
+                }
+                Item::End { .. } => {
+                    self.cut(connection, Then::Close);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Waits until the head of a queue may go on; `false` if its connection was cut instead.
+    fn may_pass(&self, connection: &Connection, direction: Direction, due: Instant, hold: Option<&Hold>) -> bool {
+        let mut switches = self.switches.lock().unwrap();
+        loop {
+            if connection.dead.load(Ordering::SeqCst) {
+                return false;
+            }
+            let paused = match direction {
+                Direction::Requests => switches.pause_requests,
+                Direction::Replies => switches.pause_replies,
+            };
+            let held = hold.is_some_and(|h| !h.released.load(Ordering::SeqCst));
+            let left = due.saturating_duration_since(Instant::now());
+            if paused || held {
+                switches = self.changed.wait(switches).unwrap();
+            } else if !left.is_zero() {
+                switches = self.changed.wait_timeout(switches, left).unwrap().0;
+            } else {
+                return true;
+            }
+        }
+    }
+
+    /// The first armed trap that the request falls into.
+    fn spring(&self, request: &[u8]) -> Option<Armed> {
+        let mut switches = self.switches.lock().unwrap();
+        let at = switches.armed.iter().position(|a| (a.matches)(request))?;
+        let armed = switches.armed.remove(at);
+        armed.sprung.store(true, Ordering::SeqCst);
+        if let Fate::Hold(hold) = &armed.fate {
+            hold.caught.store(true, Ordering::SeqCst);
+        }
+        Some(armed)
+    }
+
+    fn chunk(&self, bytes: Vec<u8>, hold: Option<Arc<Hold>>) -> Item {
+        Item::Chunk {
+            due: self.due(),
+            bytes,
+            hold,
+            then_close: false,
+        }
+    }
+
+    fn due(&self) -> Instant {
+        Instant::now() + self.switches.lock().unwrap().delay
+    }
+}
+
+fn write_all(mut to: &TcpStream, mut bytes: &[u8], dead: &AtomicBool) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(n) => bytes = &bytes[n..],
+            Err(e) if dead.load(Ordering::SeqCst) => return Err(e),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

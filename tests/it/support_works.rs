@@ -1,0 +1,287 @@
+//! The test support, tested: a fault that does not strike would make every test that relies on
+//! it pass for nothing.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::TcpStream,
+    thread,
+    time::{Duration, Instant},
+};
+
+use redis::Connection;
+
+use crate::support::{
+    Fake, FakeReply, Kid, Proxy, SLACK, Server, all_of, contains,
+    fake::{is, next_command},
+    until,
+};
+
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn server_starts_empty_and_restarts_empty() {
+    let server = Server::start();
+    let _: () = server.query(&["SET", "k", "v"]);
+    assert_eq!(server.keys_without_ttl(), ["k"]);
+    let (pid, url) = (server.pid(), server.url());
+    server.restart();
+    assert_ne!(server.pid(), pid);
+    assert_eq!(server.url(), url);
+    assert_eq!(server.query::<Option<String>>(&["GET", "k"]), None);
+}
+
+#[test]
+fn server_with_aof_keeps_its_data_on_the_same_port() {
+    let server = Server::tcp_with(&["--appendonly", "yes"]);
+    let _: () = server.query(&["SET", "k", "v", "PX", "60000"]);
+    server.kill();
+    assert!(server.try_query::<()>(&["PING"]).is_err());
+    server.restart();
+    assert_eq!(server.query::<String>(&["GET", "k"]), "v");
+    assert!(server.keys_without_ttl().is_empty());
+}
+
+#[test]
+fn stopped_server_answers_when_it_goes_on() {
+    let server = Server::start();
+    let mut connection = server.connection();
+    connection.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    server.stop();
+    assert!(ping(&mut connection).is_err());
+    server.cont();
+    assert_eq!(server.query::<String>(&["PING"]), "PONG");
+}
+
+#[test]
+fn server_counts_the_commands_and_clients_of_others_only() {
+    let server = Server::start();
+    let before = server.commands_processed();
+    assert_eq!(server.commands_processed(), before);
+    assert_eq!(server.clients().len(), 0);
+    let mut connection = server.connection();
+    let opened = server.commands_processed();
+    for _ in 0..3 {
+        ping(&mut connection).unwrap();
+    }
+    assert_eq!(server.commands_processed(), opened + 3);
+    assert_eq!(server.clients().len(), 1);
+}
+
+#[test]
+fn proxy_swallows_a_reply_after_the_request_was_carried_out() {
+    let (server, proxy) = proxied();
+    let mut connection = open(&proxy);
+    let trap = proxy.swallow_reply_when(contains("mine"));
+    let _: i64 = redis::cmd("INCR").arg("other").query(&mut connection).unwrap();
+    assert!(!trap.sprung());
+    let lost = redis::cmd("INCR").arg("mine").query::<i64>(&mut connection);
+    assert!(lost.unwrap_err().is_connection_dropped());
+    assert_eq!(trap.wait(SOON), b":1\r\n");
+    assert_eq!(server.query::<i64>(&["GET", "mine"]), 1);
+    let _: i64 = redis::cmd("INCR").arg("mine").query(&mut open(&proxy)).unwrap();
+}
+
+#[test]
+fn proxy_swallows_silently() {
+    let (server, proxy) = proxied();
+    let mut connection = open(&proxy);
+    let trap = proxy.swallow_silently_when(all_of(&["INCR", "mine"]));
+    let lost = redis::cmd("INCR").arg("mine").query::<i64>(&mut connection);
+    assert!(lost.unwrap_err().is_timeout());
+    assert_eq!(trap.wait(SOON), b":1\r\n");
+    assert_eq!(proxy.connections(), 1);
+    assert_eq!(server.query::<i64>(&["GET", "mine"]), 1);
+}
+
+#[test]
+fn proxy_sends_a_held_request_after_its_client_has_gone() {
+    let (server, proxy) = proxied();
+    let mut connection = open(&proxy);
+    let held = proxy.hold_request_when(contains("late"));
+    assert!(redis::cmd("INCR").arg("late").query::<i64>(&mut connection).is_err());
+    drop(connection);
+    held.wait(SOON);
+    until(SOON, "the client has gone", || proxy.connections() == 0);
+    assert_eq!(server.query::<Option<i64>>(&["GET", "late"]), None);
+    assert_eq!(held.release(), b":1\r\n");
+    assert_eq!(server.query::<i64>(&["GET", "late"]), 1);
+}
+
+#[test]
+fn proxy_pauses_either_direction() {
+    let (server, proxy) = proxied();
+    let mut connection = open(&proxy);
+    proxy.pause_requests();
+    assert!(redis::cmd("INCR").arg("a").query::<i64>(&mut connection).is_err());
+    assert_eq!(server.query::<Option<i64>>(&["GET", "a"]), None);
+    proxy.resume_requests();
+    until(SOON, "the request arrives", || {
+        server.query::<i64>(&["EXISTS", "a"]) == 1
+    });
+
+    let mut connection = open(&proxy);
+    proxy.pause_replies();
+    assert!(redis::cmd("INCR").arg("b").query::<i64>(&mut connection).is_err());
+    assert_eq!(server.query::<i64>(&["GET", "b"]), 1);
+    let before = proxy.replies_bytes();
+    proxy.resume_replies();
+    until(SOON, "the reply passes", || proxy.replies_bytes() > before);
+}
+
+#[test]
+fn proxy_delays_chunks_side_by_side() {
+    let (_server, proxy) = proxied();
+    let delay = Duration::from_millis(100);
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    stream.set_nodelay(true).unwrap();
+    proxy.delay(delay);
+    let start = Instant::now();
+    for _ in 0..40 {
+        stream.write_all(b"PING\r\n").unwrap();
+        thread::sleep(Duration::from_millis(1));
+    }
+    let mut replies = [0; 40 * b"+PONG\r\n".len()];
+    stream.read_exact(&mut replies).unwrap();
+    let took = start.elapsed();
+    assert!(took >= 2 * delay, "{took:?}");
+    // One after the other, they would take 40 delays or more.
+    assert!(took < 2 * delay + SLACK, "{took:?}");
+}
+
+#[test]
+fn proxy_cuts_a_reply_at_a_byte() {
+    let (_server, proxy) = proxied();
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    let trap = proxy.cut_reply_at(3);
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    assert_eq!(said, b"+PO");
+    assert_eq!(trap.wait(SOON), b"+PO");
+}
+
+#[test]
+fn proxy_resets_connections_and_requests() {
+    let (server, proxy) = proxied();
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    until(SOON, "the connection is made", || proxy.connections() == 1);
+    proxy.reset_all();
+    assert_eq!(proxy.connections(), 0);
+    let error = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    let trap = proxy.reset_request_when(contains("INCR"));
+    stream.write_all(b"INCR k\r\n").unwrap();
+    let error = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(trap.wait(SOON), b"INCR k\r\n");
+    assert_eq!(server.query::<i64>(&["EXISTS", "k"]), 0);
+
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    let trap = proxy.swallow_and_reset_when(contains("INCR"));
+    stream.write_all(b"INCR k\r\n").unwrap();
+    let error = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(trap.wait(SOON), b":1\r\n");
+}
+
+#[test]
+fn proxy_refuses_and_accepts() {
+    let (server, proxy) = proxied();
+    proxy.refuse();
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    proxy.accept();
+    ping(&mut open(&proxy)).unwrap();
+    until(SOON, "the client has gone", || proxy.connections() == 0);
+
+    let mut stream = TcpStream::connect(proxy.addr()).unwrap();
+    until(SOON, "the connection is made", || proxy.connections() == 1);
+    server.kill();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+}
+
+#[test]
+fn fake_says_what_it_is_told_to() {
+    let fake = Fake::start(|words| match words {
+        _ if is(words, "GET") => FakeReply::error("LOADING not yet"),
+        _ if is(words, "LRANGE") => {
+            FakeReply::array([FakeReply::bulk("a\r\nb"), FakeReply::integer(7), FakeReply::nil()])
+        }
+        _ if is(words, "DEL") => FakeReply::Close,
+        _ if is(words, "SET") => FakeReply::Silent,
+        _ => FakeReply::polite(words),
+    });
+    let mut connection = connect(&fake.url());
+    let error = redis::cmd("GET").arg("k").query::<()>(&mut connection).unwrap_err();
+    assert_eq!(error.code(), Some("LOADING"));
+    let list: (String, i64, Option<String>) = redis::cmd("LRANGE").query(&mut connection).unwrap();
+    assert_eq!(list, ("a\r\nb".into(), 7, None));
+    let two: (String, String) = redis::pipe()
+        .cmd("PING")
+        .cmd("ECHO")
+        .arg("x")
+        .query(&mut connection)
+        .unwrap();
+    assert_eq!(two, ("PONG".into(), "OK".into()));
+    let error = redis::cmd("DEL").query::<()>(&mut connection).unwrap_err();
+    assert!(error.is_connection_dropped());
+    let error = redis::cmd("SET").query::<()>(&mut connect(&fake.url())).unwrap_err();
+    assert!(error.is_timeout());
+    assert_eq!(fake.count("get"), 1);
+    assert!(fake.commands().contains(&vec!["ECHO".into(), "x".into()]));
+}
+
+#[test]
+fn commands_are_taken_apart_wherever_a_read_ended() {
+    let bytes = b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\nPING x\r\n";
+    let (words, length) = next_command(bytes).unwrap();
+    assert_eq!(words, [b"GET".to_vec(), b"a\r\nb".to_vec()]);
+    for end in 0..length {
+        assert_eq!(next_command(&bytes[..end]), None, "{end}");
+    }
+    let (words, rest) = next_command(&bytes[length..]).unwrap();
+    assert_eq!(words, [b"PING".to_vec(), b"x".to_vec()]);
+    assert_eq!(length + rest, bytes.len());
+}
+
+#[test]
+fn kid_talks_stops_goes_on_and_ends() {
+    let mut kid = Kid::spawn("echo", &["a", "b c"]);
+    assert_eq!(kid.expect("args", 2 * SOON), "a,b c");
+    kid.stop();
+    kid.tell("while it sleeps");
+    thread::sleep(Duration::from_millis(30));
+    assert!(kid.said().is_empty());
+    kid.cont();
+    assert_eq!(kid.expect("heard", SOON), "while it sleeps");
+    kid.hush();
+    kid.join(SOON);
+
+    let mut kid = Kid::spawn("echo", &[]);
+    assert_eq!(kid.expect("args", 2 * SOON), "");
+    kid.kill();
+    assert!(!kid.wait(SOON).success());
+}
+
+fn proxied() -> (Server, Proxy) {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    (server, proxy)
+}
+
+fn open(proxy: &Proxy) -> Connection {
+    connect(&proxy.url())
+}
+
+fn connect(url: &str) -> Connection {
+    let client = redis::Client::open(url).unwrap();
+    let connection = client.get_connection_with_timeout(SOON).unwrap();
+    connection.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    connection
+}
+
+fn ping(connection: &mut Connection) -> redis::RedisResult<()> {
+    redis::cmd("PING").query(connection)
+}

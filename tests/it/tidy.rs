@@ -1,0 +1,303 @@
+//! The rules of this repository, held by tests because nobody remembers them all.
+
+mod code;
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use code::{code_of, paths_from_root, words};
+
+/// The layers of `src`, top to bottom; a module may name those below it and in its own row.
+/// Every other file in `src` is a leaf, below them all, and leaves may name each other.
+const LAYERS: &[&[&str]] = &[
+    &["lib"],
+    &["inspect"],
+    &["lock"],
+    &["guard", "waiter"],
+    &["manager"],
+    &["engine"],
+    &["store"],
+    &["script"],
+];
+
+/// The command-line tool and the simulator stand outside: they may name what they like, and
+/// nothing names them.
+const OUTSIDE: &[&str] = &["bin", "sim"];
+
+#[test]
+fn arrows_run_down() {
+    let mut wrong = Vec::new();
+    for (path, text) in read("src", "rs") {
+        let from = module_of(&path);
+        if OUTSIDE.contains(&from.as_str()) {
+            continue;
+        }
+        let code = code_of(&text);
+        for (at, to) in paths_from_root(&path, &code) {
+            let place = place(&path, &code, at);
+            if OUTSIDE.contains(&to.as_str()) {
+                wrong.push(format!("{place}: {from} names {to}, which stands outside"));
+            } else if !is_module(&to) {
+                if from != "lib" {
+                    wrong.push(format!("{place}: {to} is named by way of lib, which is above"));
+                }
+            } else if layer(&to) < layer(&from) {
+                wrong.push(format!("{place}: {from} names {to}, which is above it"));
+            }
+        }
+    }
+    none(&wrong, "arrows run up");
+}
+
+#[test]
+fn redis_is_named_only_by_stores_and_scripts() {
+    let mut wrong = Vec::new();
+    for (path, text) in read("src", "rs") {
+        if matches!(module_of(&path).as_str(), "store" | "script") {
+            continue;
+        }
+        let code = code_of(&text);
+        for name in ["redis::", "r2d2::"] {
+            for at in words(&code, name) {
+                wrong.push(format!("{}: {name}", place(&path, &code, at)));
+            }
+        }
+    }
+    none(&wrong, "only src/store and src/script may name these");
+}
+
+#[test]
+fn clock_is_asked_only_by_engine_and_stores() {
+    let mut wrong = Vec::new();
+    for (path, text) in read("src", "rs") {
+        let module = module_of(&path);
+        if matches!(module.as_str(), "engine" | "store") || OUTSIDE.contains(&module.as_str()) {
+            continue;
+        }
+        let code = code_of(&text);
+        // A unit test has to begin its story at some instant.
+        let end = code.find("#[cfg(test)]").unwrap_or(code.len());
+        for name in ["Instant::now", "SystemTime::now", "elapsed(", "sleep(", "clock_gettime"] {
+            for at in words(&code[..end], name) {
+                wrong.push(format!("{}: {name}", place(&path, &code, at)));
+            }
+        }
+    }
+    none(&wrong, "only src/engine and src/store may ask the clock or sleep");
+}
+
+#[test]
+fn unsafe_code_is_forbidden() {
+    let lib = fs::read_to_string(root().join("src/lib.rs")).unwrap();
+    assert!(
+        code_of(&lib).contains("#![forbid(unsafe_code)]"),
+        "src/lib.rs does not forbid it"
+    );
+}
+
+#[test]
+fn scripts_say_what_they_are() {
+    let scripts = read("src/script", "lua");
+    assert!(!scripts.is_empty(), "src/script has no .lua file");
+    let mut wrong = Vec::new();
+    for (path, text) in scripts {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let well_formed = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_ascii_lowercase());
+        if !name
+            .split_once('_')
+            .is_some_and(|(family, verb)| well_formed(family) && verb.split('_').all(well_formed))
+        {
+            wrong.push(format!("{}: not named <family>_<verb>.lua", path.display()));
+        }
+        let header: Vec<_> = text.lines().take_while(|l| l.starts_with("--")).collect();
+        for word in ["Purpose", "KEYS", "ARGV", "Returns"] {
+            if words(&header.join("\n"), word).is_empty() {
+                wrong.push(format!("{}: its header has no {word}", path.display()));
+            }
+        }
+    }
+    none(&wrong, "scripts are headed by purpose, KEYS, ARGV and returns");
+}
+
+#[test]
+fn default_build_has_no_async_runtime() {
+    let tree = |network: &[&str]| {
+        Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+            .args(["tree", "-e", "normal", "--prefix", "none"])
+            .args(network)
+            .current_dir(root())
+            .output()
+            .expect("cargo can be run")
+    };
+    let mut output = tree(&["--offline"]);
+    // A crate of another platform may not have been fetched, and the tree wants them all.
+    if !output.status.success() {
+        output = tree(&[]);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree failed: {said}");
+    let tree = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        tree.lines().any(|line| line.starts_with("redis ")),
+        "not our tree:\n{tree}"
+    );
+    for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
+        let found = tree.lines().find(|line| line.split(' ').next() == Some(runtime));
+        assert_eq!(found, None, "an async runtime is in the default build");
+    }
+}
+
+#[test]
+fn commands_in_readme_exist() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    let mut wrong = Vec::new();
+    let mut commands = 0;
+    let mut fence = None;
+    for (number, line) in readme.lines().enumerate() {
+        if let Some(info) = line.trim_start().strip_prefix("```") {
+            fence = if fence.is_some() { None } else { Some(info.trim()) };
+            continue;
+        }
+        let line = line.trim();
+        if fence != Some("sh") || line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        commands += 1;
+        for missing in missing_in(line) {
+            wrong.push(format!("README.md:{}: {missing}", number + 1));
+        }
+    }
+    assert!(commands > 0, "README.md has no ```sh block with a command");
+    none(&wrong, "commands in the README do not exist");
+}
+
+#[test]
+fn architecture_is_short() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let lines = text.lines().count();
+    assert!(
+        lines <= 150,
+        "ARCHITECTURE.md has {lines} lines; more than 150 nobody reads"
+    );
+}
+
+#[test]
+fn nothing_is_skipped_or_left_undone() {
+    // In two halves, so that this file does not find itself.
+    let needles = [
+        concat!("#[ign", "ore"),
+        concat!("to", "do!("),
+        concat!("unimpl", "emented!("),
+    ];
+    let mut wrong = Vec::new();
+    for dir in ["src", "tests", "examples", "benches"] {
+        for (path, text) in read(dir, "rs") {
+            for needle in needles {
+                for (at, _) in text.match_indices(needle) {
+                    wrong.push(format!("{}: {needle}", place(&path, &text, at)));
+                }
+            }
+        }
+    }
+    none(&wrong, "tests are skipped or code is missing");
+}
+
+#[test]
+fn every_rule_is_named_where_it_is_kept() {
+    let mut sources = read("src", "rs");
+    sources.extend(read("src", "lua"));
+    let absent: Vec<String> = (1..=20)
+        // R18 concerns replica_acks alone.
+        .filter(|rule| *rule != 18)
+        .map(|rule| format!("R{rule}"))
+        .filter(|rule| sources.iter().all(|(_, text)| words(text, rule).is_empty()))
+        .collect();
+    none(&absent, "rules of the protocol that nothing in src names");
+}
+
+/// What a line of shell in the README calls and the repository lacks.
+fn missing_in(line: &str) -> Vec<String> {
+    let mut missing = Vec::new();
+    let line = line.strip_prefix("$ ").unwrap_or(line);
+    let words: Vec<&str> = line.split_whitespace().collect();
+    for pair in words.windows(2).filter(|_| words.contains(&"cargo")) {
+        let (dir, name) = match *pair {
+            ["--example", name] => ("examples", name),
+            ["--bench", name] => ("benches", name),
+            _ => continue,
+        };
+        let dir = root().join(dir);
+        if !dir.join(format!("{name}.rs")).is_file() && !dir.join(name).join("main.rs").is_file() {
+            missing.push(format!("there is no {name} in {}", dir.display()));
+        }
+    }
+    // The command itself stands behind the assignments to its environment.
+    let command = words.iter().find(|word| !word.contains('='));
+    if let Some(script) = command.filter(|word| word.contains('/')) {
+        let runs = |m: fs::Metadata| m.is_file() && m.permissions().mode() & 0o111 != 0;
+        if !fs::metadata(root().join(script)).is_ok_and(runs) {
+            missing.push(format!("{script} is not an executable file"));
+        }
+    }
+    missing
+}
+
+/// The module at the root of the crate that a file of `src` belongs to.
+fn module_of(path: &Path) -> String {
+    let first = path.components().nth(1).expect("a file in src");
+    let first = Path::new(first.as_os_str()).file_stem().unwrap();
+    first.to_str().unwrap().to_owned()
+}
+
+fn is_module(name: &str) -> bool {
+    let src = root().join("src");
+    src.join(format!("{name}.rs")).is_file() || src.join(name).is_dir()
+}
+
+fn layer(module: &str) -> usize {
+    LAYERS
+        .iter()
+        .position(|layer| layer.contains(&module))
+        .unwrap_or(LAYERS.len())
+}
+
+/// The files with this extension below a directory of the repository, and what is in them. The
+/// paths are those from the root.
+fn read(dir: &str, extension: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    let mut dirs = vec![PathBuf::from(dir)];
+    while let Some(dir) = dirs.pop() {
+        let entries = fs::read_dir(root().join(&dir)).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        for entry in entries.map(|e| e.unwrap()) {
+            let path = dir.join(entry.file_name());
+            if entry.file_type().unwrap().is_dir() {
+                // A package of its own below benches has its own build directory.
+                if entry.file_name() != "target" {
+                    dirs.push(path);
+                }
+            } else if path.extension().is_some_and(|e| e == extension) {
+                let text = fs::read_to_string(root().join(&path)).unwrap();
+                files.push((path, text));
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn place(path: &Path, text: &str, at: usize) -> String {
+    format!("{}:{}", path.display(), text[..at].matches('\n').count() + 1)
+}
+
+#[track_caller]
+fn none(wrong: &[String], what: &str) {
+    assert!(wrong.is_empty(), "{what}:\n  {}", wrong.join("\n  "));
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Runs the whole suite, its redis-server included.
+#
+#   tests/run.sh [cargo test's arguments]   runs all tests, then names the slowest
+#   tests/run.sh --server                   prints the path of the server's binary, and no more
+#
+# Every test starts a server of its own; one that already runs on this machine is never spoken to.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# What a binary does goes by the name it is called by: in Debian's redis-tools the server lies
+# under the name of one of its tools.
+is_server() {
+    (exec -a redis-server "$1" --version) 2>/dev/null | grep -q '^Redis server'
+}
+
+find_server() {
+    local name path
+    for name in redis-server redis-check-rdb; do
+        path=$(command -v "$name") && is_server "$path" && echo "$path" && return
+    done
+    return 1
+}
+
+install_server() {
+    if [[ $EUID -eq 0 && -f /etc/debian_version ]] && command -v apt-get >/dev/null; then
+        echo "run.sh: no redis-server here; installing redis-tools" >&2
+        # The package redis-server would start a daemon besides.
+        {
+            DEBIAN_FRONTEND=noninteractive apt-get update -q
+            DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends redis-tools
+        } >&2
+        return
+    fi
+    echo "run.sh: no redis-server here. Install it and try again:" >&2
+    if command -v apt-get >/dev/null; then
+        echo "  sudo apt-get update && sudo apt-get install -y --no-install-recommends redis-tools"
+    elif command -v dnf >/dev/null; then
+        echo "  sudo dnf install -y redis"
+    elif command -v apk >/dev/null; then
+        echo "  sudo apk add redis"
+    elif command -v pacman >/dev/null; then
+        echo "  sudo pacman -S --noconfirm redis"
+    elif command -v brew >/dev/null; then
+        echo "  brew install redis"
+    else
+        echo "  (the package of this system that has redis-server, version 7 or later)"
+    fi >&2
+    exit 1
+}
+
+server=$(find_server) || {
+    install_server
+    server=$(find_server) || {
+        echo "run.sh: installed, and still no redis-server on PATH" >&2
+        exit 1
+    }
+}
+
+# Others are given a path that acts as the server however it is called.
+if [[ $(basename "$server") != redis-server ]]; then
+    links=${CARGO_TARGET_DIR:-target}/server
+    mkdir -p "$links"
+    ln -sfn "$server" "$links/redis-server"
+    server=$(cd "$links" && pwd)/redis-server
+fi
+
+if [[ ${1-} == --server ]]; then
+    echo "$server"
+    exit
+fi
+
+times=$(mktemp)
+trap 'rm -f "$times"' EXIT
+export FAIRLOCK_TEST_SERVER=$server FAIRLOCK_TEST_TIMES=$times
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-8}
+
+status=0
+SECONDS=0
+cargo test --all-features --no-fail-fast "$@" || status=$?
+
+if [[ -s $times ]]; then
+    echo "the slowest tests, in ms:"
+    # A test with several servers has a line for each; the longest is the test's.
+    sort -rn "$times" | awk '!seen[$2]++ { printf "%8d  %s\n", $1, $2; if (++n == 10) exit }'
+fi
+echo "run.sh: $SECONDS s in all, cargo's status $status"
+exit "$status"
