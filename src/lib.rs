@@ -1,21 +1,21 @@
 //! Fair, renewed, fenced distributed locks on Redis, for threaded programs.
 #![forbid(unsafe_code)]
 
-mod inspect;
-mod lock;
-mod guard;
-mod waiter;
-mod manager;
-mod engine;
-mod store;
-mod script;
-mod key;
 mod config;
-mod stats;
-mod fence;
-mod loss;
-mod kind;
+mod engine;
 mod error;
+mod fence;
+mod guard;
+mod inspect;
+mod key;
+mod kind;
+mod lock;
+mod loss;
+mod manager;
+mod script;
+mod stats;
+mod store;
+mod waiter;
 
 pub use crossbeam_channel;
 

@@ -50,7 +50,10 @@ impl LockManager {
 
     /// Begins a manager with other settings.
     pub fn builder(to: impl Into<Endpoint>) -> Builder {
-        Builder { endpoint: to.into(), wanted: Wanted::default() }
+        Builder {
+            endpoint: to.into(),
+            wanted: Wanted::default(),
+        }
     }
 
     /// A handle whose locks are taken with these options instead, for every kind.
@@ -83,7 +86,9 @@ impl LockManager {
     /// [`Error::Closed`] in a forked child.
     pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
         let engine = self.engine();
-        Ok(Shutdown { ended: engine.shut_down(engine.now() + within)? })
+        Ok(Shutdown {
+            ended: engine.shut_down(engine.now() + within)?,
+        })
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -223,7 +228,11 @@ impl Builder {
     pub fn build(self) -> Result<LockManager> {
         let info = parse_url(&self.endpoint.url)?;
         let (config, options) = Config::new(self.wanted)?;
-        let terms = Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon);
+        let terms = Terms::new(
+            &config.prefix,
+            config.check_period + config.command_timeout,
+            config.horizon,
+        );
         let terms = Arc::new(terms);
         let store = Single::connect(info, &config, Arc::clone(&terms)).map_err(Error::from)?;
         let running = Running::start(config, Box::new(store), terms)?;

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::places::Waiting;
 use super::place::{Action, Claim, News, Place};
+use super::places::Waiting;
 use super::request::Request;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault};
+use crate::store::{Answer, Fault, passes_by_itself};
 
 /// What an attempt to enter came to.
 pub(crate) enum Entered {
@@ -39,7 +39,8 @@ impl Engine {
         }
     }
 
-    /// Takes the lock, or waits for it in the queue until `until`.
+    /// Takes the lock, or waits for it in the queue until `until`. Blocks for at most one command timeout
+    /// longer.
     pub(crate) fn acquire(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Option<Arc<Lease>>> {
         let standing = match self.enter(request, until)? {
             Entered::Granted(lease) => return Ok(Some(lease)),
@@ -55,17 +56,26 @@ impl Engine {
     /// `until` or for as long as the outage limit.
     pub(crate) fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
         self.check(request)?;
-        // R6: the token of the first try is also the one that is enqueued, which follows at once.
-        let token = Token::new();
         if !self.listening.is_started() {
-            if let Some(lease) = self.attempt(request, token, until)? {
-                return Ok(Entered::Granted(lease));
+            match self.attempt(request, Token::new(), until) {
+                Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
+                Ok(None) => {}
+                // What may pass by itself is tried again below, for as long as the outage limit.
+                Err(error) if is_transient(&error) && self.now() < until => {}
+                Err(error) => return Err(error),
             }
             self.listen(until).map_err(|e| for_lock(e, request))?;
         }
-        let waiting = self.places.register(Arc::clone(request), Place::new(token), self.now());
-        let standing = Standing { engine: Arc::clone(self), waiting };
+        let waiting = self
+            .places
+            .register(Arc::clone(request), Place::new(Token::new()), self.now());
+        let standing = Standing {
+            engine: Arc::clone(self),
+            waiting,
+        };
         self.counters.waiting.add(1);
+        // A shutdown that did not see the place is seen here.
+        self.check_open()?;
         self.enqueue(&standing.waiting, until)?;
         let claim = standing.waiting.place.lock().claim(self.now(), request);
         match claim {
@@ -84,12 +94,19 @@ impl Engine {
         self.counters.waiting.add(1);
         let request = Arc::clone(&lease.request);
         let waiting = self.places.register(request, Place::granted(lease), self.now());
-        Standing { engine: Arc::clone(self), waiting }
+        Standing {
+            engine: Arc::clone(self),
+            waiting,
+        }
     }
 
     fn check(&self, request: &Request) -> Result<()> {
         self.check_open()?;
-        if request.on_lost.is_some() { self.start_callbacks() } else { Ok(()) }
+        if request.on_lost.is_some() {
+            self.start_callbacks()
+        } else {
+            Ok(())
+        }
     }
 
     /// To be called before the place is dropped.
@@ -119,7 +136,9 @@ impl Engine {
                 Ok(answer) => {
                     self.deliver_all(&call, &answer);
                     match answer.reply.outcome {
-                        Outcome::Granted(grant) => return self.take(request, News::from_reply(grant, answer.sent)).map(Some),
+                        Outcome::Granted(grant) => {
+                            return self.take(request, News::from_reply(grant, answer.sent)).map(Some);
+                        }
                         Outcome::Busy { .. } => return Ok(None),
                         // R5: the connection has a new anchor now.
                         Outcome::Late | Outcome::More => Fault::unavailable(Step::Reply, "no time left to ask again"),
@@ -127,7 +146,7 @@ impl Engine {
                     }
                 }
                 Err(fault) if fault.is_ambiguous() => {
-                    self.abandon_in_background(&call, token, 0, call.sent_until());
+                    self.abandon_in_background(&call, token, call.sent_until(), request.ttl);
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
                 Err(fault @ Fault::Server { .. }) if fault.is_transient() => {
@@ -148,7 +167,9 @@ impl Engine {
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
             self.discard(&lease);
-            return Err(Error::Lost { loss: lease.loss_for(LossReason::Expired) });
+            return Err(Error::Lost {
+                loss: lease.loss_for(LossReason::Expired),
+            });
         }
         self.adopt(&lease);
         self.checked(lease)
@@ -156,12 +177,12 @@ impl Engine {
 
     /// A lease that nobody will have (R13).
     fn discard(&self, lease: &Lease) {
-        let _ = lease.release(self.now());
+        lease.disown();
         if lease.stood {
             self.places.unclaim(lease.token);
         }
         let about = lease.request.call(Verb::Renew { token: lease.token });
-        self.abandon_in_background(&about, lease.token, lease.fence, 0);
+        self.abandon_in_background(&about, lease.token, 0, lease.request.ttl);
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
@@ -209,7 +230,7 @@ impl Engine {
             if now < first + waiting.request.ttl {
                 return Some(place.token);
             }
-            Action::Abandon { token: place.token, not_after: place.not_after }
+            place.obsolete()
         };
         self.act(waiting, too_old);
         let token = self.places.rename(waiting)?;
@@ -229,13 +250,8 @@ impl Engine {
         let answer = match result {
             Ok(answer) => answer,
             Err(fault) => {
-                let action = {
-                    let mut place = waiting.place.lock();
-                    if fault.is_ambiguous() {
-                        place.not_after = place.not_after.max(call.sent_until());
-                    }
-                    place.unanswered(now, request)
-                };
+                let taken_until = if fault.is_ambiguous() { call.sent_until() } else { 0 };
+                let action = waiting.place.lock().unanswered(taken_until, now, request);
                 if !matches!(action, Action::Nothing) {
                     self.act(waiting, action);
                     self.stand(waiting, now);
@@ -255,9 +271,17 @@ impl Engine {
                 let news = News::from_reply(grant, answer.sent);
                 (waiting.place.lock().answered(news, now, request), None)
             }
-            Outcome::Waiting { ticket, position, left, since } => {
+            Outcome::Waiting {
+                ticket,
+                position,
+                left,
+                since,
+            } => {
                 let due = now + self.config.check_period.min(left + std::time::Duration::from_millis(1));
-                (waiting.place.lock().queued(now, ticket, position, since, request), Some(due))
+                (
+                    waiting.place.lock().queued(now, ticket, position, since, request),
+                    Some(due),
+                )
             }
             Outcome::Late | Outcome::More => return Settled::Again,
             outcome => return Settled::Refused(self.out_of_place(call, &outcome)),
@@ -280,8 +304,8 @@ impl Engine {
     fn abandon_unsettled(&self, waiting: &Arc<Waiting>) {
         let action = {
             let mut place = waiting.place.lock();
-            let unsettled = Action::Abandon { token: place.token, not_after: place.not_after };
-            match place.give_up(self.now()) {
+            let unsettled = place.obsolete();
+            match place.give_up() {
                 Action::Nothing => unsettled,
                 action => action,
             }
@@ -290,17 +314,23 @@ impl Engine {
     }
 
     fn give_up(&self, waiting: &Arc<Waiting>) {
-        let action = waiting.place.lock().give_up(self.now());
-        let Action::Abandon { token, not_after } = action else { return };
+        let action = waiting.place.lock().give_up();
+        let Action::Abandon { token, not_after } = action else {
+            return;
+        };
         // At once if a connection is free; the renewal thread does it otherwise, or again (R7).
-        let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::Unused });
+        let call = waiting.request.call(Verb::Release {
+            token,
+            fence: 0,
+            mode: Mode::Unused,
+        });
         if let Ok(answer) = self.run_one(&call, self.at_once(self.now())) {
             self.deliver_all(&call, &answer);
             if !answer.reply.more && answer.reply.now.is_some_and(|now| now > not_after) {
                 return;
             }
         }
-        self.abandon_in_background(&call, token, 0, not_after);
+        self.abandon_in_background(&call, token, not_after, waiting.request.ttl);
     }
 }
 
@@ -358,7 +388,11 @@ impl Standing {
         };
         if withdrawing {
             let started = engine.now();
-            let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::KeepIfOwner });
+            let call = waiting.request.call(Verb::Release {
+                token,
+                fence: 0,
+                mode: Mode::KeepIfOwner,
+            });
             match engine.run_one(&call, engine.patience(started, until)) {
                 Ok(answer) => {
                     engine.deliver_all(&call, &answer);
@@ -367,11 +401,11 @@ impl Standing {
                         let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
                         engine.act(waiting, action);
                     } else if answer.reply.more {
-                        engine.abandon_in_background(&call, token, 0, 0);
+                        engine.abandon_in_background(&call, token, 0, waiting.request.ttl);
                     }
                 }
                 Err(fault) => {
-                    let action = waiting.place.lock().unanswered(engine.now(), &waiting.request);
+                    let action = waiting.place.lock().unanswered(0, engine.now(), &waiting.request);
                     if matches!(action, Action::Nothing) {
                         engine.abandon_unsettled(waiting);
                         return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
@@ -434,11 +468,21 @@ pub(super) fn acquire_call(request: &Request, token: Token, wait: Wait) -> Call 
     })
 }
 
+fn is_transient(error: &Error) -> bool {
+    match error {
+        Error::Unavailable { .. } => true,
+        Error::Server { code, message, .. } => passes_by_itself(code, message),
+        _ => false,
+    }
+}
+
 fn for_lock(error: Error, request: &Request) -> Error {
     match error {
-        Error::Server { code, message, .. } => {
-            Error::Server { lock: Some(Arc::clone(&request.key.name)), code, message }
-        }
+        Error::Server { code, message, .. } => Error::Server {
+            lock: Some(Arc::clone(&request.key.name)),
+            code,
+            message,
+        },
         other => other,
     }
 }

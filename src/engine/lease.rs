@@ -61,7 +61,11 @@ impl Lease {
     }
 
     pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
-        Loss { name: self.request.key.name.clone(), fence: self.fence, reason }
+        Loss {
+            name: self.request.key.name.clone(),
+            fence: self.fence,
+            reason,
+        }
     }
 
     /// A renewal was confirmed. False if the lease had ended before.
@@ -79,6 +83,12 @@ impl Lease {
         self.state.release(now).map_err(|reason| self.loss_for(reason))?;
         self.signal.close();
         Ok(())
+    }
+
+    /// Nobody has it or will have it as this lease: it is over without a word, lost or not.
+    pub(crate) fn disown(&self) {
+        self.state.disown();
+        self.signal.close();
     }
 
     /// Whether this call is the one that tells.
@@ -133,7 +143,7 @@ pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
 /// |---------------------|----------|------------------------------------------------------------------|
 /// | a deadline          | held     | held longer (`extend`), released, lost; lost also by being read past the deadline |
 /// | [`RELEASED`]        | released | –                                                                |
-/// | a loss reason's code | lost    | –                                                                |
+/// | a loss reason's code | lost    | released, if no guard ever had it                                 |
 ///
 /// Whoever reads it past the deadline writes the loss before answering, so nobody can see it held
 /// again, whatever a renewal on its way brings (P6).
@@ -141,8 +151,13 @@ pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
 struct State(AtomicU64);
 
 const RELEASED: u64 = 1;
-const REASONS: [LossReason; 5] =
-    [LossReason::Expired, LossReason::Taken, LossReason::MaxHold, LossReason::Forced, LossReason::Shutdown];
+const REASONS: [LossReason; 5] = [
+    LossReason::Expired,
+    LossReason::Taken,
+    LossReason::MaxHold,
+    LossReason::Forced,
+    LossReason::Shutdown,
+];
 const FIRST_REASON: u64 = 2;
 /// No deadline is that close to the start of the clock.
 const FIRST_DEADLINE: u64 = 16;
@@ -216,13 +231,22 @@ impl State {
         Err(self.lost().unwrap_or(LossReason::Expired))
     }
 
+    fn disown(&self) {
+        self.0.store(RELEASED, Ordering::Release);
+    }
+
     fn swap(&self, from: u64, to: u64) -> bool {
-        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 }
 
 fn code(reason: LossReason) -> u64 {
-    let at = REASONS.iter().position(|r| *r == reason).expect("every reason is in the table");
+    let at = REASONS
+        .iter()
+        .position(|r| *r == reason)
+        .expect("every reason is in the table");
     FIRST_REASON + at as u64
 }
 
@@ -319,7 +343,11 @@ mod tests {
 
     #[test]
     fn the_signal_tells_once_and_then_is_closed() {
-        let loss = Loss { name: "a".into(), fence: 1, reason: LossReason::Taken };
+        let loss = Loss {
+            name: "a".into(),
+            fence: 1,
+            reason: LossReason::Taken,
+        };
         let early = Signal::default();
         let receiver = early.receiver().clone();
         assert!(early.tell(&loss) && !early.tell(&loss));

@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::Engine;
 use super::place::News;
 use super::renewal::Work;
-use super::{Engine, Request};
-use crate::config::LockOptions;
-use crate::error::{Error, Result};
-use crate::script::{Family, Grant, Verb};
+use crate::error::Result;
+use crate::script::{Call, Family, Grant, Verb};
 use crate::store::clock::Time;
 use crate::store::{Fault, Heard};
 
@@ -37,7 +36,10 @@ enum State {
 
 impl Listening {
     pub(super) fn new() -> Listening {
-        Listening { state: Mutex::new(State::Idle), changed: Condvar::new() }
+        Listening {
+            state: Mutex::new(State::Idle),
+            changed: Condvar::new(),
+        }
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -81,7 +83,7 @@ impl Engine {
                         },
                         other => other,
                     };
-                    return Err(fault.into_error(None, std::time::Duration::ZERO));
+                    return Err(fault.into());
                 }
                 State::Idle => return Ok(()),
                 State::Up => {
@@ -112,7 +114,11 @@ fn run(engine: &Arc<Engine>) {
                 Heard::Message(message) => hear(engine, message),
                 Heard::Quiet => {}
             }
-            if engine.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if engine.is_stopping() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         });
         let Err(fault) = ended else { return };
         log::info!("the subscription ended: {fault}");
@@ -139,12 +145,10 @@ fn hear(engine: &Engine, message: &str) {
     };
     engine.counters.handed_over.add(1);
     let news = News::from_message(grant, arrived, engine.store.anchor(&key));
-    let about = Request::new(Family::Mutex, key, &LockOptions::new()).call(Verb::Renew { token: grant.token });
+    let about = Call {
+        family: Family::Mutex,
+        key,
+        verb: Verb::Renew { token: grant.token },
+    };
     engine.deliver(&about, news);
-}
-
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Error {
-        fault.into_error(None, std::time::Duration::ZERO)
-    }
 }

@@ -111,7 +111,10 @@ impl Running {
             terms,
             places: Places::new(),
             intake,
-            bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
+            bell: Arc::new(Bell {
+                slot,
+                asleep_until: AtomicU64::new(0),
+            }),
             listening: Listening::new(),
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
@@ -145,7 +148,11 @@ impl Drop for Running {
 impl Engine {
     /// Whether locks may be taken: [`Error::Closed`] after a shutdown and in a forked child.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.is_forked() || self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+        if self.is_forked() || self.closed.load(Ordering::Acquire) {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn is_forked(&self) -> bool {
@@ -161,7 +168,11 @@ impl Engine {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        Stats { connects: self.store.connects(), requests: self.store.requests(), ..self.counters.read() }
+        Stats {
+            connects: self.store.connects(),
+            requests: self.store.requests(),
+            ..self.counters.read()
+        }
     }
 
     /// Calls that take nothing, on a pooled connection. Blocks for at most two command timeouts.
@@ -186,7 +197,9 @@ impl Engine {
     pub(crate) fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>)> {
         self.check_fork()?;
         let started = self.now();
-        self.store.scan(cursor, pattern).map_err(|fault| fault.into_error(None, self.now() - started))
+        self.store
+            .scan(cursor, pattern)
+            .map_err(|fault| fault.into_error(None, self.now() - started))
     }
 
     /// A reply of its own script's, but for another verb.
@@ -202,27 +215,36 @@ impl Engine {
     }
 
     fn run_one(&self, call: &Call, patience: Patience) -> std::result::Result<Answer, Fault> {
-        self.store.run(std::slice::from_ref(call), patience).pop().unwrap_or(Err(Fault::NotReady))
+        self.store
+            .run(std::slice::from_ref(call), patience)
+            .pop()
+            .unwrap_or(Err(Fault::NotReady))
     }
 
     /// P8: one command timeout for a connection and one for the reply, and not much past `until`.
     fn patience(&self, now: Time, until: Time) -> Patience {
         let timeout = self.config.command_timeout;
         Patience {
-            checkout: Checkout::Until((now + timeout).min(until.max(now) + timeout / 2)),
-            reply: (now + timeout * 2).min(until.max(now) + timeout),
+            checkout: Checkout::Until((now + timeout).min(until + timeout / 2)),
+            reply: (now + timeout * 2).min(until + timeout),
         }
     }
 
     /// Only what is free at once, so that nothing waits for the pool (P9).
     fn at_once(&self, now: Time) -> Patience {
-        Patience { checkout: Checkout::IfFree, reply: now + self.config.command_timeout }
+        Patience {
+            checkout: Checkout::IfFree,
+            reply: now + self.config.command_timeout,
+        }
     }
 
     /// Keeps a lease renewed from now on. Wakes nobody, unless it would be too late.
     fn adopt(&self, lease: &Arc<Lease>) {
         self.counters.granted.add(1);
-        let renew_at = lease.request.renewal_period().map_or(Time::NEVER, |period| self.now() + period);
+        let renew_at = lease
+            .request
+            .renewal_period()
+            .map_or(Time::NEVER, |period| self.now() + period);
         let due = lease.next_due(renew_at);
         self.send(Work::Lease(Arc::clone(lease), renew_at));
         if self.intake.len() >= INTAKE_FULL {
@@ -259,7 +281,7 @@ impl Engine {
             }
             // The waiter learnt of it in another way before.
             Found::Claimed => {}
-            Found::Unknown => self.abandon_in_background(about, news.grant.token, news.grant.fence, 0),
+            Found::Unknown => self.abandon_in_background(about, news.grant.token, 0, news.grant.left),
         }
     }
 
@@ -275,22 +297,17 @@ impl Engine {
             Action::Requeue => self.hand_to_renewal(Work::Requeue(Arc::clone(waiting))),
             Action::Abandon { token, not_after } => {
                 let about = waiting.request.call(Verb::Renew { token });
-                self.abandon_in_background(&about, token, 0, not_after);
+                self.abandon_in_background(&about, token, not_after, waiting.request.ttl);
             }
         }
     }
 
-    fn abandon_in_background(&self, about: &Call, token: Token, fence: u64, not_after: u64) {
+    /// R7: until a reply shows that no copy of its acquire can take the token any more, which is past
+    /// `not_after` by the server's clock, or until a lease of `ttl` has lapsed by itself.
+    fn abandon_in_background(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
         self.counters.background_releases.add(1);
-        let job = Job::new(about, token, fence, Mode::Unused, self.now() + crate::config::MAX_TTL.min(self.longest_abandon()))
-            .until(not_after);
+        let job = Job::new(about, token, 0, Mode::Unused, self.now() + ttl).until(not_after);
         self.hand_to_renewal(Work::Background(job));
-    }
-
-    /// Past this a token that could not be abandoned has lapsed: no request carries it later than one ttl
-    /// after its first send (R6), and its lease has no renewal.
-    fn longest_abandon(&self) -> Duration {
-        self.config.horizon * 4
     }
 
     /// A lease of a live guard is lost: says so wherever it is listened to, once. Answers
@@ -333,13 +350,16 @@ impl Engine {
         drop(drained);
         let (tell, told) = bounded(1);
         self.hand_to_renewal(Work::EndAll(tell));
-        Ok(self.clock.receive(&told, self.now() + self.config.command_timeout * 2).unwrap_or_default())
+        Ok(self
+            .clock
+            .receive(&told, self.now() + self.config.command_timeout * 2)
+            .unwrap_or_default())
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for waiting in self.places.all() {
-            let action = waiting.place.lock().fail(Error::Closed, self.now());
+            let action = waiting.place.lock().fail(Error::Closed);
             waiting.changed.notify_one();
             self.act(&waiting, action);
         }
@@ -353,7 +373,10 @@ impl Engine {
         self.listening.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
-        if threads.iter().any(|t| t.handle.thread().name() == Some(listener::THREAD)) {
+        if threads
+            .iter()
+            .any(|t| t.handle.thread().name() == Some(listener::THREAD))
+        {
             self.store.poke(&self.terms.channel());
         }
         let until = self.now() + self.config.command_timeout;
@@ -395,7 +418,11 @@ fn wrong_kind(call: &Call, kind: &str) -> Error {
     let is = crate::kind::Kind::from_record(kind);
     if is == crate::kind::Kind::Mutex {
         let message = format!("the record is {kind}, which is not this version's protocol");
-        return Error::Server { lock: Some(lock), code: "WRONGVERSION".to_owned(), message };
+        return Error::Server {
+            lock: Some(lock),
+            code: "WRONGVERSION".to_owned(),
+            message,
+        };
     }
     Error::WrongKind { lock, is }
 }

@@ -24,7 +24,11 @@ pub(crate) struct News {
 impl News {
     /// From the reply to a request of this process: the time left was counted after `sent`.
     pub(crate) fn from_reply(grant: Grant, sent: Time) -> News {
-        News { grant, deadline: Some(deadline_from_reply(sent, grant.left)), granted: sent }
+        News {
+            grant,
+            deadline: Some(deadline_from_reply(sent, grant.left)),
+            granted: sent,
+        }
     }
 
     /// R12: from a message, which may have been under way for any time. The newest anchor says when the
@@ -32,10 +36,18 @@ impl News {
     pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> News {
         let granted = anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
         let deadline = anchor.zip(granted).map(|(anchor, granted)| {
-            let extrapolated = if granted > anchor.sent { granted - anchor.sent } else { anchor.sent - granted };
+            let extrapolated = if granted > anchor.sent {
+                granted - anchor.sent
+            } else {
+                anchor.sent - granted
+            };
             granted + grant.left.saturating_sub(margin(grant.left, extrapolated))
         });
-        News { grant, deadline, granted: granted.unwrap_or(arrived) }
+        News {
+            grant,
+            deadline,
+            granted: granted.unwrap_or(arrived),
+        }
     }
 }
 
@@ -55,7 +67,7 @@ pub(crate) struct Place {
     /// When this token was first sent (R6).
     pub(crate) first_sent: Option<Time>,
     /// The last server time up to which a request whose fate is not known may take this token (R7).
-    pub(crate) not_after: u64,
+    not_after: u64,
 }
 
 /// | stage      | meaning                                          | becomes                               |
@@ -88,7 +100,10 @@ pub(crate) enum Action {
     /// Enqueue it again, under a new token.
     Requeue,
     /// Nobody wants the token any more: release it, or take it out of the queue (R13).
-    Abandon { token: Token, not_after: u64 },
+    Abandon {
+        token: Token,
+        not_after: u64,
+    },
 }
 
 /// What a waiter finds.
@@ -116,11 +131,21 @@ impl Place {
 
     /// A place that was granted without standing in the queue.
     pub(crate) fn granted(lease: Arc<Lease>) -> Place {
-        Place { stage: Stage::Granted(Arc::clone(&lease)), ..Place::new(lease.token) }
+        Place {
+            stage: Stage::Granted(Arc::clone(&lease)),
+            ..Place::new(lease.token)
+        }
     }
 
     /// The answer to an acquire: it stands in the queue.
-    pub(crate) fn queued(&mut self, now: Time, ticket: u64, position: u64, since: u64, request: &Arc<Request>) -> Action {
+    pub(crate) fn queued(
+        &mut self,
+        now: Time,
+        ticket: u64,
+        position: u64,
+        since: u64,
+        request: &Arc<Request>,
+    ) -> Action {
         if !matches!(self.stage, Stage::Asking) {
             return self.abandon();
         }
@@ -157,16 +182,22 @@ impl Place {
         }
     }
 
-    /// No answer came to the request in flight. A grant that was heard of meanwhile settles it.
-    pub(crate) fn unanswered(&mut self, now: Time, request: &Arc<Request>) -> Action {
+    /// No answer came to the request in flight, which can take the token until `not_after`. A grant that
+    /// was heard of meanwhile settles it.
+    pub(crate) fn unanswered(&mut self, not_after: u64, now: Time, request: &Arc<Request>) -> Action {
+        self.not_after = self.not_after.max(not_after);
         match (&self.stage, self.noted.take()) {
             (Stage::Asking, Some(news)) => self.accept(news, now, request),
+            (Stage::Ended | Stage::Failed(_), _) => self.abandon(),
             _ => Action::Nothing,
         }
     }
 
-    pub(crate) fn abandon(&self) -> Action {
-        Action::Abandon { token: self.token, not_after: self.not_after }
+    fn abandon(&self) -> Action {
+        Action::Abandon {
+            token: self.token,
+            not_after: self.not_after,
+        }
     }
 
     fn accept(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
@@ -216,7 +247,7 @@ impl Place {
         Action::Requeue
     }
 
-    /// The unclaimed lease was lost.
+    /// The unclaimed lease was lost, or has too little time left.
     pub(crate) fn lost(&mut self, lease: &Arc<Lease>) -> Action {
         match &self.stage {
             Stage::Granted(held) if Arc::ptr_eq(held, lease) => {
@@ -227,7 +258,13 @@ impl Place {
                     left: Duration::ZERO,
                     previous: lease.previous,
                 };
-                self.stage = Stage::Confirming(News { grant, deadline: None, granted: Time::NEVER });
+                // What the renewal confirms will be another lease.
+                lease.disown();
+                self.stage = Stage::Confirming(News {
+                    grant,
+                    deadline: None,
+                    granted: Time::NEVER,
+                });
                 Action::Confirm
             }
             _ => Action::Nothing,
@@ -262,6 +299,11 @@ impl Place {
         true
     }
 
+    /// The token as it was sent, to be given back whatever became of it.
+    pub(crate) fn obsolete(&self) -> Action {
+        self.abandon()
+    }
+
     /// Before the request that leaves the queue is sent. False if there is nothing to leave, or a request
     /// is in flight whose sender sees to it.
     pub(crate) fn withdraw(&mut self) -> bool {
@@ -278,6 +320,15 @@ impl Place {
 
     pub(crate) fn is_confirming(&self) -> bool {
         matches!(self.stage, Stage::Confirming(_))
+    }
+
+    /// What is left to do about a place that ended while a request of its token had no answer.
+    pub(crate) fn left_behind(&self) -> Action {
+        if self.is_ended() && self.not_after > 0 {
+            self.abandon()
+        } else {
+            Action::Nothing
+        }
     }
 
     pub(crate) fn is_ended(&self) -> bool {
@@ -311,12 +362,12 @@ impl Place {
     }
 
     /// Nobody waits here any more.
-    pub(crate) fn give_up(&mut self, now: Time) -> Action {
+    pub(crate) fn give_up(&mut self) -> Action {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Queued | Stage::Confirming(_) => self.abandon(),
             Stage::Granted(lease) => {
-                // R14: off the schedule before the release is sent. If it is lost, there is no less to release.
-                let _ = lease.release(now);
+                // R14: off the schedule before the release is sent.
+                lease.disown();
                 self.abandon()
             }
             // Whoever sent the request that is in flight sees that the place has ended.
@@ -325,11 +376,11 @@ impl Place {
     }
 
     /// As [`Place::give_up`], with the reason for the waiter.
-    pub(crate) fn fail(&mut self, error: Error, now: Time) -> Action {
+    pub(crate) fn fail(&mut self, error: Error) -> Action {
         if self.is_ended() {
             return Action::Nothing;
         }
-        let action = self.give_up(now);
+        let action = self.give_up();
         self.stage = Stage::Failed(error);
         action
     }

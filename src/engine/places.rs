@@ -72,7 +72,10 @@ struct Awaited {
 
 impl Places {
     pub(crate) fn new() -> Places {
-        Places { registry: Mutex::new(Registry::default()), orders: AtomicU64::new(0) }
+        Places {
+            registry: Mutex::new(Registry::default()),
+            orders: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn register(&self, request: Arc<Request>, place: Place, now: Time) -> Arc<Waiting> {
@@ -113,10 +116,10 @@ impl Places {
         let name = &waiting.request.key.name;
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
-        let awaited = registry
-            .names
-            .entry(Arc::clone(name))
-            .or_insert_with(|| Awaited { line: BTreeMap::new(), due: Time::NEVER });
+        let awaited = registry.names.entry(Arc::clone(name)).or_insert_with(|| Awaited {
+            line: BTreeMap::new(),
+            due: Time::NEVER,
+        });
         awaited.line.insert(waiting.order, Arc::clone(waiting));
         if due < awaited.due {
             registry.due.remove(&(awaited.due, Arc::clone(name)));
@@ -170,7 +173,9 @@ impl Places {
                 break;
             }
             registry.due.remove(&(at, Arc::clone(&name)));
-            let Some(awaited) = registry.names.get_mut(&name) else { continue };
+            let Some(awaited) = registry.names.get_mut(&name) else {
+                continue;
+            };
             awaited.due = put_off;
             registry.due.insert((put_off, name));
             if let Some((_, newest)) = awaited.line.last_key_value() {
@@ -209,8 +214,17 @@ impl Places {
     pub(crate) fn all_tokens(&self) -> Vec<(Call, Vec<Token>)> {
         let registry = self.registry.lock();
         let lines = registry.names.values().filter_map(|awaited| {
-            let tokens: Vec<Token> = awaited.line.values().map(|waiting| waiting.place.lock().token).collect();
-            let about = awaited.line.values().next()?.request.call(Verb::Renew { token: tokens[0] });
+            let tokens: Vec<Token> = awaited
+                .line
+                .values()
+                .map(|waiting| waiting.place.lock().token)
+                .collect();
+            let about = awaited
+                .line
+                .values()
+                .next()?
+                .request
+                .call(Verb::Renew { token: tokens[0] });
             Some((about, tokens))
         });
         lines.collect()
@@ -219,7 +233,10 @@ impl Places {
     /// The waiters of a name, in the order in which they came.
     pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<Waiting>> {
         let registry = self.registry.lock();
-        registry.names.get(name).map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
+        registry
+            .names
+            .get(name)
+            .map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Waiting>> {
@@ -241,5 +258,7 @@ pub(crate) fn in_order(waiters: &mut [Arc<Waiting>]) {
 
 /// A fault of a sync, as an error for those who wait.
 pub(crate) fn refusal(fault: &Fault, waiting: &Waiting, now: Time) -> Error {
-    fault.repeat().into_error(Some(&waiting.request.key), now - waiting.heard_at())
+    fault
+        .repeat()
+        .into_error(Some(&waiting.request.key), now - waiting.heard_at())
 }

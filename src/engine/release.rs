@@ -31,7 +31,11 @@ impl Engine {
             self.places.unclaim(lease.token);
         }
         let mode = Mode::Used;
-        let call = lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode });
+        let call = lease.request.call(Verb::Release {
+            token: lease.token,
+            fence: lease.fence,
+            mode,
+        });
         let job = || Job::new(&call, lease.token, lease.fence, mode, started + lease.request.ttl);
         match self.run_one(&call, self.at_once(started)) {
             Ok(answer) => {
@@ -41,7 +45,9 @@ impl Engine {
                 }
                 match verdict(&answer.reply.outcome, answer.resent) {
                     None => Ok(()),
-                    Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
+                    Some(reason) => Err(Error::Lost {
+                        loss: lease.loss_for(reason),
+                    }),
                 }
             }
             Err(Fault::NotReady) if tell == Tell::Yes => {
@@ -50,7 +56,9 @@ impl Engine {
                 self.hand_to_renewal(Work::Background(job().telling(sender)));
                 match self.clock.receive(&receiver, started + self.config.command_timeout) {
                     Some(None) => Ok(()),
-                    Some(Some(reason)) => Err(Error::Lost { loss: lease.loss_for(reason) }),
+                    Some(Some(reason)) => Err(Error::Lost {
+                        loss: lease.loss_for(reason),
+                    }),
                     None => {
                         let late = Fault::unavailable(Step::Pool, "no connection was free for the release");
                         Err(late.into_error(Some(&call.key), self.now() - started))
@@ -99,7 +107,8 @@ impl Engine {
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();
         let patience = self.patience(started, crate::store::clock::Time::NEVER);
-        self.run_one(&call, patience).map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
+        self.run_one(&call, patience)
+            .map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
     }
 
     pub(super) fn check_fork(&self) -> Result<()> {

@@ -50,8 +50,18 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
-        let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
-        Job { call, not_after: 0, expires, resent: false, tell: None }
+        let call = Call {
+            family: about.family,
+            key: about.key.clone(),
+            verb: Verb::Release { token, fence, mode },
+        };
+        Job {
+            call,
+            not_after: 0,
+            expires,
+            resent: false,
+            tell: None,
+        }
     }
 
     pub(super) fn until(self, not_after: u64) -> Job {
@@ -63,7 +73,10 @@ impl Job {
     }
 
     pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job { tell: Some(tell), ..self }
+        Job {
+            tell: Some(tell),
+            ..self
+        }
     }
 }
 
@@ -144,7 +157,11 @@ impl Renewal {
                 self.carry_out(batch);
                 continue;
             }
-            let next = self.leases.next().min(self.errands.next()).min(self.engine.places.next_due());
+            let next = self
+                .leases
+                .next()
+                .min(self.errands.next())
+                .min(self.engine.places.next_due());
             self.engine.bell.publish(next);
             if self.intake.is_empty() {
                 let _ = self.engine.clock.receive(&self.bell, next);
@@ -186,7 +203,11 @@ impl Renewal {
         let mut batch = Vec::new();
         let mut early = Vec::new();
         // Renewals that are due soon go along, so that many leases do not mean many wake-ups.
-        let horizon = if self.leases.next() <= now { now + self.engine.config.back_off } else { now };
+        let horizon = if self.leases.next() <= now {
+            now + self.engine.config.back_off
+        } else {
+            now
+        };
         while batch.len() < BATCH
             && let Some(kept) = self.leases.take_due(horizon)
         {
@@ -195,7 +216,9 @@ impl Renewal {
                 Due::Drop => {}
                 Due::Lose(reason) => self.lose(&kept.lease, reason),
                 Due::Renew => {
-                    let call = kept.lease.request.call(Verb::Renew { token: kept.lease.token });
+                    let call = kept.lease.request.call(Verb::Renew {
+                        token: kept.lease.token,
+                    });
                     batch.push((Task::Renew(kept), call));
                 }
                 Due::Nothing => early.push(kept),
@@ -228,12 +251,19 @@ impl Renewal {
         }
         in_order(&mut again);
         for waiting in again {
-            if !waiting.place.lock().is_asking() && self.engine.places.rename(&waiting).is_none() {
-                continue;
+            let asking = waiting.place.lock().is_asking();
+            if !asking {
+                self.engine.places.rename(&waiting);
             }
-            if let Some(token) = self.engine.token_to_send(&waiting, now) {
-                let call = acquire_call(&waiting.request, token, Wait::Yes);
-                batch.push((Task::Requeue(waiting), call));
+            match self.engine.token_to_send(&waiting, now) {
+                Some(token) => {
+                    let call = acquire_call(&waiting.request, token, Wait::Yes);
+                    batch.push((Task::Requeue(waiting), call));
+                }
+                None => {
+                    let action = waiting.place.lock().left_behind();
+                    self.engine.act(&waiting, action);
+                }
             }
         }
 
@@ -279,7 +309,10 @@ impl Renewal {
                     let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
                     let next = kept.renew_at + period;
                     let renew_at = if next > now { next } else { now + period };
-                    self.keep(Kept { lease: kept.lease, renew_at });
+                    self.keep(Kept {
+                        lease: kept.lease,
+                        renew_at,
+                    });
                 } else if let Some(loss) = lease.loss() {
                     // Too late: it was seen lost, and a guard is never held again.
                     self.lose(lease, loss.reason);
@@ -287,16 +320,25 @@ impl Renewal {
             }
             Ok((Outcome::Gone { ended, how, .. }, _)) => self.lose(lease, reason_of(lease.fence, ended, how)),
             Ok((outcome, _)) => {
-                log::warn!("renewing {:?}: an answer out of place: {outcome:?}", lease.request.key.name);
+                log::warn!(
+                    "renewing {:?}: an answer out of place: {outcome:?}",
+                    lease.request.key.name
+                );
                 self.lose(lease, LossReason::Taken);
             }
             Err(fault) => {
                 engine.counters.renewal_failures.add(1);
                 if !matches!(fault, Fault::NotReady) {
-                    log::warn!("renewing {:?} failed and will be tried again: {fault}", lease.request.key.name);
+                    log::warn!(
+                        "renewing {:?} failed and will be tried again: {fault}",
+                        lease.request.key.name
+                    );
                 }
                 let renew_at = self.again_at(&fault);
-                self.keep(Kept { lease: kept.lease, renew_at });
+                self.keep(Kept {
+                    lease: kept.lease,
+                    renew_at,
+                });
             }
         }
     }
@@ -326,7 +368,10 @@ impl Renewal {
         };
         let about = lease.request.call(Verb::Renew { token: lease.token });
         let expires = self.engine.now() + lease.request.ttl;
-        self.errands.put(self.engine.now(), Errand::Job(Job::new(&about, lease.token, lease.fence, mode, expires)));
+        self.errands.put(
+            self.engine.now(),
+            Errand::Job(Job::new(&about, lease.token, lease.fence, mode, expires)),
+        );
     }
 
     fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
@@ -349,7 +394,10 @@ impl Renewal {
                 let again = self.again_at(&fault);
                 self.errands.put(again, Errand::Job(Job { resent, ..job }));
             }
-            Err(fault) => log::warn!("{:?} could not be released and is left to its ttl: {fault}", job.call.key.name),
+            Err(fault) => log::warn!(
+                "{:?} could not be released and is left to its ttl: {fault}",
+                job.call.key.name
+            ),
         }
     }
 
@@ -372,20 +420,18 @@ impl Renewal {
         match self.engine.settle_acquire(&waiting, call, answer) {
             Settled::Done => {
                 self.engine.counters.requeued.add(1);
-                log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);
+                log::info!(
+                    "took a new place for {:?}, which redis had forgotten",
+                    waiting.request.key.name
+                );
             }
             Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiting)),
             Settled::Refused(error) => {
-                let action = waiting.place.lock().fail(error, self.engine.now());
+                let action = waiting.place.lock().fail(error);
                 waiting.changed.notify_one();
                 self.engine.act(&waiting, action);
             }
             Settled::Fault(fault) => {
-                if waiting.place.lock().is_ended() {
-                    // Nobody waits any more, and what became of the request is not known.
-                    let action = waiting.place.lock().abandon();
-                    return self.engine.act(&waiting, action);
-                }
                 let again = self.again_at(&fault);
                 self.errands.put(again, Errand::Requeue(waiting));
             }
@@ -403,19 +449,35 @@ impl Renewal {
                 for waiting in line.iter().filter(|_| matches!(fault, Fault::Server { .. })) {
                     waiting.refuse(refusal(&fault, waiting, now));
                 }
-                return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
+                return engine
+                    .places
+                    .put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
             }
         };
         line.iter().for_each(|waiting| waiting.hear(now));
         match answer.reply.outcome {
-            Outcome::Synced { owner, left, since, newest_known, served } => {
+            Outcome::Synced {
+                owner,
+                left,
+                since,
+                newest_known,
+                served,
+            } => {
                 let left = left + Duration::from_millis(1);
-                let next = if answer.reply.more { now } else { now + left.min(engine.config.check_period) };
+                let next = if answer.reply.more {
+                    now
+                } else {
+                    now + left.min(engine.config.check_period)
+                };
                 engine.places.put_off(name, next);
                 if let Some(grant) = owner
                     && let Found::Waiting(waiting) = engine.places.find(grant.token)
                 {
-                    let action = waiting.place.lock().heard(News::from_reply(grant, answer.sent), now, &waiting.request);
+                    let action =
+                        waiting
+                            .place
+                            .lock()
+                            .heard(News::from_reply(grant, answer.sent), now, &waiting.request);
                     engine.act(&waiting, action);
                 }
                 let mut suspects = Vec::new();
@@ -444,7 +506,7 @@ impl Renewal {
                 let error = engine.out_of_place(call, &outcome);
                 log::warn!("waiting for {name:?}: {error}");
                 for waiting in line {
-                    let action = waiting.place.lock().fail(engine.out_of_place(call, &outcome), now);
+                    let action = waiting.place.lock().fail(engine.out_of_place(call, &outcome));
                     waiting.changed.notify_one();
                     engine.act(&waiting, action);
                 }
@@ -454,8 +516,14 @@ impl Renewal {
 
     fn look_up(&mut self, about: &Call, tokens: &[Token]) {
         for tokens in tokens.chunks(LOOKUP_LIMIT) {
-            let verb = Verb::Lookup { tokens: tokens.to_vec() };
-            self.lookups.push(Call { family: about.family, key: about.key.clone(), verb });
+            let verb = Verb::Lookup {
+                tokens: tokens.to_vec(),
+            };
+            self.lookups.push(Call {
+                family: about.family,
+                key: about.key.clone(),
+                verb,
+            });
         }
     }
 
@@ -465,9 +533,18 @@ impl Renewal {
             // The next sync finds the same suspects.
             return;
         };
-        let Outcome::Present { owner, since, waiting: known } = reply.outcome else { return };
+        let Outcome::Present {
+            owner,
+            since,
+            waiting: known,
+        } = reply.outcome
+        else {
+            return;
+        };
         for (token, known) in tokens.iter().zip(known) {
-            let Found::Waiting(waiting) = self.engine.places.find(*token) else { continue };
+            let Found::Waiting(waiting) = self.engine.places.find(*token) else {
+                continue;
+            };
             if known {
                 waiting.place.lock().present(*token, since);
             } else if owner == Some(*token) {
@@ -512,15 +589,24 @@ impl Renewal {
             if jobs.is_empty() || self.engine.now() >= until {
                 return;
             }
-            let batch = jobs.into_iter().take(BATCH).map(|job| (job.call.again(), job)).map(|(c, j)| (Task::Job(j), c));
+            let batch = jobs.into_iter().map(|job| {
+                let call = job.call.again();
+                (Task::Job(job), call)
+            });
             self.carry_out(batch.collect());
-            self.engine.clock.sleep_until(self.errands.next().min(self.engine.now() + CONNECTING).min(until));
+            self.engine
+                .clock
+                .sleep_until(self.errands.next().min(self.engine.now() + CONNECTING).min(until));
         }
     }
 
     /// When to put a call again that came to nothing.
     fn again_at(&self, fault: &Fault) -> Time {
-        let pause = if matches!(fault, Fault::NotReady) { CONNECTING } else { self.engine.config.back_off };
+        let pause = if matches!(fault, Fault::NotReady) {
+            CONNECTING
+        } else {
+            self.engine.config.back_off
+        };
         self.engine.now() + pause
     }
 }

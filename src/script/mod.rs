@@ -45,13 +45,30 @@ pub(crate) struct Call {
 #[derive(Debug)]
 pub(crate) enum Verb {
     /// `sent_until` is the largest `not_after` that was sent with the call (R7).
-    Acquire { token: Token, may_wait: bool, asked: Arc<str>, sent_until: AtomicU64 },
-    Release { token: Token, fence: u64, mode: Mode },
-    Renew { token: Token },
-    Sync { newest: Token },
-    Inspect { waiters: usize },
+    Acquire {
+        token: Token,
+        may_wait: bool,
+        asked: Arc<str>,
+        sent_until: AtomicU64,
+    },
+    Release {
+        token: Token,
+        fence: u64,
+        mode: Mode,
+    },
+    Renew {
+        token: Token,
+    },
+    Sync {
+        newest: Token,
+    },
+    Inspect {
+        waiters: usize,
+    },
     /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
-    Lookup { tokens: Vec<Token> },
+    Lookup {
+        tokens: Vec<Token>,
+    },
 }
 
 pub(crate) const LOOKUP_LIMIT: usize = 64;
@@ -142,9 +159,17 @@ impl Call {
         } else {
             cmd.arg(2).arg(self.key.record()).arg(self.key.queue());
         }
-        cmd.arg(&terms.manager).arg(&terms.step_us).arg(&terms.horizon_us).arg(&terms.channels);
+        cmd.arg(&terms.manager)
+            .arg(&terms.step_us)
+            .arg(&terms.horizon_us)
+            .arg(&terms.channels);
         match &self.verb {
-            Verb::Acquire { token, may_wait, asked, sent_until } => {
+            Verb::Acquire {
+                token,
+                may_wait,
+                asked,
+                sent_until,
+            } => {
                 sent_until.fetch_max(not_after, Ordering::Relaxed);
                 add_token(&mut cmd, *token);
                 cmd.arg(not_after).arg(if *may_wait { "1" } else { "0" }).arg(&**asked);
@@ -169,10 +194,18 @@ impl Call {
     /// The same release once more.
     pub(crate) fn again(&self) -> Call {
         let verb = match &self.verb {
-            Verb::Release { token, fence, mode } => Verb::Release { token: *token, fence: *fence, mode: *mode },
+            Verb::Release { token, fence, mode } => Verb::Release {
+                token: *token,
+                fence: *fence,
+                mode: *mode,
+            },
             other => unreachable!("only releases are put again: {other:?}"),
         };
-        Call { family: self.family, key: self.key.clone(), verb }
+        Call {
+            family: self.family,
+            key: self.key.clone(),
+            verb,
+        }
     }
 
     /// The server time past which no copy of this call can take anything any more (R7).

@@ -16,6 +16,7 @@ local owner_changed, end_changed, queue_changed, keep = false, false, false, fal
 local set, del = {}, {}                         -- further fields to write, fields to delete
 local stamps = {}                               -- manager -> served time up to which it counts as alive
 local popped, tails, rewritten, stale, forgot = 0, 0, nil, false, false
+local removed                                   -- a token whose record goes in this step
 local more, grants, news = 0, {}, {}
 
 local function int(x) return string.format('%.0f', x) end
@@ -133,7 +134,8 @@ local function promote(token)
     popped = popped + 1
     rec.n = rec.n - 1
     queue_changed = true
-    local waiter = redis.call('HGET', key, 'w:' .. head)
+    -- Records that go in this step are still there to be read.
+    local waiter = head ~= removed and not forgot and redis.call('HGET', key, 'w:' .. head)
     if waiter then
       del[#del + 1] = 'w:' .. head
       rec.r = rec.r - 1
@@ -187,10 +189,10 @@ local function refresh(own)
 end
 
 -- R19: dead entries at the tail go, and a queue that is mostly dead is rewritten.
-local function trim(token)
+local function trim()
   while tails < math.min(LIMIT, rec.n) do
     local last = redis.call('LINDEX', list, -1 - tails)
-    if not last or (last ~= token and redis.call('HEXISTS', key, 'w:' .. last) == 1) then break end
+    if not last or (last ~= removed and redis.call('HEXISTS', key, 'w:' .. last) == 1) then break end
     tails = tails + 1
   end
   rec.n = rec.n - tails
@@ -198,7 +200,7 @@ local function trim(token)
     rewritten = {}
     local all = redis.call('LRANGE', list, popped, -1 - tails)
     for i = 1, #all do
-      if all[i] ~= token and redis.call('HEXISTS', key, 'w:' .. all[i]) == 1 then
+      if all[i] ~= removed and redis.call('HEXISTS', key, 'w:' .. all[i]) == 1 then
         rewritten[#rewritten + 1] = all[i]
       end
     end

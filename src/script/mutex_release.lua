@@ -43,6 +43,7 @@ else
   if waiter then
     del[#del + 1] = 'w:' .. token
     rec.r = rec.r - 1
+    removed = token
   end
   if not rec.f or rec.f < fence then
     status = 'lost'
@@ -56,7 +57,7 @@ else
   lapse(token)
 end
 promote(token)
-if waiter and list and rec.n > 0 then trim(token) elseif waiter then queue_changed = true end
+if waiter and list and rec.n > 0 then trim() elseif waiter then queue_changed = true end
 save_always()
 tell()
 return answer(status)

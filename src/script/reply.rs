@@ -43,8 +43,15 @@ pub(crate) struct Grant {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Outcome {
     Granted(Grant),
-    Waiting { ticket: u64, position: u64, left: Duration, since: u64 },
-    Busy { left: Duration },
+    Waiting {
+        ticket: u64,
+        position: u64,
+        left: Duration,
+        since: u64,
+    },
+    Busy {
+        left: Duration,
+    },
     Late,
     More,
     /// The single-key form does not do here (R11).
@@ -57,13 +64,29 @@ pub(crate) enum Outcome {
     Lapsed,
     Lost,
     Unknown,
-    Renewed { left: Duration },
-    Gone { stored: u64, ended: u64, how: PreviousHolder },
-    Synced { owner: Option<Grant>, left: Duration, since: u64, newest_known: bool, served: u64 },
+    Renewed {
+        left: Duration,
+    },
+    Gone {
+        stored: u64,
+        ended: u64,
+        how: PreviousHolder,
+    },
+    Synced {
+        owner: Option<Grant>,
+        left: Duration,
+        since: u64,
+        newest_known: bool,
+        served: u64,
+    },
     Absent,
     Seen(Box<Seen>),
     /// Of a lookup: the owner, the manager's row of stamps, and which of the tokens wait.
-    Present { owner: Option<Token>, since: u64, waiting: Vec<bool> },
+    Present {
+        owner: Option<Token>,
+        since: u64,
+        waiting: Vec<bool>,
+    },
 }
 
 /// What `inspect` saw.
@@ -84,7 +107,9 @@ impl Reply {
         if let Verb::Lookup { tokens } = &call.verb {
             return lookup(tokens.len(), value);
         }
-        let Value::Array(parts) = value else { return Err(malformed(value)) };
+        let Value::Array(parts) = value else {
+            return Err(malformed(value));
+        };
         let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else {
             return Err(malformed(value));
         };
@@ -116,9 +141,11 @@ impl Reply {
             (Verb::Release { .. }, "lost", []) => Outcome::Lost,
             (Verb::Release { .. }, "unknown", []) => Outcome::Unknown,
             (Verb::Renew { .. }, "renewed", [left]) => Outcome::Renewed { left: micros(left)? },
-            (Verb::Renew { .. }, "gone", [stored, ended, how]) => {
-                Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }
-            }
+            (Verb::Renew { .. }, "gone", [stored, ended, how]) => Outcome::Gone {
+                stored: number(stored)?,
+                ended: number(ended)?,
+                how: previous(how)?,
+            },
             (Verb::Sync { .. }, "synced", [owner, fence, at, left, how, _entries, since, known, served]) => {
                 let owner = match text(owner)?.as_str() {
                     "" => None,
@@ -158,11 +185,18 @@ impl Reply {
         };
         let mut grants = Vec::new();
         for chunk in rest.chunks(5) {
-            let [token, fence, at, left, how] = chunk else { return Err(malformed(value)) };
+            let [token, fence, at, left, how] = chunk else {
+                return Err(malformed(value));
+            };
             let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
             grants.push(grant(token, fence, at, left, how)?);
         }
-        Ok(Reply { now: Some(number(now)?), more: number(more)? == 1, outcome, grants })
+        Ok(Reply {
+            now: Some(number(now)?),
+            more: number(more)? == 1,
+            outcome,
+            grants,
+        })
     }
 }
 
@@ -176,12 +210,23 @@ impl Grant {
         let left = Duration::from_micros(parts.next()?.parse().ok()?);
         let previous = previous_from(parts.next()?.parse().ok()?)?;
         let key = Key::from_record(prefix, parts.next()?)?;
-        Some((Grant { token, fence, granted_at, left, previous }, key))
+        Some((
+            Grant {
+                token,
+                fence,
+                granted_at,
+                left,
+                previous,
+            },
+            key,
+        ))
     }
 }
 
 fn lookup(asked: usize, value: &Value) -> Result<Reply> {
-    let Value::Array(fields) = value else { return Err(malformed(value)) };
+    let Value::Array(fields) = value else {
+        return Err(malformed(value));
+    };
     if fields.len() != asked + 2 {
         return Err(malformed(value));
     }
@@ -195,7 +240,12 @@ fn lookup(asked: usize, value: &Value) -> Result<Reply> {
         stamp => text(stamp)?.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0),
     };
     let waiting = fields[2..].iter().map(|field| *field != Value::Nil).collect();
-    Ok(Reply { now: None, more: false, outcome: Outcome::Present { owner, since, waiting }, grants: Vec::new() })
+    Ok(Reply {
+        now: None,
+        more: false,
+        outcome: Outcome::Present { owner, since, waiting },
+        grants: Vec::new(),
+    })
 }
 
 fn grant(token: Token, fence: &Value, at: &Value, left: &Value, how: &Value) -> Result<Grant> {

@@ -1,8 +1,8 @@
 //! One Redis node: how to connect to it, and one connection.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -57,7 +57,9 @@ impl Node {
         let credentials = info.redis_settings().clone();
         // The crate's own handshake hides the server's words and cannot be told to check a version.
         let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info.set_redis_settings(bare).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let info = info
+            .set_redis_settings(bare)
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
         Ok(Node {
             client: Client::open(info)?,
             credentials,
@@ -77,7 +79,9 @@ impl Node {
     }
 
     pub(super) fn retire(&self, generation: u64) {
-        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self
+            .generation
+            .compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
@@ -98,7 +102,11 @@ impl Node {
         let started = self.clock.now();
         let mut connection = Connection {
             inner,
-            anchor: Anchor { server: 0, sent: started, received: started },
+            anchor: Anchor {
+                server: 0,
+                sent: started,
+                received: started,
+            },
             generation,
             broken: false,
             fresh: true,
@@ -167,7 +175,11 @@ impl Node {
             refusal(reply)?;
         }
         check_version(hello.unwrap_or_default())?;
-        connection.anchor = Anchor { server: server_time(refusal(time.unwrap_or_default())?)?, sent, received };
+        connection.anchor = Anchor {
+            server: server_time(refusal(time.unwrap_or_default())?)?,
+            sent,
+            received,
+        };
         self.note(connection.anchor);
         Ok(())
     }
@@ -195,8 +207,10 @@ impl Node {
                 break;
             }
             let not_after = connection.anchor.server_time_at_least(sent + patience);
-            let commands: Vec<Cmd> =
-                pending.iter().map(|&i| calls[i].command(&self.terms, forms[i], not_after)).collect();
+            let commands: Vec<Cmd> = pending
+                .iter()
+                .map(|&i| calls[i].command(&self.terms, forms[i], not_after))
+                .collect();
             self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
             let mut failed = connection.limit(patience).err();
             if failed.is_none()
@@ -240,7 +254,10 @@ impl Node {
                                 }
                                 answers[i] = Some(if reply.outcome == Outcome::Queued {
                                     let message = "the slot is in migration".to_owned();
-                                    Err(Fault::Server { code: "TRYAGAIN".to_owned(), message })
+                                    Err(Fault::Server {
+                                        code: "TRYAGAIN".to_owned(),
+                                        message,
+                                    })
                                 } else {
                                     Ok(Answer { reply, sent, resent })
                                 });
@@ -269,7 +286,10 @@ impl Node {
             resent = resent || !pending.is_empty();
         }
         self.note(connection.anchor);
-        answers.into_iter().map(|a| a.unwrap_or_else(|| Err(timed_out()))).collect()
+        answers
+            .into_iter()
+            .map(|a| a.unwrap_or_else(|| Err(timed_out())))
+            .collect()
     }
 
     fn note(&self, anchor: Anchor) {
@@ -307,7 +327,9 @@ impl Connection {
 
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
         self.read_timeout = timeout;
-        self.inner.set_read_timeout(Some(timeout)).map_err(|e| fault(e, Step::Connect))
+        self.inner
+            .set_read_timeout(Some(timeout))
+            .map_err(|e| fault(e, Step::Connect))
     }
 
     /// A system call only when the time really is shorter, or was.
@@ -350,7 +372,13 @@ pub(super) fn is_interrupted(fault: &Fault) -> bool {
 }
 
 fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
-    let Fault::Unavailable { step: Step::Send | Step::Reply, source } = fault else { return None };
+    let Fault::Unavailable {
+        step: Step::Send | Step::Reply,
+        source,
+    } = fault
+    else {
+        return None;
+    };
     source.downcast_ref::<io::Error>().map(io::Error::kind)
 }
 
@@ -386,16 +414,29 @@ fn timed_out() -> Fault {
 fn check_version(hello: Value) -> Result<(), Fault> {
     let unfit = |version: &str| Fault::Unfit {
         what: "server".to_owned(),
-        message: format!("redis {}.{} or newer; this one is {version}", OLDEST_SERVER.0, OLDEST_SERVER.1),
+        message: format!(
+            "redis {}.{} or newer; this one is {version}",
+            OLDEST_SERVER.0, OLDEST_SERVER.1
+        ),
     };
     match refusal(hello) {
         Ok(Value::Array(fields)) => {
-            let fields: Vec<String> = fields.iter().map(|f| redis::from_redis_value_ref(f).unwrap_or_default()).collect();
-            let version = fields.chunks(2).find(|pair| pair[0] == "version").and_then(|pair| pair.get(1));
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|f| redis::from_redis_value_ref(f).unwrap_or_default())
+                .collect();
+            let version = fields
+                .chunks(2)
+                .find(|pair| pair[0] == "version")
+                .and_then(|pair| pair.get(1));
             let Some(version) = version else { return Ok(()) };
             let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
             let version_numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-            if version_numbers < OLDEST_SERVER { Err(unfit(version)) } else { Ok(()) }
+            if version_numbers < OLDEST_SERVER {
+                Err(unfit(version))
+            } else {
+                Ok(())
+            }
         }
         Ok(_) => Ok(()),
         Err(Fault::Server { code, .. }) if code == "NOPERM" => Ok(()),
@@ -405,7 +446,9 @@ fn check_version(hello: Value) -> Result<(), Fault> {
 }
 
 fn server_time(value: Value) -> Result<u64, Fault> {
-    let (seconds, micros): (u64, u64) = redis::from_redis_value(value)
-        .map_err(|_| Fault::Server { code: "PROTOCOL".to_owned(), message: "TIME did not answer a time".to_owned() })?;
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(value).map_err(|_| Fault::Server {
+        code: "PROTOCOL".to_owned(),
+        message: "TIME did not answer a time".to_owned(),
+    })?;
     Ok(seconds * 1_000_000 + micros)
 }
