@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
-    /// registry, so a grant is noted whichever way it comes (R1, R8).
+    /// registry, so a grant is noted whichever way it comes (R1, R8). After an error it is to be dropped.
     fn enqueue(self: &Arc<Self>, waiting: &Arc<Waiting>, until: Time) -> Result<()> {
         let request = &waiting.request;
         let started = self.now();
@@ -204,15 +204,11 @@ impl Engine {
                 Settled::Done => return Ok(()),
                 Settled::Again if self.now() < limit => continue,
                 Settled::Again => Fault::unavailable(Step::Reply, "the server's clock leaves no time to ask"),
-                Settled::Refused(error) => {
-                    self.give_up(waiting);
-                    return Err(error);
-                }
+                Settled::Refused(error) => return Err(error),
                 Settled::Fault(fault) => fault,
             };
             let now = self.now();
             if now >= limit {
-                self.abandon_unsettled(waiting);
                 return Err(fault.into_error(Some(&request.key), now - started));
             }
             self.clock.sleep_until((now + self.config.back_off / 4).min(limit));
@@ -298,19 +294,6 @@ impl Engine {
         if !waiting.place.lock().is_ended() {
             self.bell.ring_if_late_for(self.places.stand(waiting, due));
         }
-    }
-
-    /// Leaves without having learnt what became of the last request.
-    fn abandon_unsettled(&self, waiting: &Arc<Waiting>) {
-        let action = {
-            let mut place = waiting.place.lock();
-            let unsettled = place.obsolete();
-            match place.give_up() {
-                Action::Nothing => unsettled,
-                action => action,
-            }
-        };
-        self.act(waiting, action);
     }
 
     fn give_up(&self, waiting: &Arc<Waiting>) {
@@ -407,7 +390,8 @@ impl Standing {
                 Err(fault) => {
                     let action = waiting.place.lock().unanswered(0, engine.now(), &waiting.request);
                     if matches!(action, Action::Nothing) {
-                        engine.abandon_unsettled(waiting);
+                        let action = waiting.place.lock().obsolete();
+                        engine.act(waiting, action);
                         return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
                     }
                     engine.act(waiting, action);

@@ -322,15 +322,6 @@ impl Place {
         matches!(self.stage, Stage::Confirming(_))
     }
 
-    /// What is left to do about a place that ended while a request of its token had no answer.
-    pub(crate) fn left_behind(&self) -> Action {
-        if self.is_ended() && self.not_after > 0 {
-            self.abandon()
-        } else {
-            Action::Nothing
-        }
-    }
-
     pub(crate) fn is_ended(&self) -> bool {
         matches!(self.stage, Stage::Ended | Stage::Failed(_))
     }
@@ -370,6 +361,8 @@ impl Place {
                 lease.disown();
                 self.abandon()
             }
+            // An earlier request of the token had no answer (R7).
+            Stage::Asking | Stage::Gone if self.not_after > 0 => self.abandon(),
             // Whoever sent the request that is in flight sees that the place has ended.
             Stage::Asking | Stage::Gone | Stage::Failed(_) | Stage::Ended => Action::Nothing,
         }

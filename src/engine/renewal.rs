@@ -255,15 +255,9 @@ impl Renewal {
             if !asking {
                 self.engine.places.rename(&waiting);
             }
-            match self.engine.token_to_send(&waiting, now) {
-                Some(token) => {
-                    let call = acquire_call(&waiting.request, token, Wait::Yes);
-                    batch.push((Task::Requeue(waiting), call));
-                }
-                None => {
-                    let action = waiting.place.lock().left_behind();
-                    self.engine.act(&waiting, action);
-                }
+            if let Some(token) = self.engine.token_to_send(&waiting, now) {
+                let call = acquire_call(&waiting.request, token, Wait::Yes);
+                batch.push((Task::Requeue(waiting), call));
             }
         }
 

@@ -243,7 +243,10 @@ struct Script {
     sha: String,
 }
 
-static MUTEX: LazyLock<[Script; 5]> = LazyLock::new(|| {
+/// How many scripts there are.
+pub(crate) const SCRIPTS: usize = 5;
+
+static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
     let promote = include_str!("mutex_promote.lua");
     [
         include_str!("mutex_acquire.lua"),

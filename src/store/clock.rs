@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::Receiver;
 use parking_lot::{Condvar, MutexGuard};
 
 /// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is the
@@ -103,10 +103,7 @@ impl Clock {
         if until == Time::NEVER {
             return from.recv().ok();
         }
-        match from.recv_timeout(until - self.now()) {
-            Ok(item) => Some(item),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        from.recv_timeout(until - self.now()).ok()
     }
 }
 

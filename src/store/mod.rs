@@ -176,13 +176,11 @@ impl Fault {
 
     /// The request may have been carried out although no reply came.
     pub(crate) fn is_ambiguous(&self) -> bool {
-        matches!(
-            self,
-            Fault::Unavailable {
-                step: Step::Send | Step::Reply,
-                ..
-            }
-        )
+        match self {
+            Fault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
+            Fault::Server { code, .. } => code == PROTOCOL,
+            Fault::NotReady | Fault::Unfit { .. } => false,
+        }
     }
 
     pub(crate) fn into_error(self, lock: Option<&Key>, waited: Duration) -> Error {
@@ -220,10 +218,13 @@ impl From<Fault> for Error {
     }
 }
 
+/// The code of a reply that is none: what it answers may have been done.
+const PROTOCOL: &str = "PROTOCOL";
+
 impl From<Malformed> for Fault {
     fn from(malformed: Malformed) -> Fault {
         Fault::Server {
-            code: "PROTOCOL".to_owned(),
+            code: PROTOCOL.to_owned(),
             message: malformed.to_string(),
         }
     }

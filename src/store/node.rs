@@ -14,7 +14,7 @@ use redis::{Client, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisEr
 use super::clock::{Clock, Time};
 use super::{Anchor, Answer, Fault};
 use crate::error::Step;
-use crate::script::{Call, Form, Outcome, Reply, Terms};
+use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
@@ -193,103 +193,94 @@ impl Node {
         give_up: Time,
     ) -> Vec<Result<Answer, Fault>> {
         connection.fresh = false;
-        let mut answers: Vec<Option<Result<Answer, Fault>>> = calls.iter().map(|_| None).collect();
-        let mut forms = vec![Form::default(); calls.len()];
-        let mut pending: Vec<usize> = (0..calls.len()).collect();
+        let mut puts: Vec<Put> = calls
+            .iter()
+            .map(|call| Put {
+                call,
+                form: Form::default(),
+                answer: None,
+            })
+            .collect();
         let mut resent = false;
-        while !pending.is_empty() {
-            let sent = self.clock.now();
-            let patience = (give_up - sent).min(self.command_timeout);
-            if patience.is_zero() {
-                for i in pending {
-                    answers[i].get_or_insert_with(|| Err(timed_out()));
-                }
+        loop {
+            let mut open: Vec<&mut Put> = puts.iter_mut().filter(|put| put.answer.is_none()).collect();
+            if open.is_empty() {
                 break;
             }
-            let not_after = connection.anchor.server_time_at_least(sent + patience);
-            let commands: Vec<Cmd> = pending
-                .iter()
-                .map(|&i| calls[i].command(&self.terms, forms[i], not_after))
-                .collect();
-            self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
-            let mut failed = connection.limit(patience).err();
-            if failed.is_none()
-                && let Err(e) = connection.send(&commands)
-            {
-                failed = Some(fault(e, Step::Send));
-            }
-            let mut again = Vec::new();
-            let mut sources_sent = [false; 8];
-            for &i in &pending {
-                if let Some(f) = &failed {
-                    answers[i] = Some(Err(f.repeat()));
-                    continue;
-                }
-                match connection.inner.recv_response() {
-                    Ok(Value::ServerError(e)) => {
-                        let (code, message) = (e.code().to_owned(), e.details().unwrap_or_default().to_owned());
-                        let form = &mut forms[i];
-                        if code == "NOSCRIPT" {
-                            // One source brings the script back for all that follow it in the pipeline.
-                            let sent = &mut sources_sent[calls[i].script_id()];
-                            form.by_source = !*sent || form.by_source;
-                            *sent = true;
-                            again.push(i);
-                        } else if code == "TRYAGAIN" && !form.single_key {
-                            form.single_key = true;
-                            again.push(i);
-                        } else {
-                            if code == "READONLY" {
-                                self.retire(connection.generation);
-                            }
-                            answers[i] = Some(Err(Fault::Server { code, message }));
-                        }
-                    }
-                    Ok(value) => {
-                        let received = self.clock.now();
-                        match Reply::parse(&calls[i], &value) {
-                            Ok(reply) => {
-                                if let Some(server) = reply.now {
-                                    connection.anchor = Anchor { server, sent, received };
-                                }
-                                answers[i] = Some(if reply.outcome == Outcome::Queued {
-                                    let message = "the slot is in migration".to_owned();
-                                    Err(Fault::Server {
-                                        code: "TRYAGAIN".to_owned(),
-                                        message,
-                                    })
-                                } else {
-                                    Ok(Answer { reply, sent, resent })
-                                });
-                            }
-                            Err(malformed) => {
-                                connection.broken = true;
-                                answers[i] = Some(Err(malformed.into()));
-                            }
-                        }
-                    }
-                    Err(e) => {
-                        connection.broken = true;
-                        let f = fault(e, Step::Reply);
-                        answers[i] = Some(Err(f.repeat()));
-                        failed = Some(f);
-                    }
-                }
-            }
-            if failed.is_some() {
+            if let Err(fault) = self.put(connection, &mut open, give_up, resent) {
                 connection.broken = true;
-                for i in again.drain(..) {
-                    answers[i] = Some(Err(timed_out()));
-                }
+                open.into_iter()
+                    .filter(|put| put.answer.is_none())
+                    .for_each(|put| put.answer = Some(Err(fault.repeat())));
+                break;
             }
-            pending = again;
-            resent = resent || !pending.is_empty();
+            resent = true;
         }
         self.note(connection.anchor);
-        answers
-            .into_iter()
-            .map(|a| a.unwrap_or_else(|| Err(timed_out())))
+        puts.into_iter()
+            .map(|put| put.answer.unwrap_or_else(|| Err(timed_out())))
             .collect()
+    }
+
+    /// One round trip. Those that have no answer after it are to be put again. An error is the
+    /// connection's end.
+    fn put(
+        &self,
+        connection: &mut Connection,
+        open: &mut [&mut Put],
+        give_up: Time,
+        resent: bool,
+    ) -> Result<(), Fault> {
+        let sent = self.clock.now();
+        let patience = (give_up - sent).min(self.command_timeout);
+        if patience.is_zero() {
+            return Err(timed_out());
+        }
+        connection.limit(patience)?;
+        let not_after = connection.anchor.server_time_at_least(sent + patience);
+        let mut sources = [false; SCRIPTS];
+        let commands: Vec<Cmd> = open
+            .iter()
+            .map(|put| {
+                // One source brings the script back for all that follow it in the pipeline.
+                let by_source = put.form.by_source && !std::mem::replace(&mut sources[put.call.script_id()], true);
+                put.call.command(&self.terms, Form { by_source, ..put.form }, not_after)
+            })
+            .collect();
+        self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        connection.send(&commands).map_err(|e| fault(e, Step::Send))?;
+        for put in open {
+            let value = connection.inner.recv_response().map_err(|e| fault(e, Step::Reply))?;
+            let received = self.clock.now();
+            match refusal(value) {
+                Ok(value) => {
+                    let reply = Reply::parse(put.call, &value)?;
+                    if let Some(server) = reply.now {
+                        connection.anchor = Anchor { server, sent, received };
+                    }
+                    put.answer = Some(if reply.outcome == Outcome::Queued {
+                        let message = "the slot is in migration".to_owned();
+                        Err(Fault::Server {
+                            code: "TRYAGAIN".to_owned(),
+                            message,
+                        })
+                    } else {
+                        Ok(Answer { reply, sent, resent })
+                    });
+                }
+                Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => put.form.by_source = true,
+                Err(Fault::Server { code, .. }) if code == "TRYAGAIN" && !put.form.single_key => {
+                    put.form.single_key = true
+                }
+                Err(refused) => {
+                    if matches!(&refused, Fault::Server { code, .. } if code == "READONLY") {
+                        self.retire(connection.generation);
+                    }
+                    put.answer = Some(Err(refused));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn note(&self, anchor: Anchor) {
@@ -298,6 +289,13 @@ impl Node {
             *newest = Some(anchor);
         }
     }
+}
+
+/// A call on its way to an answer.
+struct Put<'a> {
+    call: &'a Call,
+    form: Form,
+    answer: Option<Result<Answer, Fault>>,
 }
 
 impl Connection {
