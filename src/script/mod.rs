@@ -256,7 +256,7 @@ static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
         include_str!("mutex_inspect.lua"),
     ]
     .map(|verb| {
-        let source = format!("{promote}{verb}");
+        let source = verb.replacen("--include mutex_promote.lua\n", promote, 1);
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Script { source, sha }
     })
