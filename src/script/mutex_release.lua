@@ -4,7 +4,7 @@
 --   had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant that came first)
 --   | forced (by fence alone)
 -- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced)
---   · already | lapsed | lost | unknown (not the owner; the answer comes from the fences)
+--   · already | lapsed | forced | lost | unknown (not the owner; the answer comes from the fences)
 --   · queued (both keys are needed) · kind {kind}
 
 -- Most locks are released by their owner while nobody waits: the same as below, without the queue.
@@ -64,7 +64,7 @@ else
   elseif rec.x < fence then
     status = 'already'
   elseif rec.x == fence then
-    status = 'lapsed'
+    status = rec.d == 2 and 'forced' or 'lapsed'
   else
     status = 'unknown'
   end
