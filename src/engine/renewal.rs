@@ -45,6 +45,8 @@ pub(super) struct Job {
     /// Past this the token has lapsed by itself.
     expires: Time,
     resent: bool,
+    /// This thread has put it in vain.
+    failed: bool,
     tell: Option<Sender<Option<LossReason>>>,
 }
 
@@ -60,6 +62,7 @@ impl Job {
             not_after: 0,
             expires,
             resent: false,
+            failed: false,
             tell: None,
         }
     }
@@ -321,8 +324,9 @@ impl Renewal {
                 self.lose(lease, LossReason::Taken);
             }
             Err(fault) => {
-                engine.counters.renewal_failures.add(1);
+                // Not ready is no failure: the thread's connection is opened with the first renewal.
                 if !matches!(fault, Fault::NotReady) {
+                    engine.counters.renewal_failures.add(1);
                     log::warn!(
                         "renewing {:?} failed and will be tried again: {fault}",
                         lease.request.key.name
@@ -385,8 +389,15 @@ impl Renewal {
             }
             Err(fault) if fault.is_transient() && now < job.expires => {
                 let resent = job.resent || fault.is_ambiguous();
-                let again = self.again_at(&fault);
-                self.errands.put(again, Errand::Job(Job { resent, ..job }));
+                // The first failure may only show that the connection was closed while idle: somebody who
+                // unlocks may be waiting for this.
+                let again = if fault.is_ambiguous() && !job.failed {
+                    now + CONNECTING
+                } else {
+                    self.again_at(&fault)
+                };
+                let failed = job.failed || fault.is_ambiguous();
+                self.errands.put(again, Errand::Job(Job { resent, failed, ..job }));
             }
             Err(fault) => log::warn!(
                 "{:?} could not be released and is left to its ttl: {fault}",
