@@ -40,6 +40,7 @@ pub(super) enum Work {
 /// A token to be given back in the background.
 pub(super) struct Job {
     call: Call,
+    token: Token,
     /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
     not_after: u64,
     /// Past this the token has lapsed by itself.
@@ -59,6 +60,7 @@ impl Job {
         };
         Job {
             call,
+            token,
             not_after: 0,
             expires,
             resent: false,
@@ -385,6 +387,8 @@ impl Renewal {
                 } else if !settled && now < job.expires {
                     let again = now + self.engine.config.command_timeout;
                     self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
+                } else {
+                    self.engine.places.unclaim(job.token);
                 }
             }
             Err(fault) if fault.is_transient() && now < job.expires => {
@@ -399,10 +403,13 @@ impl Renewal {
                 let failed = job.failed || fault.is_ambiguous();
                 self.errands.put(again, Errand::Job(Job { resent, failed, ..job }));
             }
-            Err(fault) => log::warn!(
-                "{:?} could not be released and is left to its ttl: {fault}",
-                job.call.key.name
-            ),
+            Err(fault) => {
+                self.engine.places.unclaim(job.token);
+                log::warn!(
+                    "{:?} could not be released and is left to its ttl: {fault}",
+                    job.call.key.name
+                );
+            }
         }
     }
 
