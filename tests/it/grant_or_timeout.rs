@@ -2,11 +2,11 @@
 
 use std::{
     sync::{
-        Barrier,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use fairlock::{DEFAULT_TTL, LockManager};
@@ -58,19 +58,19 @@ fn race(server: &Server, holder: &LockManager, other: &LockManager) {
 }
 
 fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &AtomicU64) {
-    let (start, end) = (Barrier::new(2), Barrier::new(2));
-    let won = AtomicU64::new(0);
+    // Channels and not barriers: if one side panics, the other is not left waiting.
+    let (start, started) = mpsc::sync_channel(1);
+    let (end, ended) = mpsc::sync_channel(1);
     thread::scope(|scope| {
-        scope.spawn(|| {
-            for round in 0..ROUNDS / PAIRS {
-                start.wait();
-                let patience = Duration::from_micros(300 + round % 300);
-                if let Some(guard) = other.try_lock_for(name, patience).unwrap() {
+        scope.spawn(move || {
+            for patience in started {
+                let guard = other.try_lock_for(name, patience).unwrap();
+                let won = guard.is_some();
+                if let Some(guard) = guard {
                     assert!(guard.is_held());
                     guard.unlock().unwrap();
-                    won.fetch_add(1, Ordering::Relaxed);
                 }
-                end.wait();
+                end.send(won).unwrap();
             }
         });
         // The release is moved about the deadline: sooner after each timeout, later after each grant.
@@ -78,16 +78,17 @@ fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &Ato
         for round in 0..ROUNDS / PAIRS {
             let guard = holder.try_lock(name).unwrap();
             let guard = guard.unwrap_or_else(|| panic!("round {round}: it is not free at once"));
-            let before = won.load(Ordering::Relaxed);
-            start.wait();
-            let begun = Instant::now();
-            thread::sleep(delay.saturating_sub(begun.elapsed()));
+            start.send(Duration::from_micros(300 + round % 300)).unwrap();
+            thread::sleep(delay);
             guard.unlock().unwrap();
-            end.wait();
             let step = Duration::from_micros(20);
-            let won = won.load(Ordering::Relaxed) > before;
-            delay = if won { delay + step } else { delay.saturating_sub(step) };
+            if ended.recv().unwrap() {
+                granted.fetch_add(1, Ordering::Relaxed);
+                delay += step;
+            } else {
+                delay = delay.saturating_sub(step);
+            }
         }
+        drop(start);
     });
-    granted.fetch_add(won.into_inner(), Ordering::Relaxed);
 }
