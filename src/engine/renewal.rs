@@ -94,6 +94,8 @@ pub(super) struct Renewal {
     leases: Schedule<Kept>,
     errands: Schedule<Errand>,
     lookups: Vec<Call>,
+    /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
+    look_in: Time,
     stopping: bool,
 }
 
@@ -132,6 +134,7 @@ impl Renewal {
             leases: Schedule::new(),
             errands: Schedule::new(),
             lookups: Vec::new(),
+            look_in: Time::NEVER,
             stopping: false,
         }
     }
@@ -166,7 +169,8 @@ impl Renewal {
                 .leases
                 .next()
                 .min(self.errands.next())
-                .min(self.engine.places.next_due());
+                .min(self.engine.places.next_due())
+                .min(self.look_in);
             self.engine.bell.publish(next);
             if self.intake.is_empty() {
                 let _ = self.engine.clock.receive(&self.bell, next);
@@ -177,11 +181,15 @@ impl Renewal {
 
     fn take_in(&mut self) {
         let now = self.engine.now();
+        if self.look_in <= now {
+            self.look_in = Time::NEVER;
+        }
         while let Ok(work) = self.intake.try_recv() {
             match work {
-                // What is over since it was sent goes at once: it was locked and unlocked meanwhile.
+                // What is over since it was sent goes at once: it was locked and unlocked meanwhile. More of
+                // the kind will come, and each would ring if this thread slept past the time when it is due.
                 Work::Lease(lease, renew_at) => match lease.due(now, renew_at) {
-                    Due::Drop => {}
+                    Due::Drop => self.look_in = self.look_in.min(now + lease.request.soonest_due()),
                     Due::Lose(reason) => self.lose(&lease, reason),
                     Due::Nothing | Due::Renew => self.keep(Kept { lease, renew_at }),
                 },
