@@ -76,7 +76,8 @@ pub(crate) struct Place {
 /// | Queued     | it stands in the queue                            | Granted, Confirming, Gone, Asking (withdrawing), Ended |
 /// | Gone       | Redis does not know it any more (R4)              | Asking under a new token, Ended       |
 /// | Confirming | granted, perhaps long ago: a renewal is to tell (R12) | Granted, Gone, Ended              |
-/// | Granted    | a lease, renewed until it is claimed              | Ended (claimed), Confirming, Gone     |
+/// | Granted    | a lease, renewed until it is claimed              | Claimed, Confirming, Gone, Ended      |
+/// | Claimed    | a guard has it; news of its grant may still come  | –                                     |
 /// | Failed     | it cannot be had; the error is for the waiter     | Ended                                 |
 /// | Ended      | nobody waits here any more                        | –                                     |
 enum Stage {
@@ -85,6 +86,7 @@ enum Stage {
     Gone,
     Confirming(News),
     Granted(Arc<Lease>),
+    Claimed,
     Failed(Error),
     Ended,
 }
@@ -177,7 +179,7 @@ impl Place {
                 Action::Nothing
             }
             Stage::Queued | Stage::Gone => self.accept(news, now, request),
-            Stage::Confirming(_) | Stage::Granted(_) => Action::Nothing,
+            Stage::Confirming(_) | Stage::Granted(_) | Stage::Claimed => Action::Nothing,
             Stage::Failed(_) | Stage::Ended => self.abandon(),
         }
     }
@@ -323,7 +325,7 @@ impl Place {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(self.stage, Stage::Ended | Stage::Failed(_))
+        matches!(self.stage, Stage::Claimed | Stage::Ended | Stage::Failed(_))
     }
 
     pub(crate) fn position(&self) -> Option<u64> {
@@ -336,6 +338,7 @@ impl Place {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Granted(lease) => {
                 if lease.is_held(now) && lease.remaining(now) >= request.ttl / 2 {
+                    self.stage = Stage::Claimed;
                     return Claim::Taken(lease);
                 }
                 self.stage = Stage::Granted(Arc::clone(&lease));
@@ -354,6 +357,9 @@ impl Place {
 
     /// Nobody waits here any more.
     pub(crate) fn give_up(&mut self) -> Action {
+        if matches!(self.stage, Stage::Claimed) {
+            return Action::Nothing;
+        }
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Queued | Stage::Confirming(_) => self.abandon(),
             Stage::Granted(lease) => {
@@ -364,7 +370,7 @@ impl Place {
             // An earlier request of the token had no answer (R7).
             Stage::Asking | Stage::Gone if self.not_after > 0 => self.abandon(),
             // Whoever sent the request that is in flight sees that the place has ended.
-            Stage::Asking | Stage::Gone | Stage::Failed(_) | Stage::Ended => Action::Nothing,
+            Stage::Asking | Stage::Gone | Stage::Claimed | Stage::Failed(_) | Stage::Ended => Action::Nothing,
         }
     }
 

@@ -27,9 +27,6 @@ impl Engine {
     pub(crate) fn release(&self, lease: &Lease, tell: Tell) -> Result<()> {
         let started = self.now();
         lease.release(started).map_err(|loss| Error::Lost { loss })?;
-        if lease.stood {
-            self.places.unclaim(lease.token);
-        }
         let mode = Mode::Used;
         let call = lease.request.call(Verb::Release {
             token: lease.token,
@@ -45,6 +42,10 @@ impl Engine {
         };
         let (fault, job) = match self.run_one(&call, self.at_once(started)) {
             Ok(answer) => {
+                // Not sooner: late news of the grant must not bring about a release that overtakes this one.
+                if lease.stood {
+                    self.places.unclaim(lease.token);
+                }
                 self.deliver_all(&call, &answer);
                 if answer.reply.more {
                     self.hand_to_renewal(Work::Background(job()));

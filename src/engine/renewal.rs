@@ -40,6 +40,7 @@ pub(super) enum Work {
 /// A token to be given back in the background.
 pub(super) struct Job {
     call: Call,
+    token: Token,
     /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
     not_after: u64,
     /// Past this the token has lapsed by itself.
@@ -59,6 +60,7 @@ impl Job {
         };
         Job {
             call,
+            token,
             not_after: 0,
             expires,
             resent: false,
@@ -92,6 +94,8 @@ pub(super) struct Renewal {
     leases: Schedule<Kept>,
     errands: Schedule<Errand>,
     lookups: Vec<Call>,
+    /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
+    look_in: Time,
     stopping: bool,
 }
 
@@ -130,6 +134,7 @@ impl Renewal {
             leases: Schedule::new(),
             errands: Schedule::new(),
             lookups: Vec::new(),
+            look_in: Time::NEVER,
             stopping: false,
         }
     }
@@ -164,7 +169,8 @@ impl Renewal {
                 .leases
                 .next()
                 .min(self.errands.next())
-                .min(self.engine.places.next_due());
+                .min(self.engine.places.next_due())
+                .min(self.look_in);
             self.engine.bell.publish(next);
             if self.intake.is_empty() {
                 let _ = self.engine.clock.receive(&self.bell, next);
@@ -175,11 +181,15 @@ impl Renewal {
 
     fn take_in(&mut self) {
         let now = self.engine.now();
+        if self.look_in <= now {
+            self.look_in = Time::NEVER;
+        }
         while let Ok(work) = self.intake.try_recv() {
             match work {
-                // What is over since it was sent goes at once: it was locked and unlocked meanwhile.
+                // What is over since it was sent goes at once: it was locked and unlocked meanwhile. More of
+                // the kind will come, and each would ring if this thread slept past the time when it is due.
                 Work::Lease(lease, renew_at) => match lease.due(now, renew_at) {
-                    Due::Drop => {}
+                    Due::Drop => self.look_in = self.look_in.min(now + lease.request.soonest_due()),
                     Due::Lose(reason) => self.lose(&lease, reason),
                     Due::Nothing | Due::Renew => self.keep(Kept { lease, renew_at }),
                 },
@@ -385,6 +395,8 @@ impl Renewal {
                 } else if !settled && now < job.expires {
                     let again = now + self.engine.config.command_timeout;
                     self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
+                } else {
+                    self.engine.places.unclaim(job.token);
                 }
             }
             Err(fault) if fault.is_transient() && now < job.expires => {
@@ -399,10 +411,13 @@ impl Renewal {
                 let failed = job.failed || fault.is_ambiguous();
                 self.errands.put(again, Errand::Job(Job { resent, failed, ..job }));
             }
-            Err(fault) => log::warn!(
-                "{:?} could not be released and is left to its ttl: {fault}",
-                job.call.key.name
-            ),
+            Err(fault) => {
+                self.engine.places.unclaim(job.token);
+                log::warn!(
+                    "{:?} could not be released and is left to its ttl: {fault}",
+                    job.call.key.name
+                );
+            }
         }
     }
 

@@ -61,6 +61,11 @@ impl Request {
     pub(crate) fn renewal_period(&self) -> Option<Duration> {
         (!self.fixed).then_some(self.ttl / 3)
     }
+
+    /// No lease on these terms has anything due sooner after its grant.
+    pub(crate) fn soonest_due(&self) -> Duration {
+        (self.ttl / 3).min(self.max_hold.unwrap_or(Duration::MAX))
+    }
 }
 
 static HOST: LazyLock<String> = LazyLock::new(|| {

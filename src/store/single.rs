@@ -69,10 +69,12 @@ impl Single {
             first: Mutex::new(Some(first)),
             refusal: Arc::clone(&refusal),
         };
-        // One worker, since connections are opened for one node alone.
+        // One worker, since connections are opened for one node alone. It ends with the pool, and not
+        // when the pool's next look for idle connections would be due.
         let worker = Arc::new(
             scheduled_thread_pool::ScheduledThreadPool::builder()
                 .num_threads(1)
+                .on_drop_behavior(scheduled_thread_pool::OnPoolDropBehavior::DiscardPendingScheduled)
                 .thread_name_pattern("fairlock-pool")
                 .build(),
         );
