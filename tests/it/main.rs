@@ -1,6 +1,10 @@
 //! The tests that drive fairlock from outside, through its public API.
 
+mod connections;
+mod data_loss;
 mod kids;
+mod lost_replies;
+mod scene;
 mod support;
 mod support_works;
 mod tidy;
