@@ -46,6 +46,14 @@ fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
 }
 
 #[test]
+fn the_connection_of_build_may_be_closed_before_its_first_use() {
+    let server = Server::start();
+    let manager = manager(server.url());
+    let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    manager.try_lock("a").unwrap().expect("it is free").unlock().unwrap();
+}
+
+#[test]
 fn unlock_on_a_closed_connection_goes_another_way() {
     let server = Server::start();
     let manager = builder(server.url()).pool_size(1).build().unwrap();

@@ -73,6 +73,18 @@ fn try_lock_that_hears_nothing_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had() {
+    let s = scene();
+    s.proxy.refuse();
+    let trap = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
+    let end = s.ours.try_lock("a");
+    assert!(says(&trap.wait(SOON), "granted"));
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    s.proxy.accept();
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
 fn lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
     let s = scene();
     let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
