@@ -170,10 +170,9 @@ impl Node {
                 Ok(reply) => replies.push(reply),
                 Err(e) => {
                     let said = replies.into_iter().find_map(|reply| refusal(reply).err());
-                    return Err(said.map_or_else(
-                        || fault(e, Step::Connect),
-                        |f| f.without(self.credentials.password()),
-                    ));
+                    return Err(
+                        said.map_or_else(|| fault(e, Step::Connect), |f| f.without(self.credentials.password()))
+                    );
                 }
             }
         }
