@@ -64,7 +64,10 @@ fn try_lock_that_hears_nothing_leaves_nothing_behind() {
     let start = Instant::now();
     let end = s.ours.try_lock("a");
     assert!(start.elapsed() <= 2 * T + SLACK);
-    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(
+        matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })),
+        "{end:?}"
+    );
     assert!(says(&trap.wait(SOON), "granted"));
     // Released well before it would have lapsed: the holder before the next one is not Lapsed.
     Record::of(&s.server, "a").comes_to_rest();
@@ -79,7 +82,10 @@ fn a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had
     let trap = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
     let end = s.ours.try_lock("a");
     assert!(says(&trap.wait(SOON), "granted"));
-    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(
+        matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })),
+        "{end:?}"
+    );
     s.proxy.accept();
     Record::of(&s.server, "a").comes_to_rest();
 }
@@ -154,12 +160,17 @@ fn unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
     let start = Instant::now();
     let end = guard.unlock();
     assert!(start.elapsed() <= T + SLACK);
-    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(
+        matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })),
+        "{end:?}"
+    );
     assert!(says(&trap.wait(SOON), "released"));
     let next = s.other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
     // The release that is sent again in the background is not the successor's.
-    until(SOON, "the background is done", || s.ours.stats().background_releases > 0);
+    until(SOON, "the background is done", || {
+        s.ours.stats().background_releases > 0
+    });
     next.renew().unwrap();
     next.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
@@ -196,7 +207,9 @@ fn a_renewal_whose_reply_was_lost_is_asked_for_again() {
     let trap = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
     assert!(says(&trap.wait(TTL / 3 + SLACK), "renewed"));
     let renewed = s.ours.stats().renewed;
-    until(TTL, "the next renewal comes through", || s.ours.stats().renewed > renewed);
+    until(TTL, "the next renewal comes through", || {
+        s.ours.stats().renewed > renewed
+    });
     guard.check().unwrap();
     assert_eq!(s.ours.stats().lost, 0);
     guard.unlock().unwrap();

@@ -5,6 +5,7 @@ mod data_loss;
 mod kids;
 mod lost_replies;
 mod outage;
+mod rules;
 mod scene;
 mod server_faults;
 mod subscription;

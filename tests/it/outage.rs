@@ -103,17 +103,28 @@ fn in_a_black_hole_every_verb_ends_within_its_bound() {
             Box::new(move || LockManager::builder(url).command_timeout(T).build().err())
         });
         let unknown = || Some(Error::Closed);
-        bounded("drop of a guard", T, Box::new(move || {
-            drop(c);
-            unknown()
-        }));
-        bounded("drop of a waiter", T, Box::new(move || {
-            drop(leaves);
-            unknown()
-        }));
+        bounded(
+            "drop of a guard",
+            T,
+            Box::new(move || {
+                drop(c);
+                unknown()
+            }),
+        );
+        bounded(
+            "drop of a waiter",
+            T,
+            Box::new(move || {
+                drop(leaves);
+                unknown()
+            }),
+        );
     });
     for (what, took, bound, end) in took.into_inner().unwrap() {
-        assert!(took <= bound + SLACK, "{what} took {took:?} where {bound:?} is promised");
+        assert!(
+            took <= bound + SLACK,
+            "{what} took {took:?} where {bound:?} is promised"
+        );
         assert!(
             matches!(end, Some(Error::Unavailable { .. } | Error::Closed)),
             "{what} ended with {end:?}"
@@ -169,7 +180,10 @@ fn a_loss_in_a_silent_outage_is_told_on_time_and_stays() {
     thread::sleep(T / 4);
     let deadline = Instant::now() + guard.remaining();
     assert!(guard.is_held());
-    let loss = guard.lost().recv_deadline(deadline + T + SLACK).expect("the loss is told");
+    let loss = guard
+        .lost()
+        .recv_deadline(deadline + T + SLACK)
+        .expect("the loss is told");
     let told = Instant::now();
     assert_eq!((loss.reason, loss.fence), (LossReason::Expired, guard.fence()));
     assert!(told + Duration::from_millis(5) >= deadline, "not before it is one");
@@ -276,7 +290,11 @@ fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards() {
         assert!(*waited >= OUTAGE, "{waited:?}");
         assert_eq!(lock.as_deref(), Some("a"));
     }
-    assert!(start.elapsed() + P + T >= OUTAGE, "not before its time: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() + P + T >= OUTAGE,
+        "not before its time: {:?}",
+        start.elapsed()
+    );
     // An enqueue that begins in the outage has the same limit.
     let start = Instant::now();
     assert!(matches!(manager.lock("b"), Err(Error::Unavailable { .. })));

@@ -114,7 +114,9 @@ impl<'a> Record<'a> {
 
     #[track_caller]
     pub(crate) fn number(&self, field: &str) -> u64 {
-        let text = self.field(field).unwrap_or_else(|| panic!("no field {field}: {:?}", self.fields()));
+        let text = self
+            .field(field)
+            .unwrap_or_else(|| panic!("no field {field}: {:?}", self.fields()));
         text.parse().unwrap_or_else(|e| panic!("{field} is {text:?}: {e}"))
     }
 
@@ -135,7 +137,10 @@ impl<'a> Record<'a> {
 
     /// The names of the fields that begin with this.
     pub(crate) fn starting(&self, prefix: &str) -> Vec<String> {
-        self.fields().into_keys().filter(|field| field.starts_with(prefix)).collect()
+        self.fields()
+            .into_keys()
+            .filter(|field| field.starts_with(prefix))
+            .collect()
     }
 
     /// The tokens in the queue, dead ones included.
@@ -143,9 +148,20 @@ impl<'a> Record<'a> {
         self.server.query(&["LRANGE", &self.queue, "0", "-1"])
     }
 
-    /// What would show any write to either key.
-    pub(crate) fn dump(&self) -> [Option<Vec<u8>>; 2] {
-        [&self.key, &self.queue].map(|key| self.server.query(&["DUMP", key]))
+    /// All there is under both keys, with when it expires. DUMP would not do: the order of a hash's fields is
+    /// not part of its value.
+    pub(crate) fn dump(&self) -> [Option<String>; 2] {
+        [&self.key, &self.queue].map(|key| {
+            let kind: String = self.server.query(&["TYPE", key]);
+            let value = match kind.as_str() {
+                "none" => return None,
+                "hash" => format!("{:?}", self.server.query::<BTreeMap<String, String>>(&["HGETALL", key])),
+                "list" => format!("{:?}", self.server.query::<Vec<String>>(&["LRANGE", key, "0", "-1"])),
+                _ => self.server.query(&["GET", key]),
+            };
+            let expires: i64 = self.server.query(&["PEXPIRETIME", key]);
+            Some(format!("{kind} {value} {expires}"))
+        })
     }
 
     /// Nobody has it, nobody waits, and nothing of those who did is left.
