@@ -66,9 +66,8 @@ impl Engine {
         match self.clock.receive(&receiver, started + self.config.command_timeout) {
             Some(reason) => ended(reason),
             None => {
-                let fault = fault.unwrap_or_else(|| {
-                    Fault::unavailable(Step::Pool, "no connection was free for the release")
-                });
+                let fault =
+                    fault.unwrap_or_else(|| Fault::unavailable(Step::Pool, "no connection was free for the release"));
                 Err(fault.into_error(Some(&call.key), self.now() - started))
             }
         }

@@ -41,8 +41,8 @@ pub(super) struct Connection {
     pub(super) generation: u64,
     /// Something other than a server's reply came: what the next reply belongs to is not known.
     pub(super) broken: bool,
-    /// No call was made on it yet, so that a failure is not the sign of a connection closed while idle.
-    pub(super) fresh: bool,
+    /// A failure of a connection that has just been opened is not the sign of one closed while idle.
+    pub(super) opened: Time,
     read_timeout: Duration,
 }
 
@@ -109,7 +109,7 @@ impl Node {
             },
             generation,
             broken: false,
-            fresh: true,
+            opened: started,
             read_timeout: Duration::ZERO,
         };
         connection.set_read_timeout(self.connect_timeout)?;
@@ -162,11 +162,19 @@ impl Node {
         commands.push(redis::cmd("TIME"));
 
         let sent = self.clock.now();
-        connection.send(&commands).map_err(|e| fault(e, Step::Connect))?;
+        connection.send(&commands).map_err(|e| turned_away(connection, e))?;
         // A refusal of AUTH explains every refusal after it, so the first one is the one to tell.
         let mut replies = Vec::with_capacity(commands.len());
         for _ in &commands {
-            replies.push(connection.inner.recv_response().map_err(|e| fault(e, Step::Connect))?);
+            match connection.inner.recv_response() {
+                Ok(reply) => replies.push(reply),
+                Err(e) => {
+                    let said = replies.into_iter().find_map(|reply| refusal(reply).err());
+                    return Err(
+                        said.map_or_else(|| fault(e, Step::Connect), |f| f.without(self.credentials.password()))
+                    );
+                }
+            }
         }
         let received = self.clock.now();
         let time = replies.pop();
@@ -192,7 +200,6 @@ impl Node {
         calls: &[Call],
         give_up: Time,
     ) -> Vec<Result<Answer, Fault>> {
-        connection.fresh = false;
         let mut puts: Vec<Put> = calls
             .iter()
             .map(|call| Put {
@@ -339,6 +346,18 @@ impl Connection {
     }
 }
 
+/// Why a handshake failed. A server that turns clients away says why and closes, perhaps before it is asked
+/// anything: its words may lie behind the error.
+fn turned_away(connection: &mut Connection, error: RedisError) -> Fault {
+    if !is_closed_kind(io_kind(&error)) {
+        return fault(error, Step::Connect);
+    }
+    match connection.receive() {
+        Err(refused @ Fault::Server { .. }) => refused,
+        _ => fault(error, Step::Connect),
+    }
+}
+
 /// A server's refusal as a fault, any other reply as it is.
 fn refusal(value: Value) -> Result<Value, Fault> {
     match value {
@@ -352,15 +371,17 @@ fn refusal(value: Value) -> Result<Value, Fault> {
 
 /// The peer had closed the connection: another one may do better at once.
 pub(super) fn is_closed(fault: &Fault) -> bool {
+    io_kind_of(fault).is_some_and(is_closed_kind)
+}
+
+fn is_closed_kind(kind: io::ErrorKind) -> bool {
     matches!(
-        io_kind_of(fault),
-        Some(
-            io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::BrokenPipe
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::ConnectionAborted
-                | io::ErrorKind::NotConnected
-        )
+        kind,
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::NotConnected
     )
 }
 

@@ -113,11 +113,12 @@ impl Single {
 
     /// Whether another connection may do better, beside the answers.
     fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
+        let started = self.node.clock.now();
         let mut connection = match self.check_out(patience.checkout) {
             Ok(connection) => connection,
             Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), false),
         };
-        let was_fresh = connection.fresh;
+        let was_fresh = connection.opened >= started;
         let answers = self.node.exchange(&mut connection, calls, patience.reply);
         let Some(Err(f)) = answers.first() else {
             return (answers, false);
@@ -135,10 +136,10 @@ impl Single {
     }
 
     fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
-        let until = self.node.clock.now() + self.node.command_timeout;
+        let started = self.node.clock.now();
+        let until = started + self.node.command_timeout;
         let mut connection = self.check_out(Checkout::Until(until))?;
-        let was_fresh = connection.fresh;
-        connection.fresh = false;
+        let was_fresh = connection.opened >= started;
         match run(&mut connection) {
             Err(f) if is_interrupted(&f) || (is_closed(&f) && !was_fresh) => {
                 self.node.retire(connection.generation);
@@ -174,8 +175,13 @@ impl Store for Single {
                 break;
             }
             answers = next;
-            for answer in answers.iter_mut().flatten() {
-                answer.resent = true;
+            for answer in &mut answers {
+                match answer {
+                    Ok(answer) => answer.resent = true,
+                    Err(fault) if fault.is_ambiguous() => {}
+                    // What became of the first request is not known, whatever came of the second (P7).
+                    Err(fault) => *fault = Fault::unavailable(Step::Reply, fault.repeat()),
+                }
             }
             again = more;
         }
