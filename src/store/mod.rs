@@ -165,6 +165,18 @@ impl Fault {
         }
     }
 
+    /// A server that does not know AUTH repeats its arguments, long ones in part.
+    fn without(self, password: Option<&str>) -> Fault {
+        match (self, password) {
+            (Fault::Server { code, message }, Some(password)) if !password.is_empty() => {
+                let message = message.split(", with args").next().unwrap_or_default();
+                let message = message.replace(password, "***");
+                Fault::Server { code, message }
+            }
+            (other, _) => other,
+        }
+    }
+
     /// It may pass by itself: worth another try within the bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {

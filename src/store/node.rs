@@ -172,7 +172,7 @@ impl Node {
         let time = replies.pop();
         let hello = replies.pop();
         for reply in replies {
-            refusal(reply)?;
+            refusal(reply).map_err(|f| f.without(self.credentials.password()))?;
         }
         check_version(hello.unwrap_or_default())?;
         connection.anchor = Anchor {
