@@ -167,12 +167,7 @@ impl Config {
     pub(crate) fn new(wanted: Wanted) -> Result<(Config, LockOptions)> {
         let options = wanted.options;
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
-        check_range(
-            "ttl",
-            ttl,
-            if options.fixed { MIN_FIXED_LEASE } else { MIN_TTL },
-            MAX_TTL,
-        )?;
+        check_ttl(&options)?;
         // A fixed lease can be short; the periods are for the locks that are waited for and renewed.
         let base = ttl.max(MIN_TTL);
         let command_timeout = wanted.command_timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
@@ -217,10 +212,8 @@ impl Config {
     /// Whether a lock may be held on these terms; waiting for one asks more, in [`Config::check_wait`].
     pub(crate) fn check_options(&self, options: &LockOptions) -> Result<()> {
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
-        if options.fixed {
-            check_range("fixed_lease", ttl, MIN_FIXED_LEASE, MAX_TTL)?;
-        } else {
-            check_range("ttl", ttl, MIN_TTL, MAX_TTL)?;
+        check_ttl(options)?;
+        if !options.fixed {
             let needed = least_ttl(self.horizon);
             if ttl < needed {
                 return Err(Error::config(
@@ -287,6 +280,15 @@ fn least_ttl(horizon: Duration) -> Duration {
     // H / (2/3 − 1/10) = H × 30/17
     let ms = (horizon.as_millis() as u64 * 30).div_ceil(17);
     Duration::from_millis(ms)
+}
+
+fn check_ttl(options: &LockOptions) -> Result<()> {
+    let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
+    if options.fixed {
+        check_range("fixed_lease", ttl, MIN_FIXED_LEASE, MAX_TTL)
+    } else {
+        check_range("ttl", ttl, MIN_TTL, MAX_TTL)
+    }
 }
 
 fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> Result<()> {
