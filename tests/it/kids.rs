@@ -2,7 +2,7 @@
 
 use crate::support::kid::{Role, hear, say};
 
-pub(crate) const ROLES: &[(&str, Role)] = &[("echo", echo)];
+pub(crate) const ROLES: &[(&str, Role)] = &[("echo", echo), crate::bad_input::SPILL];
 
 /// Says its arguments, then whatever it hears.
 fn echo(args: &[String]) {

@@ -1,5 +1,6 @@
 //! The tests that drive fairlock from outside, through its public API.
 
+mod bad_input;
 mod kids;
 mod support;
 mod support_works;
