@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod kids;
+mod options;
 mod support;
 mod support_works;
 mod tidy;
