@@ -122,6 +122,7 @@ pub(super) fn verdict(outcome: &Outcome, resent: bool) -> Option<LossReason> {
         Outcome::Released => None,
         Outcome::Already if resent => None,
         Outcome::Lapsed => Some(LossReason::Expired),
+        Outcome::Forced => Some(LossReason::Forced),
         _ => Some(LossReason::Taken),
     }
 }

@@ -4,7 +4,7 @@
 --   had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant that came first)
 --   | forced (by fence alone)
 -- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced)
---   · already | lapsed | lost | unknown (not the owner; the answer comes from the fences)
+--   · already | lapsed | forced | lost | unknown (not the owner; the answer comes from the fences)
 --   · queued (both keys are needed) · kind {kind}
 local token, fence, mode = ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local waiter = read('w:' .. token)
@@ -50,7 +50,7 @@ else
   elseif rec.x < fence then
     status = 'already'
   elseif rec.x == fence then
-    status = 'lapsed'
+    status = rec.d == 2 and 'forced' or 'lapsed'
   else
     status = 'unknown'
   end

@@ -62,6 +62,7 @@ pub(crate) enum Outcome {
     Refused,
     Already,
     Lapsed,
+    Forced,
     Lost,
     Unknown,
     Renewed {
@@ -138,6 +139,7 @@ impl Reply {
             (Verb::Release { .. }, "refused", []) => Outcome::Refused,
             (Verb::Release { .. }, "already", []) => Outcome::Already,
             (Verb::Release { .. }, "lapsed", []) => Outcome::Lapsed,
+            (Verb::Release { .. }, "forced", []) => Outcome::Forced,
             (Verb::Release { .. }, "lost", []) => Outcome::Lost,
             (Verb::Release { .. }, "unknown", []) => Outcome::Unknown,
             (Verb::Renew { .. }, "renewed", [left]) => Outcome::Renewed { left: micros(left)? },
