@@ -1,6 +1,7 @@
 //! The tests that drive fairlock from outside, through its public API.
 
 mod bad_input;
+mod guard;
 mod kids;
 mod options;
 mod support;
