@@ -12,6 +12,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("thread_local", ends::thread_local),
     ("turns", exclusion::turns),
     ("worker", worker::worker),
+    crate::bad_input::SPILL,
 ];
 
 /// Says its arguments, then whatever it hears.

@@ -1,26 +1,28 @@
 //! The tests that drive fairlock from outside, through its public API.
 
+mod bad_input;
+mod connections;
 mod crash;
+mod data_loss;
 mod ends;
 mod exclusion;
 mod fairness;
 mod footprint;
 mod fork;
 mod grant_or_timeout;
+mod guard;
 mod kids;
 mod leftovers;
 mod long_waits;
-mod managers;
-mod paused;
-mod small_pool;
-mod connections;
-mod data_loss;
-mod kids;
 mod lost_replies;
+mod managers;
+mod options;
 mod outage;
+mod paused;
 mod rules;
 mod scene;
 mod server_faults;
+mod small_pool;
 mod subscription;
 mod support;
 mod support_works;

@@ -1,0 +1,472 @@
+//! What a guard tells of its lock, how it ends, and how its loss is told.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{
+    Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Result,
+    crossbeam_channel::{RecvTimeoutError, TryRecvError, select},
+};
+
+use crate::support::{SLACK, Server, until};
+
+const TTL: Duration = Duration::from_secs(2);
+/// What a manager with that ttl derives from it.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
+/// How late the news of a loss may be that a renewal brings.
+const TOLD_WITHIN: Duration = TTL.saturating_add(SLACK);
+
+fn manager(server: &Server) -> LockManager {
+    LockManager::builder(server.url())
+        .options(LockOptions::new().ttl(TTL))
+        .build()
+        .unwrap()
+}
+
+/// Renews so late that what a test does to the record is not undone by a renewal in between.
+fn unhurried(server: &Server) -> LockManager {
+    LockManager::connect(server.url()).unwrap()
+}
+
+/// Makes the lease of `n` look lapsed to the server, whatever its holder believes.
+fn lapse(server: &Server) {
+    let _: () = server.query(&["HSET", "fairlock:{n}", "e", "1"]);
+}
+
+#[track_caller]
+fn assert_lost<T>(result: Result<T>, reason: LossReason, fence: u64) {
+    let Err(Error::Lost { loss, .. }) = result else {
+        panic!("not lost: {:?}", result.err())
+    };
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", fence, reason));
+}
+
+#[track_caller]
+fn assert_loses(guard: &LockGuard, reason: LossReason) {
+    let loss = guard.lost().recv_timeout(TOLD_WITHIN).unwrap();
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        (guard.name(), guard.fence(), reason)
+    );
+    // Once, and then disconnected.
+    assert_eq!(guard.lost().recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected));
+    assert!(!guard.is_held());
+    assert_eq!(guard.remaining(), Duration::ZERO);
+    assert_lost(guard.check(), reason, guard.fence());
+    assert_lost(guard.renew(), reason, guard.fence());
+}
+
+#[test]
+fn a_guard_tells_its_name_and_that_it_is_held() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    assert_eq!(guard.name(), "n");
+    assert!(guard.is_held());
+    guard.check().unwrap();
+    assert!(guard.remaining() > Duration::ZERO && guard.remaining() < TTL);
+    assert_eq!(guard.lost().try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(
+        guard.lost().recv_timeout(Duration::from_millis(20)),
+        Err(RecvTimeoutError::Timeout)
+    );
+    guard.unlock().unwrap();
+    assert!(mgr.inspect("n").unwrap().is_none());
+}
+
+#[test]
+fn looking_at_a_guard_costs_no_request() {
+    let server = Server::start();
+    let mgr = LockManager::connect(server.url()).unwrap();
+    let guard = mgr.lock("n").unwrap();
+    let before = mgr.stats().requests;
+    for _ in 0..1000 {
+        guard.check().unwrap();
+        assert!(guard.is_held() && !guard.remaining().is_zero());
+        assert!(guard.lost().is_empty());
+        assert_eq!(guard.previous_holder(), PreviousHolder::Unknown);
+    }
+    assert_eq!(mgr.stats().requests, before);
+}
+
+#[test]
+fn dropping_a_guard_releases_at_once() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    drop(mgr.lock("n").unwrap());
+    assert!(other.try_lock("n").unwrap().is_some());
+}
+
+#[test]
+fn fences_rise_with_every_grant_also_after_the_record_is_deleted() {
+    let server = Server::start();
+    let managers = [manager(&server), manager(&server)];
+    let mut last = 0;
+    for turn in 0..30 {
+        let guard = managers[turn % 2].lock("n").unwrap();
+        assert!(guard.fence() > last, "turn {turn}: {} after {last}", guard.fence());
+        last = guard.fence();
+        match turn % 5 {
+            0 => drop(guard),
+            1 => guard.unlock().unwrap(),
+            2 => {
+                let _: () = server.query(&["DEL", "fairlock:{n}"]);
+                drop(guard);
+            }
+            3 => {
+                let _: () = server.query(&["FLUSHALL"]);
+                drop(guard);
+            }
+            _ => {
+                assert!(managers[0].force_release("n", guard.fence()).unwrap());
+                drop(guard);
+            }
+        }
+    }
+    // About the server's clock, so that one which lost all its data still goes on above it.
+    assert!(last > 1_600_000_000_000_000, "{last}");
+}
+
+#[test]
+fn a_fence_gate_admits_the_newest_and_its_equals() {
+    static GATE: FenceGate = FenceGate::new();
+    assert!(GATE.admit(0) && GATE.admit(0) && GATE.admit(7) && GATE.admit(7));
+    assert!(!GATE.admit(6) && !GATE.admit(0));
+    assert!(GATE.admit(u64::MAX) && GATE.admit(u64::MAX) && !GATE.admit(u64::MAX - 1));
+
+    // Many threads: whatever is admitted is never followed by something smaller.
+    let gate = FenceGate::default();
+    let newest = std::sync::Mutex::new(0);
+    thread::scope(|scope| {
+        for start in 0..4 {
+            let (gate, newest) = (&gate, &newest);
+            scope.spawn(move || {
+                for fence in (start..4000).step_by(4) {
+                    let mut newest = newest.lock().unwrap();
+                    let admitted = gate.admit(fence);
+                    assert_eq!(admitted, fence >= *newest);
+                    *newest = fence.max(*newest);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_fence_gate_turns_away_a_holder_that_was_overtaken() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let gate = FenceGate::new();
+    let old = mgr.lock("n").unwrap();
+    assert!(gate.admit(old.fence()));
+    assert!(other.force_release("n", old.fence()).unwrap());
+    let new = other.lock("n").unwrap();
+    // The old one may still believe that it holds the lock; the gate does not.
+    assert!(gate.admit(new.fence()));
+    assert!(!gate.admit(old.fence()));
+}
+
+#[test]
+fn a_clean_unlock_disconnects_the_loss_channel_at_once() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    for unlock in [true, false] {
+        let guard = mgr.lock("n").unwrap();
+        let lost = guard.lost().clone();
+        if unlock {
+            guard.unlock().unwrap();
+        } else {
+            drop(guard);
+        }
+        assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
+    }
+    assert_eq!(mgr.stats().lost, 0);
+}
+
+#[test]
+fn a_loss_is_told_also_to_those_who_ask_for_the_channel_later() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    let _: () = server.query(&["DEL", "fairlock:{n}"]);
+    until(TOLD_WITHIN, "the loss is noticed", || mgr.stats().lost == 1);
+    assert_loses(&guard, LossReason::Taken);
+    // It stays lost, although the name is free again and a renewal would be answered.
+    assert!(!guard.is_held());
+    drop(guard);
+    assert_eq!(mgr.stats().lost, 1);
+}
+
+#[test]
+fn a_loss_can_be_selected_beside_the_work() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    assert!(mgr.force_release("n", guard.fence()).unwrap());
+    let never = fairlock::crossbeam_channel::never::<()>();
+    select! {
+        recv(guard.lost()) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Forced),
+        recv(never) -> _ => unreachable!(),
+        default(TOLD_WITHIN) => panic!("the loss was not told"),
+    }
+}
+
+#[test]
+fn a_deleted_lock_is_lost_as_taken() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    let _: () = server.query(&["FLUSHALL"]);
+    assert_loses(&guard, LossReason::Taken);
+    // Nothing of it comes back.
+    drop(guard);
+    assert!(mgr.inspect("n").unwrap().is_none());
+}
+
+#[test]
+fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = mgr.lock("n").unwrap();
+    assert!(other.force_release("n", guard.fence()).unwrap());
+    let next = other.try_lock("n").unwrap().unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Forced);
+    assert_loses(&guard, LossReason::Forced);
+    drop(guard);
+    next.renew().unwrap();
+    assert!(mgr.try_lock("n").unwrap().is_none());
+    next.unlock().unwrap();
+}
+
+#[test]
+fn force_release_compares_on_the_fence() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    assert!(!mgr.force_release("n", 1).unwrap());
+    assert_eq!(server.query::<i64>(&["DBSIZE"]), 0);
+    let guard = mgr.lock("n").unwrap();
+    for fence in [0, 1, guard.fence() - 1, guard.fence() + 1, u64::MAX] {
+        assert!(!other.force_release("n", fence).unwrap(), "{fence}");
+    }
+    guard.renew().unwrap();
+    assert!(other.force_release("n", guard.fence()).unwrap());
+    assert!(!other.force_release("n", guard.fence()).unwrap());
+    // What has been released properly cannot be forced.
+    let next = other.lock("n").unwrap();
+    let fence = next.fence();
+    next.unlock().unwrap();
+    assert!(!mgr.force_release("n", fence).unwrap());
+}
+
+#[test]
+fn force_release_hands_over_to_the_first_waiter() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = mgr.lock("n").unwrap();
+    let mut first = other.enqueue("n").unwrap();
+    let mut second = mgr.enqueue("n").unwrap();
+    assert!(mgr.force_release("n", guard.fence()).unwrap());
+    let next = first.wait_for(COMMAND_TIMEOUT + SLACK).unwrap().expect("it is first");
+    assert_eq!(next.previous_holder(), PreviousHolder::Forced);
+    assert!(second.wait_for(Duration::ZERO).unwrap().is_none());
+    assert_loses(&guard, LossReason::Forced);
+}
+
+#[test]
+fn unlock_tells_of_a_loss_that_was_not_noticed() {
+    let server = Server::start();
+    let (mgr, other) = (unhurried(&server), unhurried(&server));
+
+    let guard = mgr.lock("n").unwrap();
+    let fence = guard.fence();
+    let _: () = server.query(&["DEL", "fairlock:{n}"]);
+    assert_lost(guard.unlock(), LossReason::Taken, fence);
+
+    let guard = mgr.lock("n").unwrap();
+    let fence = guard.fence();
+    assert!(other.force_release("n", fence).unwrap());
+    assert_lost(guard.unlock(), LossReason::Forced, fence);
+
+    let guard = mgr.lock("n").unwrap();
+    let fence = guard.fence();
+    lapse(&server);
+    let next = other.try_lock("n").unwrap().unwrap();
+    assert_lost(guard.unlock(), LossReason::Expired, fence);
+    next.check().unwrap();
+    next.renew().unwrap();
+    next.unlock().unwrap();
+
+    // Overtaken twice: all that is known is that somebody else has it.
+    let guard = mgr.lock("n").unwrap();
+    let fence = guard.fence();
+    for _ in 0..2 {
+        lapse(&server);
+        std::mem::forget(other.try_lock("n").unwrap().unwrap());
+    }
+    assert_lost(guard.unlock(), LossReason::Taken, fence);
+}
+
+#[test]
+fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners() {
+    let server = Server::start();
+    let mgr = unhurried(&server);
+    let guard = mgr.lock("n").unwrap();
+    lapse(&server);
+    guard.renew().unwrap();
+    guard.check().unwrap();
+    lapse(&server);
+    guard.unlock().unwrap();
+    assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Released);
+}
+
+#[test]
+fn a_lapsed_and_taken_lease_is_lost_as_expired() {
+    let server = Server::start();
+    let (mgr, other) = (unhurried(&server), unhurried(&server));
+    let guard = mgr.lock("n").unwrap();
+    lapse(&server);
+    let next = other.try_lock("n").unwrap().unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert_lost(guard.renew(), LossReason::Expired, guard.fence());
+    assert_loses(&guard, LossReason::Expired);
+    next.unlock().unwrap();
+}
+
+#[test]
+fn previous_holder_stays_lapsed_until_a_proper_release() {
+    let server = Server::start();
+    let (mgr, other) = (unhurried(&server), unhurried(&server));
+    let first = mgr.lock("n").unwrap();
+    assert_eq!(first.previous_holder(), PreviousHolder::Unknown);
+    first.unlock().unwrap();
+    let second = mgr.lock("n").unwrap();
+    assert_eq!(second.previous_holder(), PreviousHolder::Released);
+
+    lapse(&server);
+    // Granted and never claimed is no proper release.
+    drop(other.enqueue("n").unwrap());
+    let third = other.try_lock_for("n", SLACK).unwrap().unwrap();
+    assert_eq!(third.previous_holder(), PreviousHolder::Lapsed);
+    // A second bad end says the same of its own kind.
+    assert!(mgr.force_release("n", third.fence()).unwrap());
+    let fourth = mgr.lock("n").unwrap();
+    assert_eq!(fourth.previous_holder(), PreviousHolder::Forced);
+    // What is handed over tells it too.
+    let waiter = other.enqueue("n").unwrap();
+    let last = other.enqueue("n").unwrap();
+    assert!(mgr.force_release("n", fourth.fence()).unwrap());
+    let fifth = waiter.wait().unwrap();
+    assert_eq!(fifth.previous_holder(), PreviousHolder::Forced);
+    fifth.unlock().unwrap();
+    assert_eq!(last.wait().unwrap().previous_holder(), PreviousHolder::Released);
+    // The record's end is the end of its history.
+    let _: () = server.query(&["FLUSHALL"]);
+    assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Unknown);
+    drop((second, third, fourth));
+}
+
+#[test]
+fn renew_extends_the_lease_and_shortens_none() {
+    let server = Server::start();
+    let mgr = LockManager::connect(server.url()).unwrap();
+    let guard = mgr.lock("n").unwrap();
+    let left = |guard: &LockGuard| (guard.remaining(), mgr.inspect("n").unwrap().unwrap().time_left);
+    let start = Instant::now();
+    until(SLACK, "some time passes", || {
+        start.elapsed() > Duration::from_millis(300)
+    });
+    let before = left(&guard);
+    let renewed = mgr.stats().renewed;
+    guard.renew().unwrap();
+    let after = left(&guard);
+    assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+    assert_eq!(mgr.stats().renewed, renewed + 1);
+}
+
+#[test]
+fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone() {
+    let server = Server::start();
+    let guard = manager(&server).lock("n").unwrap();
+    let other = manager(&server);
+    let start = Instant::now();
+    until(TTL * 2 + SLACK, "it outlives its first ttl", || {
+        guard.check().unwrap();
+        start.elapsed() > TTL * 5 / 4
+    });
+    assert!(other.try_lock("n").unwrap().is_none());
+    guard.unlock().unwrap();
+    assert!(other.try_lock("n").unwrap().is_some());
+    until(SLACK, "its connections close", || server.clients().len() <= 2);
+}
+
+#[test]
+fn guards_of_two_managers_do_not_know_each_other() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let (a, b) = (mgr.lock("a").unwrap(), other.lock("b").unwrap());
+    assert!(mgr.try_lock("b").unwrap().is_none());
+    assert!(other.try_lock("a").unwrap().is_none());
+    mgr.shutdown(Duration::ZERO).unwrap();
+    assert!(!a.is_held());
+    b.check().unwrap();
+    drop(mgr);
+    drop(a);
+    b.renew().unwrap();
+    assert!(other.try_lock_for("a", SLACK).unwrap().is_some());
+    b.unlock().unwrap();
+}
+
+#[test]
+fn a_guard_may_be_unlocked_on_another_thread() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    thread::spawn(move || guard.unlock()).join().unwrap().unwrap();
+    let guard = std::sync::Arc::new(mgr.lock("n").unwrap());
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let guard = std::sync::Arc::clone(&guard);
+            thread::spawn(move || guard.renew().and_then(|()| guard.check()))
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn a_guard_is_released_when_its_thread_panics() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let panicked = thread::spawn({
+        let mgr = mgr.clone();
+        move || {
+            let _guard = mgr.lock("n").unwrap();
+            panic!("meant to");
+        }
+    });
+    assert!(panicked.join().is_err());
+    assert!(mgr.try_lock("n").unwrap().is_some());
+    assert_eq!(mgr.stats().held, 0);
+}
+
+#[test]
+fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = mgr.lock("n").unwrap();
+    let lost = guard.lost().clone();
+    server.stop();
+    let start = Instant::now();
+    let error = guard.unlock().unwrap_err();
+    assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
+    assert!(
+        matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"),
+        "{error:?}"
+    );
+    assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
+    server.cont();
+    assert!(other.try_lock_for("n", TTL + SLACK).unwrap().is_some());
+}

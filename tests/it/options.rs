@@ -1,0 +1,470 @@
+//! Every option of a lock and of a manager does what it says.
+
+use std::{
+    mem, process,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::unbounded;
+use fairlock::{LockManager, LockOptions, LockState, Loss, LossReason, PreviousHolder};
+
+use crate::support::{SLACK, Server, until};
+
+const TTL: Duration = Duration::from_secs(2);
+/// What a manager with that ttl derives from it.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
+
+fn manager(server: &Server) -> LockManager {
+    LockManager::builder(server.url())
+        .options(LockOptions::new().ttl(TTL))
+        .build()
+        .unwrap()
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+#[test]
+fn a_lock_is_renewed_for_as_long_as_its_guard_lives() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    let taken = Instant::now();
+    until(TTL * 2 + SLACK, "it is renewed past its first ttl", || {
+        assert!(guard.is_held());
+        taken.elapsed() > TTL * 3 / 2
+    });
+    assert!(mgr.stats().renewed >= 2);
+    assert!(manager(&server).try_lock("n").unwrap().is_none());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_ttl_is_what_the_lock_lives_for_without_renewal() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let long = mgr.with(LockOptions::new().ttl(Duration::from_secs(60)));
+    for (name, mgr, ttl) in [("short", &mgr, TTL), ("long", &long, Duration::from_secs(60))] {
+        let guard = mgr.lock(name).unwrap();
+        let info = mgr.inspect(name).unwrap().unwrap();
+        assert!(
+            info.time_left <= ttl && info.time_left > ttl - SLACK,
+            "{:?}",
+            info.time_left
+        );
+        // The margin is 1 % and 2 ms.
+        assert!(guard.remaining() <= ttl - ttl / 100 - ms(2), "{:?}", guard.remaining());
+        assert!(guard.remaining() > ttl - SLACK - ttl / 100, "{:?}", guard.remaining());
+        assert_eq!(info.holder.unwrap().ttl, ttl);
+    }
+}
+
+#[test]
+fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let handle = mgr.with(LockOptions::new().label("mine"));
+    let again = mgr
+        .with(LockOptions::new().fixed_lease(Duration::from_secs(60)))
+        .with(LockOptions::new());
+    let _guards = [
+        handle.lock("a").unwrap(),
+        mgr.lock("b").unwrap(),
+        again.lock("c").unwrap(),
+    ];
+    let held = |name| mgr.inspect(name).unwrap().unwrap().holder.unwrap();
+    assert_eq!((held("a").ttl, held("a").label), (TTL, "mine".to_owned()));
+    assert_eq!((held("b").ttl, held("b").label), (TTL, String::new()));
+    assert_eq!(held("c").ttl, TTL);
+    assert_eq!(held("a").manager, held("b").manager);
+}
+
+#[test]
+fn a_fixed_lease_is_not_renewed_and_ends_by_itself() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let lease = ms(700);
+    let start = Instant::now();
+    let guard = mgr
+        .with(LockOptions::new().fixed_lease(lease))
+        .try_lock("n")
+        .unwrap()
+        .unwrap();
+    let loss = guard.lost().recv_timeout(lease + COMMAND_TIMEOUT + SLACK).unwrap();
+    // It is believed for as long as the margin allows, and no longer.
+    assert!(start.elapsed() >= lease - lease / 100 - ms(2));
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        ("n", guard.fence(), LossReason::Expired)
+    );
+    assert!(!guard.is_held());
+    assert_eq!(mgr.stats().renewed, 0);
+    let next = manager(&server).try_lock_for("n", lease + SLACK).unwrap().unwrap();
+    assert!(next.fence() > guard.fence());
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+}
+
+#[test]
+fn renew_starts_a_fixed_lease_anew() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.with(LockOptions::new().fixed_lease(ms(3000))).lock("n").unwrap();
+    until(ms(1500) + SLACK, "half of the lease passes", || {
+        guard.remaining() < ms(1500)
+    });
+    guard.renew().unwrap();
+    assert!(guard.remaining() > ms(1500), "{:?}", guard.remaining());
+    assert!(mgr.inspect("n").unwrap().unwrap().time_left > ms(1500));
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let fixed = mgr.with(LockOptions::new().fixed_lease(ms(5000)));
+    let guard = mgr.lock("n").unwrap();
+    let waiter = fixed.enqueue("n").unwrap();
+    guard.unlock().unwrap();
+    let guard = waiter.wait().unwrap();
+    assert!(guard.remaining() > ms(5000) - SLACK - ms(60));
+    assert_eq!(mgr.inspect("n").unwrap().unwrap().holder.unwrap().ttl, ms(5000));
+}
+
+#[test]
+fn max_hold_ends_the_holding_as_a_loss_and_hands_over() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let limit = ms(500);
+    let start = Instant::now();
+    let guard = mgr.with(LockOptions::new().max_hold(limit)).lock("n").unwrap();
+    let waiter = manager(&server).enqueue("n").unwrap();
+    guard.renew().unwrap();
+    let loss = guard.lost().recv_timeout(limit + COMMAND_TIMEOUT + SLACK).unwrap();
+    assert!(start.elapsed() >= limit);
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        ("n", guard.fence(), LossReason::MaxHold)
+    );
+    assert!(!guard.is_held());
+    // It is released then: nobody waits for the rest of the ttl.
+    let mut waiter = waiter;
+    let next = waiter.wait_for(COMMAND_TIMEOUT + SLACK).unwrap().unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Forced);
+    assert!(next.fence() > guard.fence());
+    let error = guard.unlock().unwrap_err();
+    assert!(
+        matches!(&error, fairlock::Error::Lost { loss, .. } if loss.reason == LossReason::MaxHold),
+        "{error:?}"
+    );
+    next.check().unwrap();
+}
+
+#[test]
+fn max_hold_that_is_not_reached_ends_nothing() {
+    let server = Server::start();
+    let mgr = manager(&server).with(LockOptions::new().max_hold(Duration::from_secs(60)));
+    let guard = mgr.lock("n").unwrap();
+    until(TTL + SLACK, "it is renewed", || mgr.stats().renewed > 0);
+    guard.unlock().unwrap();
+    assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Released);
+}
+
+#[test]
+fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let limit = ms(400);
+    mem::forget(mgr.with(LockOptions::new().max_hold(limit)).lock("n").unwrap());
+    assert!(mgr.try_lock_for("n", limit + SLACK).unwrap().is_some());
+}
+
+#[test]
+fn hold_at_least_keeps_the_name_taken_after_an_early_release() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let least = ms(1500);
+    let once = mgr.with(LockOptions::new().hold_at_least(least).label("once"));
+    let guard = once.lock("n").unwrap();
+    let fence = guard.fence();
+    let first = mgr.inspect("n").unwrap().unwrap().holder.unwrap();
+    guard.unlock().unwrap();
+
+    let info = mgr.inspect("n").unwrap().unwrap();
+    assert_eq!((info.state, info.fence), (LockState::Cooling, fence));
+    assert!(info.time_left > Duration::ZERO && info.time_left <= least);
+    assert_eq!(info.holder.as_ref(), Some(&first));
+    assert!(mgr.try_lock("n").unwrap().is_none());
+    assert!(once.try_lock("n").unwrap().is_none());
+    assert_eq!(mgr.list("*").count(), 1);
+
+    let _next = mgr.try_lock_for("n", least + SLACK).unwrap().unwrap();
+    let second = mgr.inspect("n").unwrap().unwrap().holder.unwrap();
+    let between = second.since.duration_since(first.since).unwrap();
+    assert!(between >= least, "granted after {between:?}");
+    assert_eq!(_next.previous_holder(), PreviousHolder::Released);
+}
+
+#[test]
+fn hold_at_least_that_has_passed_delays_nobody() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.with(LockOptions::new().hold_at_least(ms(100))).lock("n").unwrap();
+    until(SLACK, "the least time passes", || {
+        let since = mgr.inspect("n").unwrap().unwrap().holder.unwrap().since;
+        since.elapsed().unwrap() > ms(150)
+    });
+    guard.unlock().unwrap();
+    assert!(mgr.try_lock("n").unwrap().is_some());
+}
+
+#[test]
+fn hold_at_least_may_be_longer_than_the_ttl() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
+    let guard = once.lock("n").unwrap();
+    assert!(mgr.inspect("n").unwrap().unwrap().time_left > Duration::from_secs(50));
+    let fence = guard.fence();
+    drop(guard);
+    let info = mgr.inspect("n").unwrap().unwrap();
+    assert_eq!(info.state, LockState::Cooling);
+    assert!(info.time_left > Duration::from_secs(50));
+    // Force ends a cooling as well, and only for the fence that was seen.
+    assert!(!mgr.force_release("n", fence - 1).unwrap());
+    assert!(mgr.force_release("n", fence).unwrap());
+    assert!(mgr.inspect("n").unwrap().is_none());
+    assert!(mgr.try_lock("n").unwrap().is_some());
+}
+
+#[test]
+fn a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
+    drop(once.enqueue("n").unwrap());
+    assert!(mgr.try_lock_for("n", SLACK).unwrap().is_some());
+}
+
+#[test]
+fn a_label_is_shown_beside_host_process_and_thread() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let label = "nightly run 🦀 \"x\"";
+    let _guard = mgr.with(LockOptions::new().label(label)).lock("n").unwrap();
+    let holder = mgr.inspect("n").unwrap().unwrap().holder.unwrap();
+    assert_eq!(holder.label, label);
+    assert_eq!(holder.pid, process::id());
+    assert_eq!(holder.thread, thread::current().name().unwrap());
+    assert_eq!(holder.host, rustix::system::uname().nodename().to_string_lossy());
+    assert!(!holder.manager.is_empty());
+    assert!(holder.since.elapsed().unwrap() < SLACK);
+
+    // A thread without a name, and one whose name holds what the record is split at.
+    let longest = mgr.with(LockOptions::new().label("l".repeat(256)));
+    let threads = [thread::Builder::new(), thread::Builder::new().name("a\tb\nc".into())];
+    let shown = threads.map(|builder| {
+        let (mgr, longest) = (mgr.clone(), longest.clone());
+        let thread = builder.spawn(move || {
+            let guard = longest.lock("m").unwrap();
+            let holder = mgr.inspect("m").unwrap().unwrap().holder.unwrap();
+            guard.unlock().unwrap();
+            holder
+        });
+        thread.unwrap().join().unwrap()
+    });
+    assert_eq!(shown[0].thread, "-");
+    assert_eq!(shown[1].thread, "a b c");
+    assert_eq!(shown[1].label.len(), 256);
+}
+
+#[test]
+fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let (sender, losses) = unbounded();
+    let watched = mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.clone()).unwrap()));
+    let lost = [watched.lock("a").unwrap(), watched.lock("b").unwrap()];
+    watched.lock("kept").unwrap().unlock().unwrap();
+    drop(watched.lock("kept").unwrap());
+    let unwatched = mgr.lock("c").unwrap();
+    for guard in lost.iter().chain([&unwatched]) {
+        assert!(mgr.force_release(guard.name(), guard.fence()).unwrap());
+    }
+    let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
+    let mut told = [
+        losses.recv_timeout(within).unwrap(),
+        losses.recv_timeout(within).unwrap(),
+    ];
+    told.sort_by(|a, b| a.name.cmp(&b.name));
+    for (loss, guard) in told.iter().zip(&lost) {
+        assert_eq!((&*loss.name, loss.fence), (guard.name(), guard.fence()));
+        assert_eq!(loss.reason, LossReason::Forced);
+        // The channel tells the same, and both tell although there are two of them.
+        assert_eq!(&guard.lost().recv_timeout(SLACK).unwrap(), loss);
+    }
+    assert_eq!(
+        unwatched.lost().recv_timeout(within).unwrap().reason,
+        LossReason::Forced
+    );
+    drop((lost, unwatched));
+    // The last handle's end makes the calls that were sent; none is left.
+    drop((mgr, watched));
+    assert_eq!(losses.iter().count(), 0);
+}
+
+#[test]
+fn a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let (release, gate) = unbounded::<()>();
+    let (sender, losses) = unbounded();
+    let slow = mgr.with(LockOptions::new().on_lost(move |_| gate.recv().unwrap()));
+    let panicking = mgr.with(LockOptions::new().on_lost(|_| panic!("meant to")));
+    let good = mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.fence).unwrap()));
+    let lost = [
+        slow.lock("a").unwrap(),
+        panicking.lock("b").unwrap(),
+        good.lock("c").unwrap(),
+    ];
+    let kept = mgr.lock("kept").unwrap();
+    let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
+    for guard in &lost {
+        // One after the other, so that the calls come in this order.
+        assert!(mgr.force_release(guard.name(), guard.fence()).unwrap());
+        guard.lost().recv_timeout(within).unwrap();
+    }
+    // While the first call hangs, locks are renewed, taken and given back.
+    let renewed = mgr.stats().renewed;
+    until(TTL + SLACK, "the other lock is renewed", || {
+        mgr.stats().renewed > renewed
+    });
+    kept.check().unwrap();
+    mgr.lock("d").unwrap().unlock().unwrap();
+    assert!(losses.is_empty());
+    release.send(()).unwrap();
+    assert_eq!(losses.recv_timeout(SLACK), Ok(lost[2].fence()));
+    kept.unlock().unwrap();
+}
+
+#[test]
+fn a_callback_may_lock_and_may_drop_the_last_handle() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let other = manager(&server);
+    let (sender, done) = unbounded();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let handle = {
+        let (mgr, calls) = (mgr.clone(), Arc::clone(&calls));
+        let keep = parking_lot::Mutex::new(Some(mgr));
+        LockOptions::new().on_lost(move |loss: &Loss| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            let mgr = keep.lock().take().unwrap();
+            // Waits for another holder, and takes the very lock that was lost.
+            let waited = mgr.try_lock_for("held", TTL + SLACK).unwrap().unwrap();
+            let again = mgr.try_lock_for(&loss.name, TTL + SLACK).unwrap().unwrap();
+            sender.send(again.fence() > loss.fence).unwrap();
+            drop((waited, again, mgr));
+            sender.send(true).unwrap();
+        })
+    };
+    let held = other.lock("held").unwrap();
+    let lost = mgr.with(handle).lock("n").unwrap();
+    assert!(other.force_release("n", lost.fence()).unwrap());
+    lost.lost().recv_timeout(TTL / 3 + COMMAND_TIMEOUT + SLACK).unwrap();
+    drop((lost, mgr));
+    until(SLACK, "the callback waits", || {
+        other.inspect("held").unwrap().unwrap().waiters == 1
+    });
+    held.unlock().unwrap();
+    assert_eq!(done.recv_timeout(TTL + SLACK), Ok(true));
+    // The last handle went on the callback thread, which cannot join itself.
+    assert_eq!(done.recv_timeout(TTL + SLACK), Ok(true));
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
+}
+
+#[test]
+fn a_prefix_separates_managers() {
+    let server = Server::start();
+    let with_prefix = |prefix: &str| {
+        LockManager::builder(server.url())
+            .prefix(prefix)
+            .options(LockOptions::new().ttl(TTL))
+            .build()
+            .unwrap()
+    };
+    // Some are globs that match others, and one begins as another does.
+    let prefixes = ["app", "app:x", "a*", "[ab]pp", "a?p", "a\\p", "é", "a b"];
+    let managers = prefixes.map(with_prefix);
+    let guards: Vec<_> = managers
+        .iter()
+        .map(|mgr| mgr.try_lock("n").unwrap().expect("the name is free here"))
+        .collect();
+    for (mgr, guard) in managers.iter().zip(&guards) {
+        let listed: Vec<_> = mgr.list("*").map(Result::unwrap).collect();
+        assert_eq!(listed.len(), 1, "{mgr:?} {listed:?}");
+        assert_eq!(listed[0].fence, guard.fence());
+    }
+    for prefix in prefixes {
+        assert_eq!(
+            server.query::<i64>(&["EXISTS", &format!("{prefix}:{{n}}")]),
+            1,
+            "{prefix:?}"
+        );
+    }
+    // Grants find their way under each of them.
+    for (mgr, guard) in managers.iter().zip(guards) {
+        let mut waiter = with_prefix(prefixes[0]).enqueue("other").unwrap();
+        drop(waiter.wait_for(SLACK).unwrap());
+        let waiter = mgr.enqueue("n").unwrap();
+        guard.unlock().unwrap();
+        drop(waiter.wait().unwrap());
+    }
+}
+
+#[test]
+fn a_pool_is_no_larger_than_asked_for() {
+    let server = Server::start();
+    let size = 2;
+    let mgr = LockManager::builder(server.url())
+        .options(LockOptions::new().ttl(TTL))
+        .pool_size(size)
+        .build()
+        .unwrap();
+    let most = thread::scope(|scope| {
+        let threads: Vec<_> = (0..16)
+            .map(|i| {
+                let mgr = &mgr;
+                scope.spawn(move || {
+                    for turn in 0..20 {
+                        drop(mgr.lock(&format!("n{}", (i + turn) % 4)).unwrap());
+                    }
+                })
+            })
+            .collect();
+        let mut most = 0;
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            most = most.max(server.clients().len());
+            thread::sleep(ms(2));
+        }
+        most
+    });
+    // The renewal thread and the listener have one each of their own.
+    assert!(most <= size as usize + 2, "{most} connections");
+    assert!(most > size as usize, "{most} connections: nothing was measured");
+}
+
+#[test]
+fn connections_are_opened_as_they_are_needed() {
+    let server = Server::start();
+    let mgr = LockManager::connect(server.url()).unwrap();
+    mgr.lock("n").unwrap().unlock().unwrap();
+    assert!(server.clients().len() <= 2, "{:?}", server.clients());
+}
