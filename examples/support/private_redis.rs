@@ -126,7 +126,7 @@ fn link_server(link: &Path) -> Result<String, String> {
     let candidates = NAMES
         .iter()
         .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
-    for file in candidates.filter(|file| is_executable(file)) {
+    for file in candidates.filter(is_executable) {
         let _ = fs::remove_file(link);
         symlink(&file, link).map_err(|e| e.to_string())?;
         let said = Command::new(link)

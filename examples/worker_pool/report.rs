@@ -114,7 +114,11 @@ fn one_at_a_time(turns: &[Turn]) -> Check {
             micros(gaps.first())
         )
     } else {
-        format!("{overlaps} turns overlap by the clock, {crowded} by the file that only one can create")
+        format!(
+            "{} turns overlap by the clock, {} by the file that only one can create",
+            grouped(overlaps),
+            grouped(crowded)
+        )
     };
     Check {
         holds: crowded + overlaps == 0,
@@ -150,7 +154,10 @@ fn first_come_first_served(turns: &[Turn]) -> Check {
             grouped(together)
         )
     } else {
-        format!("{overtaken} turns came before one that had been queued earlier")
+        format!(
+            "{} turns came before one that had been queued earlier",
+            grouped(overtaken)
+        )
     };
     Check {
         holds: overtaken == 0,
