@@ -26,21 +26,9 @@ const WAITERS: [usize; 3] = [2, 8, 64];
 const HOLD: Duration = Duration::from_millis(1);
 const RUN_FOR: Duration = Duration::from_millis(2000);
 const LAYOUTS: [Layout; 3] = [
-    Layout {
-        title: "one manager",
-        processes: 1,
-        managers: 1,
-    },
-    Layout {
-        title: "two managers",
-        processes: 1,
-        managers: 2,
-    },
-    Layout {
-        title: "two processes",
-        processes: 2,
-        managers: 1,
-    },
+    Layout { title: "one manager", processes: 1, managers: 1 },
+    Layout { title: "two managers", processes: 1, managers: 2 },
+    Layout { title: "two processes", processes: 2, managers: 1 },
 ];
 
 /// How the threads are spread.
@@ -80,20 +68,13 @@ fn main() {
     }
     let redis = server();
     let rounds = rounds(5);
-    println!(
-        "handoff: one lock, held for {HOLD:?} a turn, {rounds} rounds of {RUN_FOR:?}, on {}",
-        redis.about
-    );
+    println!("handoff: one lock, held for {HOLD:?} a turn, {rounds} rounds of {RUN_FOR:?}, on {}", redis.about);
     println!();
     println!(
         "  {:<15}{:>7}{:>11}   {:<20}{:<20}{:<20}turns a thread",
         "", "waiters", "hand-over", "/ round trip", "/ after a pause", "longest wait"
     );
-    let mut floor = Floor {
-        connection: bare_connection(&redis.url),
-        hot: Vec::new(),
-        paused: Vec::new(),
-    };
+    let mut floor = Floor { connection: bare_connection(&redis.url), hot: Vec::new(), paused: Vec::new() };
     for layout in &LAYOUTS {
         for waiters in WAITERS {
             let (mut hot, mut paused, mut longest) = (Rounds::default(), Rounds::default(), Rounds::default());
@@ -132,9 +113,7 @@ impl Floor {
         let mut ping = |pause| {
             thread::sleep(pause);
             let started = now();
-            let _: String = redis::cmd("PING")
-                .query(&mut self.connection)
-                .expect("PING is answered");
+            let _: String = redis::cmd("PING").query(&mut self.connection).expect("PING is answered");
             now() - started
         };
         let hot = median((0..2000).map(|_| ping(Duration::ZERO)));
@@ -151,21 +130,14 @@ fn round(url: &str, layout: &Layout, threads: usize) -> Vec<Turn> {
     let start = now() + 300_000_000;
     let name = format!("bench:handoff:{}:{start}", process::id());
     if layout.processes == 1 {
-        let shares: Vec<usize> = (0..layout.managers)
-            .map(|i| share(threads, layout.managers, i))
-            .collect();
+        let shares: Vec<usize> = (0..layout.managers).map(|i| share(threads, layout.managers, i)).collect();
         return take_turns(url, &name, 0, &shares, start);
     }
     let mut children = Vec::new();
     for i in 0..layout.processes {
         let this = env::current_exe().expect("a running bench has a binary");
         let child = Command::new(this)
-            .args([
-                "threads",
-                &name,
-                &i.to_string(),
-                &share(threads, layout.processes, i).to_string(),
-            ])
+            .args(["threads", &name, &i.to_string(), &share(threads, layout.processes, i).to_string()])
             .arg(start.to_string())
             .env("FAIRLOCK_BENCH_URL", url)
             .stdout(Stdio::piped())
@@ -187,38 +159,18 @@ fn share(threads: usize, among: usize, i: usize) -> usize {
 
 /// A process of its own: one manager, so many threads; prints the turns.
 fn play(args: &[String]) {
-    let [name, manager, threads, start] = args else {
-        panic!("not the arguments of a child")
-    };
+    let [name, manager, threads, start] = args else { panic!("not the arguments of a child") };
     let number = |arg: &String| arg.parse::<u64>().expect("a number");
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
-    for t in take_turns(
-        &url,
-        name,
-        number(manager) as usize,
-        &[number(threads) as usize],
-        number(start),
-    ) {
-        println!(
-            "{} {} {} {} {} {}",
-            t.manager, t.thread, t.asked, t.granted, t.released, t.fence
-        );
+    for t in take_turns(&url, name, number(manager) as usize, &[number(threads) as usize], number(start)) {
+        println!("{} {} {} {} {} {}", t.manager, t.thread, t.asked, t.granted, t.released, t.fence);
     }
 }
 
 fn parse(line: &str) -> Turn {
     let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
-    let [manager, thread, asked, granted, released, fence] = numbers[..] else {
-        panic!("not a turn: {line}")
-    };
-    Turn {
-        manager: manager as usize,
-        thread: thread as usize,
-        asked,
-        granted,
-        released,
-        fence,
-    }
+    let [manager, thread, asked, granted, released, fence] = numbers[..] else { panic!("not a turn: {line}") };
+    Turn { manager: manager as usize, thread: thread as usize, asked, granted, released, fence }
 }
 
 /// A manager for each share, of so many threads.
@@ -244,14 +196,7 @@ fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], start: u64)
                         let fence = guard.fence();
                         let released = now();
                         drop(guard);
-                        turns.push(Turn {
-                            manager: first + i,
-                            thread,
-                            asked,
-                            granted,
-                            released,
-                            fence,
-                        });
+                        turns.push(Turn { manager: first + i, thread, asked, granted, released, fence });
                     }
                     all.lock().expect("no thread panicked").extend(turns);
                 });
@@ -280,11 +225,7 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Seen {
     for turn in middle {
         *shares.entry((turn.manager, turn.thread)).or_default() += 1;
     }
-    let fewest = if shares.len() < threads {
-        0
-    } else {
-        shares.values().copied().min().unwrap_or(0)
-    };
+    let fewest = if shares.len() < threads { 0 } else { shares.values().copied().min().unwrap_or(0) };
     Seen {
         handoff,
         longest: longest as f64 / ((threads - 1) as f64 * (hold + handoff) as f64),

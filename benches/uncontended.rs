@@ -53,11 +53,7 @@ impl Floor {
             .arg(COMPARE_AND_DELETE)
             .query(&mut connection)
             .expect("the server takes scripts");
-        Floor {
-            connection,
-            sha,
-            key: key.to_owned(),
-        }
+        Floor { connection, sha, key: key.to_owned() }
     }
 
     fn cycle(&mut self) {
@@ -136,20 +132,13 @@ fn measure(admin: &mut Connection, mut cycle: impl FnMut()) -> Cost {
         times.push(now() - started);
     }
     let cpu = read(ClockId::ThreadCPUTime) - cpu;
-    Cost {
-        p50: median(times),
-        cpu: cpu / CYCLES,
-        server: (server_time(admin) - busy) / CYCLES,
-    }
+    Cost { p50: median(times), cpu: cpu / CYCLES, server: (server_time(admin) - busy) / CYCLES }
 }
 
 /// What the server has spent so far in the two commands that a cycle sends, in ns. What a script calls is
 /// within.
 fn server_time(admin: &mut Connection) -> u64 {
-    let stats: String = redis::cmd("INFO")
-        .arg("commandstats")
-        .query(admin)
-        .expect("INFO is answered");
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).expect("INFO is answered");
     let usec = |line: &str| line.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok();
     let of_a_cycle = |line: &&str| line.starts_with("cmdstat_set:") || line.starts_with("cmdstat_evalsha:");
     stats.lines().filter(of_a_cycle).filter_map(usec).sum::<u64>() * 1000
@@ -157,22 +146,12 @@ fn server_time(admin: &mut Connection) -> u64 {
 
 /// Each thread has a name of its own; the floor has a connection for each, and fairlock its pool of 8.
 fn many_threads(url: &str, rounds: usize) {
-    let mut floors: Vec<Floor> = (0..THREADS)
-        .map(|i| Floor::new(url, &format!("bench:floor:{i}")))
-        .collect();
+    let mut floors: Vec<Floor> = (0..THREADS).map(|i| Floor::new(url, &format!("bench:floor:{i}"))).collect();
     let mgr = LockManager::connect(url).expect("a Redis that answers");
-    let mut locks: Vec<_> = (0..THREADS)
-        .map(|i| mgr.mutex(&format!("bench:uncontended:{i}")))
-        .collect();
+    let mut locks: Vec<_> = (0..THREADS).map(|i| mgr.mutex(&format!("bench:uncontended:{i}"))).collect();
     let mut floor = || throughput(floors.iter_mut().map(|floor| move || floor.cycle()).collect());
-    let mut ours = || {
-        throughput(
-            locks
-                .iter_mut()
-                .map(|lock| move || drop(lock.lock().expect("nobody else wants it")))
-                .collect(),
-        )
-    };
+    let mut ours =
+        || throughput(locks.iter_mut().map(|lock| move || drop(lock.lock().expect("nobody else wants it"))).collect());
     floor();
     ours();
 
@@ -188,12 +167,7 @@ fn many_threads(url: &str, rounds: usize) {
     let granted = (after.granted - before.granted) as f64;
     println!("{THREADS} threads on {THREADS} names, {rounds} rounds of {THREADS_RUN_FOR:?} each");
     println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
-    println!(
-        "  {:<28}{:>12}{:>12}   {ratio}",
-        "cycles a second",
-        median(bare),
-        median(lock)
-    );
+    println!("  {:<28}{:>12}{:>12}   {ratio}", "cycles a second", median(bare), median(lock));
     println!("  {:<28}{THREADS:>12}{:>12}", "connections", after.connects);
     println!(
         "  {:<28}{:>12}{:>12.3}",
@@ -207,11 +181,7 @@ fn many_threads(url: &str, rounds: usize) {
 
 /// Cycles a second of all together, each on a thread of its own.
 fn throughput<F: FnMut() + Send>(cycles: Vec<F>) -> u64 {
-    let (start, over, done) = (
-        Barrier::new(cycles.len() + 1),
-        AtomicBool::new(false),
-        AtomicU64::new(0),
-    );
+    let (start, over, done) = (Barrier::new(cycles.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
     let mut started = 0;
     thread::scope(|scope| {
         for mut cycle in cycles {

@@ -105,10 +105,7 @@ impl fmt::Display for Step {
 
 impl Error {
     pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
-        Error::Config {
-            what: what.into(),
-            message: message.into(),
-        }
+        Error::Config { what: what.into(), message: message.into() }
     }
 }
 

@@ -282,21 +282,21 @@
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
-mod config;
-mod engine;
-mod error;
-mod fence;
-mod guard;
 mod inspect;
-mod key;
-mod kind;
 mod lock;
-mod loss;
-mod manager;
-mod script;
-mod stats;
-mod store;
+mod guard;
 mod waiter;
+mod manager;
+mod engine;
+mod store;
+mod script;
+mod key;
+mod config;
+mod stats;
+mod fence;
+mod loss;
+mod kind;
+mod error;
 
 pub use crossbeam_channel;
 

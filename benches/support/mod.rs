@@ -22,19 +22,13 @@ pub(crate) fn server() -> Redis {
 pub(crate) fn bare_connection(url: &str) -> redis::Connection {
     let info = url.into_connection_info().expect("a URL that names a Redis");
     let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    redis::Client::open(info)
-        .and_then(|client| client.get_connection())
-        .expect("a Redis that answers")
+    redis::Client::open(info).and_then(|client| client.get_connection()).expect("a Redis that answers")
 }
 
 /// How often something is measured: `cargo bench` says that it is one, and anything else only wants to
 /// see it work.
 pub(crate) fn rounds(full: usize) -> usize {
-    if env::args().any(|arg| arg == "--bench") {
-        full
-    } else {
-        1
-    }
+    if env::args().any(|arg| arg == "--bench") { full } else { 1 }
 }
 
 /// ns, the same for all processes of this host.

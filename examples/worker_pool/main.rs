@@ -64,10 +64,7 @@ fn direct() -> Outcome<bool> {
     let ledger = Ledger::create(dir.path())?;
     // A name of this run's own: the Redis may be shared with others who try this.
     let lock = format!("worker_pool:{}:{}", process::id(), now());
-    println!(
-        "{PROCESSES} processes of {THREADS} threads take turns at one ledger for {} s,",
-        RUN_FOR.as_secs()
-    );
+    println!("{PROCESSES} processes of {THREADS} threads take turns at one ledger for {} s,", RUN_FOR.as_secs());
     println!("using {}", redis.about);
     println!();
 
@@ -118,11 +115,7 @@ impl Worker {
         let stdout = process.stdout.take().expect("stdout is piped");
         thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let said = if line == "ready" {
-                    Some(Said::Ready)
-                } else {
-                    line.parse().ok().map(Said::Turn)
-                };
+                let said = if line == "ready" { Some(Said::Ready) } else { line.parse().ok().map(Said::Turn) };
                 // Nobody listens any more when this program ends early.
                 let _ = said.map(|said| sender.send(said));
             }
@@ -158,11 +151,7 @@ fn await_all(said: &Receiver<Said>) -> Outcome<()> {
 /// changes, or in a line each second where lines cannot change.
 fn watch(said: &Receiver<Said>, mgr: &LockManager, lock: &str) -> Vec<Turn> {
     let live = io::stdout().is_terminal();
-    let every = if live {
-        Duration::from_millis(100)
-    } else {
-        Duration::from_secs(1)
-    };
+    let every = if live { Duration::from_millis(100) } else { Duration::from_secs(1) };
     let started = Instant::now();
     let mut shown = started;
     let mut turns = Vec::new();
@@ -200,11 +189,7 @@ fn progress(elapsed: Duration, turns: usize, info: Option<&LockInfo>) -> String 
     let full = (done * WIDTH as f64) as usize;
     let bar = "━".repeat(full) + &"┄".repeat(WIDTH - full);
     let holder = match info {
-        Some(LockInfo {
-            holder: Some(holder),
-            waiters,
-            ..
-        }) => format!("{} has it, {waiters} wait", holder.thread),
+        Some(LockInfo { holder: Some(holder), waiters, .. }) => format!("{} has it, {waiters} wait", holder.thread),
         _ => "nobody has it".to_owned(),
     };
     format!("  {:3.1} s  {bar}  {turns:5} turns   {holder}", elapsed.as_secs_f64())

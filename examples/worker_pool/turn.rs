@@ -29,15 +29,7 @@ impl Turn {
 
 impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Turn {
-            who,
-            asked,
-            queued,
-            entered,
-            left,
-            fence,
-            alone,
-        } = self;
+        let Turn { who, asked, queued, entered, left, fence, alone } = self;
         write!(f, "{who} {asked} {queued} {entered} {left} {fence} {alone}")
     }
 }

@@ -51,19 +51,7 @@ fn take_turns(who: &str, mutex: &Mutex, ledger: &Ledger, until: u64) -> Outcome<
         let fence = guard.fence();
         // An error here would mean that the lock was lost during the turn.
         guard.unlock()?;
-        writeln!(
-            io::stdout(),
-            "{}",
-            Turn {
-                who: who.to_owned(),
-                asked,
-                queued,
-                entered,
-                left,
-                fence,
-                alone
-            }
-        )?;
+        writeln!(io::stdout(), "{}", Turn { who: who.to_owned(), asked, queued, entered, left, fence, alone })?;
     }
     Ok(())
 }

@@ -24,11 +24,7 @@ pub(crate) struct News {
 impl News {
     /// From the reply to a request of this process: the time left was counted after `sent`.
     pub(crate) fn from_reply(grant: Grant, sent: Time) -> News {
-        News {
-            grant,
-            deadline: Some(deadline_from_reply(sent, grant.left)),
-            granted: sent,
-        }
+        News { grant, deadline: Some(deadline_from_reply(sent, grant.left)), granted: sent }
     }
 
     /// R12: from a message, which may have been under way for any time. The newest anchor says when the
@@ -36,18 +32,10 @@ impl News {
     pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> News {
         let granted = anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
         let deadline = anchor.zip(granted).map(|(anchor, granted)| {
-            let extrapolated = if granted > anchor.sent {
-                granted - anchor.sent
-            } else {
-                anchor.sent - granted
-            };
+            let extrapolated = if granted > anchor.sent { granted - anchor.sent } else { anchor.sent - granted };
             granted + grant.left.saturating_sub(margin(grant.left, extrapolated))
         });
-        News {
-            grant,
-            deadline,
-            granted: granted.unwrap_or(arrived),
-        }
+        News { grant, deadline, granted: granted.unwrap_or(arrived) }
     }
 }
 
@@ -133,10 +121,7 @@ impl Place {
 
     /// A place that was granted without standing in the queue.
     pub(crate) fn granted(lease: Arc<Lease>) -> Place {
-        Place {
-            stage: Stage::Granted(Arc::clone(&lease)),
-            ..Place::new(lease.token)
-        }
+        Place { stage: Stage::Granted(Arc::clone(&lease)), ..Place::new(lease.token) }
     }
 
     /// The answer to an acquire: it stands in the queue.
@@ -196,10 +181,7 @@ impl Place {
     }
 
     fn abandon(&self) -> Action {
-        Action::Abandon {
-            token: self.token,
-            not_after: self.not_after,
-        }
+        Action::Abandon { token: self.token, not_after: self.not_after }
     }
 
     fn accept(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
@@ -262,11 +244,7 @@ impl Place {
                 };
                 // What the renewal confirms will be another lease.
                 lease.disown();
-                self.stage = Stage::Confirming(News {
-                    grant,
-                    deadline: None,
-                    granted: Time::NEVER,
-                });
+                self.stage = Stage::Confirming(News { grant, deadline: None, granted: Time::NEVER });
                 Action::Confirm
             }
             _ => Action::Nothing,

@@ -28,17 +28,11 @@ impl Engine {
         let started = self.now();
         lease.release(started).map_err(|loss| Error::Lost { loss })?;
         let mode = Mode::Used;
-        let call = lease.request.call(Verb::Release {
-            token: lease.token,
-            fence: lease.fence,
-            mode,
-        });
+        let call = lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode });
         let job = || Job::new(&call, lease.token, lease.fence, mode, started + lease.request.ttl);
         let ended = |reason: Option<LossReason>| match reason {
             None => Ok(()),
-            Some(reason) => Err(Error::Lost {
-                loss: lease.loss_for(reason),
-            }),
+            Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
         };
         let (fault, job) = match self.run_one(&call, self.at_once(started)) {
             Ok(answer) => {
@@ -102,8 +96,7 @@ impl Engine {
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();
         let patience = self.patience(started, crate::store::clock::Time::NEVER);
-        self.run_one(&call, patience)
-            .map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
+        self.run_one(&call, patience).map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
     }
 
     pub(super) fn check_fork(&self) -> Result<()> {

@@ -50,11 +50,7 @@ impl Request {
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
-        Call {
-            family: self.family,
-            key: self.key.clone(),
-            verb,
-        }
+        Call { family: self.family, key: self.key.clone(), verb }
     }
 
     /// How often a lease is renewed: a third of its ttl, so that two renewals may fail.

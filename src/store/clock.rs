@@ -78,11 +78,7 @@ impl Clock {
     /// The moment of an instant.
     pub(crate) fn at(&self, instant: Instant) -> Time {
         let now = Instant::now();
-        if instant > now {
-            self.now() + (instant - now)
-        } else {
-            self.now() - (now - instant)
-        }
+        if instant > now { self.now() + (instant - now) } else { self.now() - (now - instant) }
     }
 
     /// Blocks until notified or until `until`, whichever is first; may wake for no reason.

@@ -57,9 +57,7 @@ impl Node {
         let credentials = info.redis_settings().clone();
         // The crate's own handshake hides the server's words and cannot be told to check a version.
         let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info
-            .set_redis_settings(bare)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let info = info.set_redis_settings(bare).set_tcp_settings(TcpSettings::default().set_nodelay(true));
         Ok(Node {
             client: Client::open(info)?,
             credentials,
@@ -79,9 +77,7 @@ impl Node {
     }
 
     pub(super) fn retire(&self, generation: u64) {
-        let _ = self
-            .generation
-            .compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
@@ -95,28 +91,19 @@ impl Node {
     /// Opens a connection. Bounded by the connect timeout, but for the resolution of a host's name.
     pub(super) fn connect(&self) -> Result<Connection, Fault> {
         let generation = self.generation();
-        let inner = self
-            .client
-            .get_connection_with_timeout(self.connect_timeout)
-            .map_err(|e| fault(e, Step::Connect))?;
+        let inner =
+            self.client.get_connection_with_timeout(self.connect_timeout).map_err(|e| fault(e, Step::Connect))?;
         let started = self.clock.now();
         let mut connection = Connection {
             inner,
-            anchor: Anchor {
-                server: 0,
-                sent: started,
-                received: started,
-            },
+            anchor: Anchor { server: 0, sent: started, received: started },
             generation,
             broken: false,
             opened: started,
             read_timeout: Duration::ZERO,
         };
         connection.set_read_timeout(self.connect_timeout)?;
-        connection
-            .inner
-            .set_write_timeout(Some(self.command_timeout))
-            .map_err(|e| fault(e, Step::Connect))?;
+        connection.inner.set_write_timeout(Some(self.command_timeout)).map_err(|e| fault(e, Step::Connect))?;
         self.shake_hands(&mut connection)?;
         connection.set_read_timeout(self.command_timeout)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
@@ -183,11 +170,7 @@ impl Node {
             refusal(reply).map_err(|f| f.without(self.credentials.password()))?;
         }
         check_version(hello.unwrap_or_default())?;
-        connection.anchor = Anchor {
-            server: server_time(refusal(time.unwrap_or_default())?)?,
-            sent,
-            received,
-        };
+        connection.anchor = Anchor { server: server_time(refusal(time.unwrap_or_default())?)?, sent, received };
         self.note(connection.anchor);
         Ok(())
     }
@@ -200,14 +183,7 @@ impl Node {
         calls: &[Call],
         give_up: Time,
     ) -> Vec<Result<Answer, Fault>> {
-        let mut puts: Vec<Put> = calls
-            .iter()
-            .map(|call| Put {
-                call,
-                form: Form::default(),
-                answer: None,
-            })
-            .collect();
+        let mut puts: Vec<Put> = calls.iter().map(|call| Put { call, form: Form::default(), answer: None }).collect();
         let mut resent = false;
         loop {
             let mut open: Vec<&mut Put> = puts.iter_mut().filter(|put| put.answer.is_none()).collect();
@@ -224,9 +200,7 @@ impl Node {
             resent = true;
         }
         self.note(connection.anchor);
-        puts.into_iter()
-            .map(|put| put.answer.unwrap_or_else(|| Err(timed_out())))
-            .collect()
+        puts.into_iter().map(|put| put.answer.unwrap_or_else(|| Err(timed_out()))).collect()
     }
 
     /// One round trip. Those that have no answer after it are to be put again. An error is the
@@ -267,10 +241,7 @@ impl Node {
                     }
                     put.answer = Some(if reply.outcome == Outcome::Queued {
                         let message = "the slot is in migration".to_owned();
-                        Err(Fault::Server {
-                            code: "TRYAGAIN".to_owned(),
-                            message,
-                        })
+                        Err(Fault::Server { code: "TRYAGAIN".to_owned(), message })
                     } else {
                         Ok(Answer { reply, sent, resent })
                     });
@@ -332,9 +303,7 @@ impl Connection {
 
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
         self.read_timeout = timeout;
-        self.inner
-            .set_read_timeout(Some(timeout))
-            .map_err(|e| fault(e, Step::Connect))
+        self.inner.set_read_timeout(Some(timeout)).map_err(|e| fault(e, Step::Connect))
     }
 
     /// A system call only when the time really is shorter, or was.
@@ -361,10 +330,9 @@ fn turned_away(connection: &mut Connection, error: RedisError) -> Fault {
 /// A server's refusal as a fault, any other reply as it is.
 fn refusal(value: Value) -> Result<Value, Fault> {
     match value {
-        Value::ServerError(e) => Err(Fault::Server {
-            code: e.code().to_owned(),
-            message: e.details().unwrap_or_default().to_owned(),
-        }),
+        Value::ServerError(e) => {
+            Err(Fault::Server { code: e.code().to_owned(), message: e.details().unwrap_or_default().to_owned() })
+        }
         value => Ok(value),
     }
 }
@@ -391,11 +359,7 @@ pub(super) fn is_interrupted(fault: &Fault) -> bool {
 }
 
 fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
-    let Fault::Unavailable {
-        step: Step::Send | Step::Reply,
-        source,
-    } = fault
-    else {
+    let Fault::Unavailable { step: Step::Send | Step::Reply, source } = fault else {
         return None;
     };
     source.downcast_ref::<io::Error>().map(io::Error::kind)
@@ -433,29 +397,17 @@ fn timed_out() -> Fault {
 fn check_version(hello: Value) -> Result<(), Fault> {
     let unfit = |version: &str| Fault::Unfit {
         what: "server".to_owned(),
-        message: format!(
-            "redis {}.{} or newer; this one is {version}",
-            OLDEST_SERVER.0, OLDEST_SERVER.1
-        ),
+        message: format!("redis {}.{} or newer; this one is {version}", OLDEST_SERVER.0, OLDEST_SERVER.1),
     };
     match refusal(hello) {
         Ok(Value::Array(fields)) => {
-            let fields: Vec<String> = fields
-                .iter()
-                .map(|f| redis::from_redis_value_ref(f).unwrap_or_default())
-                .collect();
-            let version = fields
-                .chunks(2)
-                .find(|pair| pair[0] == "version")
-                .and_then(|pair| pair.get(1));
+            let fields: Vec<String> =
+                fields.iter().map(|f| redis::from_redis_value_ref(f).unwrap_or_default()).collect();
+            let version = fields.chunks(2).find(|pair| pair[0] == "version").and_then(|pair| pair.get(1));
             let Some(version) = version else { return Ok(()) };
             let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
             let version_numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-            if version_numbers < OLDEST_SERVER {
-                Err(unfit(version))
-            } else {
-                Ok(())
-            }
+            if version_numbers < OLDEST_SERVER { Err(unfit(version)) } else { Ok(()) }
         }
         Ok(_) => Ok(()),
         Err(Fault::Server { code, .. }) if code == "NOPERM" => Ok(()),
@@ -465,9 +417,7 @@ fn check_version(hello: Value) -> Result<(), Fault> {
 }
 
 fn server_time(value: Value) -> Result<u64, Fault> {
-    let (seconds, micros): (u64, u64) = redis::from_redis_value(value).map_err(|_| Fault::Server {
-        code: "PROTOCOL".to_owned(),
-        message: "TIME did not answer a time".to_owned(),
-    })?;
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(value)
+        .map_err(|_| Fault::Server { code: "PROTOCOL".to_owned(), message: "TIME did not answer a time".to_owned() })?;
     Ok(seconds * 1_000_000 + micros)
 }

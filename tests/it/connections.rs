@@ -105,19 +105,14 @@ fn a_reply_cut_at_any_byte_is_asked_for_again() {
 #[test]
 fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
     let grant = granted(77);
-    let FakeReply::Raw(whole) = grant.clone() else {
-        unreachable!()
-    };
+    let FakeReply::Raw(whole) = grant.clone() else { unreachable!() };
     // The rest of the first reply stays out. Were the connection used again, its next reply would be
     // read as the rest of the one before.
     let half = FakeReply::Raw(whole[..whole.len() / 2].to_vec());
     for first in [half, FakeReply::Silent] {
         let (fake, manager) = fake_that_answers(first);
         let end = manager.try_lock("a");
-        assert!(
-            matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })),
-            "{end:?}"
-        );
+        assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
         let connects = manager.stats().connects;
         let guard = manager.try_lock("a").unwrap().expect("it is free");
         assert_eq!(guard.fence(), 77);
@@ -127,19 +122,12 @@ fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
 
 #[test]
 fn garbage_is_an_error_and_the_next_call_is_clean() {
-    for garbage in [
-        &b"garbage\r\n"[..],
-        b"\r\n\r\n",
-        b"*3\r\n:1\r\n$x\r\n",
-        b"$-7\r\n",
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    ] {
+    for garbage in
+        [&b"garbage\r\n"[..], b"\r\n\r\n", b"*3\r\n:1\r\n$x\r\n", b"$-7\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+    {
         let (_fake, manager) = fake_that_answers(FakeReply::Raw(garbage.to_vec()));
         let end = manager.try_lock("a");
-        assert!(
-            matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })),
-            "{garbage:?} gave {end:?}"
-        );
+        assert!(matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })), "{garbage:?} gave {end:?}");
         let guard = manager.try_lock("a").unwrap().expect("it is free");
         assert_eq!(guard.fence(), 77);
     }
@@ -166,41 +154,11 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
         list(vec![text("granted"), int(-1), int(0), fields(), none()]),
         list(vec![text("granted"), int(1), int(0), none(), none()]),
         list(vec![text("granted"), int(1), int(0), list(vec![int(77)]), none()]),
-        list(vec![
-            text("granted"),
-            int(1),
-            int(0),
-            list(vec![int(-77), int(1), int(1), int(0)]),
-            none(),
-        ]),
-        list(vec![
-            text("granted"),
-            int(1),
-            int(0),
-            list(vec![int(77), int(1), int(-1), int(0)]),
-            none(),
-        ]),
-        list(vec![
-            text("granted"),
-            int(1),
-            int(0),
-            list(vec![int(77), int(1), int(1), int(9)]),
-            none(),
-        ]),
-        list(vec![
-            text("granted"),
-            int(1),
-            int(0),
-            list(vec![text("77"), text("1"), text("1"), text("0")]),
-            none(),
-        ]),
-        list(vec![
-            text("granted"),
-            int(1),
-            int(0),
-            fields(),
-            list(vec![text("token")]),
-        ]),
+        list(vec![text("granted"), int(1), int(0), list(vec![int(-77), int(1), int(1), int(0)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![int(77), int(1), int(-1), int(0)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![int(77), int(1), int(1), int(9)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![text("77"), text("1"), text("1"), text("0")]), none()]),
+        list(vec![text("granted"), int(1), int(0), fields(), list(vec![text("token")])]),
         list(vec![
             text("granted"),
             int(1),
@@ -215,13 +173,7 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
         list(vec![text("synced"), int(1), int(0), fields(), none()]),
         list(vec![text("busy"), int(1), int(0), list(vec![text("soon")]), none()]),
         list(vec![text("kind"), int(1), int(0), list(vec![int(3)]), none()]),
-        list(vec![
-            list(vec![]),
-            list(vec![]),
-            list(vec![]),
-            list(vec![]),
-            list(vec![]),
-        ]),
+        list(vec![list(vec![]), list(vec![]), list(vec![]), list(vec![]), list(vec![])]),
         FakeReply::Raw(b"*5\r\n$7\r\ngr\xff\xfeted\r\n:1\r\n:0\r\n*0\r\n*0\r\n".to_vec()),
     ];
     for shape in shapes {
@@ -244,9 +196,7 @@ fn what_a_malformed_reply_may_have_granted_is_given_back() {
     let (fake, manager) = fake_that_answers(FakeReply::array([FakeReply::bulk("granted")]));
     assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
     until(SOON, "the token is abandoned", || {
-        fake.commands()
-            .iter()
-            .any(|words| words.last().is_some_and(|mode| mode == "unused"))
+        fake.commands().iter().any(|words| words.last().is_some_and(|mode| mode == "unused"))
     });
     let commands = fake.commands();
     let token = |count: usize| {
@@ -291,9 +241,6 @@ pub(crate) fn fake_that(answer: impl Fn(usize) -> FakeReply + Send + Sync + 'sta
         }
         FakeReply::polite(words)
     });
-    let manager = builder(fake.url())
-        .outage_limit(Duration::from_secs(1))
-        .build()
-        .unwrap();
+    let manager = builder(fake.url()).outage_limit(Duration::from_secs(1)).build().unwrap();
     (fake, manager)
 }

@@ -60,10 +60,7 @@ fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
     let waiter = mgr.enqueue("k").unwrap();
     kid.kill();
     let owners = owners_until_granted(&server, waiter, || guard.unlock().unwrap());
-    assert!(
-        owners.len() <= 1,
-        "one dead waiter was granted more than once: {owners:?}"
-    );
+    assert!(owners.len() <= 1, "one dead waiter was granted more than once: {owners:?}");
     assert_nothing_left(&server, "k");
 }
 
@@ -95,11 +92,7 @@ fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
     guard.unlock().unwrap();
     let guard = waiter.wait().unwrap();
     assert!(release.elapsed() < check_period(TTL) + SLACK, "{:?}", release.elapsed());
-    assert_eq!(
-        guard.previous_holder(),
-        PreviousHolder::Released,
-        "a dead one was granted in between"
-    );
+    assert_eq!(guard.previous_holder(), PreviousHolder::Released, "a dead one was granted in between");
     guard.unlock().unwrap();
     assert_nothing_left(&server, "k");
 }
@@ -140,11 +133,7 @@ fn a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
     kid.kill();
     let guards: Vec<_> = waiters.into_iter().map(|waiter| waiter.wait().unwrap()).collect();
     in_time(crash);
-    assert!(
-        guards
-            .iter()
-            .all(|guard| guard.previous_holder() == PreviousHolder::Lapsed)
-    );
+    assert!(guards.iter().all(|guard| guard.previous_holder() == PreviousHolder::Lapsed));
 }
 
 /// The bound of P5: the lock is free in the moment `since` but for the dead process.

@@ -49,10 +49,7 @@ fn loses_everything(disaster: impl Fn(&Server)) {
     }
     assert_eq!(seen, [vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
     let requeued: u64 = managers.iter().map(|m| m.stats().requeued).sum();
-    assert!(
-        requeued >= 7,
-        "all but one that came to a free lock stood in the queue again: {requeued}"
-    );
+    assert!(requeued >= 7, "all but one that came to a free lock stood in the queue again: {requeued}");
     let again = managers[1].try_lock("a").unwrap().expect("it is free");
     assert!(again.fence() > largest);
     drop((holder, again));
@@ -84,11 +81,7 @@ fn leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
         assert_eq!(guard.previous_holder(), PreviousHolder::Released);
         guard.unlock().unwrap();
     }
-    assert_eq!(
-        holding.stats().requeued + waiting.stats().requeued,
-        0,
-        "every place was kept"
-    );
+    assert_eq!(holding.stats().requeued + waiting.stats().requeued, 0, "every place was kept");
     Record::of(&server, "a").comes_to_rest();
 }
 
@@ -151,10 +144,7 @@ fn holders_of_many_names_are_each_told_of_a_flush_once() {
     let _: () = server.query(&["FLUSHALL"]);
     for guard in &guards {
         guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
-        assert!(
-            guard.lost().recv_timeout(SLACK).is_err(),
-            "and once, then the channel is closed"
-        );
+        assert!(guard.lost().recv_timeout(SLACK).is_err(), "and once, then the channel is closed");
     }
     until(SOON, "every callback is called", || told.load(Ordering::SeqCst) == 50);
     drop(guards);

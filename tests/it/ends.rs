@@ -66,9 +66,7 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold() {
     let server = Server::start();
     let limit = TTL + TTL / 2;
     let (told, losses) = mpsc::channel();
-    let options = LockOptions::new()
-        .max_hold(limit)
-        .on_lost(move |loss| told.send(loss.clone()).unwrap());
+    let options = LockOptions::new().max_hold(limit).on_lost(move |loss| told.send(loss.clone()).unwrap());
     let holder = manager(&server.url(), TTL);
     let start = Instant::now();
     let guard = holder.with(options).lock("k").unwrap();
@@ -80,10 +78,7 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold() {
     assert!(took < limit + command_timeout(TTL) + SLACK, "{took:?}");
     assert_eq!(guard.previous_holder(), PreviousHolder::Forced);
     let loss = losses.recv_timeout(SLACK).unwrap();
-    assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
-        ("k", fence, LossReason::MaxHold)
-    );
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", fence, LossReason::MaxHold));
     assert!(losses.try_recv().is_err(), "it was told twice");
 }
 
@@ -107,11 +102,7 @@ fn check_end_of_process(verb: &str) {
     kid.wait(SOON);
     let start = Instant::now();
     let guard = mgr.lock("k").unwrap();
-    assert!(
-        start.elapsed() < TTL + check_period(TTL) + SLACK,
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < TTL + check_period(TTL) + SLACK, "{:?}", start.elapsed());
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
 }
 

@@ -31,9 +31,7 @@ fn turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let mut kids: Vec<Kid> = (0..PROCESSES)
-        .map(|_| Kid::spawn("turns", &[&server.url(), path]))
-        .collect();
+    let mut kids: Vec<Kid> = (0..PROCESSES).map(|_| Kid::spawn("turns", &[&server.url(), path])).collect();
     for kid in &kids {
         kid.expect("ready", SOON);
     }
@@ -70,11 +68,7 @@ impl Turn {
     fn parse(line: &str) -> Self {
         let mut words = line.split(' ').map(|n| n.parse().unwrap());
         let mut next = || words.next().unwrap();
-        Self {
-            fence: next(),
-            start: next(),
-            end: next(),
-        }
+        Self { fence: next(), start: next(), end: next() }
     }
 }
 

@@ -25,10 +25,7 @@ fn grants_come_in_the_order_of_enqueues_of_all_processes() {
     let holder = manager(&server.url(), DEFAULT_TTL);
     let guard = holder.lock("k").unwrap();
     let local = [holder.clone(), manager(&server.url(), DEFAULT_TTL)];
-    let mut kids = [
-        worker::start(&server.url(), DEFAULT_TTL),
-        worker::start(&server.url(), DEFAULT_TTL),
-    ];
+    let mut kids = [worker::start(&server.url(), DEFAULT_TTL), worker::start(&server.url(), DEFAULT_TTL)];
 
     // In each round all four come, each round beginning with another.
     let granted = Mutex::new(Vec::new());
@@ -60,9 +57,7 @@ fn grants_come_in_the_order_of_enqueues_of_all_processes() {
         granted.extend((0..ROUNDS).map(|_| (expect_got(kid, "k", SOON).fence, i + 2)));
     }
     granted.sort_unstable();
-    let came: Vec<usize> = (0..ROUNDS)
-        .flat_map(|round| (0..4).map(move |i| (round + i) % 4))
-        .collect();
+    let came: Vec<usize> = (0..ROUNDS).flat_map(|round| (0..4).map(move |i| (round + i) % 4)).collect();
     let went: Vec<usize> = granted.iter().map(|(_, who)| *who).collect();
     assert_eq!(went, came, "grants by fence: {granted:?}");
     until(SLACK, "the last release", || queue(&server, "k").is_empty());
@@ -151,9 +146,7 @@ fn try_lock_in_a_loop_never_overtakes_a_queue() {
         assert_eq!(wins.load(Ordering::Relaxed), 0, "of {tries:?} tries");
         drop(next);
         drop(guard);
-        until(SOON, "a try wins once nobody waits", || {
-            wins.load(Ordering::Relaxed) > 0
-        });
+        until(SOON, "a try wins once nobody waits", || wins.load(Ordering::Relaxed) > 0);
         over.store(true, Ordering::Relaxed);
     });
     assert_nothing_left(&server, "k");

@@ -37,10 +37,7 @@ fn a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_secon
     let most = 3 * u64::from(PERIODS);
     let seen = requests(&server) - before;
     let told = counted(&mut kid) - told;
-    assert!(
-        (1..=most).contains(&seen) && (1..=most).contains(&told),
-        "{seen} seen by Redis, {told} counted"
-    );
+    assert!((1..=most).contains(&seen) && (1..=most).contains(&told), "{seen} seen by Redis, {told} counted");
     check_crowd(&server, &mut kid);
 }
 
@@ -90,9 +87,7 @@ fn crowd_of(server: &Server, names: usize) -> (Kid, Vec<LockGuard>) {
     let locks = (0..names).map(|i| holder.lock(&format!("k{i}")).unwrap()).collect();
     assert_eq!(server.clients().len(), 1);
     let kid = Kid::spawn("crowd", &[&server.url(), &names.to_string()]);
-    until(SOON, "all wait", || {
-        (0..names).map(|i| queue(server, &format!("k{i}")).len()).sum::<usize>() == CROWD
-    });
+    until(SOON, "all wait", || (0..names).map(|i| queue(server, &format!("k{i}")).len()).sum::<usize>() == CROWD);
     (kid, locks)
 }
 
@@ -104,20 +99,14 @@ fn check_crowd(server: &Server, kid: &mut Kid) {
     let clients = server.clients();
     assert_eq!(clients.len(), 4, "{clients:#?}");
     kid.tell("try");
-    assert_eq!(
-        kid.expect("tried", SOON),
-        "true",
-        "waiters hold the pool's only connection"
-    );
+    assert_eq!(kid.expect("tried", SOON), "true", "waiters hold the pool's only connection");
 }
 
 /// Requests of clients that Redis has run, but for the commands inside scripts, which it counts too.
 fn requests(server: &Server) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
     let calls = |command: &str| -> u64 {
-        let line = stats
-            .lines()
-            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     };
     // Every script has one HMGET, so what is beyond them was sent by itself.
@@ -142,9 +131,7 @@ pub(crate) fn crowd(args: &[String]) {
         match &*line {
             "threads" => {
                 // A connection that is being opened has a thread of its own until it is.
-                until(SOON, "the connections are open", || {
-                    own_threads().len() == STANDING.len()
-                });
+                until(SOON, "the connections are open", || own_threads().len() == STANDING.len());
                 say(format_args!("threads {}", own_threads().join(" ")));
             }
             "requests" => say(format_args!("requests {}", mgr.stats().requests)),
@@ -193,15 +180,13 @@ pub(crate) fn last_handle(args: &[String]) {
     let last = Arc::new(Mutex::new(None::<LockManager>));
     let (told, tell) = mpsc::channel();
     let in_callback = Arc::clone(&last);
-    let options = LockOptions::new()
-        .max_hold(Duration::from_millis(200))
-        .on_lost(move |_| {
-            // The guard has to live until the loss is told, and be dropped before the handle.
-            told.send(()).unwrap();
-            in_main.lock().unwrap().recv().unwrap();
-            drop(in_callback.lock().unwrap().take());
-            told.send(()).unwrap();
-        });
+    let options = LockOptions::new().max_hold(Duration::from_millis(200)).on_lost(move |_| {
+        // The guard has to live until the loss is told, and be dropped before the handle.
+        told.send(()).unwrap();
+        in_main.lock().unwrap().recv().unwrap();
+        drop(in_callback.lock().unwrap().take());
+        told.send(()).unwrap();
+    });
     let mgr = manager(&args[0], DEFAULT_TTL);
     contend(&mgr);
     let lossy = mgr.with(options);
@@ -237,15 +222,9 @@ pub(crate) fn last_handle(args: &[String]) {
             start
         }
     };
-    assert!(
-        start.elapsed() < DEFAULT_COMMAND_TIMEOUT + SLACK,
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < DEFAULT_COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
     // The kernel shows a thread for a moment after it was joined.
-    until(SLACK, &format!("the threads end: {:?}", own_threads()), || {
-        own_threads().is_empty()
-    });
+    until(SLACK, &format!("the threads end: {:?}", own_threads()), || own_threads().is_empty());
     say("threads are gone");
     hear();
 }
@@ -260,19 +239,14 @@ fn contend(mgr: &LockManager) {
 
 /// The names of this process's threads that are fairlock's, as the kernel has them.
 fn own_threads() -> Vec<String> {
-    let mut names: Vec<String> = tasks()
-        .map(|(name, _)| name)
-        .filter(|name| name.starts_with(PREFIX))
-        .collect();
+    let mut names: Vec<String> = tasks().map(|(name, _)| name).filter(|name| name.starts_with(PREFIX)).collect();
     names.sort();
     names
 }
 
 fn sleeps_of(thread: &str) -> u64 {
     let (_, status) = tasks().find(|(name, _)| name == thread).expect("it runs");
-    let sleeps = status
-        .lines()
-        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     sleeps.expect("Linux tells it").trim().parse().unwrap()
 }
 

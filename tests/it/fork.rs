@@ -26,9 +26,7 @@ fn a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
     }
     kid.expect("unlocked", SOON);
     kid.join(SOON);
-    until(SLACK, "all is released", || {
-        owner(&server, "busy").is_none() && queue(&server, "busy").is_empty()
-    });
+    until(SLACK, "all is released", || owner(&server, "busy").is_none() && queue(&server, "busy").is_empty());
     assert_nothing_left(&server, "k");
 }
 
@@ -108,11 +106,7 @@ fn in_child(body: impl FnOnce() -> i32) -> i32 {
             // SAFETY: the pointer is valid for the call, and the child is ours and awaited once.
             let awaited = unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!(awaited, child);
-            if libc::WIFEXITED(status) {
-                libc::WEXITSTATUS(status)
-            } else {
-                -libc::WTERMSIG(status)
-            }
+            if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
         }
     }
 }

@@ -31,11 +31,7 @@ fn a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing() {
 #[test]
 fn a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing() {
     let server = Server::start();
-    race(
-        &server,
-        &manager(&server.url(), DEFAULT_TTL),
-        &manager(&server.url(), DEFAULT_TTL),
-    );
+    race(&server, &manager(&server.url(), DEFAULT_TTL), &manager(&server.url(), DEFAULT_TTL));
 }
 
 fn race(server: &Server, holder: &LockManager, other: &LockManager) {
@@ -48,10 +44,7 @@ fn race(server: &Server, holder: &LockManager, other: &LockManager) {
     });
     let granted = granted.into_inner();
     // One order alone would not be the meeting that is under test.
-    assert!(
-        (ROUNDS / 20..ROUNDS * 19 / 20).contains(&granted),
-        "{granted} of {ROUNDS} were granted"
-    );
+    assert!((ROUNDS / 20..ROUNDS * 19 / 20).contains(&granted), "{granted} of {ROUNDS} were granted");
     for pair in 0..PAIRS {
         assert_nothing_left(server, &format!("k{pair}"));
     }

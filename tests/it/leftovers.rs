@@ -43,11 +43,7 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
         let retention = Duration::from_secs(3600) + TTL;
         assert!(Duration::from_millis(left) <= retention, "{key} stays for {left} ms");
     }
-    assert!(
-        managers
-            .iter()
-            .all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0)
-    );
+    assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
 }
 
 fn contend(mgr: &LockManager, who: usize) {
@@ -73,11 +69,7 @@ fn a_wait_that_ended_leaves_no_place_in_the_queue() {
     assert!(other.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
     assert!(holder.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
     assert!(tries.wait_for(Duration::from_millis(20)).unwrap().is_none());
-    assert_eq!(
-        fields(&server, "k", "w:"),
-        2,
-        "a waiter keeps its place between two waits"
-    );
+    assert_eq!(fields(&server, "k", "w:"), 2, "a waiter keeps its place between two waits");
     drop(tries);
     assert_eq!(fields(&server, "k", "w:"), 1);
     assert_eq!(queue(&server, "k").len(), 1, "{:?}", record(&server, "k"));

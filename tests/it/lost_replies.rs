@@ -25,12 +25,7 @@ fn scene() -> Scene {
     let other = manager(server.url());
     warm_up(&ours);
     warm_up(&other);
-    Scene {
-        server,
-        proxy,
-        ours,
-        other,
-    }
+    Scene { server, proxy, ours, other }
 }
 
 /// The ways in which a reply is lost that the client sees at once.
@@ -64,10 +59,7 @@ fn try_lock_that_hears_nothing_leaves_nothing_behind() {
     let start = Instant::now();
     let end = s.ours.try_lock("a");
     assert!(start.elapsed() <= 2 * T + SLACK);
-    assert!(
-        matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })),
-        "{end:?}"
-    );
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
     assert!(says(&trap.wait(SOON), "granted"));
     // Released well before it would have lapsed: the holder before the next one is not Lapsed.
     Record::of(&s.server, "a").comes_to_rest();
@@ -82,10 +74,7 @@ fn a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had
     let trap = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
     let end = s.ours.try_lock("a");
     assert!(says(&trap.wait(SOON), "granted"));
-    assert!(
-        matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })),
-        "{end:?}"
-    );
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
     s.proxy.accept();
     Record::of(&s.server, "a").comes_to_rest();
 }
@@ -160,17 +149,12 @@ fn unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
     let start = Instant::now();
     let end = guard.unlock();
     assert!(start.elapsed() <= T + SLACK);
-    assert!(
-        matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })),
-        "{end:?}"
-    );
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
     assert!(says(&trap.wait(SOON), "released"));
     let next = s.other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
     // The release that is sent again in the background is not the successor's.
-    until(SOON, "the background is done", || {
-        s.ours.stats().background_releases > 0
-    });
+    until(SOON, "the background is done", || s.ours.stats().background_releases > 0);
     next.renew().unwrap();
     next.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
@@ -207,9 +191,7 @@ fn a_renewal_whose_reply_was_lost_is_asked_for_again() {
     let trap = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
     assert!(says(&trap.wait(TTL / 3 + SLACK), "renewed"));
     let renewed = s.ours.stats().renewed;
-    until(TTL, "the next renewal comes through", || {
-        s.ours.stats().renewed > renewed
-    });
+    until(TTL, "the next renewal comes through", || s.ours.stats().renewed > renewed);
     guard.check().unwrap();
     assert_eq!(s.ours.stats().lost, 0);
     guard.unlock().unwrap();
@@ -222,11 +204,7 @@ fn a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
     let holder = s.other.lock("a").unwrap();
     for silent in [false, true] {
         let matches = release("keep_if_owner", "a");
-        let trap = if silent {
-            s.proxy.swallow_silently_when(matches)
-        } else {
-            s.proxy.swallow_reply_when(matches)
-        };
+        let trap = if silent { s.proxy.swallow_silently_when(matches) } else { s.proxy.swallow_reply_when(matches) };
         let start = Instant::now();
         let end = s.ours.try_lock_for("a", T);
         assert!(start.elapsed() <= 2 * T + SLACK);
@@ -236,9 +214,7 @@ fn a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
             Err(Error::Unavailable { .. }) if silent => {}
             other => panic!("{other:?}"),
         }
-        until(SOON, "the place is given up", || {
-            Record::of(&s.server, "a").number("r") == 0
-        });
+        until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
     }
     holder.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
@@ -275,18 +251,12 @@ fn a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
     for silent in [false, true] {
         let waiter = s.ours.enqueue("a").unwrap();
         let matches = release("unused", "a");
-        let trap = if silent {
-            s.proxy.swallow_silently_when(matches)
-        } else {
-            s.proxy.swallow_reply_when(matches)
-        };
+        let trap = if silent { s.proxy.swallow_silently_when(matches) } else { s.proxy.swallow_reply_when(matches) };
         let start = Instant::now();
         drop(waiter);
         assert!(start.elapsed() <= T + SLACK);
         trap.wait(SOON);
-        until(SOON, "the place is given up", || {
-            Record::of(&s.server, "a").number("r") == 0
-        });
+        until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
     }
     holder.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();

@@ -36,10 +36,7 @@ pub(crate) fn record(server: &Server, name: &str) -> HashMap<String, String> {
 
 /// How many fields of a name's record begin so: `w:` for waiters, `m:` for managers' stamps.
 pub(crate) fn fields(server: &Server, name: &str, prefix: &str) -> usize {
-    record(server, name)
-        .keys()
-        .filter(|field| field.starts_with(prefix))
-        .count()
+    record(server, name).keys().filter(|field| field.starts_with(prefix)).count()
 }
 
 /// The token that a name's record has as the owner.
@@ -60,10 +57,7 @@ pub(crate) fn assert_nothing_left(server: &Server, name: &str) {
     assert!(waiters.is_empty(), "waiters are left: {record:?}");
     assert_eq!(record.get("o"), None, "an owner is left: {record:?}");
     for count in ["n", "r"] {
-        assert!(
-            record.get(count).is_none_or(|n| n == "0"),
-            "{count} is not 0: {record:?}"
-        );
+        assert!(record.get(count).is_none_or(|n| n == "0"), "{count} is not 0: {record:?}");
     }
     assert_eq!(queue(server, name), [""; 0], "the queue has entries");
     assert_eq!(server.keys_without_ttl(), [""; 0], "keys would stay for ever");

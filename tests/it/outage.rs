@@ -42,12 +42,8 @@ fn in_a_black_hole_every_verb_ends_within_its_bound() {
     const OUTAGE: Duration = Duration::from_secs(2);
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let manager = LockManager::builder(proxy.url())
-        .command_timeout(T)
-        .outage_limit(OUTAGE)
-        .pool_size(32)
-        .build()
-        .unwrap();
+    let manager =
+        LockManager::builder(proxy.url()).command_timeout(T).outage_limit(OUTAGE).pool_size(32).build().unwrap();
     warm_up(&manager);
     let other = LockManager::connect(server.url()).unwrap();
     let _taken = other.lock("taken").unwrap();
@@ -121,14 +117,8 @@ fn in_a_black_hole_every_verb_ends_within_its_bound() {
         );
     });
     for (what, took, bound, end) in took.into_inner().unwrap() {
-        assert!(
-            took <= bound + SLACK,
-            "{what} took {took:?} where {bound:?} is promised"
-        );
-        assert!(
-            matches!(end, Some(Error::Unavailable { .. } | Error::Closed)),
-            "{what} ended with {end:?}"
-        );
+        assert!(took <= bound + SLACK, "{what} took {took:?} where {bound:?} is promised");
+        assert!(matches!(end, Some(Error::Unavailable { .. } | Error::Closed)), "{what} ended with {end:?}");
     }
     let start = Instant::now();
     manager.shutdown(Duration::ZERO).unwrap();
@@ -151,9 +141,7 @@ fn a_lease_outlives_an_outage_of_half_its_ttl() {
     proxy.resume_replies();
     let at_its_return = manager.stats();
     assert!(at_its_return.renewal_failures > 0, "a renewal fell into the outage");
-    until(TTL / 2, "a renewal comes through", || {
-        manager.stats().renewed > at_its_return.renewed
-    });
+    until(TTL / 2, "a renewal comes through", || manager.stats().renewed > at_its_return.renewed);
     while start.elapsed() < TTL + TTL / 10 {
         assert!(guard.is_held());
         thread::sleep(Duration::from_millis(5));
@@ -180,10 +168,7 @@ fn a_loss_in_a_silent_outage_is_told_on_time_and_stays() {
     thread::sleep(T / 4);
     let deadline = Instant::now() + guard.remaining();
     assert!(guard.is_held());
-    let loss = guard
-        .lost()
-        .recv_deadline(deadline + T + SLACK)
-        .expect("the loss is told");
+    let loss = guard.lost().recv_deadline(deadline + T + SLACK).expect("the loss is told");
     let told = Instant::now();
     assert_eq!((loss.reason, loss.fence), (LossReason::Expired, guard.fence()));
     assert!(told + Duration::from_millis(5) >= deadline, "not before it is one");
@@ -284,17 +269,11 @@ fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards() {
     let start = Instant::now();
     for _ in 0..2 {
         let (_, end) = line.next(OUTAGE + SLACK);
-        let Err(Error::Unavailable { waited, lock, .. }) = &end else {
-            panic!("{end:?}")
-        };
+        let Err(Error::Unavailable { waited, lock, .. }) = &end else { panic!("{end:?}") };
         assert!(*waited >= OUTAGE, "{waited:?}");
         assert_eq!(lock.as_deref(), Some("a"));
     }
-    assert!(
-        start.elapsed() + P + T >= OUTAGE,
-        "not before its time: {:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() + P + T >= OUTAGE, "not before its time: {:?}", start.elapsed());
     // An enqueue that begins in the outage has the same limit.
     let start = Instant::now();
     assert!(matches!(manager.lock("b"), Err(Error::Unavailable { .. })));
@@ -324,9 +303,7 @@ fn a_try_at_its_deadline_in_silence_is_unavailable_and_not_none() {
             (ours.try_lock_for("a", at_most), start.elapsed())
         }
     });
-    until(SOON, "it stands in the queue", || {
-        Record::of(&server, "a").number("r") == 2
-    });
+    until(SOON, "it stands in the queue", || Record::of(&server, "a").number("r") == 2);
     server.stop();
     let start = Instant::now();
     let end = waiter.wait_for(at_most);

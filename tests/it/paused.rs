@@ -24,10 +24,7 @@ fn a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
     let mgr = manager(&server.url(), TTL);
     let mut waiter = mgr.enqueue("k").unwrap();
     kid.stop();
-    let guard = waiter
-        .wait_for(TTL + check_period(TTL) + SLACK)
-        .unwrap()
-        .expect("the pause costs one ttl");
+    let guard = waiter.wait_for(TTL + check_period(TTL) + SLACK).unwrap().expect("the pause costs one ttl");
     let granted = machine_time();
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert!(gate.admit(guard.fence()));
@@ -54,11 +51,7 @@ fn a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
     guard.unlock().unwrap();
     // It is granted in its sleep, its lease lapses, and the next one has the lock.
     let guard = waiter.wait().unwrap();
-    assert_eq!(
-        guard.previous_holder(),
-        PreviousHolder::Lapsed,
-        "the sleeper was granted before"
-    );
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed, "the sleeper was granted before");
     kid.cont();
     // Long enough for the sleeper to hear all that it missed.
     thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));

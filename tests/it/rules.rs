@@ -36,11 +36,7 @@ fn mend(proxy: &Proxy) {
 
 /// The manager that a record's request or waiter belongs to.
 fn manager_of(request: &str) -> String {
-    request
-        .split(' ')
-        .nth(2)
-        .expect("a request names its manager")
-        .to_owned()
+    request.split(' ').nth(2).expect("a request names its manager").to_owned()
 }
 
 #[test]
@@ -101,10 +97,7 @@ fn r3_a_process_that_asks_counts_as_alive_when_it_does() {
     let since = record.field(&stamp).unwrap().split(' ').nth(1).unwrap().to_owned();
     // At once: the stamp is long past, and the lock is free.
     record.set(&[(&stamp, &format!("1 {since}")), ("v", "1000000000"), ("e", "1")]);
-    let guard = waiter
-        .wait_for(P + T + SLACK)
-        .unwrap()
-        .expect("it was not taken for dead");
+    let guard = waiter.wait_for(P + T + SLACK).unwrap().expect("it was not taken for dead");
     assert_eq!(record.owner(), Some(token), "in the place that it had");
     assert_eq!(ours.stats().requeued, 0);
     guard.unlock().unwrap();
@@ -186,10 +179,7 @@ fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
     let asked: Vec<_> = commands.iter().filter(|words| words.len() == 13).collect();
     assert_eq!(asked.len(), 2);
     let not_after = |i: usize| asked[i][10].parse::<u64>().unwrap();
-    assert!(
-        not_after(1) > not_after(0) + 3_000_000_000,
-        "dated by the server's clock as it is now"
-    );
+    assert!(not_after(1) > not_after(0) + 3_000_000_000, "dated by the server's clock as it is now");
 }
 
 #[test]
@@ -202,10 +192,7 @@ fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
             FakeReply::polite(words)
         }
     });
-    let manager = with_ttl(fake.url(), ttl)
-        .outage_limit(Duration::from_millis(2500))
-        .build()
-        .unwrap();
+    let manager = with_ttl(fake.url(), ttl).outage_limit(Duration::from_millis(2500)).build().unwrap();
     assert!(manager.lock("a").is_err());
     let mut sent: HashMap<String, (u64, u64)> = HashMap::new();
     for words in fake.commands().iter().filter(|words| words.len() == 13) {
@@ -233,9 +220,7 @@ fn r7_an_abandon_is_repeated_until_no_copy_can_take_the_token() {
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     first.wait(SOON);
     second.wait(SOON);
-    until(SOON, "it was abandoned twice", || {
-        log_of(&server, Verb::Release, "a").len() >= 2
-    });
+    until(SOON, "it was abandoned twice", || log_of(&server, Verb::Release, "a").len() >= 2);
     let log = log_of(&server, Verb::Release, "a");
     assert!(log.iter().all(|words| words[11] == "unused" && words[9] == log[0][9]));
     assert!(Record::of(&server, "a").fields().is_empty());
@@ -376,12 +361,8 @@ fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again() {
     let server = Server::start();
     let managers = [manager(server.url()), manager(server.url())];
     let record = Record::of(&server, "a");
-    let damages: [&[&str]; 4] = [
-        &["DEL", &record.queue],
-        &["LPOP", &record.queue],
-        &["RPOP", &record.queue, "2"],
-        &["DEL", &record.key],
-    ];
+    let damages: [&[&str]; 4] =
+        [&["DEL", &record.queue], &["LPOP", &record.queue], &["RPOP", &record.queue, "2"], &["DEL", &record.key]];
     for damage in damages {
         let holder = managers[0].lock("a").unwrap();
         let mut line = Line::of("a");
@@ -440,10 +421,7 @@ fn r12_no_deadline_is_later_than_the_servers() {
         // Read first, so that time that passes in between counts against us.
         let left = record.number("e").saturating_sub(server_time(&server));
         let remaining = guard.remaining();
-        assert!(
-            micros(remaining) <= left,
-            "{remaining:?} where the server leaves {left} µs"
-        );
+        assert!(micros(remaining) <= left, "{remaining:?} where the server leaves {left} µs");
         assert!(!remaining.is_zero());
     };
     // Every message and every reply is under way for longer than the margin.
@@ -474,9 +452,7 @@ fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
     holder.unlock().unwrap();
     let record = Record::of(&server, "a");
     let granted = record.number("g");
-    until(TTL, "more than half of the lease is over", || {
-        server_time(&server) - granted > micros(TTL / 2 + TTL / 10)
-    });
+    until(TTL, "more than half of the lease is over", || server_time(&server) - granted > micros(TTL / 2 + TTL / 10));
     proxy.resume_replies();
     let guard = waiter.wait().unwrap();
     let remaining = guard.remaining();
@@ -547,13 +523,7 @@ fn r13_news_that_come_late_or_twice_harm_no_holder() {
     for _ in 0..3 {
         let _: i64 = server.query(&["PUBLISH", &channel, &again]);
     }
-    for nonsense in [
-        "",
-        " ",
-        "a b c d e f",
-        &"x".repeat(100_000),
-        "0123 1 1 1 1 fairlock:{a}",
-    ] {
+    for nonsense in ["", " ", "a b c d e f", &"x".repeat(100_000), "0123 1 1 1 1 fairlock:{a}"] {
         let _: i64 = server.query(&["PUBLISH", &channel, nonsense]);
     }
     let _: i64 = server.query(&["PUBLISH", &channel, &after]);
@@ -577,9 +547,7 @@ fn r13_news_that_come_late_or_twice_harm_no_holder() {
 fn r14_a_lease_that_is_being_released_is_not_renewed_and_not_lost() {
     let (server, proxy, ours, _) = cuttable();
     let told = crossbeam_channel::unbounded();
-    let options = LockOptions::new()
-        .ttl(TTL)
-        .on_lost(move |loss| drop(told.0.send(loss.clone())));
+    let options = LockOptions::new().ttl(TTL).on_lost(move |loss| drop(told.0.send(loss.clone())));
     let guard = ours.with(options).lock("a").unwrap();
     let lost = guard.lost().clone();
     let held = proxy.hold_request_when(release("used", "a"));
@@ -601,10 +569,7 @@ fn r14_a_lost_lease_is_given_up_as_well() {
     let server = Server::start();
     let manager = manager(server.url());
     let guard = manager.with(LockOptions::new().max_hold(T)).lock("a").unwrap();
-    let loss = guard
-        .lost()
-        .recv_timeout(T + T + SLACK)
-        .expect("it may be held no longer");
+    let loss = guard.lost().recv_timeout(T + T + SLACK).expect("it may be held no longer");
     assert_eq!(loss.reason, LossReason::MaxHold);
     Record::of(&server, "a").comes_to_rest();
     drop(guard);
@@ -638,10 +603,7 @@ fn r15_no_other_lease_is_ever_shortened() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     let record = Record::of(&server, "a");
-    let guard = ours
-        .with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL))
-        .lock("a")
-        .unwrap();
+    let guard = ours.with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL)).lock("a").unwrap();
     let end = record.number("e");
     assert_eq!(end, record.number("g") + micros(10 * TTL), "R16: the longer of the two");
     guard.renew().unwrap();
@@ -678,10 +640,7 @@ fn r16_a_lock_that_is_to_be_held_at_least_cools() {
     let (ours, other) = (manager(server.url()), manager(server.url()));
     let record = Record::of(&server, "a");
     let least = 3 * T;
-    let guard = ours
-        .with(LockOptions::new().ttl(TTL).hold_at_least(least))
-        .lock("a")
-        .unwrap();
+    let guard = ours.with(LockOptions::new().ttl(TTL).hold_at_least(least)).lock("a").unwrap();
     let granted = record.number("g");
     guard.unlock().unwrap();
     assert_eq!((record.owner(), record.number("e")), (None, granted + micros(least)));
@@ -705,11 +664,7 @@ fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check() {
         .build()
         .unwrap();
     let short = manager.with(LockOptions::new().fixed_lease(Duration::from_millis(1400)));
-    for end in [
-        short.lock("a").err(),
-        short.enqueue("a").err(),
-        short.try_lock_for("a", T).err(),
-    ] {
+    for end in [short.lock("a").err(), short.enqueue("a").err(), short.try_lock_for("a", T).err()] {
         assert!(matches!(end, Some(Error::Config { .. })), "{end:?}");
     }
     assert!(Record::of(&server, "a").fields().is_empty());
@@ -721,10 +676,7 @@ fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check() {
     holder.unlock().unwrap();
     let guard = line.serve(0, SOON);
     let granted = Record::of(&server, "a").number("g");
-    guard
-        .lost()
-        .recv_timeout(Duration::from_millis(1500) + SLACK)
-        .expect("nobody renews it");
+    guard.lost().recv_timeout(Duration::from_millis(1500) + SLACK).expect("nobody renews it");
     assert_eq!(Record::of(&server, "a").number("g"), granted);
 }
 
@@ -743,22 +695,12 @@ fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace() {
             *waiter = None;
         }
     }
-    let live: Vec<&String> = all
-        .iter()
-        .enumerate()
-        .filter(|(i, _)| stays(*i))
-        .map(|(_, token)| token)
-        .collect();
+    let live: Vec<&String> = all.iter().enumerate().filter(|(i, _)| stays(*i)).map(|(_, token)| token).collect();
     until(SOON, "all have left", || record.starting("w:").len() == live.len());
     let (tokens, n, r) = (record.tokens(), record.number("n"), record.number("r"));
     assert_eq!(r as usize, live.len());
     assert_eq!(n as usize, tokens.len());
-    assert!(
-        tokens.len() <= 2 * live.len() + 64,
-        "{} for {}",
-        tokens.len(),
-        live.len()
-    );
+    assert!(tokens.len() <= 2 * live.len() + 64, "{} for {}", tokens.len(), live.len());
     let kept: Vec<&String> = tokens.iter().filter(|token| live.contains(token)).collect();
     assert_eq!(kept, live, "in the order in which they stood");
 

@@ -52,12 +52,7 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn of(name: &str) -> Line {
         let (sender, served) = unbounded();
-        Line {
-            name: name.to_owned(),
-            sender,
-            served,
-            stood: 0,
-        }
+        Line { name: name.to_owned(), sender, served, stood: 0 }
     }
 
     /// One more waiter, which stands in the queue when this returns. They are numbered from 0.
@@ -114,9 +109,7 @@ impl<'a> Record<'a> {
 
     #[track_caller]
     pub(crate) fn number(&self, field: &str) -> u64 {
-        let text = self
-            .field(field)
-            .unwrap_or_else(|| panic!("no field {field}: {:?}", self.fields()));
+        let text = self.field(field).unwrap_or_else(|| panic!("no field {field}: {:?}", self.fields()));
         text.parse().unwrap_or_else(|e| panic!("{field} is {text:?}: {e}"))
     }
 
@@ -137,10 +130,7 @@ impl<'a> Record<'a> {
 
     /// The names of the fields that begin with this.
     pub(crate) fn starting(&self, prefix: &str) -> Vec<String> {
-        self.fields()
-            .into_keys()
-            .filter(|field| field.starts_with(prefix))
-            .collect()
+        self.fields().into_keys().filter(|field| field.starts_with(prefix)).collect()
     }
 
     /// The tokens in the queue, dead ones included.

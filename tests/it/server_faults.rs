@@ -24,10 +24,7 @@ fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str)
 const TRANSIENT: [(&str, &str); 6] = [
     ("LOADING", "Redis is loading the dataset in memory"),
     ("BUSY", "Redis is busy running a script"),
-    (
-        "MISCONF",
-        "Redis is configured to save RDB snapshots, but it is unable to persist to disk",
-    ),
+    ("MISCONF", "Redis is configured to save RDB snapshots, but it is unable to persist to disk"),
     ("NOREPLICAS", "Not enough good replicas to write"),
     ("MASTERDOWN", "Link with MASTER is down"),
     ("READONLY", "You can't write against a read only replica"),
@@ -78,10 +75,7 @@ fn other_refusals_are_told_at_once() {
 fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
     let server = Server::start_with(&["--busy-reply-threshold", "20"]);
     let patient = manager(server.url());
-    let hasty = builder(server.url())
-        .outage_limit(Duration::from_secs(1))
-        .build()
-        .unwrap();
+    let hasty = builder(server.url()).outage_limit(Duration::from_secs(1)).build().unwrap();
     let holder = patient.lock("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&patient);
@@ -90,10 +84,7 @@ fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut connection = server.connection();
-            let busy = redis::cmd("EVAL")
-                .arg("while true do end")
-                .arg(0)
-                .query::<()>(&mut connection);
+            let busy = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
             assert!(busy.is_err(), "it was killed");
         });
         until(
@@ -267,9 +258,7 @@ fn a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
 fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~other:*", "&*", "+@all"]);
-    let _: () = server.query(&[
-        "ACL", "SETUSER", "v", "on", ">p", "~*", "&*", "+@all", "-evalsha", "-eval",
-    ]);
+    let _: () = server.query(&["ACL", "SETUSER", "v", "on", ">p", "~*", "&*", "+@all", "-evalsha", "-eval"]);
     for user in ["u", "v"] {
         let manager = manager(format!("{}?user={user}&pass=p", server.url()));
         refused(manager.try_lock("a"), "NOPERM", "");
@@ -302,10 +291,7 @@ fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
     refused(manager.enqueue("a"), "WRONGTYPE", "");
     let [hash, list] = record.dump();
     assert_eq!(list, before[1]);
-    assert!(
-        record.starting("w:").is_empty() && record.starting("m:").is_empty(),
-        "{hash:?}"
-    );
+    assert!(record.starting("w:").is_empty() && record.starting("m:").is_empty(), "{hash:?}");
     assert_eq!((record.field("n"), record.field("r")), (None, None));
     holder.unlock().unwrap();
 }
@@ -324,11 +310,7 @@ fn tryagain_is_served_by_the_form_with_one_key() {
     let manager = manager(fake.url());
     let guard = manager.try_lock("a").unwrap().expect("it is free");
     assert_eq!(guard.fence(), 7);
-    let singles = fake
-        .commands()
-        .iter()
-        .filter(|words| words[0] == "EVALSHA" && words[2] == "1")
-        .count();
+    let singles = fake.commands().iter().filter(|words| words[0] == "EVALSHA" && words[2] == "1").count();
     assert_eq!(singles, 1);
     // A release takes the same way, to a lock that nobody awaits.
     let released = FakeReply::array([
@@ -401,10 +383,7 @@ fn a_server_that_is_too_old_is_refused_as_a_setting() {
         let fake = says(version);
         match LockManager::connect(fake.url()) {
             Err(Error::Config { what, message, .. }) => {
-                assert!(
-                    what == "server" && message.contains(version) && message.contains("6.2"),
-                    "{what}: {message}"
-                );
+                assert!(what == "server" && message.contains(version) && message.contains("6.2"), "{what}: {message}");
             }
             other => panic!("{version} gave {other:?}"),
         }
@@ -424,12 +403,7 @@ fn a_server_that_is_too_old_is_refused_as_a_setting() {
 
 fn ids(server: &Server) -> Vec<String> {
     let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
-    server
-        .clients()
-        .iter()
-        .filter(|line| !line.contains("cmd=replicaof"))
-        .map(id)
-        .collect()
+    server.clients().iter().filter(|line| !line.contains("cmd=replicaof")).map(id).collect()
 }
 
 fn subscriptions(server: &Server) -> Vec<String> {

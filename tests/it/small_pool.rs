@@ -26,11 +26,7 @@ fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
     let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
         told.fetch_add(1, Ordering::Relaxed);
     });
-    let mgr = LockManager::builder(server.url())
-        .pool_size(1)
-        .options(options)
-        .build()
-        .unwrap();
+    let mgr = LockManager::builder(server.url()).pool_size(1).options(options).build().unwrap();
     let held = mgr.lock("held").unwrap();
     let over = AtomicBool::new(false);
     let turns: Vec<AtomicU64> = (0..50).map(|_| AtomicU64::new(0)).collect();
@@ -54,10 +50,7 @@ fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
         }
         let before: Vec<u64> = turns.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         until(check_period(TTL) + SLACK, "everybody's turn comes", || {
-            turns
-                .iter()
-                .zip(&before)
-                .all(|(n, before)| n.load(Ordering::Relaxed) > *before)
+            turns.iter().zip(&before).all(|(n, before)| n.load(Ordering::Relaxed) > *before)
         });
         over.store(true, Ordering::Relaxed);
     });

@@ -111,20 +111,12 @@ fn keep(guard: LockGuard, guards: &Guards) {
 
 fn tell(guard: &LockGuard) {
     let held = guard.is_held();
-    say(format_args!(
-        "got {} {} {:?} {held}",
-        guard.name(),
-        guard.fence(),
-        guard.previous_holder()
-    ));
+    say(format_args!("got {} {} {:?} {held}", guard.name(), guard.fence(), guard.previous_holder()));
 }
 
 fn unlock(name: &str, guards: &Guards) {
     let mut guards = guards.lock().unwrap();
-    let at = guards
-        .iter()
-        .position(|guard| guard.name() == name)
-        .expect("it is held");
+    let at = guards.iter().position(|guard| guard.name() == name).expect("it is held");
     match guards.remove(at).unlock() {
         Ok(()) => say(format_args!("unlocked {name} ok")),
         Err(Error::Lost { loss, .. }) => say(format_args!("unlocked {name} lost {:?}", loss.reason)),
@@ -138,11 +130,7 @@ fn watch(name: &str, guards: &Guards) {
         let mut last = 0;
         loop {
             let now = machine_time();
-            let held = guards
-                .lock()
-                .unwrap()
-                .iter()
-                .any(|guard| guard.name() == name && guard.is_held());
+            let held = guards.lock().unwrap().iter().any(|guard| guard.name() == name && guard.is_held());
             if !held {
                 break;
             }
