@@ -62,6 +62,8 @@ impl Engine {
                 Ok(None) => {}
                 // What may pass by itself is tried again below, for as long as the outage limit.
                 Err(error) if is_transient(&error) && self.now() < until => {}
+                // Granted, and lapsed on the way: what comes by the queue is confirmed before it is given out.
+                Err(Error::Lost { .. }) if self.now() < until => {}
                 Err(error) => return Err(error),
             }
             self.listen(until).map_err(|e| for_lock(e, request))?;
@@ -87,6 +89,7 @@ impl Engine {
     /// A place whose lock was granted before anybody had to stand.
     pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Standing {
         self.counters.waiting.add(1);
+        self.places.unclaim_if(lease.stood, lease.token);
         let request = Arc::clone(&lease.request);
         let waiting = self.places.register(request, Place::granted(lease), self.now());
         Standing { engine: Arc::clone(self), waiting }
@@ -127,14 +130,20 @@ impl Engine {
                         Outcome::Granted(grant) => {
                             return self.take(request, News::from_reply(grant, answer.sent)).map(Some);
                         }
-                        Outcome::Busy { .. } => return Ok(None),
-                        // R5: the connection has a new anchor now.
+                        Outcome::Busy { .. } => {
+                            if answer.resent {
+                                // The first copy may still be on its way (R7).
+                                self.abandon_in_background(&call, token, call.sent_until(), request.longest());
+                            }
+                            return Ok(None);
+                        }
+                        // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
                         Outcome::Late | Outcome::More => Fault::unavailable(Step::Reply, "no time left to ask again"),
                         outcome => return Err(self.out_of_place(&call, &outcome)),
                     }
                 }
                 Err(fault) if fault.is_ambiguous() => {
-                    self.abandon_in_background(&call, token, call.sent_until(), request.ttl);
+                    self.abandon_in_background(&call, token, call.sent_until(), request.longest());
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
                 Err(fault @ Fault::Server { .. }) if fault.is_transient() => {
@@ -164,11 +173,9 @@ impl Engine {
     /// A lease that nobody will have (R13).
     fn discard(&self, lease: &Lease) {
         lease.disown();
-        if lease.stood {
-            self.places.unclaim(lease.token);
-        }
+        self.places.unclaim_if(lease.stood, lease.token);
         let about = lease.request.call(Verb::Renew { token: lease.token });
-        self.abandon_in_background(&about, lease.token, 0, lease.request.ttl);
+        self.abandon_in_background(&about, lease.token, 0, lease.request.longest());
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
@@ -279,21 +286,26 @@ impl Engine {
         let Action::Abandon { token, not_after } = action else {
             return;
         };
-        // At once if a connection is free; the renewal thread does it otherwise, or again (R7).
         let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::Unused });
-        if let Ok(answer) = self.run_one(&call, self.at_once(self.now())) {
+        // At once if a connection is free and one release will do; else the renewal thread's (R7).
+        if not_after == 0
+            && let Ok(answer) = self.run_one(&call, self.at_once(self.now()))
+        {
             self.deliver_all(&call, &answer);
-            if !answer.reply.more && answer.reply.now.is_some_and(|now| now > not_after) {
+            if !answer.reply.more {
                 return;
             }
         }
-        self.abandon_in_background(&call, token, not_after, waiting.request.ttl);
+        self.abandon_in_background(&call, token, not_after, waiting.request.longest());
     }
 }
 
 impl Standing {
     /// 1 is next; `None` once it is granted, or while the place is being taken again.
     pub(crate) fn position(&self) -> Option<u64> {
+        if self.engine.is_forked() {
+            return None;
+        }
         self.waiting.place.lock().position()
     }
 
@@ -305,6 +317,7 @@ impl Standing {
     pub(crate) fn wait(&self, until: Time) -> Result<Option<Arc<Lease>>> {
         let (engine, waiting) = (&self.engine, &self.waiting);
         engine.check_fork()?;
+        let entered = engine.now();
         let mut place = waiting.place.lock();
         loop {
             let now = engine.now();
@@ -322,14 +335,13 @@ impl Standing {
                 Claim::NotYet => {}
             }
             let heard = waiting.heard_at();
-            let outage = heard + engine.config.outage_limit;
+            // A place that was granted at once has had no reason to hear of Redis since.
+            let outage = heard.max(entered) + engine.config.outage_limit;
             if now >= outage {
                 return Err(self.outage(now));
             }
             if now >= until {
-                // A try may say "not yet" only if that is known: Redis answered in the last check period.
-                let known = now - heard <= engine.config.check_period + engine.config.command_timeout;
-                return if known { Ok(None) } else { Err(self.outage(now)) };
+                return if self.is_informed(now) { Ok(None) } else { Err(self.outage(now)) };
             }
             engine.clock.wait(&waiting.changed, &mut place, until.min(outage));
         }
@@ -338,7 +350,6 @@ impl Standing {
     /// Leaves the queue at a deadline, but keeps a grant that came first.
     pub(crate) fn withdraw(self, until: Time) -> Result<Option<Arc<Lease>>> {
         let (engine, waiting) = (&self.engine, &self.waiting);
-        engine.counters.missed.add(1);
         let (token, withdrawing) = {
             let mut place = waiting.place.lock();
             (place.token, place.withdraw())
@@ -354,7 +365,7 @@ impl Standing {
                         let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
                         engine.act(waiting, action);
                     } else if answer.reply.more {
-                        engine.abandon_in_background(&call, token, 0, waiting.request.ttl);
+                        engine.abandon_in_background(&call, token, 0, waiting.request.longest());
                     }
                 }
                 Err(fault) => {
@@ -362,6 +373,10 @@ impl Standing {
                     if matches!(action, Action::Nothing) {
                         let action = waiting.place.lock().obsolete();
                         engine.act(waiting, action);
+                        if self.is_informed(until) {
+                            engine.counters.missed.add(1);
+                            return Ok(None);
+                        }
                         return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
                     }
                     engine.act(waiting, action);
@@ -374,8 +389,16 @@ impl Standing {
             Claim::Taken(lease) => engine.claimed(lease).map(Some),
             Claim::Failed(error) => Err(error),
             // A grant that is in doubt is not worth an answer past the deadline; dropping the place releases it.
-            Claim::Confirm | Claim::NotYet => Ok(None),
+            Claim::Confirm | Claim::NotYet => {
+                engine.counters.missed.add(1);
+                Ok(None)
+            }
         }
+    }
+
+    /// A try may say "not yet" only if that is known: Redis answered in the last check period.
+    fn is_informed(&self, at: Time) -> bool {
+        at - self.waiting.heard_at() <= self.engine.config.check_period + self.engine.config.command_timeout
     }
 
     fn outage(&self, now: Time) -> Error {
