@@ -4,9 +4,11 @@ mod bad_input;
 mod guard;
 mod kids;
 mod options;
+mod shutdown;
 mod support;
 mod support_works;
 mod tidy;
+mod waiter;
 
 /// Not a test: where the worker processes begin, see [`support::Kid`].
 #[test]
