@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod guard;
+mod inspect;
 mod kids;
 mod options;
 mod shutdown;
