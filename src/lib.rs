@@ -5,6 +5,7 @@ mod config;
 mod engine;
 mod error;
 mod fence;
+mod glob;
 mod guard;
 mod inspect;
 mod key;
