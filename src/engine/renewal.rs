@@ -327,8 +327,9 @@ impl Renewal {
                 self.lose(lease, LossReason::Taken);
             }
             Err(fault) => {
-                engine.counters.renewal_failures.add(1);
+                // A connection that is still being opened has failed at nothing.
                 if !matches!(fault, Fault::NotReady) {
+                    engine.counters.renewal_failures.add(1);
                     log::warn!(
                         "renewing {:?} failed and will be tried again: {fault}",
                         lease.request.key.name
