@@ -43,7 +43,7 @@ pub enum Error {
 
     /// Redis refused, in its own words.
     #[non_exhaustive]
-    #[error("redis refused{}: {code} {message}", for_lock(lock))]
+    #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
     Server {
         /// The lock that was asked for, if it was one.
         lock: Option<Arc<str>>,
