@@ -1,5 +1,6 @@
 //! The tests that drive fairlock from outside, through its public API.
 
+mod api;
 mod bad_input;
 mod guard;
 mod inspect;
