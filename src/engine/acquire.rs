@@ -381,7 +381,6 @@ impl Standing {
     /// Leaves the queue at a deadline, but keeps a grant that came first.
     pub(crate) fn withdraw(self, until: Time) -> Result<Option<Arc<Lease>>> {
         let (engine, waiting) = (&self.engine, &self.waiting);
-        engine.counters.missed.add(1);
         let (token, withdrawing) = {
             let mut place = waiting.place.lock();
             (place.token, place.withdraw())
@@ -420,7 +419,10 @@ impl Standing {
             Claim::Taken(lease) => engine.claimed(lease).map(Some),
             Claim::Failed(error) => Err(error),
             // A grant that is in doubt is not worth an answer past the deadline; dropping the place releases it.
-            Claim::Confirm | Claim::NotYet => Ok(None),
+            Claim::Confirm | Claim::NotYet => {
+                engine.counters.missed.add(1);
+                Ok(None)
+            }
         }
     }
 
