@@ -7,7 +7,7 @@ use std::{
 
 use fairlock::{Error, LockManager, LockOptions, LockState};
 
-use crate::support::{SLACK, Server, until};
+use crate::support::{Proxy, SLACK, Server, contains, until};
 
 const TTL: Duration = Duration::from_secs(2);
 /// What a manager with that ttl derives from it.
@@ -310,4 +310,25 @@ fn a_wait_in_silence_is_unavailable_and_keeps_its_place() {
     until(TTL * 2 + SLACK, "it is served all the same", || {
         matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_)))
     });
+}
+
+#[test]
+fn a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let other = manager(&server);
+    let mgr = LockManager::connect(proxy.url()).unwrap();
+    let guard = other.lock("n").unwrap();
+    let leaving = proxy.hold_request_when(contains("keep_if_owner"));
+    thread::scope(|scope| {
+        let trying = scope.spawn(|| mgr.try_lock_for("n", ms(50)).unwrap());
+        leaving.wait(SLACK);
+        guard.unlock().unwrap();
+        leaving.release();
+        let guard = trying.join().unwrap().expect("it was granted before it left the queue");
+        guard.renew().unwrap();
+        guard.unlock().unwrap();
+    });
+    let stats = mgr.stats();
+    assert_eq!((stats.granted, stats.missed, stats.waiting), (1, 0, 0));
 }
