@@ -242,10 +242,7 @@ impl Config {
         if let Some(label) = &options.label
             && (label.len() > MAX_LABEL || label.contains(char::is_control))
         {
-            return Err(Error::config(
-                "label",
-                format!("at most {MAX_LABEL} bytes, without control characters"),
-            ));
+            return Err(Error::config("label", format!("at most {MAX_LABEL} bytes, without control characters")));
         }
         Ok(())
     }
@@ -301,10 +298,7 @@ fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> 
 fn checked_prefix(prefix: Option<String>) -> Result<Arc<str>> {
     let prefix = prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
     if prefix.is_empty() || prefix.len() > 128 || prefix.contains(['{', '}']) || prefix.contains(char::is_control) {
-        return Err(Error::config(
-            "prefix",
-            "1 to 128 bytes, without braces and control characters",
-        ));
+        return Err(Error::config("prefix", "1 to 128 bytes, without braces and control characters"));
     }
     Ok(prefix.into())
 }
@@ -314,20 +308,14 @@ mod tests {
     use super::*;
 
     fn with_ttl(ms: u64) -> Wanted {
-        Wanted {
-            options: LockOptions::new().ttl(Duration::from_millis(ms)),
-            ..Wanted::default()
-        }
+        Wanted { options: LockOptions::new().ttl(Duration::from_millis(ms)), ..Wanted::default() }
     }
 
     #[test]
     fn derived_numbers_fit_each_other_at_every_ttl() {
         for ms in [1000, 1001, 1999, 5000, 10_000, 60_000, 86_400_000] {
             let (config, _) = Config::new(with_ttl(ms)).unwrap();
-            assert!(
-                config.check_period + config.command_timeout * 3 <= config.horizon,
-                "{ms}"
-            );
+            assert!(config.check_period + config.command_timeout * 3 <= config.horizon, "{ms}");
         }
     }
 
@@ -335,46 +323,19 @@ mod tests {
     fn numbers_that_do_not_fit_are_refused() {
         let ms = Duration::from_millis;
         let bad = [
-            Wanted {
-                horizon: Some(ms(2400)),
-                ..Wanted::default()
-            },
-            Wanted {
-                horizon: Some(ms(5700)),
-                ..Wanted::default()
-            },
-            Wanted {
-                command_timeout: Some(ms(1400)),
-                ..Wanted::default()
-            },
-            Wanted {
-                check_period: Some(Duration::ZERO),
-                ..Wanted::default()
-            },
-            Wanted {
-                outage_limit: Some(ms(10)),
-                ..Wanted::default()
-            },
-            Wanted {
-                pool_size: Some(0),
-                ..Wanted::default()
-            },
-            Wanted {
-                prefix: Some("a{b".into()),
-                ..Wanted::default()
-            },
+            Wanted { horizon: Some(ms(2400)), ..Wanted::default() },
+            Wanted { horizon: Some(ms(5700)), ..Wanted::default() },
+            Wanted { command_timeout: Some(ms(1400)), ..Wanted::default() },
+            Wanted { check_period: Some(Duration::ZERO), ..Wanted::default() },
+            Wanted { outage_limit: Some(ms(10)), ..Wanted::default() },
+            Wanted { pool_size: Some(0), ..Wanted::default() },
+            Wanted { prefix: Some("a{b".into()), ..Wanted::default() },
             with_ttl(999),
             with_ttl(86_400_001),
-            Wanted {
-                options: LockOptions::new().ttl(Duration::MAX),
-                ..Wanted::default()
-            },
+            Wanted { options: LockOptions::new().ttl(Duration::MAX), ..Wanted::default() },
         ];
         for wanted in bad {
-            assert!(
-                matches!(Config::new(wanted.clone()), Err(Error::Config { .. })),
-                "{wanted:?}"
-            );
+            assert!(matches!(Config::new(wanted.clone()), Err(Error::Config { .. })), "{wanted:?}");
         }
     }
 }

@@ -105,36 +105,23 @@ impl fmt::Display for Step {
 
 impl Error {
     pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
-        Error::Config {
-            what: what.into(),
-            message: message.into(),
-        }
+        Error::Config { what: what.into(), message: message.into() }
     }
 
     /// The same once more; of the source its words.
     pub(crate) fn repeat(&self) -> Error {
         match self {
             Error::Lost { loss } => Error::Lost { loss: loss.clone() },
-            Error::Unavailable {
-                lock,
-                step,
-                waited,
-                source,
-            } => Error::Unavailable {
+            Error::Unavailable { lock, step, waited, source } => Error::Unavailable {
                 lock: lock.clone(),
                 step: *step,
                 waited: *waited,
                 source: source.to_string().into(),
             },
-            Error::Server { lock, code, message } => Error::Server {
-                lock: lock.clone(),
-                code: code.clone(),
-                message: message.clone(),
-            },
-            Error::WrongKind { lock, is } => Error::WrongKind {
-                lock: Arc::clone(lock),
-                is: is.clone(),
-            },
+            Error::Server { lock, code, message } => {
+                Error::Server { lock: lock.clone(), code: code.clone(), message: message.clone() }
+            }
+            Error::WrongKind { lock, is } => Error::WrongKind { lock: Arc::clone(lock), is: is.clone() },
             Error::Config { what, message } => Error::config(what, message),
             Error::Closed => Error::Closed,
         }

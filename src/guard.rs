@@ -39,11 +39,7 @@ pub struct LockGuard {
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>, running: &Arc<Running>) -> LockGuard {
         running.engine().guard_made();
-        LockGuard {
-            lease,
-            running: Arc::clone(running),
-            unlocked: false,
-        }
+        LockGuard { lease, running: Arc::clone(running), unlocked: false }
     }
 
     /// The name of the lock.
@@ -67,11 +63,7 @@ impl LockGuard {
 
     /// Until when [`is_held`](LockGuard::is_held) stays true if no renewal succeeds any more; zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        if self.is_held() {
-            self.lease.remaining(self.running.engine().now())
-        } else {
-            Duration::ZERO
-        }
+        if self.is_held() { self.lease.remaining(self.running.engine().now()) } else { Duration::ZERO }
     }
 
     /// As [`is_held`](LockGuard::is_held), to be used with `?` between two steps of work.
@@ -123,12 +115,7 @@ impl LockGuard {
     }
 
     fn loss(&self) -> Error {
-        Error::Lost {
-            loss: self
-                .lease
-                .loss()
-                .unwrap_or_else(|| self.lease.loss_for(LossReason::Expired)),
-        }
+        Error::Lost { loss: self.lease.loss().unwrap_or_else(|| self.lease.loss_for(LossReason::Expired)) }
     }
 }
 

@@ -122,16 +122,8 @@ impl LockManager {
     /// As [`inspect`](LockManager::inspect).
     pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
         let key = self.key(name)?;
-        let verb = Verb::Release {
-            token: Token::new(),
-            fence,
-            mode: Mode::Forced,
-        };
-        let call = [Call {
-            family: Family::Mutex,
-            key,
-            verb,
-        }];
+        let verb = Verb::Release { token: Token::new(), fence, mode: Mode::Forced };
+        let call = [Call { family: Family::Mutex, key, verb }];
         let reply = self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed))?;
         Ok(reply.outcome == Outcome::Released)
     }
@@ -140,9 +132,7 @@ impl LockManager {
         let call = |key: &Key| Call {
             family: Family::Mutex,
             key: key.clone(),
-            verb: Verb::Inspect {
-                waiters: MAX_WAITERS_SHOWN,
-            },
+            verb: Verb::Inspect { waiters: MAX_WAITERS_SHOWN },
         };
         let calls: Vec<Call> = keys.iter().map(call).collect();
         let replies = self.engine().ask(&calls)?;
@@ -192,10 +182,7 @@ impl List {
         let (next, records) = engine.scan(cursor, &self.pattern)?;
         self.cursor = (next != 0).then_some(next);
         let prefix = &engine.config.prefix;
-        let mut keys: Vec<Key> = records
-            .iter()
-            .filter_map(|record| Key::from_record(prefix, record))
-            .collect();
+        let mut keys: Vec<Key> = records.iter().filter_map(|record| Key::from_record(prefix, record)).collect();
         keys.retain(|key| self.glob.matches(&key.name) && self.seen.insert(Arc::clone(&key.name)));
         for keys in keys.chunks(PAGE) {
             for info in self.manager.inspect_all(keys.to_vec())? {
@@ -221,10 +208,7 @@ impl LockInfo {
         let holder = (state != LockState::Free)
             .then(|| Party::parse(&format!("{} {}", seen.request, seen.label)))
             .flatten()
-            .map(|party| Party {
-                since: server_time(seen.granted_at),
-                ..party
-            });
+            .map(|party| Party { since: server_time(seen.granted_at), ..party });
         LockInfo {
             name: key.name,
             kind: Kind::Mutex,

@@ -31,10 +31,7 @@ impl Key {
         queue.push_str(":{");
         encode(name, &mut queue);
         queue.push_str("}:q");
-        Ok(Key {
-            name: name.into(),
-            queue: queue.into(),
-        })
+        Ok(Key { name: name.into(), queue: queue.into() })
     }
 
     /// Reads a record's key back; `None` for what is no record's key of this prefix.
@@ -116,29 +113,12 @@ mod tests {
 
     #[test]
     fn awkward_names_come_back_and_none_collide() {
-        let names = [
-            "a",
-            "a b",
-            "{",
-            "}",
-            "{}",
-            "}x",
-            "%",
-            "%7B",
-            "a:q",
-            "a}:q",
-            "\n\"'",
-            "🦀",
-            &"é".repeat(256),
-        ];
+        let names = ["a", "a b", "{", "}", "{}", "}x", "%", "%7B", "a:q", "a}:q", "\n\"'", "🦀", &"é".repeat(256)];
         let mut seen = std::collections::HashSet::new();
         for name in names {
             let key = Key::new("p", name).unwrap();
             assert_eq!(Key::from_record("p", key.record()), Some(key.clone()), "{name:?}");
-            assert!(
-                seen.insert(key.record().to_owned()) && seen.insert(key.queue().to_owned()),
-                "{name:?}"
-            );
+            assert!(seen.insert(key.record().to_owned()) && seen.insert(key.queue().to_owned()), "{name:?}");
         }
     }
 

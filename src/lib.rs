@@ -1,22 +1,303 @@
 //! Fair, renewed, fenced distributed locks on Redis, for threaded programs.
+//!
+//! A [`LockManager`] hands out [`LockGuard`]s that release on drop. Who has to wait stands in a FIFO queue in
+//! Redis and is handed the lock by the step that releases it. One thread keeps all the locks of a process alive.
+//!
+//! This is the guide: one program, grown step by step, then [what is promised](#what-is-promised), [the
+//! limits](#limits) and [what is logged](#what-is-logged). The examples `hello` and `worker_pool` run as they are.
+//!
+//! # Lock
+//!
+//! A program that must not bill the same customer twice at a time, on however many hosts it runs:
+//!
+//! ```no_run
+//! use fairlock::LockManager;
+//!
+//! # fn bill(_: &str) {}
+//! fn main() -> fairlock::Result<()> {
+//!     let mgr = LockManager::connect("redis://127.0.0.1/")?;
+//!     let _guard = mgr.lock("customer:42")?; // waits its turn
+//!     bill("42"); // for as long as it takes: the lock is renewed meanwhile
+//!     Ok(())
+//! } // released here, and handed to whoever waits first
+//! ```
+//!
+//! A manager is a handle: clone it into every thread, and build one for each process and Redis. A name is any
+//! text of 1 to [`MAX_NAME`] bytes, and the lock is not re-entrant. A guard may be moved to other threads.
+//! [`LockManager::mutex`] makes a handle of one name, to be kept in a struct.
+//!
+//! # Try
+//!
+//! If the work is done by somebody else already, there is no need to wait. That a lock is taken is never an
+//! error:
+//!
+//! ```no_run
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! # fn bill(_: &str) {}
+//! match mgr.try_lock("customer:42")? {
+//!     Some(guard) => {
+//!         bill("42");
+//!         guard.unlock()?; // as dropping it, but says whether it was still ours
+//!     }
+//!     None => println!("somebody else is at it, or waits for it"),
+//! }
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! [`try_lock`](LockManager::try_lock) does not get past those who wait: a lock that is free but awaited is `None`.
+//!
+//! # A deadline
+//!
+//! [`try_lock_for`](LockManager::try_lock_for) and [`try_lock_until`](LockManager::try_lock_until) wait their turn
+//! and give up. `None` then means that others had the lock; if Redis was silent at the end, so that this is not
+//! known, the answer is [`Error::Unavailable`]:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use fairlock::Error;
+//!
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! # fn bill(_: &str) {}
+//! match mgr.try_lock_for("customer:42", Duration::from_secs(3)) {
+//!     Ok(Some(_guard)) => bill("42"),
+//!     Ok(None) => println!("busy for three seconds"),
+//!     Err(Error::Unavailable { step, .. }) => println!("redis is away: no {step}"),
+//!     Err(other) => return Err(other),
+//! }
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! # Stand in the queue
+//!
+//! All of these are made of one primitive. [`enqueue`](LockManager::enqueue) takes a place in the queue and answers
+//! at once; the [`Waiter`] is waited for as a whole or bit by bit, and leaves the queue when it is dropped:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! # fn bill(_: &str) {}
+//! let mut waiter = mgr.enqueue("customer:42")?;
+//! let guard = loop {
+//!     match waiter.wait_for(Duration::from_millis(500))? {
+//!         Some(guard) => break guard,
+//!         None => println!("still waiting, at place {:?}", waiter.position()),
+//!     }
+//! };
+//! bill("42");
+//! # drop(guard);
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! A lock that is granted between two calls is kept renewed until it is claimed.
+//!
+//! # When it is lost
+//!
+//! A lease can end while the work goes on: Redis was away for too long, the process was stopped past its TTL,
+//! somebody released the lock by force. The guard then says so, by a clock and a flag and with no I/O, in the form
+//! that suits: [`is_held`](LockGuard::is_held) to ask, [`check`](LockGuard::check) for `?`,
+//! [`lost`](LockGuard::lost) to wait for it beside other things, [`on_lost`](LockOptions::on_lost) to be called.
+//!
+//! ```no_run
+//! use crossbeam_channel::select;
+//! use fairlock::{PreviousHolder, crossbeam_channel};
+//!
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! # fn bill_item(_: &str) {}
+//! # fn repair() {}
+//! # let items = crossbeam_channel::never::<String>();
+//! let guard = mgr.lock("customer:42")?;
+//! if guard.previous_holder() != PreviousHolder::Released {
+//!     repair(); // who had it before crashed, or nothing is known of it
+//! }
+//! loop {
+//!     select! {
+//!         recv(items) -> item => {
+//!             let Ok(item) = item else { break };
+//!             guard.check()?; // Error::Lost ends the work between two items
+//!             bill_item(&item);
+//!         }
+//!         recv(guard.lost()) -> loss => {
+//!             println!("stopping: {:?}", loss.map(|loss| loss.reason));
+//!             break;
+//!         }
+//!     }
+//! }
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! Once lost, a guard is never held again, whatever a later renewal says.
+//!
+//! # Fences
+//!
+//! Between looking at `is_held` and acting on it a process can be stopped for any time. What closes this gap is the
+//! resource: every grant has a [`fence`](LockGuard::fence), larger than all before it, and a resource that remembers
+//! the largest it has seen and refuses smaller ones is safe whatever the clocks do. In SQL that is a condition of
+//! the write itself:
+//!
+//! ```sql
+//! UPDATE customers SET billed = :month, fence = :fence WHERE id = 42 AND fence <= :fence
+//! ```
+//!
+//! For a resource in this process there is [`FenceGate`]:
+//!
+//! ```no_run
+//! use std::sync::Mutex;
+//! use fairlock::FenceGate;
+//!
+//! static GATE: FenceGate = FenceGate::new();
+//! static LEDGER: Mutex<Vec<String>> = Mutex::new(Vec::new());
+//!
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! let guard = mgr.lock("customer:42")?;
+//! let mut ledger = LEDGER.lock().unwrap();
+//! if GATE.admit(guard.fence()) {
+//!     ledger.push("42: billed".to_owned());
+//! }
+//! # drop(ledger);
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! # Options
+//!
+//! [`LockOptions`] say how a lock is taken. The builder's are the default; [`with`](LockManager::with) makes a handle
+//! with others, which costs nothing:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use fairlock::{LockManager, LockOptions};
+//!
+//! const NIGHTLY: LockOptions = LockOptions::new()
+//!     .ttl(Duration::from_secs(30)) // what a crash may cost the others
+//!     .max_hold(Duration::from_secs(3600)) // a job that hangs is told, and loses the lock
+//!     .hold_at_least(Duration::from_secs(60)); // hosts that start a little later find it done
+//!
+//! let mgr = LockManager::builder("redis://127.0.0.1/")
+//!     .prefix("billing")
+//!     .outage_limit(Duration::from_secs(30))
+//!     .build()?;
+//! let nightly = mgr.with(
+//!     NIGHTLY
+//!         .label("nightly billing") // inspect shows it
+//!         .on_lost(|loss| eprintln!("lost {}: {}", loss.name, loss.reason)),
+//! );
+//! if let Some(_guard) = nightly.try_lock("nightly")? {
+//!     // …
+//! }
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! The timeouts and periods of a manager are derived from its builder's ttl, so a handle's ttl may be longer, but not
+//! much shorter.
+//!
+//! # Look inside
+//!
+//! [`inspect`](LockManager::inspect) and [`list`](LockManager::list) tell who holds a name since when, and who waits.
+//! [`force_release`](LockManager::force_release) takes a lock away, if its fence is still the one that was seen:
+//!
+//! ```no_run
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! for info in mgr.list("customer:*") {
+//!     let info = info?;
+//!     let Some(holder) = &info.holder else { continue };
+//!     println!("{}: {} on {} as {:?}, {} waiting", info.name, holder.pid, holder.host, holder.label, info.waiters);
+//!     if holder.host == "the-one-that-burnt" {
+//!         mgr.force_release(&info.name, info.fence)?;
+//!     }
+//! }
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! [`stats`](LockManager::stats) counts what the manager has done.
+//!
+//! # End in good order
+//!
+//! The last handle, guard or waiter that is dropped ends the threads. To end while guards are alive, for instance at
+//! a SIGTERM, use [`shutdown`](LockManager::shutdown): no lock is granted any more, waits end with [`Error::Closed`],
+//! and guards have some time left. Those that are alive after it are told [`LossReason::Shutdown`], released and
+//! named:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! let left = mgr.shutdown(Duration::from_secs(5))?;
+//! for name in &left.ended {
+//!     println!("{name} was still held");
+//! }
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! # Fork
+//!
+//! Threads and connections do not survive a `fork`. In the child every verb of a manager from before it answers
+//! [`Error::Closed`], its guards are not held, and dropping them leaves the parent's locks alone. Connect anew in the
+//! child. Starting another program (`std::process::Command`) is not concerned.
+//!
+//! # What is promised
+//!
+//! - **One holder.** At most one owner of a name at any step of Redis, and times in which [`is_held`](LockGuard::is_held)
+//!   is true never overlap, given host clocks whose rates differ by less than 500 ppm, and apart from the limits below.
+//! - **Rising fences.** Every grant has a larger fence than every earlier one of its name, also after an expiry, and
+//!   after a loss of data if the server's clock has not gone back.
+//! - **First come, first served**, in the order in which Redis ran the requests, over the waiters that stayed alive.
+//!   Nobody gets past a queue. After a loss of data, each process's waiters keep their order.
+//! - **No lost wake-up.** A free lock is granted to a live waiter at once; if the message is lost, within a check period.
+//! - **Crash recovery.** A dead process delays the others on a name by at most one TTL (its `hold_at_least`, if longer)
+//!   and one check period, however many of its locks and waiters died with it. Between waiting fixed leases it is one
+//!   lease and the horizon.
+//! - **Loss is told once, and stays.** `is_held` is false no later than the local deadline, which counts from before the
+//!   request that set it, less a margin, on a clock that runs on while the host is suspended (on Linux). `lost` and
+//!   `on_lost` follow within a command timeout (after a resume of the host, within a third of the TTL), also when Redis
+//!   is unreachable.
+//! - **One grant for a request**, whatever is resent; what ended in doubt is taken back in the background, and what
+//!   reaches Redis after its caller gave up takes nothing.
+//! - **Bounded calls.** Each verb says for how long it may block. Drop never panics, and blocks for at most one command
+//!   timeout.
+//! - **Nothing starves.** A waiter holds no pooled connection; renewals, releases and wake-ups never wait for the pool.
+//! - **Bad input** gets an [`Error::Config`] or [`Error::WrongKind`] that names what is allowed, and nothing is written.
+//!
+//! # Limits
+//!
+//! - What Redis loses, a lock can lose: by a failover with asynchronous replication, eviction, `FLUSHALL`, `DEL`, or a
+//!   restart without data. Holders learn of it at their next renewal; until then two may believe that they hold.
+//! - A step of the server's clock forward ends leases early; a step back lets a dead holder's last for one more TTL.
+//! - Without a resource that checks fences, a process that was paused can write late.
+//! - [`force_release`](LockManager::force_release) overrules a holder who learns of it at its next renewal; one with a
+//!   fixed lease learns of it only when it unlocks or renews.
+//! - A leaked guard renews until `max_hold`, or until the process ends.
+//! - Mutexes on a single node only, in this version.
+//!
+//! # What is logged
+//!
+//! Through [`log`](https://docs.rs/log), never with a password:
+//!
+//! | level | what |
+//! |---|---|
+//! | error | a panic in one of the threads of this crate (a bug), or in an `on_lost` callback |
+//! | warn  | a lock was lost; a renewal failed and will be tried again; a guard could not be released when it was dropped, or its release was given up and left to the TTL; an answer or a message of an unexpected form |
+//! | info  | the subscription ended and will be taken again; a waiter that Redis had forgotten has a new place |
+//! | debug | a pooled connection could not be opened, or was retired |
+//! | trace | nothing |
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
-mod config;
-mod engine;
-mod error;
-mod fence;
-mod glob;
-mod guard;
 mod inspect;
-mod key;
-mod kind;
 mod lock;
-mod loss;
-mod manager;
-mod script;
-mod stats;
-mod store;
+mod guard;
 mod waiter;
+mod manager;
+mod engine;
+mod store;
+mod script;
+mod key;
+mod glob;
+mod config;
+mod stats;
+mod fence;
+mod loss;
+mod kind;
+mod error;
 
 pub use crossbeam_channel;
 

@@ -50,10 +50,7 @@ impl LockManager {
 
     /// Begins a manager with other settings.
     pub fn builder(to: impl Into<Endpoint>) -> Builder {
-        Builder {
-            endpoint: to.into(),
-            wanted: Wanted::default(),
-        }
+        Builder { endpoint: to.into(), wanted: Wanted::default() }
     }
 
     /// A handle whose locks are taken with these options instead, for every kind.
@@ -86,9 +83,7 @@ impl LockManager {
     /// [`Error::Closed`] in a forked child.
     pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
         let engine = self.engine();
-        Ok(Shutdown {
-            ended: engine.shut_down(engine.now() + within)?,
-        })
+        Ok(Shutdown { ended: engine.shut_down(engine.now() + within)? })
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -228,18 +223,10 @@ impl Builder {
     pub fn build(self) -> Result<LockManager> {
         let info = parse_url(&self.endpoint.url)?;
         let (config, options) = Config::new(self.wanted)?;
-        let terms = Terms::new(
-            &config.prefix,
-            config.check_period + config.command_timeout,
-            config.horizon,
-        );
+        let terms = Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon);
         let terms = Arc::new(terms);
         let store = Single::connect(info, &config, Arc::clone(&terms)).map_err(Error::from)?;
         let running = Running::start(config, Box::new(store), terms)?;
-        Ok(LockManager {
-            running: Arc::new(running),
-            built_with: Arc::new(options.clone()),
-            options,
-        })
+        Ok(LockManager { running: Arc::new(running), built_with: Arc::new(options.clone()), options })
     }
 }

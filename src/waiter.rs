@@ -23,10 +23,7 @@ pub struct Waiter {
 
 impl Waiter {
     pub(crate) fn new(standing: Standing, running: &Arc<Running>) -> Waiter {
-        Waiter {
-            standing: Some(standing),
-            running: Arc::clone(running),
-        }
+        Waiter { standing: Some(standing), running: Arc::clone(running) }
     }
 
     /// The place in the queue as last heard, at most a check period ago: 1 is next. An upper bound, since it
@@ -76,10 +73,7 @@ impl Waiter {
 impl fmt::Debug for Waiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiter")
-            .field(
-                "name",
-                &self.standing.as_ref().map(|standing| &standing.request().key.name),
-            )
+            .field("name", &self.standing.as_ref().map(|standing| &standing.request().key.name))
             .field("position", &self.position())
             .finish_non_exhaustive()
     }

@@ -66,13 +66,8 @@ impl Engine {
             }
             self.listen(until).map_err(|e| for_lock(e, request))?;
         }
-        let waiting = self
-            .places
-            .register(Arc::clone(request), Place::new(Token::new()), self.now());
-        let standing = Standing {
-            engine: Arc::clone(self),
-            waiting,
-        };
+        let waiting = self.places.register(Arc::clone(request), Place::new(Token::new()), self.now());
+        let standing = Standing { engine: Arc::clone(self), waiting };
         self.counters.waiting.add(1);
         // A shutdown that did not see the place is seen here.
         self.check_open()?;
@@ -94,19 +89,12 @@ impl Engine {
         self.counters.waiting.add(1);
         let request = Arc::clone(&lease.request);
         let waiting = self.places.register(request, Place::granted(lease), self.now());
-        Standing {
-            engine: Arc::clone(self),
-            waiting,
-        }
+        Standing { engine: Arc::clone(self), waiting }
     }
 
     fn check(&self, request: &Request) -> Result<()> {
         self.check_open()?;
-        if request.on_lost.is_some() {
-            self.start_callbacks()
-        } else {
-            Ok(())
-        }
+        if request.on_lost.is_some() { self.start_callbacks() } else { Ok(()) }
     }
 
     /// To be called before the place is dropped.
@@ -167,9 +155,7 @@ impl Engine {
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
             self.discard(&lease);
-            return Err(Error::Lost {
-                loss: lease.loss_for(LossReason::Expired),
-            });
+            return Err(Error::Lost { loss: lease.loss_for(LossReason::Expired) });
         }
         self.adopt(&lease);
         self.checked(lease)
@@ -186,7 +172,7 @@ impl Engine {
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
-    /// registry, so a grant is noted whichever way it comes (R1, R8).
+    /// registry, so a grant is noted whichever way it comes (R1, R8). After an error it is to be dropped.
     fn enqueue(self: &Arc<Self>, waiting: &Arc<Waiting>, until: Time) -> Result<()> {
         let request = &waiting.request;
         let started = self.now();
@@ -204,15 +190,11 @@ impl Engine {
                 Settled::Done => return Ok(()),
                 Settled::Again if self.now() < limit => continue,
                 Settled::Again => Fault::unavailable(Step::Reply, "the server's clock leaves no time to ask"),
-                Settled::Refused(error) => {
-                    self.give_up(waiting);
-                    return Err(error);
-                }
+                Settled::Refused(error) => return Err(error),
                 Settled::Fault(fault) => fault,
             };
             let now = self.now();
             if now >= limit {
-                self.abandon_unsettled(waiting);
                 return Err(fault.into_error(Some(&request.key), now - started));
             }
             self.clock.sleep_until((now + self.config.back_off / 4).min(limit));
@@ -271,17 +253,9 @@ impl Engine {
                 let news = News::from_reply(grant, answer.sent);
                 (waiting.place.lock().answered(news, now, request), None)
             }
-            Outcome::Waiting {
-                ticket,
-                position,
-                left,
-                since,
-            } => {
+            Outcome::Waiting { ticket, position, left, since } => {
                 let due = now + self.config.check_period.min(left + std::time::Duration::from_millis(1));
-                (
-                    waiting.place.lock().queued(now, ticket, position, since, request),
-                    Some(due),
-                )
+                (waiting.place.lock().queued(now, ticket, position, since, request), Some(due))
             }
             Outcome::Late | Outcome::More => return Settled::Again,
             outcome => return Settled::Refused(self.out_of_place(call, &outcome)),
@@ -300,30 +274,13 @@ impl Engine {
         }
     }
 
-    /// Leaves without having learnt what became of the last request.
-    fn abandon_unsettled(&self, waiting: &Arc<Waiting>) {
-        let action = {
-            let mut place = waiting.place.lock();
-            let unsettled = place.obsolete();
-            match place.give_up() {
-                Action::Nothing => unsettled,
-                action => action,
-            }
-        };
-        self.act(waiting, action);
-    }
-
     fn give_up(&self, waiting: &Arc<Waiting>) {
         let action = waiting.place.lock().give_up();
         let Action::Abandon { token, not_after } = action else {
             return;
         };
         // At once if a connection is free; the renewal thread does it otherwise, or again (R7).
-        let call = waiting.request.call(Verb::Release {
-            token,
-            fence: 0,
-            mode: Mode::Unused,
-        });
+        let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::Unused });
         if let Ok(answer) = self.run_one(&call, self.at_once(self.now())) {
             self.deliver_all(&call, &answer);
             if !answer.reply.more && answer.reply.now.is_some_and(|now| now > not_after) {
@@ -387,11 +344,7 @@ impl Standing {
         };
         if withdrawing {
             let started = engine.now();
-            let call = waiting.request.call(Verb::Release {
-                token,
-                fence: 0,
-                mode: Mode::KeepIfOwner,
-            });
+            let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::KeepIfOwner });
             match engine.run_one(&call, engine.patience(started, until)) {
                 Ok(answer) => {
                     engine.deliver_all(&call, &answer);
@@ -406,7 +359,8 @@ impl Standing {
                 Err(fault) => {
                     let action = waiting.place.lock().unanswered(0, engine.now(), &waiting.request);
                     if matches!(action, Action::Nothing) {
-                        engine.abandon_unsettled(waiting);
+                        let action = waiting.place.lock().obsolete();
+                        engine.act(waiting, action);
                         return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
                     }
                     engine.act(waiting, action);
@@ -480,11 +434,9 @@ fn is_transient(error: &Error) -> bool {
 
 fn for_lock(error: Error, request: &Request) -> Error {
     match error {
-        Error::Server { code, message, .. } => Error::Server {
-            lock: Some(Arc::clone(&request.key.name)),
-            code,
-            message,
-        },
+        Error::Server { code, message, .. } => {
+            Error::Server { lock: Some(Arc::clone(&request.key.name)), code, message }
+        }
         other => other,
     }
 }

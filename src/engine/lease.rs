@@ -61,11 +61,7 @@ impl Lease {
     }
 
     pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
-        Loss {
-            name: self.request.key.name.clone(),
-            fence: self.fence,
-            reason,
-        }
+        Loss { name: self.request.key.name.clone(), fence: self.fence, reason }
     }
 
     /// A renewal was confirmed. False if the lease had ended before.
@@ -151,13 +147,8 @@ pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
 struct State(AtomicU64);
 
 const RELEASED: u64 = 1;
-const REASONS: [LossReason; 5] = [
-    LossReason::Expired,
-    LossReason::Taken,
-    LossReason::MaxHold,
-    LossReason::Forced,
-    LossReason::Shutdown,
-];
+const REASONS: [LossReason; 5] =
+    [LossReason::Expired, LossReason::Taken, LossReason::MaxHold, LossReason::Forced, LossReason::Shutdown];
 const FIRST_REASON: u64 = 2;
 /// No deadline is that close to the start of the clock.
 const FIRST_DEADLINE: u64 = 16;
@@ -236,17 +227,12 @@ impl State {
     }
 
     fn swap(&self, from: u64, to: u64) -> bool {
-        self.0
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
-            .is_ok()
+        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
 fn code(reason: LossReason) -> u64 {
-    let at = REASONS
-        .iter()
-        .position(|r| *r == reason)
-        .expect("every reason is in the table");
+    let at = REASONS.iter().position(|r| *r == reason).expect("every reason is in the table");
     FIRST_REASON + at as u64
 }
 
@@ -343,11 +329,7 @@ mod tests {
 
     #[test]
     fn the_signal_tells_once_and_then_is_closed() {
-        let loss = Loss {
-            name: "a".into(),
-            fence: 1,
-            reason: LossReason::Taken,
-        };
+        let loss = Loss { name: "a".into(), fence: 1, reason: LossReason::Taken };
         let early = Signal::default();
         let receiver = early.receiver().clone();
         assert!(early.tell(&loss) && !early.tell(&loss));

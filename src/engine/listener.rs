@@ -36,10 +36,7 @@ enum State {
 
 impl Listening {
     pub(super) fn new() -> Listening {
-        Listening {
-            state: Mutex::new(State::Idle),
-            changed: Condvar::new(),
-        }
+        Listening { state: Mutex::new(State::Idle), changed: Condvar::new() }
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -114,11 +111,7 @@ fn run(engine: &Arc<Engine>) {
                 Heard::Message(message) => hear(engine, message),
                 Heard::Quiet => {}
             }
-            if engine.is_stopping() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            if engine.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let Err(fault) = ended else { return };
         log::info!("the subscription ended: {fault}");
@@ -145,10 +138,6 @@ fn hear(engine: &Engine, message: &str) {
     };
     engine.counters.handed_over.add(1);
     let news = News::from_message(grant, arrived, engine.store.anchor(&key));
-    let about = Call {
-        family: Family::Mutex,
-        key,
-        verb: Verb::Renew { token: grant.token },
-    };
+    let about = Call { family: Family::Mutex, key, verb: Verb::Renew { token: grant.token } };
     engine.deliver(&about, news);
 }

@@ -111,10 +111,7 @@ impl Running {
             terms,
             places: Places::new(),
             intake,
-            bell: Arc::new(Bell {
-                slot,
-                asleep_until: AtomicU64::new(0),
-            }),
+            bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
             listening: Listening::new(),
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
@@ -148,11 +145,7 @@ impl Drop for Running {
 impl Engine {
     /// Whether locks may be taken: [`Error::Closed`] after a shutdown and in a forked child.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.is_forked() || self.closed.load(Ordering::Acquire) {
-            Err(Error::Closed)
-        } else {
-            Ok(())
-        }
+        if self.is_forked() || self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
     pub(crate) fn is_forked(&self) -> bool {
@@ -168,11 +161,7 @@ impl Engine {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        Stats {
-            connects: self.store.connects(),
-            requests: self.store.requests(),
-            ..self.counters.read()
-        }
+        Stats { connects: self.store.connects(), requests: self.store.requests(), ..self.counters.read() }
     }
 
     /// Calls that take nothing, on a pooled connection. Blocks for at most two command timeouts.
@@ -197,9 +186,7 @@ impl Engine {
     pub(crate) fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>)> {
         self.check_fork()?;
         let started = self.now();
-        self.store
-            .scan(cursor, pattern)
-            .map_err(|fault| fault.into_error(None, self.now() - started))
+        self.store.scan(cursor, pattern).map_err(|fault| fault.into_error(None, self.now() - started))
     }
 
     /// A reply of its own script's, but for another verb.
@@ -215,10 +202,7 @@ impl Engine {
     }
 
     fn run_one(&self, call: &Call, patience: Patience) -> std::result::Result<Answer, Fault> {
-        self.store
-            .run(std::slice::from_ref(call), patience)
-            .pop()
-            .unwrap_or(Err(Fault::NotReady))
+        self.store.run(std::slice::from_ref(call), patience).pop().unwrap_or(Err(Fault::NotReady))
     }
 
     /// P8: one command timeout for a connection and one for the reply, and not much past `until`.
@@ -232,19 +216,13 @@ impl Engine {
 
     /// Only what is free at once, so that nothing waits for the pool (P9).
     fn at_once(&self, now: Time) -> Patience {
-        Patience {
-            checkout: Checkout::IfFree,
-            reply: now + self.config.command_timeout,
-        }
+        Patience { checkout: Checkout::IfFree, reply: now + self.config.command_timeout }
     }
 
     /// Keeps a lease renewed from now on. Wakes nobody, unless it would be too late.
     fn adopt(&self, lease: &Arc<Lease>) {
         self.counters.granted.add(1);
-        let renew_at = lease
-            .request
-            .renewal_period()
-            .map_or(Time::NEVER, |period| self.now() + period);
+        let renew_at = lease.request.renewal_period().map_or(Time::NEVER, |period| self.now() + period);
         let due = lease.next_due(renew_at);
         self.send(Work::Lease(Arc::clone(lease), renew_at));
         if self.intake.len() >= INTAKE_FULL {
@@ -350,10 +328,7 @@ impl Engine {
         drop(drained);
         let (tell, told) = bounded(1);
         self.hand_to_renewal(Work::EndAll(tell));
-        Ok(self
-            .clock
-            .receive(&told, self.now() + self.config.command_timeout * 2)
-            .unwrap_or_default())
+        Ok(self.clock.receive(&told, self.now() + self.config.command_timeout * 2).unwrap_or_default())
     }
 
     fn close(&self) {
@@ -373,10 +348,7 @@ impl Engine {
         self.listening.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
-        if threads
-            .iter()
-            .any(|t| t.handle.thread().name() == Some(listener::THREAD))
-        {
+        if threads.iter().any(|t| t.handle.thread().name() == Some(listener::THREAD)) {
             self.store.poke(&self.terms.channel());
         }
         let until = self.now() + self.config.command_timeout;
@@ -418,11 +390,7 @@ fn wrong_kind(call: &Call, kind: &str) -> Error {
     let is = crate::kind::Kind::from_record(kind);
     if is == crate::kind::Kind::Mutex {
         let message = format!("the record is {kind}, which is not this version's protocol");
-        return Error::Server {
-            lock: Some(lock),
-            code: "WRONGVERSION".to_owned(),
-            message,
-        };
+        return Error::Server { lock: Some(lock), code: "WRONGVERSION".to_owned(), message };
     }
     Error::WrongKind { lock, is }
 }

@@ -24,11 +24,7 @@ pub(crate) struct News {
 impl News {
     /// From the reply to a request of this process: the time left was counted after `sent`.
     pub(crate) fn from_reply(grant: Grant, sent: Time) -> News {
-        News {
-            grant,
-            deadline: Some(deadline_from_reply(sent, grant.left)),
-            granted: sent,
-        }
+        News { grant, deadline: Some(deadline_from_reply(sent, grant.left)), granted: sent }
     }
 
     /// R12: from a message, which may have been under way for any time. The newest anchor says when the
@@ -36,18 +32,10 @@ impl News {
     pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> News {
         let granted = anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
         let deadline = anchor.zip(granted).map(|(anchor, granted)| {
-            let extrapolated = if granted > anchor.sent {
-                granted - anchor.sent
-            } else {
-                anchor.sent - granted
-            };
+            let extrapolated = if granted > anchor.sent { granted - anchor.sent } else { anchor.sent - granted };
             granted + grant.left.saturating_sub(margin(grant.left, extrapolated))
         });
-        News {
-            grant,
-            deadline,
-            granted: granted.unwrap_or(arrived),
-        }
+        News { grant, deadline, granted: granted.unwrap_or(arrived) }
     }
 }
 
@@ -76,7 +64,8 @@ pub(crate) struct Place {
 /// | Queued     | it stands in the queue                            | Granted, Confirming, Gone, Asking (withdrawing), Ended |
 /// | Gone       | Redis does not know it any more (R4)              | Asking under a new token, Ended       |
 /// | Confirming | granted, perhaps long ago: a renewal is to tell (R12) | Granted, Gone, Ended              |
-/// | Granted    | a lease, renewed until it is claimed              | Ended (claimed), Confirming, Gone     |
+/// | Granted    | a lease, renewed until it is claimed              | Claimed, Confirming, Gone, Ended      |
+/// | Claimed    | a guard has it; news of its grant may still come  | –                                     |
 /// | Failed     | it cannot be had; the error is for the waiter     | Ended                                 |
 /// | Ended      | nobody waits here any more                        | –                                     |
 enum Stage {
@@ -85,6 +74,7 @@ enum Stage {
     Gone,
     Confirming(News),
     Granted(Arc<Lease>),
+    Claimed,
     Failed(Error),
     Ended,
 }
@@ -131,10 +121,7 @@ impl Place {
 
     /// A place that was granted without standing in the queue.
     pub(crate) fn granted(lease: Arc<Lease>) -> Place {
-        Place {
-            stage: Stage::Granted(Arc::clone(&lease)),
-            ..Place::new(lease.token)
-        }
+        Place { stage: Stage::Granted(Arc::clone(&lease)), ..Place::new(lease.token) }
     }
 
     /// The answer to an acquire: it stands in the queue.
@@ -177,7 +164,7 @@ impl Place {
                 Action::Nothing
             }
             Stage::Queued | Stage::Gone => self.accept(news, now, request),
-            Stage::Confirming(_) | Stage::Granted(_) => Action::Nothing,
+            Stage::Confirming(_) | Stage::Granted(_) | Stage::Claimed => Action::Nothing,
             Stage::Failed(_) | Stage::Ended => self.abandon(),
         }
     }
@@ -194,10 +181,7 @@ impl Place {
     }
 
     fn abandon(&self) -> Action {
-        Action::Abandon {
-            token: self.token,
-            not_after: self.not_after,
-        }
+        Action::Abandon { token: self.token, not_after: self.not_after }
     }
 
     fn accept(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
@@ -260,11 +244,7 @@ impl Place {
                 };
                 // What the renewal confirms will be another lease.
                 lease.disown();
-                self.stage = Stage::Confirming(News {
-                    grant,
-                    deadline: None,
-                    granted: Time::NEVER,
-                });
+                self.stage = Stage::Confirming(News { grant, deadline: None, granted: Time::NEVER });
                 Action::Confirm
             }
             _ => Action::Nothing,
@@ -322,17 +302,8 @@ impl Place {
         matches!(self.stage, Stage::Confirming(_))
     }
 
-    /// What is left to do about a place that ended while a request of its token had no answer.
-    pub(crate) fn left_behind(&self) -> Action {
-        if self.is_ended() && self.not_after > 0 {
-            self.abandon()
-        } else {
-            Action::Nothing
-        }
-    }
-
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(self.stage, Stage::Ended | Stage::Failed(_))
+        matches!(self.stage, Stage::Claimed | Stage::Ended | Stage::Failed(_))
     }
 
     pub(crate) fn position(&self) -> Option<u64> {
@@ -345,6 +316,7 @@ impl Place {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Granted(lease) => {
                 if lease.is_held(now) && lease.remaining(now) >= request.ttl / 2 {
+                    self.stage = Stage::Claimed;
                     return Claim::Taken(lease);
                 }
                 self.stage = Stage::Granted(Arc::clone(&lease));
@@ -368,6 +340,9 @@ impl Place {
 
     /// Nobody waits here any more.
     pub(crate) fn give_up(&mut self) -> Action {
+        if matches!(self.stage, Stage::Claimed) {
+            return Action::Nothing;
+        }
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Queued | Stage::Confirming(_) => self.abandon(),
             Stage::Granted(lease) => {
@@ -375,8 +350,10 @@ impl Place {
                 lease.disown();
                 self.abandon()
             }
+            // An earlier request of the token had no answer (R7).
+            Stage::Asking | Stage::Gone if self.not_after > 0 => self.abandon(),
             // Whoever sent the request that is in flight sees that the place has ended.
-            Stage::Asking | Stage::Gone | Stage::Failed(_) | Stage::Ended => Action::Nothing,
+            Stage::Asking | Stage::Gone | Stage::Claimed | Stage::Failed(_) | Stage::Ended => Action::Nothing,
         }
     }
 

@@ -72,10 +72,7 @@ struct Awaited {
 
 impl Places {
     pub(crate) fn new() -> Places {
-        Places {
-            registry: Mutex::new(Registry::default()),
-            orders: AtomicU64::new(0),
-        }
+        Places { registry: Mutex::new(Registry::default()), orders: AtomicU64::new(0) }
     }
 
     pub(crate) fn register(&self, request: Arc<Request>, place: Place, now: Time) -> Arc<Waiting> {
@@ -116,10 +113,10 @@ impl Places {
         let name = &waiting.request.key.name;
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
-        let awaited = registry.names.entry(Arc::clone(name)).or_insert_with(|| Awaited {
-            line: BTreeMap::new(),
-            due: Time::NEVER,
-        });
+        let awaited = registry
+            .names
+            .entry(Arc::clone(name))
+            .or_insert_with(|| Awaited { line: BTreeMap::new(), due: Time::NEVER });
         awaited.line.insert(waiting.order, Arc::clone(waiting));
         if due < awaited.due {
             registry.due.remove(&(awaited.due, Arc::clone(name)));
@@ -214,17 +211,8 @@ impl Places {
     pub(crate) fn all_tokens(&self) -> Vec<(Call, Vec<Token>)> {
         let registry = self.registry.lock();
         let lines = registry.names.values().filter_map(|awaited| {
-            let tokens: Vec<Token> = awaited
-                .line
-                .values()
-                .map(|waiting| waiting.place.lock().token)
-                .collect();
-            let about = awaited
-                .line
-                .values()
-                .next()?
-                .request
-                .call(Verb::Renew { token: tokens[0] });
+            let tokens: Vec<Token> = awaited.line.values().map(|waiting| waiting.place.lock().token).collect();
+            let about = awaited.line.values().next()?.request.call(Verb::Renew { token: tokens[0] });
             Some((about, tokens))
         });
         lines.collect()
@@ -233,10 +221,7 @@ impl Places {
     /// The waiters of a name, in the order in which they came.
     pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<Waiting>> {
         let registry = self.registry.lock();
-        registry
-            .names
-            .get(name)
-            .map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
+        registry.names.get(name).map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Waiting>> {
@@ -258,7 +243,5 @@ pub(crate) fn in_order(waiters: &mut [Arc<Waiting>]) {
 
 /// A fault of a sync, as an error for those who wait.
 pub(crate) fn refusal(fault: &Fault, waiting: &Waiting, now: Time) -> Error {
-    fault
-        .repeat()
-        .into_error(Some(&waiting.request.key), now - waiting.heard_at())
+    fault.repeat().into_error(Some(&waiting.request.key), now - waiting.heard_at())
 }

@@ -27,52 +27,41 @@ impl Engine {
     pub(crate) fn release(&self, lease: &Lease, tell: Tell) -> Result<()> {
         let started = self.now();
         lease.release(started).map_err(|loss| Error::Lost { loss })?;
-        if lease.stood {
-            self.places.unclaim(lease.token);
-        }
         let mode = Mode::Used;
-        let call = lease.request.call(Verb::Release {
-            token: lease.token,
-            fence: lease.fence,
-            mode,
-        });
+        let call = lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode });
         let job = || Job::new(&call, lease.token, lease.fence, mode, started + lease.request.ttl);
-        match self.run_one(&call, self.at_once(started)) {
+        let ended = |reason: Option<LossReason>| match reason {
+            None => Ok(()),
+            Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
+        };
+        let (fault, job) = match self.run_one(&call, self.at_once(started)) {
             Ok(answer) => {
+                // Not sooner: late news of the grant must not bring about a release that overtakes this one.
+                if lease.stood {
+                    self.places.unclaim(lease.token);
+                }
                 self.deliver_all(&call, &answer);
                 if answer.reply.more {
                     self.hand_to_renewal(Work::Background(job()));
                 }
-                match verdict(&answer.reply.outcome, answer.resent) {
-                    None => Ok(()),
-                    Some(reason) => Err(Error::Lost {
-                        loss: lease.loss_for(reason),
-                    }),
-                }
+                return ended(verdict(&answer.reply.outcome, answer.resent));
             }
-            Err(Fault::NotReady) if tell == Tell::Yes => {
-                let (sender, receiver) = bounded(1);
-                self.counters.background_releases.add(1);
-                self.hand_to_renewal(Work::Background(job().telling(sender)));
-                match self.clock.receive(&receiver, started + self.config.command_timeout) {
-                    Some(None) => Ok(()),
-                    Some(Some(reason)) => Err(Error::Lost {
-                        loss: lease.loss_for(reason),
-                    }),
-                    None => {
-                        let late = Fault::unavailable(Step::Pool, "no connection was free for the release");
-                        Err(late.into_error(Some(&call.key), self.now() - started))
-                    }
-                }
-            }
-            Err(Fault::NotReady) => {
-                self.counters.background_releases.add(1);
-                self.hand_to_renewal(Work::Background(job()));
-                Ok(())
-            }
-            Err(fault) => {
-                self.counters.background_releases.add(1);
-                self.hand_to_renewal(Work::Background(job().resent()));
+            Err(Fault::NotReady) => (None, job()),
+            // A connection that was closed while idle costs no more than this second way.
+            Err(fault) => (Some(fault), job().resent()),
+        };
+        self.counters.background_releases.add(1);
+        if tell == Tell::No {
+            self.hand_to_renewal(Work::Background(job));
+            return fault.map_or(Ok(()), |f| Err(f.into_error(Some(&call.key), self.now() - started)));
+        }
+        let (sender, receiver) = bounded(1);
+        self.hand_to_renewal(Work::Background(job.telling(sender)));
+        match self.clock.receive(&receiver, started + self.config.command_timeout) {
+            Some(reason) => ended(reason),
+            None => {
+                let fault =
+                    fault.unwrap_or_else(|| Fault::unavailable(Step::Pool, "no connection was free for the release"));
                 Err(fault.into_error(Some(&call.key), self.now() - started))
             }
         }
@@ -107,8 +96,7 @@ impl Engine {
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();
         let patience = self.patience(started, crate::store::clock::Time::NEVER);
-        self.run_one(&call, patience)
-            .map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
+        self.run_one(&call, patience).map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
     }
 
     pub(super) fn check_fork(&self) -> Result<()> {

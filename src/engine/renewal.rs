@@ -40,28 +40,21 @@ pub(super) enum Work {
 /// A token to be given back in the background.
 pub(super) struct Job {
     call: Call,
+    token: Token,
     /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
     not_after: u64,
     /// Past this the token has lapsed by itself.
     expires: Time,
     resent: bool,
+    /// This thread has put it in vain.
+    failed: bool,
     tell: Option<Sender<Option<LossReason>>>,
 }
 
 impl Job {
     pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
-        let call = Call {
-            family: about.family,
-            key: about.key.clone(),
-            verb: Verb::Release { token, fence, mode },
-        };
-        Job {
-            call,
-            not_after: 0,
-            expires,
-            resent: false,
-            tell: None,
-        }
+        let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
+        Job { call, token, not_after: 0, expires, resent: false, failed: false, tell: None }
     }
 
     pub(super) fn until(self, not_after: u64) -> Job {
@@ -73,10 +66,7 @@ impl Job {
     }
 
     pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job {
-            tell: Some(tell),
-            ..self
-        }
+        Job { tell: Some(tell), ..self }
     }
 }
 
@@ -89,6 +79,8 @@ pub(super) struct Renewal {
     leases: Schedule<Kept>,
     errands: Schedule<Errand>,
     lookups: Vec<Call>,
+    /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
+    look_in: Time,
     stopping: bool,
 }
 
@@ -127,6 +119,7 @@ impl Renewal {
             leases: Schedule::new(),
             errands: Schedule::new(),
             lookups: Vec::new(),
+            look_in: Time::NEVER,
             stopping: false,
         }
     }
@@ -157,11 +150,7 @@ impl Renewal {
                 self.carry_out(batch);
                 continue;
             }
-            let next = self
-                .leases
-                .next()
-                .min(self.errands.next())
-                .min(self.engine.places.next_due());
+            let next = self.leases.next().min(self.errands.next()).min(self.engine.places.next_due()).min(self.look_in);
             self.engine.bell.publish(next);
             if self.intake.is_empty() {
                 let _ = self.engine.clock.receive(&self.bell, next);
@@ -172,11 +161,15 @@ impl Renewal {
 
     fn take_in(&mut self) {
         let now = self.engine.now();
+        if self.look_in <= now {
+            self.look_in = Time::NEVER;
+        }
         while let Ok(work) = self.intake.try_recv() {
             match work {
-                // What is over since it was sent goes at once: it was locked and unlocked meanwhile.
+                // What is over since it was sent goes at once: it was locked and unlocked meanwhile. More of
+                // the kind will come, and each would ring if this thread slept past the time when it is due.
                 Work::Lease(lease, renew_at) => match lease.due(now, renew_at) {
-                    Due::Drop => {}
+                    Due::Drop => self.look_in = self.look_in.min(now + lease.request.soonest_due()),
                     Due::Lose(reason) => self.lose(&lease, reason),
                     Due::Nothing | Due::Renew => self.keep(Kept { lease, renew_at }),
                 },
@@ -203,11 +196,7 @@ impl Renewal {
         let mut batch = Vec::new();
         let mut early = Vec::new();
         // Renewals that are due soon go along, so that many leases do not mean many wake-ups.
-        let horizon = if self.leases.next() <= now {
-            now + self.engine.config.back_off
-        } else {
-            now
-        };
+        let horizon = if self.leases.next() <= now { now + self.engine.config.back_off } else { now };
         while batch.len() < BATCH
             && let Some(kept) = self.leases.take_due(horizon)
         {
@@ -216,9 +205,7 @@ impl Renewal {
                 Due::Drop => {}
                 Due::Lose(reason) => self.lose(&kept.lease, reason),
                 Due::Renew => {
-                    let call = kept.lease.request.call(Verb::Renew {
-                        token: kept.lease.token,
-                    });
+                    let call = kept.lease.request.call(Verb::Renew { token: kept.lease.token });
                     batch.push((Task::Renew(kept), call));
                 }
                 Due::Nothing => early.push(kept),
@@ -255,15 +242,9 @@ impl Renewal {
             if !asking {
                 self.engine.places.rename(&waiting);
             }
-            match self.engine.token_to_send(&waiting, now) {
-                Some(token) => {
-                    let call = acquire_call(&waiting.request, token, Wait::Yes);
-                    batch.push((Task::Requeue(waiting), call));
-                }
-                None => {
-                    let action = waiting.place.lock().left_behind();
-                    self.engine.act(&waiting, action);
-                }
+            if let Some(token) = self.engine.token_to_send(&waiting, now) {
+                let call = acquire_call(&waiting.request, token, Wait::Yes);
+                batch.push((Task::Requeue(waiting), call));
             }
         }
 
@@ -309,10 +290,7 @@ impl Renewal {
                     let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
                     let next = kept.renew_at + period;
                     let renew_at = if next > now { next } else { now + period };
-                    self.keep(Kept {
-                        lease: kept.lease,
-                        renew_at,
-                    });
+                    self.keep(Kept { lease: kept.lease, renew_at });
                 } else if let Some(loss) = lease.loss() {
                     // Too late: it was seen lost, and a guard is never held again.
                     self.lose(lease, loss.reason);
@@ -320,26 +298,17 @@ impl Renewal {
             }
             Ok((Outcome::Gone { ended, how, .. }, _)) => self.lose(lease, reason_of(lease.fence, ended, how)),
             Ok((outcome, _)) => {
-                log::warn!(
-                    "renewing {:?}: an answer out of place: {outcome:?}",
-                    lease.request.key.name
-                );
+                log::warn!("renewing {:?}: an answer out of place: {outcome:?}", lease.request.key.name);
                 self.lose(lease, LossReason::Taken);
             }
             Err(fault) => {
-                // A connection that is still being opened has failed at nothing.
+                // Not ready is no failure: the thread's connection is opened with the first renewal.
                 if !matches!(fault, Fault::NotReady) {
                     engine.counters.renewal_failures.add(1);
-                    log::warn!(
-                        "renewing {:?} failed and will be tried again: {fault}",
-                        lease.request.key.name
-                    );
+                    log::warn!("renewing {:?} failed and will be tried again: {fault}", lease.request.key.name);
                 }
                 let renew_at = self.again_at(&fault);
-                self.keep(Kept {
-                    lease: kept.lease,
-                    renew_at,
-                });
+                self.keep(Kept { lease: kept.lease, renew_at });
             }
         }
     }
@@ -369,10 +338,7 @@ impl Renewal {
         };
         let about = lease.request.call(Verb::Renew { token: lease.token });
         let expires = self.engine.now() + lease.request.ttl;
-        self.errands.put(
-            self.engine.now(),
-            Errand::Job(Job::new(&about, lease.token, lease.fence, mode, expires)),
-        );
+        self.errands.put(self.engine.now(), Errand::Job(Job::new(&about, lease.token, lease.fence, mode, expires)));
     }
 
     fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
@@ -388,17 +354,22 @@ impl Renewal {
                 } else if !settled && now < job.expires {
                     let again = now + self.engine.config.command_timeout;
                     self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
+                } else {
+                    self.engine.places.unclaim(job.token);
                 }
             }
             Err(fault) if fault.is_transient() && now < job.expires => {
                 let resent = job.resent || fault.is_ambiguous();
-                let again = self.again_at(&fault);
-                self.errands.put(again, Errand::Job(Job { resent, ..job }));
+                // The first failure may only show that the connection was closed while idle: somebody who
+                // unlocks may be waiting for this.
+                let again = if fault.is_ambiguous() && !job.failed { now + CONNECTING } else { self.again_at(&fault) };
+                let failed = job.failed || fault.is_ambiguous();
+                self.errands.put(again, Errand::Job(Job { resent, failed, ..job }));
             }
-            Err(fault) => log::warn!(
-                "{:?} could not be released and is left to its ttl: {fault}",
-                job.call.key.name
-            ),
+            Err(fault) => {
+                self.engine.places.unclaim(job.token);
+                log::warn!("{:?} could not be released and is left to its ttl: {fault}", job.call.key.name);
+            }
         }
     }
 
@@ -421,10 +392,7 @@ impl Renewal {
         match self.engine.settle_acquire(&waiting, call, answer) {
             Settled::Done => {
                 self.engine.counters.requeued.add(1);
-                log::info!(
-                    "took a new place for {:?}, which redis had forgotten",
-                    waiting.request.key.name
-                );
+                log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);
             }
             Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiting)),
             Settled::Refused(error) => {
@@ -450,35 +418,20 @@ impl Renewal {
                 for waiting in line.iter().filter(|_| matches!(fault, Fault::Server { .. })) {
                     waiting.refuse(refusal(&fault, waiting, now));
                 }
-                return engine
-                    .places
-                    .put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
+                return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
             }
         };
         line.iter().for_each(|waiting| waiting.hear(now));
         match answer.reply.outcome {
-            Outcome::Synced {
-                owner,
-                left,
-                since,
-                newest_known,
-                served,
-            } => {
+            Outcome::Synced { owner, left, since, newest_known, served } => {
                 let left = left + Duration::from_millis(1);
-                let next = if answer.reply.more {
-                    now
-                } else {
-                    now + left.min(engine.config.check_period)
-                };
+                let next = if answer.reply.more { now } else { now + left.min(engine.config.check_period) };
                 engine.places.put_off(name, next);
                 if let Some(grant) = owner
                     && let Found::Waiting(waiting) = engine.places.find(grant.token)
                 {
                     let action =
-                        waiting
-                            .place
-                            .lock()
-                            .heard(News::from_reply(grant, answer.sent), now, &waiting.request);
+                        waiting.place.lock().heard(News::from_reply(grant, answer.sent), now, &waiting.request);
                     engine.act(&waiting, action);
                 }
                 let mut suspects = Vec::new();
@@ -517,14 +470,8 @@ impl Renewal {
 
     fn look_up(&mut self, about: &Call, tokens: &[Token]) {
         for tokens in tokens.chunks(LOOKUP_LIMIT) {
-            let verb = Verb::Lookup {
-                tokens: tokens.to_vec(),
-            };
-            self.lookups.push(Call {
-                family: about.family,
-                key: about.key.clone(),
-                verb,
-            });
+            let verb = Verb::Lookup { tokens: tokens.to_vec() };
+            self.lookups.push(Call { family: about.family, key: about.key.clone(), verb });
         }
     }
 
@@ -534,12 +481,7 @@ impl Renewal {
             // The next sync finds the same suspects.
             return;
         };
-        let Outcome::Present {
-            owner,
-            since,
-            waiting: known,
-        } = reply.outcome
-        else {
+        let Outcome::Present { owner, since, waiting: known } = reply.outcome else {
             return;
         };
         for (token, known) in tokens.iter().zip(known) {
@@ -595,19 +537,13 @@ impl Renewal {
                 (Task::Job(job), call)
             });
             self.carry_out(batch.collect());
-            self.engine
-                .clock
-                .sleep_until(self.errands.next().min(self.engine.now() + CONNECTING).min(until));
+            self.engine.clock.sleep_until(self.errands.next().min(self.engine.now() + CONNECTING).min(until));
         }
     }
 
     /// When to put a call again that came to nothing.
     fn again_at(&self, fault: &Fault) -> Time {
-        let pause = if matches!(fault, Fault::NotReady) {
-            CONNECTING
-        } else {
-            self.engine.config.back_off
-        };
+        let pause = if matches!(fault, Fault::NotReady) { CONNECTING } else { self.engine.config.back_off };
         self.engine.now() + pause
     }
 }

@@ -50,16 +50,17 @@ impl Request {
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
-        Call {
-            family: self.family,
-            key: self.key.clone(),
-            verb,
-        }
+        Call { family: self.family, key: self.key.clone(), verb }
     }
 
     /// How often a lease is renewed: a third of its ttl, so that two renewals may fail.
     pub(crate) fn renewal_period(&self) -> Option<Duration> {
         (!self.fixed).then_some(self.ttl / 3)
+    }
+
+    /// No lease on these terms has anything due sooner after its grant.
+    pub(crate) fn soonest_due(&self) -> Duration {
+        (self.ttl / 3).min(self.max_hold.unwrap_or(Duration::MAX))
     }
 }
 

@@ -81,11 +81,7 @@ impl LockManager {
     ///
     /// Costs no I/O. A name that is not allowed is refused when the mutex is used.
     pub fn mutex(&self, name: &str) -> Mutex {
-        Mutex {
-            manager: self.clone(),
-            name: name.into(),
-            key: self.key(name).ok(),
-        }
+        Mutex { manager: self.clone(), name: name.into(), key: self.key(name).ok() }
     }
 }
 
@@ -162,9 +158,7 @@ impl Mutex {
 
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
+        f.debug_struct("Mutex").field("name", &self.name).finish_non_exhaustive()
     }
 }
 

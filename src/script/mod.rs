@@ -159,17 +159,9 @@ impl Call {
         } else {
             cmd.arg(2).arg(self.key.record()).arg(self.key.queue());
         }
-        cmd.arg(&terms.manager)
-            .arg(&terms.step_us)
-            .arg(&terms.horizon_us)
-            .arg(&terms.channels);
+        cmd.arg(&terms.manager).arg(&terms.step_us).arg(&terms.horizon_us).arg(&terms.channels);
         match &self.verb {
-            Verb::Acquire {
-                token,
-                may_wait,
-                asked,
-                sent_until,
-            } => {
+            Verb::Acquire { token, may_wait, asked, sent_until } => {
                 sent_until.fetch_max(not_after, Ordering::Relaxed);
                 add_token(&mut cmd, *token);
                 cmd.arg(not_after).arg(if *may_wait { "1" } else { "0" }).arg(&**asked);
@@ -194,18 +186,10 @@ impl Call {
     /// The same release once more.
     pub(crate) fn again(&self) -> Call {
         let verb = match &self.verb {
-            Verb::Release { token, fence, mode } => Verb::Release {
-                token: *token,
-                fence: *fence,
-                mode: *mode,
-            },
+            Verb::Release { token, fence, mode } => Verb::Release { token: *token, fence: *fence, mode: *mode },
             other => unreachable!("only releases are put again: {other:?}"),
         };
-        Call {
-            family: self.family,
-            key: self.key.clone(),
-            verb,
-        }
+        Call { family: self.family, key: self.key.clone(), verb }
     }
 
     /// The server time past which no copy of this call can take anything any more (R7).
@@ -243,7 +227,10 @@ struct Script {
     sha: String,
 }
 
-static MUTEX: LazyLock<[Script; 5]> = LazyLock::new(|| {
+/// How many scripts there are.
+pub(crate) const SCRIPTS: usize = 5;
+
+static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
     let promote = include_str!("mutex_promote.lua");
     [
         include_str!("mutex_acquire.lua"),
@@ -253,7 +240,7 @@ static MUTEX: LazyLock<[Script; 5]> = LazyLock::new(|| {
         include_str!("mutex_inspect.lua"),
     ]
     .map(|verb| {
-        let source = format!("{promote}{verb}");
+        let source = verb.replacen("--include mutex_promote.lua\n", promote, 1);
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Script { source, sha }
     })

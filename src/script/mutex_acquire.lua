@@ -5,6 +5,28 @@
 --   taken · 7 '1' if it may wait · 8 'ttl fixed hold label', ttl and hold in ms
 -- Returns: granted {fence, granted at, left, previous} · waiting {ticket, position, left, since}
 --   · busy {left} · late · more (call again at once) · queued (both keys are needed) · kind {kind}
+
+-- Most locks are free and awaited by nobody. Such a one is granted here, as grant() below would do it,
+-- without what only a queue needs: a fifth of the instructions.
+do
+  local owner, cooling, entries, kind, fence, previous = unpack(redis.call('HMGET', KEYS[1], 'o', 'e', 'n', 'k', 'f', 'd'))
+  local clock = redis.call('TIME')
+  local now = clock[1] * 1000000 + clock[2]
+  if not owner and not cooling and (entries or '0') == '0' and (kind or 'mutex/1') == 'mutex/1'
+    and (fence or 0) + 1 <= now and now <= tonumber(ARGV[6]) then
+    local terms, ttl, hold, label = string.match(ARGV[8], '^((%d+) %d (%d+)) (.*)$')
+    local left = math.max(ttl, hold)
+    local at = clock[1] .. string.sub('00000' .. clock[2], -6)
+    redis.call('HSET', KEYS[1], 'o', ARGV[5], 'a', '0 ' .. at .. ' ' .. ARGV[1] .. ' ' .. terms, 'l', label,
+               'e', string.format('%.0f', now + 1000 * left), 'g', at, 'f', at)
+    if not fence then redis.call('HSET', KEYS[1], 'k', 'mutex/1', 'x', string.format('%.0f', now - 1)) end
+    redis.call('PEXPIRE', KEYS[1], left + 3600000)
+    return { 'granted', now, 0, { now, now, 1000 * left, tonumber(previous) or -1 }, {} }
+  end
+end
+
+--include mutex_promote.lua
+
 local token, not_after, may_wait, asked = ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
 local waiter, own = read('w:' .. token, 'm:' .. manager)
 if foreign() then return foreign() end

@@ -3,6 +3,7 @@
 -- ARGV: 1-4 as in mutex_promote.lua · 5 how many waiters to tell of, at most
 -- Returns: seen {owner or '', fence, granted at, left, previous, request, label, waiters} with the
 --   waiters' records in order · absent · kind {kind}
+--include mutex_promote.lua
 read()
 if foreign() then return foreign() end
 if not rec.kind or (free() and rec.r == 0) then return answer('absent') end

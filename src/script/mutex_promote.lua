@@ -1,4 +1,4 @@
--- Purpose: the part that every mutex script begins with: it reads the record, keeps served time,
+-- Purpose: the part that all mutex scripts share, put where they say --include: it reads the record, keeps served time,
 --   sees lapses, hands the lock to the first live waiter and writes everything back in one go.
 --   All reads come before the first write, so that WRONGTYPE writes nothing (R20).
 -- KEYS: 1 the record (HASH) · 2 the queue (LIST); absent in the single-key form (R11)
@@ -237,7 +237,9 @@ end
 
 local function write_deletions()
   if owner_changed and not rec.owner then
-    for _, v in ipairs(rec.e > now and { 'o' } or { 'o', 'a', 'l', 'e', 'g' }) do del[#del + 1] = v end
+    -- The rest of what the last holder asked for may stay: it is read only where there is an owner or an end.
+    del[#del + 1] = 'o'
+    if rec.e <= now then del[#del + 1] = 'e' end
   end
   many('HDEL', key, del)
   if rewritten then

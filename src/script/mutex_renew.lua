@@ -4,6 +4,7 @@
 -- ARGV: 1-4 as in mutex_promote.lua · 5 token
 -- Returns: renewed {left} · gone {stored fence, fence of the last grant that was not released, how}
 --   · kind {kind}
+--include mutex_promote.lua
 local token = ARGV[5]
 read()
 if foreign() then return foreign() end

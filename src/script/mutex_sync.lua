@@ -6,6 +6,7 @@
 --   · 6 the newest waiting token of this process
 -- Returns: synced {owner or '', fence, granted at, left, previous, entries, since, newest is known,
 --   ticket last served} · absent (no record at all) · late · kind {kind}
+--include mutex_promote.lua
 local not_after, token = tonumber(ARGV[5]), ARGV[6]
 local waiter, own = read('w:' .. token, 'm:' .. manager)
 if foreign() then return foreign() end

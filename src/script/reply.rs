@@ -143,11 +143,9 @@ impl Reply {
             (Verb::Release { .. }, "lost", []) => Outcome::Lost,
             (Verb::Release { .. }, "unknown", []) => Outcome::Unknown,
             (Verb::Renew { .. }, "renewed", [left]) => Outcome::Renewed { left: micros(left)? },
-            (Verb::Renew { .. }, "gone", [stored, ended, how]) => Outcome::Gone {
-                stored: number(stored)?,
-                ended: number(ended)?,
-                how: previous(how)?,
-            },
+            (Verb::Renew { .. }, "gone", [stored, ended, how]) => {
+                Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }
+            }
             (Verb::Sync { .. }, "synced", [owner, fence, at, left, how, _entries, since, known, served]) => {
                 let owner = match text(owner)?.as_str() {
                     "" => None,
@@ -193,12 +191,7 @@ impl Reply {
             let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
             grants.push(grant(token, fence, at, left, how)?);
         }
-        Ok(Reply {
-            now: Some(number(now)?),
-            more: number(more)? == 1,
-            outcome,
-            grants,
-        })
+        Ok(Reply { now: Some(number(now)?), more: number(more)? == 1, outcome, grants })
     }
 }
 
@@ -212,16 +205,7 @@ impl Grant {
         let left = Duration::from_micros(parts.next()?.parse().ok()?);
         let previous = previous_from(parts.next()?.parse().ok()?)?;
         let key = Key::from_record(prefix, parts.next()?)?;
-        Some((
-            Grant {
-                token,
-                fence,
-                granted_at,
-                left,
-                previous,
-            },
-            key,
-        ))
+        Some((Grant { token, fence, granted_at, left, previous }, key))
     }
 }
 
@@ -242,22 +226,11 @@ fn lookup(asked: usize, value: &Value) -> Result<Reply> {
         stamp => text(stamp)?.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0),
     };
     let waiting = fields[2..].iter().map(|field| *field != Value::Nil).collect();
-    Ok(Reply {
-        now: None,
-        more: false,
-        outcome: Outcome::Present { owner, since, waiting },
-        grants: Vec::new(),
-    })
+    Ok(Reply { now: None, more: false, outcome: Outcome::Present { owner, since, waiting }, grants: Vec::new() })
 }
 
 fn grant(token: Token, fence: &Value, at: &Value, left: &Value, how: &Value) -> Result<Grant> {
-    Ok(Grant {
-        token,
-        fence: number(fence)?,
-        granted_at: number(at)?,
-        left: micros(left)?,
-        previous: previous(how)?,
-    })
+    Ok(Grant { token, fence: number(fence)?, granted_at: number(at)?, left: micros(left)?, previous: previous(how)? })
 }
 
 fn previous(value: &Value) -> Result<PreviousHolder> {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Add, Sub};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::Receiver;
 use parking_lot::{Condvar, MutexGuard};
 
 /// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is the
@@ -78,11 +78,7 @@ impl Clock {
     /// The moment of an instant.
     pub(crate) fn at(&self, instant: Instant) -> Time {
         let now = Instant::now();
-        if instant > now {
-            self.now() + (instant - now)
-        } else {
-            self.now() - (now - instant)
-        }
+        if instant > now { self.now() + (instant - now) } else { self.now() - (now - instant) }
     }
 
     /// Blocks until notified or until `until`, whichever is first; may wake for no reason.
@@ -103,10 +99,7 @@ impl Clock {
         if until == Time::NEVER {
             return from.recv().ok();
         }
-        match from.recv_timeout(until - self.now()) {
-            Ok(item) => Some(item),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        from.recv_timeout(until - self.now()).ok()
     }
 }
 

@@ -126,10 +126,7 @@ pub(crate) enum Fault {
     /// Nothing was sent, because no connection is at hand.
     NotReady,
     /// No connection, or no reply in time. If it was sent, it may have been done.
-    Unavailable {
-        step: Step,
-        source: Box<dyn StdError + Send + Sync>,
-    },
+    Unavailable { step: Step, source: Box<dyn StdError + Send + Sync> },
     /// The server refused.
     Server { code: String, message: String },
     /// The server cannot be used at all.
@@ -138,10 +135,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     pub(crate) fn unavailable(step: Step, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Fault {
-        Fault::Unavailable {
-            step,
-            source: source.into(),
-        }
+        Fault::Unavailable { step, source: source.into() }
     }
 
     /// A batch fails as a whole, so one cause is told to several callers.
@@ -149,19 +143,11 @@ impl Fault {
         match self {
             Fault::NotReady => Fault::NotReady,
             Fault::Unavailable { step, source } => {
-                let kind = source
-                    .downcast_ref::<io::Error>()
-                    .map_or(io::ErrorKind::Other, io::Error::kind);
+                let kind = source.downcast_ref::<io::Error>().map_or(io::ErrorKind::Other, io::Error::kind);
                 Fault::unavailable(*step, io::Error::new(kind, source.to_string()))
             }
-            Fault::Server { code, message } => Fault::Server {
-                code: code.clone(),
-                message: message.clone(),
-            },
-            Fault::Unfit { what, message } => Fault::Unfit {
-                what: what.clone(),
-                message: message.clone(),
-            },
+            Fault::Server { code, message } => Fault::Server { code: code.clone(), message: message.clone() },
+            Fault::Unfit { what, message } => Fault::Unfit { what: what.clone(), message: message.clone() },
         }
     }
 
@@ -188,30 +174,20 @@ impl Fault {
 
     /// The request may have been carried out although no reply came.
     pub(crate) fn is_ambiguous(&self) -> bool {
-        matches!(
-            self,
-            Fault::Unavailable {
-                step: Step::Send | Step::Reply,
-                ..
-            }
-        )
+        match self {
+            Fault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
+            Fault::Server { code, .. } => code == PROTOCOL,
+            Fault::NotReady | Fault::Unfit { .. } => false,
+        }
     }
 
     pub(crate) fn into_error(self, lock: Option<&Key>, waited: Duration) -> Error {
         let lock = lock.map(|key| key.name.clone());
         match self {
-            Fault::NotReady => Error::Unavailable {
-                lock,
-                step: Step::Connect,
-                waited,
-                source: "no connection is open".into(),
-            },
-            Fault::Unavailable { step, source } => Error::Unavailable {
-                lock,
-                step,
-                waited,
-                source,
-            },
+            Fault::NotReady => {
+                Error::Unavailable { lock, step: Step::Connect, waited, source: "no connection is open".into() }
+            }
+            Fault::Unavailable { step, source } => Error::Unavailable { lock, step, waited, source },
             Fault::Server { code, message } => Error::Server { lock, code, message },
             Fault::Unfit { what, message } => Error::Config { what, message },
         }
@@ -232,12 +208,12 @@ impl From<Fault> for Error {
     }
 }
 
+/// The code of a reply that is none: what it answers may have been done.
+const PROTOCOL: &str = "PROTOCOL";
+
 impl From<Malformed> for Fault {
     fn from(malformed: Malformed) -> Fault {
-        Fault::Server {
-            code: "PROTOCOL".to_owned(),
-            message: malformed.to_string(),
-        }
+        Fault::Server { code: PROTOCOL.to_owned(), message: malformed.to_string() }
     }
 }
 

@@ -14,7 +14,7 @@ use redis::{Client, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisEr
 use super::clock::{Clock, Time};
 use super::{Anchor, Answer, Fault};
 use crate::error::Step;
-use crate::script::{Call, Form, Outcome, Reply, Terms};
+use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
@@ -41,8 +41,8 @@ pub(super) struct Connection {
     pub(super) generation: u64,
     /// Something other than a server's reply came: what the next reply belongs to is not known.
     pub(super) broken: bool,
-    /// No call was made on it yet, so that a failure is not the sign of a connection closed while idle.
-    pub(super) fresh: bool,
+    /// A failure of a connection that has just been opened is not the sign of one closed while idle.
+    pub(super) opened: Time,
     read_timeout: Duration,
 }
 
@@ -57,9 +57,7 @@ impl Node {
         let credentials = info.redis_settings().clone();
         // The crate's own handshake hides the server's words and cannot be told to check a version.
         let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info
-            .set_redis_settings(bare)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let info = info.set_redis_settings(bare).set_tcp_settings(TcpSettings::default().set_nodelay(true));
         Ok(Node {
             client: Client::open(info)?,
             credentials,
@@ -79,9 +77,7 @@ impl Node {
     }
 
     pub(super) fn retire(&self, generation: u64) {
-        let _ = self
-            .generation
-            .compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
@@ -95,28 +91,19 @@ impl Node {
     /// Opens a connection. Bounded by the connect timeout, but for the resolution of a host's name.
     pub(super) fn connect(&self) -> Result<Connection, Fault> {
         let generation = self.generation();
-        let inner = self
-            .client
-            .get_connection_with_timeout(self.connect_timeout)
-            .map_err(|e| fault(e, Step::Connect))?;
+        let inner =
+            self.client.get_connection_with_timeout(self.connect_timeout).map_err(|e| fault(e, Step::Connect))?;
         let started = self.clock.now();
         let mut connection = Connection {
             inner,
-            anchor: Anchor {
-                server: 0,
-                sent: started,
-                received: started,
-            },
+            anchor: Anchor { server: 0, sent: started, received: started },
             generation,
             broken: false,
-            fresh: true,
+            opened: started,
             read_timeout: Duration::ZERO,
         };
         connection.set_read_timeout(self.connect_timeout)?;
-        connection
-            .inner
-            .set_write_timeout(Some(self.command_timeout))
-            .map_err(|e| fault(e, Step::Connect))?;
+        connection.inner.set_write_timeout(Some(self.command_timeout)).map_err(|e| fault(e, Step::Connect))?;
         self.shake_hands(&mut connection)?;
         connection.set_read_timeout(self.command_timeout)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
@@ -162,11 +149,19 @@ impl Node {
         commands.push(redis::cmd("TIME"));
 
         let sent = self.clock.now();
-        connection.send(&commands).map_err(|e| fault(e, Step::Connect))?;
+        connection.send(&commands).map_err(|e| turned_away(connection, e))?;
         // A refusal of AUTH explains every refusal after it, so the first one is the one to tell.
         let mut replies = Vec::with_capacity(commands.len());
         for _ in &commands {
-            replies.push(connection.inner.recv_response().map_err(|e| fault(e, Step::Connect))?);
+            match connection.inner.recv_response() {
+                Ok(reply) => replies.push(reply),
+                Err(e) => {
+                    let said = replies.into_iter().find_map(|reply| refusal(reply).err());
+                    return Err(
+                        said.map_or_else(|| fault(e, Step::Connect), |f| f.without(self.credentials.password()))
+                    );
+                }
+            }
         }
         let received = self.clock.now();
         let time = replies.pop();
@@ -175,11 +170,7 @@ impl Node {
             refusal(reply).map_err(|f| f.without(self.credentials.password()))?;
         }
         check_version(hello.unwrap_or_default())?;
-        connection.anchor = Anchor {
-            server: server_time(refusal(time.unwrap_or_default())?)?,
-            sent,
-            received,
-        };
+        connection.anchor = Anchor { server: server_time(refusal(time.unwrap_or_default())?)?, sent, received };
         self.note(connection.anchor);
         Ok(())
     }
@@ -192,104 +183,82 @@ impl Node {
         calls: &[Call],
         give_up: Time,
     ) -> Vec<Result<Answer, Fault>> {
-        connection.fresh = false;
-        let mut answers: Vec<Option<Result<Answer, Fault>>> = calls.iter().map(|_| None).collect();
-        let mut forms = vec![Form::default(); calls.len()];
-        let mut pending: Vec<usize> = (0..calls.len()).collect();
+        let mut puts: Vec<Put> = calls.iter().map(|call| Put { call, form: Form::default(), answer: None }).collect();
         let mut resent = false;
-        while !pending.is_empty() {
-            let sent = self.clock.now();
-            let patience = (give_up - sent).min(self.command_timeout);
-            if patience.is_zero() {
-                for i in pending {
-                    answers[i].get_or_insert_with(|| Err(timed_out()));
-                }
+        loop {
+            let mut open: Vec<&mut Put> = puts.iter_mut().filter(|put| put.answer.is_none()).collect();
+            if open.is_empty() {
                 break;
             }
-            let not_after = connection.anchor.server_time_at_least(sent + patience);
-            let commands: Vec<Cmd> = pending
-                .iter()
-                .map(|&i| calls[i].command(&self.terms, forms[i], not_after))
-                .collect();
-            self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
-            let mut failed = connection.limit(patience).err();
-            if failed.is_none()
-                && let Err(e) = connection.send(&commands)
-            {
-                failed = Some(fault(e, Step::Send));
-            }
-            let mut again = Vec::new();
-            let mut sources_sent = [false; 8];
-            for &i in &pending {
-                if let Some(f) = &failed {
-                    answers[i] = Some(Err(f.repeat()));
-                    continue;
-                }
-                match connection.inner.recv_response() {
-                    Ok(Value::ServerError(e)) => {
-                        let (code, message) = (e.code().to_owned(), e.details().unwrap_or_default().to_owned());
-                        let form = &mut forms[i];
-                        if code == "NOSCRIPT" {
-                            // One source brings the script back for all that follow it in the pipeline.
-                            let sent = &mut sources_sent[calls[i].script_id()];
-                            form.by_source = !*sent || form.by_source;
-                            *sent = true;
-                            again.push(i);
-                        } else if code == "TRYAGAIN" && !form.single_key {
-                            form.single_key = true;
-                            again.push(i);
-                        } else {
-                            if code == "READONLY" {
-                                self.retire(connection.generation);
-                            }
-                            answers[i] = Some(Err(Fault::Server { code, message }));
-                        }
-                    }
-                    Ok(value) => {
-                        let received = self.clock.now();
-                        match Reply::parse(&calls[i], &value) {
-                            Ok(reply) => {
-                                if let Some(server) = reply.now {
-                                    connection.anchor = Anchor { server, sent, received };
-                                }
-                                answers[i] = Some(if reply.outcome == Outcome::Queued {
-                                    let message = "the slot is in migration".to_owned();
-                                    Err(Fault::Server {
-                                        code: "TRYAGAIN".to_owned(),
-                                        message,
-                                    })
-                                } else {
-                                    Ok(Answer { reply, sent, resent })
-                                });
-                            }
-                            Err(malformed) => {
-                                connection.broken = true;
-                                answers[i] = Some(Err(malformed.into()));
-                            }
-                        }
-                    }
-                    Err(e) => {
-                        connection.broken = true;
-                        let f = fault(e, Step::Reply);
-                        answers[i] = Some(Err(f.repeat()));
-                        failed = Some(f);
-                    }
-                }
-            }
-            if failed.is_some() {
+            if let Err(fault) = self.put(connection, &mut open, give_up, resent) {
                 connection.broken = true;
-                for i in again.drain(..) {
-                    answers[i] = Some(Err(timed_out()));
-                }
+                open.into_iter()
+                    .filter(|put| put.answer.is_none())
+                    .for_each(|put| put.answer = Some(Err(fault.repeat())));
+                break;
             }
-            pending = again;
-            resent = resent || !pending.is_empty();
+            resent = true;
         }
         self.note(connection.anchor);
-        answers
-            .into_iter()
-            .map(|a| a.unwrap_or_else(|| Err(timed_out())))
-            .collect()
+        puts.into_iter().map(|put| put.answer.unwrap_or_else(|| Err(timed_out()))).collect()
+    }
+
+    /// One round trip. Those that have no answer after it are to be put again. An error is the
+    /// connection's end.
+    fn put(
+        &self,
+        connection: &mut Connection,
+        open: &mut [&mut Put],
+        give_up: Time,
+        resent: bool,
+    ) -> Result<(), Fault> {
+        let sent = self.clock.now();
+        let patience = (give_up - sent).min(self.command_timeout);
+        if patience.is_zero() {
+            return Err(timed_out());
+        }
+        connection.limit(patience)?;
+        let not_after = connection.anchor.server_time_at_least(sent + patience);
+        let mut sources = [false; SCRIPTS];
+        let commands: Vec<Cmd> = open
+            .iter()
+            .map(|put| {
+                // One source brings the script back for all that follow it in the pipeline.
+                let by_source = put.form.by_source && !std::mem::replace(&mut sources[put.call.script_id()], true);
+                put.call.command(&self.terms, Form { by_source, ..put.form }, not_after)
+            })
+            .collect();
+        self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        connection.send(&commands).map_err(|e| fault(e, Step::Send))?;
+        for put in open {
+            let value = connection.inner.recv_response().map_err(|e| fault(e, Step::Reply))?;
+            let received = self.clock.now();
+            match refusal(value) {
+                Ok(value) => {
+                    let reply = Reply::parse(put.call, &value)?;
+                    if let Some(server) = reply.now {
+                        connection.anchor = Anchor { server, sent, received };
+                    }
+                    put.answer = Some(if reply.outcome == Outcome::Queued {
+                        let message = "the slot is in migration".to_owned();
+                        Err(Fault::Server { code: "TRYAGAIN".to_owned(), message })
+                    } else {
+                        Ok(Answer { reply, sent, resent })
+                    });
+                }
+                Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => put.form.by_source = true,
+                Err(Fault::Server { code, .. }) if code == "TRYAGAIN" && !put.form.single_key => {
+                    put.form.single_key = true
+                }
+                Err(refused) => {
+                    if matches!(&refused, Fault::Server { code, .. } if code == "READONLY") {
+                        self.retire(connection.generation);
+                    }
+                    put.answer = Some(Err(refused));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn note(&self, anchor: Anchor) {
@@ -298,6 +267,13 @@ impl Node {
             *newest = Some(anchor);
         }
     }
+}
+
+/// A call on its way to an answer.
+struct Put<'a> {
+    call: &'a Call,
+    form: Form,
+    answer: Option<Result<Answer, Fault>>,
 }
 
 impl Connection {
@@ -327,9 +303,7 @@ impl Connection {
 
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
         self.read_timeout = timeout;
-        self.inner
-            .set_read_timeout(Some(timeout))
-            .map_err(|e| fault(e, Step::Connect))
+        self.inner.set_read_timeout(Some(timeout)).map_err(|e| fault(e, Step::Connect))
     }
 
     /// A system call only when the time really is shorter, or was.
@@ -341,28 +315,41 @@ impl Connection {
     }
 }
 
+/// Why a handshake failed. A server that turns clients away says why and closes, perhaps before it is asked
+/// anything: its words may lie behind the error.
+fn turned_away(connection: &mut Connection, error: RedisError) -> Fault {
+    if !is_closed_kind(io_kind(&error)) {
+        return fault(error, Step::Connect);
+    }
+    match connection.receive() {
+        Err(refused @ Fault::Server { .. }) => refused,
+        _ => fault(error, Step::Connect),
+    }
+}
+
 /// A server's refusal as a fault, any other reply as it is.
 fn refusal(value: Value) -> Result<Value, Fault> {
     match value {
-        Value::ServerError(e) => Err(Fault::Server {
-            code: e.code().to_owned(),
-            message: e.details().unwrap_or_default().to_owned(),
-        }),
+        Value::ServerError(e) => {
+            Err(Fault::Server { code: e.code().to_owned(), message: e.details().unwrap_or_default().to_owned() })
+        }
         value => Ok(value),
     }
 }
 
 /// The peer had closed the connection: another one may do better at once.
 pub(super) fn is_closed(fault: &Fault) -> bool {
+    io_kind_of(fault).is_some_and(is_closed_kind)
+}
+
+fn is_closed_kind(kind: io::ErrorKind) -> bool {
     matches!(
-        io_kind_of(fault),
-        Some(
-            io::ErrorKind::UnexpectedEof
-                | io::ErrorKind::BrokenPipe
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::ConnectionAborted
-                | io::ErrorKind::NotConnected
-        )
+        kind,
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::NotConnected
     )
 }
 
@@ -372,11 +359,7 @@ pub(super) fn is_interrupted(fault: &Fault) -> bool {
 }
 
 fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
-    let Fault::Unavailable {
-        step: Step::Send | Step::Reply,
-        source,
-    } = fault
-    else {
+    let Fault::Unavailable { step: Step::Send | Step::Reply, source } = fault else {
         return None;
     };
     source.downcast_ref::<io::Error>().map(io::Error::kind)
@@ -414,29 +397,17 @@ fn timed_out() -> Fault {
 fn check_version(hello: Value) -> Result<(), Fault> {
     let unfit = |version: &str| Fault::Unfit {
         what: "server".to_owned(),
-        message: format!(
-            "redis {}.{} or newer; this one is {version}",
-            OLDEST_SERVER.0, OLDEST_SERVER.1
-        ),
+        message: format!("redis {}.{} or newer; this one is {version}", OLDEST_SERVER.0, OLDEST_SERVER.1),
     };
     match refusal(hello) {
         Ok(Value::Array(fields)) => {
-            let fields: Vec<String> = fields
-                .iter()
-                .map(|f| redis::from_redis_value_ref(f).unwrap_or_default())
-                .collect();
-            let version = fields
-                .chunks(2)
-                .find(|pair| pair[0] == "version")
-                .and_then(|pair| pair.get(1));
+            let fields: Vec<String> =
+                fields.iter().map(|f| redis::from_redis_value_ref(f).unwrap_or_default()).collect();
+            let version = fields.chunks(2).find(|pair| pair[0] == "version").and_then(|pair| pair.get(1));
             let Some(version) = version else { return Ok(()) };
             let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
             let version_numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-            if version_numbers < OLDEST_SERVER {
-                Err(unfit(version))
-            } else {
-                Ok(())
-            }
+            if version_numbers < OLDEST_SERVER { Err(unfit(version)) } else { Ok(()) }
         }
         Ok(_) => Ok(()),
         Err(Fault::Server { code, .. }) if code == "NOPERM" => Ok(()),
@@ -446,9 +417,7 @@ fn check_version(hello: Value) -> Result<(), Fault> {
 }
 
 fn server_time(value: Value) -> Result<u64, Fault> {
-    let (seconds, micros): (u64, u64) = redis::from_redis_value(value).map_err(|_| Fault::Server {
-        code: "PROTOCOL".to_owned(),
-        message: "TIME did not answer a time".to_owned(),
-    })?;
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(value)
+        .map_err(|_| Fault::Server { code: "PROTOCOL".to_owned(), message: "TIME did not answer a time".to_owned() })?;
     Ok(seconds * 1_000_000 + micros)
 }

@@ -64,15 +64,13 @@ impl Single {
             .recv_timeout(config.connect_timeout)
             .unwrap_or_else(|e| Err(Fault::unavailable(Step::Connect, e)))?;
         let refusal = Arc::new(Mutex::new(None));
-        let opener = Opener {
-            node: Arc::clone(&node),
-            first: Mutex::new(Some(first)),
-            refusal: Arc::clone(&refusal),
-        };
-        // One worker, since connections are opened for one node alone.
+        let opener = Opener { node: Arc::clone(&node), first: Mutex::new(Some(first)), refusal: Arc::clone(&refusal) };
+        // One worker, since connections are opened for one node alone. It ends with the pool, and not
+        // when the pool's next look for idle connections would be due.
         let worker = Arc::new(
             scheduled_thread_pool::ScheduledThreadPool::builder()
                 .num_threads(1)
+                .on_drop_behavior(scheduled_thread_pool::OnPoolDropBehavior::DiscardPendingScheduled)
                 .thread_name_pattern("fairlock-pool")
                 .build(),
         );
@@ -84,12 +82,7 @@ impl Single {
             .thread_pool(worker)
             .error_handler(Box::new(LogAtDebug))
             .build_unchecked(opener);
-        Ok(Single {
-            node,
-            pool,
-            refusal,
-            back_off: config.back_off,
-        })
+        Ok(Single { node, pool, refusal, back_off: config.back_off })
     }
 
     fn check_out(&self, checkout: Checkout) -> Result<r2d2::PooledConnection<Opener>, Fault> {
@@ -101,21 +94,20 @@ impl Single {
         };
         let started = self.node.clock.now();
         let patience = (until - started).clamp(Duration::from_millis(1), self.node.command_timeout);
-        self.pool
-            .get_timeout(patience)
-            .map_err(|e| match &*self.refusal.lock() {
-                Some(refusal) if refusal.at >= started - self.node.command_timeout => refusal.fault.repeat(),
-                _ => Fault::unavailable(Step::Pool, e),
-            })
+        self.pool.get_timeout(patience).map_err(|e| match &*self.refusal.lock() {
+            Some(refusal) if refusal.at >= started - self.node.command_timeout => refusal.fault.repeat(),
+            _ => Fault::unavailable(Step::Pool, e),
+        })
     }
 
     /// Whether another connection may do better, beside the answers.
     fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
+        let started = self.node.clock.now();
         let mut connection = match self.check_out(patience.checkout) {
             Ok(connection) => connection,
             Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), false),
         };
-        let was_fresh = connection.fresh;
+        let was_fresh = connection.opened >= started;
         let answers = self.node.exchange(&mut connection, calls, patience.reply);
         let Some(Err(f)) = answers.first() else {
             return (answers, false);
@@ -133,10 +125,10 @@ impl Single {
     }
 
     fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
-        let until = self.node.clock.now() + self.node.command_timeout;
+        let started = self.node.clock.now();
+        let until = started + self.node.command_timeout;
         let mut connection = self.check_out(Checkout::Until(until))?;
-        let was_fresh = connection.fresh;
-        connection.fresh = false;
+        let was_fresh = connection.opened >= started;
         match run(&mut connection) {
             Err(f) if is_interrupted(&f) || (is_closed(&f) && !was_fresh) => {
                 self.node.retire(connection.generation);
@@ -161,19 +153,18 @@ impl Store for Single {
                 Checkout::IfFree => Checkout::IfFree,
                 Checkout::Until(_) => Checkout::Until(patience.reply),
             };
-            let (next, more) = self.attempt(
-                calls,
-                Patience {
-                    checkout,
-                    reply: patience.reply,
-                },
-            );
+            let (next, more) = self.attempt(calls, Patience { checkout, reply: patience.reply });
             if matches!(next.first(), Some(Err(Fault::NotReady))) {
                 break;
             }
             answers = next;
-            for answer in answers.iter_mut().flatten() {
-                answer.resent = true;
+            for answer in &mut answers {
+                match answer {
+                    Ok(answer) => answer.resent = true,
+                    Err(fault) if fault.is_ambiguous() => {}
+                    // What became of the first request is not known, whatever came of the second (P7).
+                    Err(fault) => *fault = Fault::unavailable(Step::Reply, fault.repeat()),
+                }
             }
             again = more;
         }
@@ -185,10 +176,7 @@ impl Store for Single {
             node: Arc::clone(&self.node),
             ring,
             back_off: self.back_off,
-            state: LinkState::Down {
-                since: Time::from_nanos(0),
-                why: None,
-            },
+            state: LinkState::Down { since: Time::from_nanos(0), why: None },
         })
     }
 
@@ -250,28 +238,17 @@ impl Store for Single {
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor)
-            .arg("MATCH")
-            .arg(pattern)
-            .arg("COUNT")
-            .arg(512)
-            .arg("TYPE")
-            .arg("hash");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(512).arg("TYPE").arg("hash");
         let scan = [scan];
         let page = self.with_connection(|connection| {
             connection.send(&scan).map_err(|e| fault(e, Step::Send))?;
             connection.receive()
         })?;
-        let malformed = |_| Fault::Server {
-            code: "PROTOCOL".to_owned(),
-            message: "SCAN did not answer a page".to_owned(),
-        };
+        let malformed =
+            |_| Fault::Server { code: "PROTOCOL".to_owned(), message: "SCAN did not answer a page".to_owned() };
         let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(page).map_err(malformed)?;
         // Our keys are UTF-8; what is not belongs to somebody else.
-        Ok((
-            next,
-            keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect(),
-        ))
+        Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
@@ -296,10 +273,7 @@ impl r2d2::ManageConnection for Opener {
             return Ok(first);
         }
         self.node.connect().inspect_err(|fault| {
-            *self.refusal.lock() = Some(Refusal {
-                at: self.node.clock.now(),
-                fault: fault.repeat(),
-            });
+            *self.refusal.lock() = Some(Refusal { at: self.node.clock.now(), fault: fault.repeat() });
         })
     }
 
@@ -352,10 +326,7 @@ impl SingleLink {
         if let LinkState::Up(connection) = &self.state
             && connection.generation != self.node.generation()
         {
-            self.state = LinkState::Down {
-                since: Time::from_nanos(0),
-                why: None,
-            };
+            self.state = LinkState::Down { since: Time::from_nanos(0), why: None };
         }
         if let LinkState::Down { since, .. } = &self.state
             && now >= *since + self.back_off
@@ -363,19 +334,13 @@ impl SingleLink {
             let ring = Arc::clone(&self.ring);
             self.state = match self.node.connect_in_background(move || ring()) {
                 Ok(receiver) => LinkState::Opening(receiver),
-                Err(f) => LinkState::Down {
-                    since: now,
-                    why: Some(f),
-                },
+                Err(f) => LinkState::Down { since: now, why: Some(f) },
             };
         }
         if let LinkState::Opening(receiver) = &self.state {
             self.state = match receiver.try_recv() {
                 Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
-                Ok(Err(f)) => LinkState::Down {
-                    since: now,
-                    why: Some(f),
-                },
+                Ok(Err(f)) => LinkState::Down { since: now, why: Some(f) },
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => LinkState::Down { since: now, why: None },
             };

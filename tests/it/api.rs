@@ -71,11 +71,7 @@ fn types_are_shared_sent_cloned_and_shown_as_promised() {
 
     fn an_error<T: StdError + Send + Sync + 'static>() {}
     an_error::<Error>();
-    const _OPTIONS: LockOptions = LockOptions::new()
-        .ttl(TTL)
-        .fixed_lease(TTL)
-        .max_hold(TTL)
-        .hold_at_least(TTL);
+    const _OPTIONS: LockOptions = LockOptions::new().ttl(TTL).fixed_lease(TTL).max_hold(TTL).hold_at_least(TTL);
     static _GATE: FenceGate = FenceGate::new();
 }
 
@@ -117,18 +113,12 @@ fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name() {
         ("lock", Box::new(|| mgr.lock("n").map(Some))),
         ("try_lock", Box::new(|| mgr.try_lock("n"))),
         ("try_lock_for", Box::new(|| mgr.try_lock_for("n", soon))),
-        (
-            "try_lock_until",
-            Box::new(|| mgr.try_lock_until("n", Instant::now() + soon)),
-        ),
+        ("try_lock_until", Box::new(|| mgr.try_lock_until("n", Instant::now() + soon))),
         ("enqueue", Box::new(|| mgr.enqueue("n")?.wait_for(soon))),
         ("Mutex::lock", Box::new(|| mutex.lock().map(Some))),
         ("Mutex::try_lock", Box::new(|| mutex.try_lock())),
         ("Mutex::try_lock_for", Box::new(|| mutex.try_lock_for(soon))),
-        (
-            "Mutex::try_lock_until",
-            Box::new(|| mutex.clone().try_lock_until(Instant::now() + soon)),
-        ),
+        ("Mutex::try_lock_until", Box::new(|| mutex.clone().try_lock_until(Instant::now() + soon))),
         ("Mutex::enqueue", Box::new(|| mutex.enqueue()?.wait_for(soon))),
     ];
     let mut last = 0;
@@ -179,16 +169,7 @@ fn held_waiting_granted_and_missed_count_what_happens() {
     guard.unlock().unwrap();
     let guard = waiter.wait().unwrap();
     let stats = mgr.stats();
-    assert_eq!(
-        (
-            stats.held,
-            stats.waiting,
-            stats.granted,
-            stats.handed_over,
-            stats.missed
-        ),
-        (1, 0, 2, 1, 2)
-    );
+    assert_eq!((stats.held, stats.waiting, stats.granted, stats.handed_over, stats.missed), (1, 0, 2, 1, 2));
     drop(guard);
     assert_eq!(mgr.stats().held, 0);
     // What a handle does counts with its manager.
@@ -225,9 +206,7 @@ fn losses_renewals_failures_and_background_releases_are_counted() {
     until(TTL + SLACK, "a renewal that fails", || mgr.stats().renewal_failures > 0);
     drop(guard);
     server.cont();
-    until(TTL + SLACK, "a release in the background", || {
-        mgr.stats().background_releases > 0
-    });
+    until(TTL + SLACK, "a release in the background", || mgr.stats().background_releases > 0);
     assert!(mgr.try_lock_for("n", TTL + SLACK).unwrap().is_some());
     assert!(mgr.stats().connects > before.connects);
 }
@@ -270,16 +249,7 @@ fn every_error_is_in_lower_case_without_a_full_stop_and_without_its_cause() {
     proxy.refuse();
     proxy.close_all();
     let refused = mgr.try_lock("n").unwrap_err();
-    assert!(
-        matches!(
-            &refused,
-            Error::Unavailable {
-                step: Step::Connect | Step::Reply,
-                ..
-            }
-        ),
-        "{refused:?}"
-    );
+    assert!(matches!(&refused, Error::Unavailable { step: Step::Connect | Step::Reply, .. }), "{refused:?}");
     errors.push(("Unavailable", refused));
     mgr.shutdown(Duration::ZERO).unwrap();
     errors.push(("Closed", mgr.lock("n").unwrap_err()));
@@ -333,19 +303,10 @@ fn a_servers_refusal_is_told_with_its_code_and_words() {
         FakeReply::polite(words)
     });
     let mgr = to(&fake.url()).build().unwrap();
-    for result in [
-        mgr.lock("n").map(drop),
-        mgr.try_lock("n").map(drop),
-        mgr.inspect("n").map(drop),
-    ] {
+    for result in [mgr.lock("n").map(drop), mgr.try_lock("n").map(drop), mgr.inspect("n").map(drop)] {
         let error = result.unwrap_err();
         assert_well_worded("Server", &error);
-        let Error::Server {
-            lock, code, message, ..
-        } = &error
-        else {
-            panic!("{error:?}")
-        };
+        let Error::Server { lock, code, message, .. } = &error else { panic!("{error:?}") };
         assert_eq!((lock.as_deref(), code.as_str()), (Some("n"), "NOPERM"));
         assert!(message.contains("'evalsha'"), "{message}");
         assert!(error.to_string().contains("NOPERM"), "{error}");
@@ -354,16 +315,11 @@ fn a_servers_refusal_is_told_with_its_code_and_words() {
 
 #[test]
 fn a_loss_says_why_in_words() {
-    let said: HashSet<String> = [
-        LossReason::Expired,
-        LossReason::Taken,
-        LossReason::MaxHold,
-        LossReason::Forced,
-        LossReason::Shutdown,
-    ]
-    .iter()
-    .map(ToString::to_string)
-    .collect();
+    let said: HashSet<String> =
+        [LossReason::Expired, LossReason::Taken, LossReason::MaxHold, LossReason::Forced, LossReason::Shutdown]
+            .iter()
+            .map(ToString::to_string)
+            .collect();
     assert_eq!(said.len(), 5);
     assert!(said.iter().all(|reason| !reason.ends_with('.')));
 }
@@ -376,10 +332,7 @@ fn debug_shows_what_matters() {
     let waiter = mgr.enqueue("n").unwrap();
     for (shown, words) in [
         (format!("{mgr:?}"), &["fairlock", "why", "2s"][..]),
-        (
-            format!("{guard:?}"),
-            &["\"n\"", &guard.fence().to_string(), "held: true"],
-        ),
+        (format!("{guard:?}"), &["\"n\"", &guard.fence().to_string(), "held: true"]),
         (format!("{waiter:?}"), &["\"n\"", "Some(1)"]),
         (format!("{:?}", mgr.mutex("n")), &["\"n\""]),
         (format!("{:?}", Endpoint::from("redis://user:pw@host:1/2")), &["host:1"]),

@@ -26,17 +26,11 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 #[track_caller]
 fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
     let Err(Error::Config { what, message, .. }) = result else {
-        panic!(
-            "no Config error of {of:?} but {:?}",
-            result.err().map(|e| e.to_string())
-        );
+        panic!("no Config error of {of:?} but {:?}", result.err().map(|e| e.to_string()));
     };
     assert_eq!(what, of, "{message}");
     for words in allowed {
-        assert!(
-            message.contains(words),
-            "the error of {of:?} does not say {words:?}: {message}"
-        );
+        assert!(message.contains(words), "the error of {of:?} does not say {words:?}: {message}");
     }
 }
 
@@ -46,10 +40,7 @@ fn assert_nothing_written(server: &Server) {
 }
 
 fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(Duration::from_secs(2)))
-        .build()
-        .unwrap()
+    LockManager::builder(server.url()).options(LockOptions::new().ttl(Duration::from_secs(2))).build().unwrap()
 }
 
 fn ms(ms: u64) -> Duration {
@@ -85,21 +76,11 @@ fn a_name_that_is_empty_or_too_long_is_refused_by_every_verb() {
 fn a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle() {
     let server = Server::start();
     let mgr = manager(&server);
-    let renewed = [
-        Duration::ZERO,
-        ms(1),
-        ms(999),
-        DAY + Duration::from_nanos(1),
-        Duration::MAX,
-    ];
+    let renewed = [Duration::ZERO, ms(1), ms(999), DAY + Duration::from_nanos(1), Duration::MAX];
     for ttl in renewed {
         let options = LockOptions::new().ttl(ttl);
         let allowed = ["1s to 86400s", &format!("{ttl:?}")];
-        assert_config(
-            LockManager::builder(server.url()).options(options.clone()).build(),
-            "ttl",
-            &allowed,
-        );
+        assert_config(LockManager::builder(server.url()).options(options.clone()).build(), "ttl", &allowed);
         assert_config(mgr.with(options.clone()).lock("n"), "ttl", &allowed);
         assert_config(mgr.with(options.clone()).try_lock("n"), "ttl", &allowed);
         assert_config(mgr.with(options).mutex("n").enqueue(), "ttl", &allowed);
@@ -108,11 +89,7 @@ fn a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle() {
     for lease in fixed {
         let options = LockOptions::new().fixed_lease(lease);
         let allowed = ["10ms to 86400s", &format!("{lease:?}")];
-        assert_config(
-            LockManager::builder(server.url()).options(options.clone()).build(),
-            "fixed_lease",
-            &allowed,
-        );
+        assert_config(LockManager::builder(server.url()).options(options.clone()).build(), "fixed_lease", &allowed);
         assert_config(mgr.with(options).try_lock("n"), "fixed_lease", &allowed);
     }
     assert_nothing_written(&server);
@@ -130,10 +107,7 @@ fn a_ttl_at_the_edge_of_its_range_works() {
     assert!(mgr.try_lock("n").unwrap().unwrap().remaining() > DAY / 2);
     // So short a lease may end on the way of its reply.
     let shortest = mgr.with(LockOptions::new().fixed_lease(ms(10))).try_lock("n");
-    assert!(
-        matches!(shortest, Ok(Some(_)) | Err(Error::Lost { .. })),
-        "{shortest:?}"
-    );
+    assert!(matches!(shortest, Ok(Some(_)) | Err(Error::Lost { .. })), "{shortest:?}");
 }
 
 #[test]
@@ -142,11 +116,7 @@ fn a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build
     let mgr = LockManager::connect(server.url()).unwrap();
     let short = mgr.with(LockOptions::new().ttl(Duration::from_secs(2)));
     // H is 5 s, and H × 30/17 is 8.824 s.
-    assert_config(
-        short.try_lock("n"),
-        "ttl",
-        &["8.824s", "horizon", "5s", "builder the ttl 2s"],
-    );
+    assert_config(short.try_lock("n"), "ttl", &["8.824s", "horizon", "5s", "builder the ttl 2s"]);
     assert_config(short.lock("n"), "ttl", &["8.824s"]);
     assert_nothing_written(&server);
     let enough = mgr.with(LockOptions::new().ttl(ms(8824)));
@@ -181,40 +151,20 @@ fn timeouts_that_do_not_fit_each_other_are_refused() {
     };
     let zero = |b: Builder| b.command_timeout(Duration::ZERO);
     of(zero, "command_timeout", &["1ms to 86400s"]);
-    of(
-        |b| b.command_timeout(Duration::MAX),
-        "command_timeout",
-        &["1ms to 86400s"],
-    );
-    of(
-        |b| b.connect_timeout(Duration::ZERO),
-        "connect_timeout",
-        &["1ms to 86400s"],
-    );
-    of(
-        |b| b.connect_timeout(Duration::MAX),
-        "connect_timeout",
-        &["1ms to 86400s"],
-    );
+    of(|b| b.command_timeout(Duration::MAX), "command_timeout", &["1ms to 86400s"]);
+    of(|b| b.connect_timeout(Duration::ZERO), "connect_timeout", &["1ms to 86400s"]);
+    of(|b| b.connect_timeout(Duration::MAX), "connect_timeout", &["1ms to 86400s"]);
     of(|b| b.check_period(Duration::ZERO), "check_period", &["1ms to 86400s"]);
     of(|b| b.check_period(Duration::MAX), "check_period", &["1ms to 86400s"]);
     of(|b| b.horizon(Duration::ZERO), "horizon", &["1ms to 86400s"]);
     of(|b| b.horizon(Duration::MAX), "horizon", &["1ms to 86400s"]);
     // P + 3 T is 2.5 s with the defaults.
-    of(
-        |b| b.horizon(ms(2499)),
-        "horizon",
-        &["check_period + 3 × command_timeout", "2.5s", "2.499s"],
-    );
+    of(|b| b.horizon(ms(2499)), "horizon", &["check_period + 3 × command_timeout", "2.5s", "2.499s"]);
     of(|b| b.command_timeout(ms(1400)), "horizon", &["5.2s", "5s"]);
     of(|b| b.check_period(ms(4000)), "horizon", &["5.5s", "5s"]);
     // 2/3 − 1/10 of the ttl of 10 s is 5.667 s.
     of(|b| b.horizon(ms(5700)), "ttl", &["at least 10.059s", "shorter horizon"]);
-    of(
-        |b| b.outage_limit(ms(499)),
-        "outage_limit",
-        &["at least the command timeout", "500ms"],
-    );
+    of(|b| b.outage_limit(ms(499)), "outage_limit", &["at least the command timeout", "500ms"]);
     assert_nothing_written(&server);
 }
 
@@ -222,11 +172,7 @@ fn timeouts_that_do_not_fit_each_other_are_refused() {
 fn a_pool_size_or_a_prefix_that_cannot_be_used_is_refused() {
     let server = Server::start();
     for size in [0, 10_001, u32::MAX] {
-        assert_config(
-            LockManager::builder(server.url()).pool_size(size).build(),
-            "pool_size",
-            &["1 to 10,000"],
-        );
+        assert_config(LockManager::builder(server.url()).pool_size(size).build(), "pool_size", &["1 to 10,000"]);
     }
     let long = "p".repeat(129);
     for prefix in ["", "a{b", "a}b", "a\nb", "\0", &long] {
@@ -245,11 +191,7 @@ fn options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle() {
     let mgr = manager(&server);
     let refused = |options: LockOptions, what: &str, allowed: &[&str]| {
         let options = options.ttl(Duration::from_secs(2));
-        assert_config(
-            LockManager::builder(server.url()).options(options.clone()).build(),
-            what,
-            allowed,
-        );
+        assert_config(LockManager::builder(server.url()).options(options.clone()).build(), what, allowed);
         assert_config(mgr.with(options.clone()).lock("n"), what, allowed);
         assert_config(mgr.with(options).try_lock("n"), what, allowed);
     };
@@ -259,11 +201,7 @@ fn options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle() {
     for text in ["a\tb", "a\nb", "\0", "\u{7f}", "\u{85}"] {
         refused(LockOptions::new().label(text), "label", &label);
     }
-    refused(
-        LockOptions::new().max_hold(Duration::ZERO),
-        "max_hold",
-        &["more than zero"],
-    );
+    refused(LockOptions::new().max_hold(Duration::ZERO), "max_hold", &["more than zero"]);
     let cap = ["at most 86400s"];
     refused(LockOptions::new().hold_at_least(DAY + ms(1)), "hold_at_least", &cap);
     refused(LockOptions::new().hold_at_least(Duration::MAX), "hold_at_least", &cap);
@@ -285,10 +223,7 @@ fn a_url_that_is_none_is_refused_without_repeating_its_password() {
     for url in bad {
         let endpoint = Endpoint::from(url.as_str());
         let error = LockManager::connect(endpoint.clone()).unwrap_err();
-        assert!(
-            matches!(&error, Error::Config { what, .. } if what == "url"),
-            "{error:?}"
-        );
+        assert!(matches!(&error, Error::Config { what, .. } if what == "url"), "{error:?}");
         assert!(error.to_string().contains("redis://"), "{error}");
         let builder = LockManager::builder(url);
         assert_no_secret(&format!("{error} {error:?} {endpoint:?} {builder:?}"));
@@ -322,9 +257,7 @@ fn assert_unreachable(url: &str) {
     let error = LockManager::builder(url).connect_timeout(timeout).build().unwrap_err();
     let took = started.elapsed();
     assert!(took < timeout + SLACK, "{took:?}: {error}");
-    let Error::Unavailable { lock, step, .. } = &error else {
-        panic!("{error:?}")
-    };
+    let Error::Unavailable { lock, step, .. } = &error else { panic!("{error:?}") };
     assert_eq!((lock, *step), (&None, Step::Connect), "{error:?}");
     assert!(error.source().is_some(), "{error:?}");
 }
@@ -346,10 +279,7 @@ fn a_wrong_password_is_told_at_once_in_the_servers_words() {
     let patient = Duration::from_secs(10);
     let wrong = format!("{}?pass={SECRET}", server.url());
     let started = Instant::now();
-    let error = LockManager::builder(wrong)
-        .connect_timeout(patient)
-        .build()
-        .unwrap_err();
+    let error = LockManager::builder(wrong).connect_timeout(patient).build().unwrap_err();
     // It is an answer, so the connect timeout is not waited out.
     assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
     assert_code(&error, "WRONGPASS");
@@ -365,34 +295,20 @@ fn a_password_changed_while_running_is_told_by_the_next_connection() {
     let server = Server::start_with(&["--requirepass", SECRET]);
     let url = format!("{}?pass={SECRET}", server.url());
     let timeout = ms(200);
-    let mgr = LockManager::builder(url.as_str())
-        .options(LockOptions::new().ttl(Duration::from_secs(2)))
-        .build()
-        .unwrap();
+    let mgr =
+        LockManager::builder(url.as_str()).options(LockOptions::new().ttl(Duration::from_secs(2))).build().unwrap();
     let guard = mgr.lock("held").unwrap();
     let mut admin = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
-    let _: () = redis::cmd("CONFIG")
-        .arg(&["SET", "requirepass", "another"])
-        .query(&mut admin)
-        .unwrap();
-    let _: () = redis::cmd("CLIENT")
-        .arg(&["KILL", "SKIPME", "yes", "TYPE", "normal"])
-        .query(&mut admin)
-        .unwrap();
+    let _: () = redis::cmd("CONFIG").arg(&["SET", "requirepass", "another"]).query(&mut admin).unwrap();
+    let _: () = redis::cmd("CLIENT").arg(&["KILL", "SKIPME", "yes", "TYPE", "normal"]).query(&mut admin).unwrap();
     let started = Instant::now();
     let error = mgr.try_lock("n").unwrap_err();
     assert!(started.elapsed() < timeout * 2 + SLACK, "{:?}", started.elapsed());
     assert_code(&error, "WRONGPASS");
-    assert!(
-        matches!(&error, Error::Server { lock: Some(lock), .. } if &**lock == "n"),
-        "{error:?}"
-    );
+    assert!(matches!(&error, Error::Server { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
     assert_no_secret(&spell_out(&error));
     // No renewal gets through any more.
-    let loss = guard
-        .lost()
-        .recv_timeout(Duration::from_secs(2) + timeout + SLACK)
-        .unwrap();
+    let loss = guard.lost().recv_timeout(Duration::from_secs(2) + timeout + SLACK).unwrap();
     assert_eq!(loss.reason, fairlock::LossReason::Expired);
     assert_no_secret(&format!("{mgr:?} {guard:?} {loss:?}"));
 }
@@ -434,9 +350,7 @@ fn spill(args: &[String]) {
     }
     log::set_logger(&Capture).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    let [url, secret] = args else {
-        panic!("a url and its password")
-    };
+    let [url, secret] = args else { panic!("a url and its password") };
 
     let mut shown = Vec::new();
     let wrong = url.replace(secret, &format!("{secret}-and-more"));
@@ -447,11 +361,7 @@ fn spill(args: &[String]) {
     let guard = mgr.lock("held").unwrap();
     let waiter = mgr.enqueue("held").unwrap();
     let mutex = mgr.mutex("held");
-    shown.push(format!(
-        "{mgr:#?} {guard:#?} {waiter:#?} {mutex:#?} {:#?} {:#?}",
-        mgr.inspect("held"),
-        mgr.stats()
-    ));
+    shown.push(format!("{mgr:#?} {guard:#?} {waiter:#?} {mutex:#?} {:#?} {:#?}", mgr.inspect("held"), mgr.stats()));
     say("ready");
     crate::support::kid::hear();
     // The server is gone now: the pool, the listener and the renewals all complain.
@@ -485,9 +395,7 @@ fn assert_no_secret(said: &str) {
 
 #[track_caller]
 fn assert_code(error: &Error, expected: &str) {
-    let Error::Server { code, message, .. } = error else {
-        panic!("{error:?}")
-    };
+    let Error::Server { code, message, .. } = error else { panic!("{error:?}") };
     assert_eq!(code, expected, "{error:?}");
     assert!(!message.is_empty());
 }
@@ -543,11 +451,7 @@ fn a_server_older_than_6_2_is_refused() {
             }
             FakeReply::polite(words)
         });
-        assert_config(
-            LockManager::connect(old.url()),
-            "server",
-            &["redis 6.2 or newer", version],
-        );
+        assert_config(LockManager::connect(old.url()), "server", &["redis 6.2 or newer", version]);
     }
     let ancient = Fake::start(|words| {
         if is(words, "HELLO") {
@@ -555,11 +459,7 @@ fn a_server_older_than_6_2_is_refused() {
         }
         FakeReply::polite(words)
     });
-    assert_config(
-        LockManager::connect(ancient.url()),
-        "server",
-        &["redis 6.2 or newer", "older than 6"],
-    );
+    assert_config(LockManager::connect(ancient.url()), "server", &["redis 6.2 or newer", "older than 6"]);
     for version in ["6.2.0", "7.0.15", "10.1.0"] {
         let good = Fake::start(move |words| {
             if is(words, "HELLO") {
@@ -623,14 +523,8 @@ fn any_other_name_works_and_none_collide() {
     .map(str::to_owned)
     .into();
     names.extend(["x".repeat(512), "é".repeat(256), "{".repeat(512), "🦀".repeat(128)]);
-    let guards: Vec<_> = names
-        .iter()
-        .map(|name| {
-            mgr.try_lock(name)
-                .unwrap()
-                .unwrap_or_else(|| panic!("{name:?} collides"))
-        })
-        .collect();
+    let guards: Vec<_> =
+        names.iter().map(|name| mgr.try_lock(name).unwrap().unwrap_or_else(|| panic!("{name:?} collides"))).collect();
     for (guard, name) in guards.iter().zip(&names) {
         assert_eq!(guard.name(), name);
         assert!(mgr.try_lock(name).unwrap().is_none(), "{name:?}");
@@ -650,10 +544,7 @@ fn any_other_name_works_and_none_collide() {
     }
     let listed: Vec<String> = mgr.list("*").map(|info| info.unwrap().name.to_string()).collect();
     assert_eq!(listed.len(), names.len());
-    assert_eq!(
-        listed.into_iter().collect::<HashSet<_>>(),
-        names.into_iter().collect::<HashSet<_>>()
-    );
+    assert_eq!(listed.into_iter().collect::<HashSet<_>>(), names.into_iter().collect::<HashSet<_>>());
 }
 
 #[test]
@@ -674,10 +565,7 @@ fn a_grant_message_brings_any_name_to_another_manager() {
         let mut waiter = there.enqueue(name).unwrap();
         guard.unlock().unwrap();
         let next = waiter.wait_for(SLACK).unwrap();
-        assert_eq!(
-            next.unwrap_or_else(|| panic!("{name:?} was not handed over")).name(),
-            name
-        );
+        assert_eq!(next.unwrap_or_else(|| panic!("{name:?} was not handed over")).name(), name);
     }
 }
 
@@ -686,9 +574,7 @@ fn waiting_for_ever_and_deadlines_that_have_passed_are_no_errors() {
     let server = Server::start();
     let mgr = manager(&server);
     let mutex = mgr.mutex("n");
-    let ages_ago = Instant::now()
-        .checked_sub(Duration::from_secs(1))
-        .unwrap_or_else(Instant::now);
+    let ages_ago = Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or_else(Instant::now);
     let mut far_future = Instant::now();
     while let Some(later) = far_future.checked_add(Duration::from_secs(u32::MAX.into())) {
         far_future = later;
@@ -717,13 +603,7 @@ fn waiting_for_ever_and_deadlines_that_have_passed_are_no_errors() {
             Box::new(|| mgr.try_lock_for("n", Duration::MAX).unwrap().is_some()),
             Box::new(|| mgr.try_lock_until("n", far_future).unwrap().is_some()),
             Box::new(|| mgr.try_lock_for("n", Duration::from_nanos(u64::MAX)).unwrap().is_some()),
-            Box::new(|| {
-                mgr.enqueue("n")
-                    .unwrap()
-                    .wait_for(Duration::MAX - Duration::from_nanos(1))
-                    .unwrap()
-                    .is_some()
-            }),
+            Box::new(|| mgr.enqueue("n").unwrap().wait_for(Duration::MAX - Duration::from_nanos(1)).unwrap().is_some()),
         ];
         let waits = waits.map(|wait| scope.spawn(wait));
         until(SLACK, "all four wait", || mgr.stats().waiting == 4);

@@ -19,10 +19,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 const TOLD_WITHIN: Duration = TTL.saturating_add(SLACK);
 
 fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(TTL))
-        .build()
-        .unwrap()
+    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
 }
 
 /// Renews so late that what a test does to the record is not undone by a renewal in between.
@@ -37,19 +34,14 @@ fn lapse(server: &Server) {
 
 #[track_caller]
 fn assert_lost<T>(result: Result<T>, reason: LossReason, fence: u64) {
-    let Err(Error::Lost { loss, .. }) = result else {
-        panic!("not lost: {:?}", result.err())
-    };
+    let Err(Error::Lost { loss, .. }) = result else { panic!("not lost: {:?}", result.err()) };
     assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", fence, reason));
 }
 
 #[track_caller]
 fn assert_loses(guard: &LockGuard, reason: LossReason) {
     let loss = guard.lost().recv_timeout(TOLD_WITHIN).unwrap();
-    assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
-        (guard.name(), guard.fence(), reason)
-    );
+    assert_eq!((&*loss.name, loss.fence, loss.reason), (guard.name(), guard.fence(), reason));
     // Once, and then disconnected.
     assert_eq!(guard.lost().recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected));
     assert!(!guard.is_held());
@@ -68,10 +60,7 @@ fn a_guard_tells_its_name_and_that_it_is_held() {
     guard.check().unwrap();
     assert!(guard.remaining() > Duration::ZERO && guard.remaining() < TTL);
     assert_eq!(guard.lost().try_recv(), Err(TryRecvError::Empty));
-    assert_eq!(
-        guard.lost().recv_timeout(Duration::from_millis(20)),
-        Err(RecvTimeoutError::Timeout)
-    );
+    assert_eq!(guard.lost().recv_timeout(Duration::from_millis(20)), Err(RecvTimeoutError::Timeout));
     guard.unlock().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());
 }
@@ -374,9 +363,7 @@ fn renew_extends_the_lease_and_shortens_none() {
     let guard = mgr.lock("n").unwrap();
     let left = |guard: &LockGuard| (guard.remaining(), mgr.inspect("n").unwrap().unwrap().time_left);
     let start = Instant::now();
-    until(SLACK, "some time passes", || {
-        start.elapsed() > Duration::from_millis(300)
-    });
+    until(SLACK, "some time passes", || start.elapsed() > Duration::from_millis(300));
     let before = left(&guard);
     let renewed = mgr.stats().renewed;
     guard.renew().unwrap();
@@ -462,10 +449,7 @@ fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_backgroun
     let start = Instant::now();
     let error = guard.unlock().unwrap_err();
     assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
-    assert!(
-        matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"),
-        "{error:?}"
-    );
+    assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
     server.cont();
     assert!(other.try_lock_for("n", TTL + SLACK).unwrap().is_some());

@@ -13,10 +13,7 @@ use crate::support::{SLACK, Server, until};
 const TTL: Duration = Duration::from_secs(2);
 
 fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(TTL))
-        .build()
-        .unwrap()
+    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
 }
 
 /// Looks after its queues so seldom that a test can see what nobody has looked after.
@@ -96,10 +93,7 @@ fn an_awaited_lock_that_nobody_holds_is_shown_as_free() {
     let _waiter = labelled(&other, "next").enqueue("n").unwrap();
     let _: () = server.query(&["HDEL", "fairlock:{n}", "o", "a", "l", "e", "g"]);
     let info = look(&mgr);
-    assert_eq!(
-        (info.state, info.holder, info.time_left),
-        (LockState::Free, None, Duration::ZERO)
-    );
+    assert_eq!((info.state, info.holder, info.time_left), (LockState::Free, None, Duration::ZERO));
     assert_eq!((info.waiters, &*info.queue[0].label), (1, "next"));
     assert_eq!(info.fence, guard.fence());
     assert_eq!(names(&mgr, "*"), ["n"]);
@@ -111,11 +105,8 @@ fn the_queue_is_shown_in_order_with_its_labels() {
     let managers = [manager(&server), manager(&server)];
     let _guard = managers[0].lock("n").unwrap();
     let labels: Vec<String> = (0..7).map(|i| format!("waiter {i} 🦀")).collect();
-    let mut waiters: Vec<_> = labels
-        .iter()
-        .enumerate()
-        .map(|(i, label)| labelled(&managers[i % 2], label).enqueue("n").unwrap())
-        .collect();
+    let mut waiters: Vec<_> =
+        labels.iter().enumerate().map(|(i, label)| labelled(&managers[i % 2], label).enqueue("n").unwrap()).collect();
     let info = look(&managers[0]);
     assert_eq!(info.waiters, 7);
     let shown: Vec<&str> = info.queue.iter().map(|party| &*party.label).collect();
@@ -140,18 +131,11 @@ fn a_long_queue_is_counted_in_full_and_shown_in_part() {
     let mgr = manager(&server);
     let guard = mgr.lock("n").unwrap();
     let many = MAX_WAITERS_SHOWN + 5;
-    let waiters: Vec<_> = (0..many)
-        .map(|i| labelled(&mgr, &i.to_string()).enqueue("n").unwrap())
-        .collect();
+    let waiters: Vec<_> = (0..many).map(|i| labelled(&mgr, &i.to_string()).enqueue("n").unwrap()).collect();
     let info = look(&mgr);
     assert_eq!(info.waiters, many as u64);
     assert_eq!(info.queue.len(), MAX_WAITERS_SHOWN);
-    assert!(
-        info.queue
-            .iter()
-            .enumerate()
-            .all(|(i, party)| party.label == i.to_string())
-    );
+    assert!(info.queue.iter().enumerate().all(|(i, party)| party.label == i.to_string()));
     drop(guard);
     mgr.shutdown(Duration::ZERO).unwrap();
     drop(waiters);
@@ -347,8 +331,5 @@ fn a_name_that_becomes_another_kind_ends_the_waits_for_it() {
     }
     // Its holder cannot go on either: what is written there now is not his.
     let error = guard.renew().unwrap_err();
-    assert!(
-        matches!(&error, Error::Lost { .. } | Error::WrongKind { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(&error, Error::Lost { .. } | Error::WrongKind { .. }), "{error:?}");
 }

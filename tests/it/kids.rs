@@ -1,8 +1,19 @@
 //! The roles of the worker processes, by the names that `Kid::spawn` is given.
 
 use crate::support::kid::{Role, hear, say};
+use crate::{ends, exclusion, footprint, fork, worker};
 
-pub(crate) const ROLES: &[(&str, Role)] = &[("echo", echo), crate::bad_input::SPILL];
+pub(crate) const ROLES: &[(&str, Role)] = &[
+    ("crowd", footprint::crowd),
+    ("cycles", footprint::cycles),
+    ("echo", echo),
+    ("forks", fork::forks),
+    ("last_handle", footprint::last_handle),
+    ("thread_local", ends::thread_local),
+    ("turns", exclusion::turns),
+    ("worker", worker::worker),
+    crate::bad_input::SPILL,
+];
 
 /// Says its arguments, then whatever it hears.
 fn echo(args: &[String]) {

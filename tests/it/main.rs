@@ -2,15 +2,36 @@
 
 mod api;
 mod bad_input;
+mod connections;
+mod crash;
+mod data_loss;
+mod ends;
+mod exclusion;
+mod fairness;
+mod footprint;
+mod fork;
+mod grant_or_timeout;
 mod guard;
 mod inspect;
 mod kids;
+mod leftovers;
+mod long_waits;
+mod lost_replies;
+mod managers;
 mod options;
+mod outage;
+mod paused;
+mod rules;
+mod scene;
+mod server_faults;
 mod shutdown;
+mod small_pool;
+mod subscription;
 mod support;
 mod support_works;
 mod tidy;
 mod waiter;
+mod worker;
 
 /// Not a test: where the worker processes begin, see [`support::Kid`].
 #[test]

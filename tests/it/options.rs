@@ -20,10 +20,7 @@ const TTL: Duration = Duration::from_secs(2);
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(TTL))
-        .build()
-        .unwrap()
+    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
 }
 
 fn ms(ms: u64) -> Duration {
@@ -53,11 +50,7 @@ fn a_ttl_is_what_the_lock_lives_for_without_renewal() {
     for (name, mgr, ttl) in [("short", &mgr, TTL), ("long", &long, Duration::from_secs(60))] {
         let guard = mgr.lock(name).unwrap();
         let info = mgr.inspect(name).unwrap().unwrap();
-        assert!(
-            info.time_left <= ttl && info.time_left > ttl - SLACK,
-            "{:?}",
-            info.time_left
-        );
+        assert!(info.time_left <= ttl && info.time_left > ttl - SLACK, "{:?}", info.time_left);
         // The margin is 1 % and 2 ms.
         assert!(guard.remaining() <= ttl - ttl / 100 - ms(2), "{:?}", guard.remaining());
         assert!(guard.remaining() > ttl - SLACK - ttl / 100, "{:?}", guard.remaining());
@@ -70,14 +63,8 @@ fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are()
     let server = Server::start();
     let mgr = manager(&server);
     let handle = mgr.with(LockOptions::new().label("mine"));
-    let again = mgr
-        .with(LockOptions::new().fixed_lease(Duration::from_secs(60)))
-        .with(LockOptions::new());
-    let _guards = [
-        handle.lock("a").unwrap(),
-        mgr.lock("b").unwrap(),
-        again.lock("c").unwrap(),
-    ];
+    let again = mgr.with(LockOptions::new().fixed_lease(Duration::from_secs(60))).with(LockOptions::new());
+    let _guards = [handle.lock("a").unwrap(), mgr.lock("b").unwrap(), again.lock("c").unwrap()];
     let held = |name| mgr.inspect(name).unwrap().unwrap().holder.unwrap();
     assert_eq!((held("a").ttl, held("a").label), (TTL, "mine".to_owned()));
     assert_eq!((held("b").ttl, held("b").label), (TTL, String::new()));
@@ -91,18 +78,11 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself() {
     let mgr = manager(&server);
     let lease = ms(700);
     let start = Instant::now();
-    let guard = mgr
-        .with(LockOptions::new().fixed_lease(lease))
-        .try_lock("n")
-        .unwrap()
-        .unwrap();
+    let guard = mgr.with(LockOptions::new().fixed_lease(lease)).try_lock("n").unwrap().unwrap();
     let loss = guard.lost().recv_timeout(lease + COMMAND_TIMEOUT + SLACK).unwrap();
     // It is believed for as long as the margin allows, and no longer.
     assert!(start.elapsed() >= lease - lease / 100 - ms(2));
-    assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
-        ("n", guard.fence(), LossReason::Expired)
-    );
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", guard.fence(), LossReason::Expired));
     assert!(!guard.is_held());
     assert_eq!(mgr.stats().renewed, 0);
     let next = manager(&server).try_lock_for("n", lease + SLACK).unwrap().unwrap();
@@ -115,9 +95,7 @@ fn renew_starts_a_fixed_lease_anew() {
     let server = Server::start();
     let mgr = manager(&server);
     let guard = mgr.with(LockOptions::new().fixed_lease(ms(3000))).lock("n").unwrap();
-    until(ms(1500) + SLACK, "half of the lease passes", || {
-        guard.remaining() < ms(1500)
-    });
+    until(ms(1500) + SLACK, "half of the lease passes", || guard.remaining() < ms(1500));
     guard.renew().unwrap();
     assert!(guard.remaining() > ms(1500), "{:?}", guard.remaining());
     assert!(mgr.inspect("n").unwrap().unwrap().time_left > ms(1500));
@@ -148,10 +126,7 @@ fn max_hold_ends_the_holding_as_a_loss_and_hands_over() {
     guard.renew().unwrap();
     let loss = guard.lost().recv_timeout(limit + COMMAND_TIMEOUT + SLACK).unwrap();
     assert!(start.elapsed() >= limit);
-    assert_eq!(
-        (&*loss.name, loss.fence, loss.reason),
-        ("n", guard.fence(), LossReason::MaxHold)
-    );
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", guard.fence(), LossReason::MaxHold));
     assert!(!guard.is_held());
     // It is released then: nobody waits for the rest of the ttl.
     let mut waiter = waiter;
@@ -159,10 +134,7 @@ fn max_hold_ends_the_holding_as_a_loss_and_hands_over() {
     assert_eq!(next.previous_holder(), PreviousHolder::Forced);
     assert!(next.fence() > guard.fence());
     let error = guard.unlock().unwrap_err();
-    assert!(
-        matches!(&error, fairlock::Error::Lost { loss, .. } if loss.reason == LossReason::MaxHold),
-        "{error:?}"
-    );
+    assert!(matches!(&error, fairlock::Error::Lost { loss, .. } if loss.reason == LossReason::MaxHold), "{error:?}");
     next.check().unwrap();
 }
 
@@ -298,10 +270,7 @@ fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other() {
         assert!(mgr.force_release(guard.name(), guard.fence()).unwrap());
     }
     let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
-    let mut told = [
-        losses.recv_timeout(within).unwrap(),
-        losses.recv_timeout(within).unwrap(),
-    ];
+    let mut told = [losses.recv_timeout(within).unwrap(), losses.recv_timeout(within).unwrap()];
     told.sort_by(|a, b| a.name.cmp(&b.name));
     for (loss, guard) in told.iter().zip(&lost) {
         assert_eq!((&*loss.name, loss.fence), (guard.name(), guard.fence()));
@@ -309,10 +278,7 @@ fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other() {
         // The channel tells the same, and both tell although there are two of them.
         assert_eq!(&guard.lost().recv_timeout(SLACK).unwrap(), loss);
     }
-    assert_eq!(
-        unwatched.lost().recv_timeout(within).unwrap().reason,
-        LossReason::Forced
-    );
+    assert_eq!(unwatched.lost().recv_timeout(within).unwrap().reason, LossReason::Forced);
     drop((lost, unwatched));
     // The last handle's end makes the calls that were sent; none is left.
     drop((mgr, watched));
@@ -328,11 +294,7 @@ fn a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback() {
     let slow = mgr.with(LockOptions::new().on_lost(move |_| gate.recv().unwrap()));
     let panicking = mgr.with(LockOptions::new().on_lost(|_| panic!("meant to")));
     let good = mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.fence).unwrap()));
-    let lost = [
-        slow.lock("a").unwrap(),
-        panicking.lock("b").unwrap(),
-        good.lock("c").unwrap(),
-    ];
+    let lost = [slow.lock("a").unwrap(), panicking.lock("b").unwrap(), good.lock("c").unwrap()];
     let kept = mgr.lock("kept").unwrap();
     let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
     for guard in &lost {
@@ -342,9 +304,7 @@ fn a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback() {
     }
     // While the first call hangs, locks are renewed, taken and given back.
     let renewed = mgr.stats().renewed;
-    until(TTL + SLACK, "the other lock is renewed", || {
-        mgr.stats().renewed > renewed
-    });
+    until(TTL + SLACK, "the other lock is renewed", || mgr.stats().renewed > renewed);
     kept.check().unwrap();
     mgr.lock("d").unwrap().unlock().unwrap();
     assert!(losses.is_empty());
@@ -379,9 +339,7 @@ fn a_callback_may_lock_and_may_drop_the_last_handle() {
     assert!(other.force_release("n", lost.fence()).unwrap());
     lost.lost().recv_timeout(TTL / 3 + COMMAND_TIMEOUT + SLACK).unwrap();
     drop((lost, mgr));
-    until(SLACK, "the callback waits", || {
-        other.inspect("held").unwrap().unwrap().waiters == 1
-    });
+    until(SLACK, "the callback waits", || other.inspect("held").unwrap().unwrap().waiters == 1);
     held.unlock().unwrap();
     assert_eq!(done.recv_timeout(TTL + SLACK), Ok(true));
     // The last handle went on the callback thread, which cannot join itself.
@@ -394,30 +352,20 @@ fn a_callback_may_lock_and_may_drop_the_last_handle() {
 fn a_prefix_separates_managers() {
     let server = Server::start();
     let with_prefix = |prefix: &str| {
-        LockManager::builder(server.url())
-            .prefix(prefix)
-            .options(LockOptions::new().ttl(TTL))
-            .build()
-            .unwrap()
+        LockManager::builder(server.url()).prefix(prefix).options(LockOptions::new().ttl(TTL)).build().unwrap()
     };
     // Some are globs that match others, and one begins as another does.
     let prefixes = ["app", "app:x", "a*", "[ab]pp", "a?p", "a\\p", "é", "a b"];
     let managers = prefixes.map(with_prefix);
-    let guards: Vec<_> = managers
-        .iter()
-        .map(|mgr| mgr.try_lock("n").unwrap().expect("the name is free here"))
-        .collect();
+    let guards: Vec<_> =
+        managers.iter().map(|mgr| mgr.try_lock("n").unwrap().expect("the name is free here")).collect();
     for (mgr, guard) in managers.iter().zip(&guards) {
         let listed: Vec<_> = mgr.list("*").map(Result::unwrap).collect();
         assert_eq!(listed.len(), 1, "{mgr:?} {listed:?}");
         assert_eq!(listed[0].fence, guard.fence());
     }
     for prefix in prefixes {
-        assert_eq!(
-            server.query::<i64>(&["EXISTS", &format!("{prefix}:{{n}}")]),
-            1,
-            "{prefix:?}"
-        );
+        assert_eq!(server.query::<i64>(&["EXISTS", &format!("{prefix}:{{n}}")]), 1, "{prefix:?}");
     }
     // Grants find their way under each of them.
     for (mgr, guard) in managers.iter().zip(guards) {
@@ -433,11 +381,7 @@ fn a_prefix_separates_managers() {
 fn a_pool_is_no_larger_than_asked_for() {
     let server = Server::start();
     let size = 2;
-    let mgr = LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(TTL))
-        .pool_size(size)
-        .build()
-        .unwrap();
+    let mgr = LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).pool_size(size).build().unwrap();
     let most = thread::scope(|scope| {
         let threads: Vec<_> = (0..16)
             .map(|i| {

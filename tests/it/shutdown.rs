@@ -21,10 +21,7 @@ fn manager(server: &Server) -> LockManager {
 }
 
 fn to(url: &str) -> LockManager {
-    LockManager::builder(url)
-        .options(LockOptions::new().ttl(TTL))
-        .build()
-        .unwrap()
+    LockManager::builder(url).options(LockOptions::new().ttl(TTL)).build().unwrap()
 }
 
 fn ms(ms: u64) -> Duration {
@@ -112,9 +109,7 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue() {
     assert_eq!(waiter.position(), None);
     assert_closed(waiter.wait());
     assert_closed(claimed_by_none.wait());
-    until(SLACK, "the queue is empty", || {
-        other.inspect("n").unwrap().unwrap().waiters == 0
-    });
+    until(SLACK, "the queue is empty", || other.inspect("n").unwrap().unwrap().waiters == 0);
     assert!(other.try_lock_for("granted", SLACK).unwrap().is_some());
     assert_eq!(mgr.stats().waiting, 0);
     guard.check().unwrap();
@@ -139,10 +134,7 @@ fn a_shutdown_waits_for_guards_which_stay_renewed() {
     let shutdown = mgr.shutdown(Duration::from_secs(60)).unwrap();
     let took = start.elapsed();
     assert!(shutdown.ended.is_empty(), "{shutdown:?}");
-    assert!(
-        took >= TTL && took < TTL * 5 / 4 + COMMAND_TIMEOUT + OVERHEAD,
-        "{took:?}"
-    );
+    assert!(took >= TTL && took < TTL * 5 / 4 + COMMAND_TIMEOUT + OVERHEAD, "{took:?}");
     holder.join().unwrap().unwrap();
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
     assert_eq!(mgr.stats().lost, 0);
@@ -171,10 +163,7 @@ fn at_the_deadline_guards_are_told_released_and_named() {
     for guard in &guards {
         assert!(!guard.is_held());
         let loss = guard.lost().recv_timeout(SLACK).unwrap();
-        assert_eq!(
-            (&*loss.name, loss.fence, loss.reason),
-            (guard.name(), guard.fence(), LossReason::Shutdown)
-        );
+        assert_eq!((&*loss.name, loss.fence, loss.reason), (guard.name(), guard.fence(), LossReason::Shutdown));
         assert_eq!(told.recv_timeout(SLACK).unwrap().reason, LossReason::Shutdown);
     }
     // Nobody has to wait for a ttl: one is handed over, the others are free.
@@ -190,9 +179,7 @@ fn at_the_deadline_guards_are_told_released_and_named() {
     for guard in guards {
         let (name, fence) = (guard.name().to_owned(), guard.fence());
         if name == "b" {
-            let Err(Error::Lost { loss, .. }) = guard.unlock() else {
-                panic!("unlocked what was lost")
-            };
+            let Err(Error::Lost { loss, .. }) = guard.unlock() else { panic!("unlocked what was lost") };
             assert_eq!((loss.fence, loss.reason), (fence, LossReason::Shutdown));
         } else {
             drop(guard);
@@ -210,9 +197,7 @@ fn a_second_shutdown_ends_the_guards_that_the_first_waits_for() {
     let guard = mgr.lock("n").unwrap();
     thread::scope(|scope| {
         let first = scope.spawn(|| mgr.shutdown(Duration::from_secs(60)));
-        until(SLACK, "the first one has begun", || {
-            matches!(mgr.try_lock("probe"), Err(Error::Closed))
-        });
+        until(SLACK, "the first one has begun", || matches!(mgr.try_lock("probe"), Err(Error::Closed)));
         guard.check().unwrap();
         let second = mgr.shutdown(Duration::ZERO).unwrap();
         assert_eq!(second.ended.len(), 1);

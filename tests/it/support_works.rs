@@ -115,9 +115,7 @@ fn proxy_pauses_either_direction() {
     assert!(redis::cmd("INCR").arg("a").query::<i64>(&mut connection).is_err());
     assert_eq!(server.query::<Option<i64>>(&["GET", "a"]), None);
     proxy.resume_requests();
-    until(SOON, "the request arrives", || {
-        server.query::<i64>(&["EXISTS", "a"]) == 1
-    });
+    until(SOON, "the request arrives", || server.query::<i64>(&["EXISTS", "a"]) == 1);
 
     let mut connection = open(&proxy);
     proxy.pause_replies();
@@ -218,12 +216,7 @@ fn fake_says_what_it_is_told_to() {
     assert_eq!(error.code(), Some("LOADING"));
     let list: (String, i64, Option<String>) = redis::cmd("LRANGE").query(&mut connection).unwrap();
     assert_eq!(list, ("a\r\nb".into(), 7, None));
-    let two: (String, String) = redis::pipe()
-        .cmd("PING")
-        .cmd("ECHO")
-        .arg("x")
-        .query(&mut connection)
-        .unwrap();
+    let two: (String, String) = redis::pipe().cmd("PING").cmd("ECHO").arg("x").query(&mut connection).unwrap();
     assert_eq!(two, ("PONG".into(), "OK".into()));
     let error = redis::cmd("DEL").query::<()>(&mut connection).unwrap_err();
     assert!(error.is_connection_dropped());

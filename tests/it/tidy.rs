@@ -13,16 +13,8 @@ use code::{code_of, paths_from_root, words};
 
 /// The layers of `src`, top to bottom; a module may name those below it and in its own row.
 /// Every other file in `src` is a leaf, below them all, and leaves may name each other.
-const LAYERS: &[&[&str]] = &[
-    &["lib"],
-    &["inspect"],
-    &["lock"],
-    &["guard", "waiter"],
-    &["manager"],
-    &["engine"],
-    &["store"],
-    &["script"],
-];
+const LAYERS: &[&[&str]] =
+    &[&["lib"], &["inspect"], &["lock"], &["guard", "waiter"], &["manager"], &["engine"], &["store"], &["script"]];
 
 /// The command-line tool and the simulator stand outside: they may name what they like, and
 /// nothing names them.
@@ -93,10 +85,7 @@ fn clock_is_asked_only_by_engine_and_stores() {
 #[test]
 fn unsafe_code_is_forbidden() {
     let lib = fs::read_to_string(root().join("src/lib.rs")).unwrap();
-    assert!(
-        code_of(&lib).contains("#![forbid(unsafe_code)]"),
-        "src/lib.rs does not forbid it"
-    );
+    assert!(code_of(&lib).contains("#![forbid(unsafe_code)]"), "src/lib.rs does not forbid it");
 }
 
 #[test]
@@ -107,10 +96,7 @@ fn scripts_say_what_they_are() {
     for (path, text) in scripts {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let well_formed = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_ascii_lowercase());
-        if !name
-            .split_once('_')
-            .is_some_and(|(family, verb)| well_formed(family) && verb.split('_').all(well_formed))
-        {
+        if !name.split_once('_').is_some_and(|(family, verb)| well_formed(family) && verb.split('_').all(well_formed)) {
             wrong.push(format!("{}: not named <family>_<verb>.lua", path.display()));
         }
         let header: Vec<_> = text.lines().take_while(|l| l.starts_with("--")).collect();
@@ -141,10 +127,7 @@ fn default_build_has_no_async_runtime() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "cargo tree failed: {said}");
     let tree = String::from_utf8(output.stdout).unwrap();
-    assert!(
-        tree.lines().any(|line| line.starts_with("redis ")),
-        "not our tree:\n{tree}"
-    );
+    assert!(tree.lines().any(|line| line.starts_with("redis ")), "not our tree:\n{tree}");
     for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
         let found = tree.lines().find(|line| line.split(' ').next() == Some(runtime));
         assert_eq!(found, None, "an async runtime is in the default build");
@@ -179,20 +162,13 @@ fn commands_in_readme_exist() {
 fn architecture_is_short() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let lines = text.lines().count();
-    assert!(
-        lines <= 150,
-        "ARCHITECTURE.md has {lines} lines; more than 150 nobody reads"
-    );
+    assert!(lines <= 150, "ARCHITECTURE.md has {lines} lines; more than 150 nobody reads");
 }
 
 #[test]
 fn nothing_is_skipped_or_left_undone() {
     // In two halves, so that this file does not find itself.
-    let needles = [
-        concat!("#[ign", "ore"),
-        concat!("to", "do!("),
-        concat!("unimpl", "emented!("),
-    ];
+    let needles = [concat!("#[ign", "ore"), concat!("to", "do!("), concat!("unimpl", "emented!(")];
     let mut wrong = Vec::new();
     for dir in ["src", "tests", "examples", "benches"] {
         for (path, text) in read(dir, "rs") {
@@ -259,10 +235,7 @@ fn is_module(name: &str) -> bool {
 }
 
 fn layer(module: &str) -> usize {
-    LAYERS
-        .iter()
-        .position(|layer| layer.contains(&module))
-        .unwrap_or(LAYERS.len())
+    LAYERS.iter().position(|layer| layer.contains(&module)).unwrap_or(LAYERS.len())
 }
 
 /// The files with this extension below a directory of the repository, and what is in them. The

@@ -17,10 +17,7 @@ const CHECK_PERIOD: Duration = Duration::from_millis(250);
 const GRANTED_WITHIN: Duration = CHECK_PERIOD.saturating_add(COMMAND_TIMEOUT).saturating_add(SLACK);
 
 fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(TTL))
-        .build()
-        .unwrap()
+    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
 }
 
 fn ms(ms: u64) -> Duration {
@@ -59,9 +56,7 @@ fn positions_count_from_one_and_move_as_others_are_served() {
     assert_eq!(mgr.stats().waiting, 2);
     assert_eq!(waiters(&mgr), 3);
     guard.unlock().unwrap();
-    until(GRANTED_WITHIN, "all move up", || {
-        [a.position(), b.position(), c.position()] == [None, Some(1), Some(2)]
-    });
+    until(GRANTED_WITHIN, "all move up", || [a.position(), b.position(), c.position()] == [None, Some(1), Some(2)]);
     let guard = a.wait().unwrap();
     // A place that is given up counts until it is passed over.
     drop(b);
@@ -150,9 +145,7 @@ fn the_last_waiter_to_leave_leaves_nothing_behind() {
     let mgr = manager(&server);
     let guard = mgr.lock("n").unwrap();
     drop([mgr.enqueue("n").unwrap(), mgr.enqueue("n").unwrap()]);
-    until(GRANTED_WITHIN, "the queue is gone", || {
-        server.query::<i64>(&["EXISTS", "fairlock:{n}:q"]) == 0
-    });
+    until(GRANTED_WITHIN, "the queue is gone", || server.query::<i64>(&["EXISTS", "fairlock:{n}:q"]) == 0);
     let fields: Vec<String> = server.query(&["HKEYS", "fairlock:{n}"]);
     assert!(!fields.iter().any(|field| field.starts_with("w:")), "{fields:?}");
     assert_eq!(mgr.stats().waiting, 0);
@@ -186,9 +179,7 @@ fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served() {
         let lost = mgr.inspect("n").unwrap().unwrap().fence;
         let _: () = server.query(flush);
         let taken = other.try_lock("n").unwrap().expect("nobody is left");
-        until(TTL + SLACK, "it stands in the queue again", || {
-            waiter.position() == Some(1)
-        });
+        until(TTL + SLACK, "it stands in the queue again", || waiter.position() == Some(1));
         assert_eq!(mgr.stats().requeued, 1);
         assert!(waiter.wait_for(ms(20)).unwrap().is_none());
         // No guard has lost anything.
@@ -222,10 +213,7 @@ fn a_waiter_gives_one_guard() {
     let guard = waiter.wait_for(Duration::MAX).unwrap().unwrap();
     for _ in 0..2 {
         let error = waiter.wait_for(Duration::MAX).unwrap_err();
-        assert!(
-            matches!(&error, Error::Config { what, .. } if what == "waiter"),
-            "{error:?}"
-        );
+        assert!(matches!(&error, Error::Config { what, .. } if what == "waiter"), "{error:?}");
     }
     assert_eq!(waiter.position(), None);
     let error = waiter.wait().unwrap_err();
@@ -242,9 +230,7 @@ fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle() {
     let waiting = thread::spawn(move || waiter.wait());
     until(SLACK, "it stands in the queue", || waiters(&other) == 1);
     let start = Instant::now();
-    until(TTL + SLACK, "it waits for longer than its horizon", || {
-        start.elapsed() > TTL * 3 / 4
-    });
+    until(TTL + SLACK, "it waits for longer than its horizon", || start.elapsed() > TTL * 3 / 4);
     guard.unlock().unwrap();
     let guard = waiting.join().unwrap().unwrap();
     assert!(other.try_lock("n").unwrap().is_none());
@@ -254,11 +240,7 @@ fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle() {
 #[test]
 fn waiters_hold_no_connection() {
     let server = Server::start();
-    let mgr = LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(TTL))
-        .pool_size(1)
-        .build()
-        .unwrap();
+    let mgr = LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).pool_size(1).build().unwrap();
     let guard = mgr.lock("n").unwrap();
     let mut waiting: Vec<_> = (0..20).map(|_| mgr.enqueue("n").unwrap()).collect();
     thread::scope(|scope| {
@@ -286,9 +268,7 @@ fn a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent() {
     drop(waiter);
     assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
     server.cont();
-    until(TTL + SLACK, "it leaves the queue in the background", || {
-        waiters(&other) == 0
-    });
+    until(TTL + SLACK, "it leaves the queue in the background", || waiters(&other) == 0);
     drop(guard);
 }
 
@@ -301,15 +281,10 @@ fn a_wait_in_silence_is_unavailable_and_keeps_its_place() {
     server.stop();
     let silence = CHECK_PERIOD * 2 + COMMAND_TIMEOUT * 2;
     let error = waiter.wait_for(silence).unwrap_err();
-    assert!(
-        matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"),
-        "{error:?}"
-    );
+    assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
     server.cont();
     drop(guard);
-    until(TTL * 2 + SLACK, "it is served all the same", || {
-        matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_)))
-    });
+    until(TTL * 2 + SLACK, "it is served all the same", || matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_))));
 }
 
 #[test]

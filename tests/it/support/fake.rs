@@ -57,11 +57,7 @@ impl Fake {
             let shared = Arc::clone(&shared);
             move || shared.accept(&listener)
         }));
-        Self {
-            addr,
-            shared,
-            accepting,
-        }
+        Self { addr, shared, accepting }
     }
 
     /// What a client connects to.
@@ -77,9 +73,7 @@ impl Fake {
     /// Every command so far, in order of arrival.
     pub(crate) fn commands(&self) -> Vec<Vec<String>> {
         let seen = self.shared.seen.lock().unwrap();
-        seen.iter()
-            .map(|words| words.iter().map(|w| String::from_utf8_lossy(w).into()).collect())
-            .collect()
+        seen.iter().map(|words| words.iter().map(|w| String::from_utf8_lossy(w).into()).collect()).collect()
     }
 
     /// How often the command `name` has come, in whatever case.
@@ -203,10 +197,7 @@ impl FakeReply {
             Self::simple("PONG")
         } else if is(words, "TIME") {
             let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
-            Self::array([
-                Self::bulk(now.as_secs().to_string()),
-                Self::bulk(now.subsec_micros().to_string()),
-            ])
+            Self::array([Self::bulk(now.as_secs().to_string()), Self::bulk(now.subsec_micros().to_string())])
         } else if is(words, "SUBSCRIBE") {
             Self::array([Self::bulk("subscribe"), Self::bulk(&words[1]), Self::integer(1)])
         } else {

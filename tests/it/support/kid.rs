@@ -58,13 +58,7 @@ impl Kid {
             }
         });
         record(stderr, &transcript, |_| {});
-        Self {
-            role: role.to_owned(),
-            child,
-            stdin,
-            lines,
-            transcript,
-        }
+        Self { role: role.to_owned(), child, stdin, lines, transcript }
     }
 
     /// Sends the worker a line, which it reads by [`hear`].

@@ -55,9 +55,7 @@ pub(crate) fn until_some<T>(deadline: Duration, what: &str, mut poll: impl FnMut
 /// request.
 fn freeze(pid: Pid) {
     signal(pid, Signal::STOP);
-    until(Duration::from_secs(5), "the process stops", || {
-        matches!(state_of(pid), Some('T') | None)
-    });
+    until(Duration::from_secs(5), "the process stops", || matches!(state_of(pid), Some('T') | None));
 }
 
 fn signal(pid: Pid, signal: Signal) {

@@ -135,16 +135,9 @@ impl Proxy {
     /// The next request that matches is held back, with all that follows it on its connection,
     /// until released.
     pub(crate) fn hold_request_when(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static) -> Held {
-        let hold = Arc::new(Hold {
-            caught: AtomicBool::new(false),
-            released: AtomicBool::new(false),
-        });
+        let hold = Arc::new(Hold { caught: AtomicBool::new(false), released: AtomicBool::new(false) });
         let trap = self.trap(matches, Fate::Hold(Arc::clone(&hold)));
-        Held {
-            shared: Arc::clone(&self.shared),
-            hold,
-            answer: trap.outcome,
-        }
+        Held { shared: Arc::clone(&self.shared), hold, answer: trap.outcome }
     }
 
     /// Takes away the faults that have not struck yet.
@@ -192,17 +185,9 @@ impl Proxy {
     fn trap(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static, fate: Fate) -> Trap {
         let (outcome, receiver) = bounded(1);
         let sprung = Arc::new(AtomicBool::new(false));
-        let trap = Trap {
-            outcome: receiver,
-            sprung: Arc::clone(&sprung),
-        };
+        let trap = Trap { outcome: receiver, sprung: Arc::clone(&sprung) };
         let matches = Box::new(matches);
-        let armed = Armed {
-            matches,
-            fate,
-            sprung,
-            outcome,
-        };
+        let armed = Armed { matches, fate, sprung, outcome };
         self.shared.switch(|s| s.armed.push(armed));
         trap
     }
@@ -214,9 +199,7 @@ impl Proxy {
             doomed.push(Arc::downgrade(&connection));
         }
         // The sockets close when the last of a connection's threads lets go of them.
-        until(Duration::from_secs(5), "the cut connections close", || {
-            doomed.iter().all(|c| c.strong_count() == 0)
-        });
+        until(Duration::from_secs(5), "the cut connections close", || doomed.iter().all(|c| c.strong_count() == 0));
     }
 }
 
@@ -246,11 +229,7 @@ impl Trap {
     #[track_caller]
     pub(crate) fn wait(&self, within: Duration) -> Vec<u8> {
         self.outcome.recv_timeout(within).unwrap_or_else(|_| {
-            let sprung = if self.sprung() {
-                "came, and had no reply"
-            } else {
-                "did not come"
-            };
+            let sprung = if self.sprung() { "came, and had no reply" } else { "did not come" };
             panic!("the request of the trap {sprung} within {within:?}")
         })
     }
@@ -274,9 +253,7 @@ impl Held {
     pub(crate) fn release(self) -> Vec<u8> {
         assert!(self.is_held(), "there is no request held back to release");
         self.shared.switch(|_| self.hold.released.store(true, Ordering::SeqCst));
-        self.answer
-            .recv_timeout(Duration::from_secs(10))
-            .expect("the server answers what was released")
+        self.answer.recv_timeout(Duration::from_secs(10)).expect("the server answers what was released")
     }
 }
 

@@ -92,11 +92,7 @@ impl Server {
             address,
             extra: extra.iter().map(ToString::to_string).collect(),
             dir,
-            running: Mutex::new(Running {
-                child: None,
-                admin: None,
-                own_commands: 0,
-            }),
+            running: Mutex::new(Running { child: None, admin: None, own_commands: 0 }),
             test: thread::current().name().unwrap_or("unnamed").to_owned(),
             started: Instant::now(),
         };
@@ -133,8 +129,7 @@ impl Server {
     /// Sends one command and panics unless the answer is a `T`.
     #[track_caller]
     pub(crate) fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
-        self.try_query(command)
-            .unwrap_or_else(|e| panic!("{command:?} failed: {e}"))
+        self.try_query(command).unwrap_or_else(|e| panic!("{command:?} failed: {e}"))
     }
 
     /// Sends one command.
@@ -205,18 +200,13 @@ impl Server {
     /// The lines of CLIENT LIST, without this `Server`'s own connection.
     pub(crate) fn clients(&self) -> Vec<String> {
         let list: String = self.query(&["CLIENT", "LIST"]);
-        list.lines()
-            .filter(|line| !line.contains(&format!(" name={ADMIN} ")))
-            .map(str::to_owned)
-            .collect()
+        list.lines().filter(|line| !line.contains(&format!(" name={ADMIN} "))).map(str::to_owned).collect()
     }
 
     /// The keys of database 0 that would stay for ever.
     pub(crate) fn keys_without_ttl(&self) -> Vec<String> {
         let keys: Vec<String> = self.query(&["KEYS", "*"]);
-        keys.into_iter()
-            .filter(|key| self.query::<i64>(&["PTTL", key]) == -1)
-            .collect()
+        keys.into_iter().filter(|key| self.query::<i64>(&["PTTL", key]) == -1).collect()
     }
 
     fn launch(&self, running: &mut Running) -> Result<(), String> {
@@ -230,9 +220,7 @@ impl Server {
             .arg(self.dir.path());
         match &self.address {
             Address::Unix(path) => command.args(["--port", "0"]).arg("--unixsocket").arg(path),
-            Address::Tcp(addr) => command
-                .args(["--bind", "127.0.0.1", "--port"])
-                .arg(addr.port().to_string()),
+            Address::Tcp(addr) => command.args(["--bind", "127.0.0.1", "--port"]).arg(addr.port().to_string()),
         };
         let mut child = command
             .args(&self.extra)
@@ -249,11 +237,7 @@ impl Server {
             }
             self.address.serves(pid).then_some(Ok(()))
         });
-        *running = Running {
-            child: Some(child),
-            admin: None,
-            own_commands: 0,
-        };
+        *running = Running { child: Some(child), admin: None, own_commands: 0 };
         ready
     }
 
@@ -336,10 +320,7 @@ fn pid_of(running: &Running) -> Pid {
 }
 
 fn directory() -> TempDir {
-    tempfile::Builder::new()
-        .prefix("fairlock-")
-        .tempdir()
-        .expect("tests need a writable temporary directory")
+    tempfile::Builder::new().prefix("fairlock-").tempdir().expect("tests need a writable temporary directory")
 }
 
 /// A port outside the range that the kernel gives to clients: a server that is killed and started

@@ -81,15 +81,8 @@ enum Direction {
 
 /// What travels through a queue. A sender dropped without `End` is a connection cut.
 enum Item {
-    Chunk {
-        due: Instant,
-        bytes: Vec<u8>,
-        hold: Option<Arc<Hold>>,
-        then_close: bool,
-    },
-    End {
-        due: Instant,
-    },
+    Chunk { due: Instant, bytes: Vec<u8>, hold: Option<Arc<Hold>>, then_close: bool },
+    End { due: Instant },
 }
 
 pub(super) struct Hold {
@@ -243,12 +236,7 @@ impl Shared {
                 }
             }
             drop(sprung);
-            let _ = queue.send(Item::Chunk {
-                due: self.due(),
-                bytes,
-                hold: None,
-                then_close,
-            });
+            let _ = queue.send(Item::Chunk { due: self.due(), bytes, hold: None, then_close });
         }
         let _ = queue.send(Item::End { due: self.due() });
     }
@@ -326,12 +314,7 @@ impl Shared {
     }
 
     fn chunk(&self, bytes: Vec<u8>, hold: Option<Arc<Hold>>) -> Item {
-        Item::Chunk {
-            due: self.due(),
-            bytes,
-            hold,
-            then_close: false,
-        }
+        Item::Chunk { due: self.due(), bytes, hold, then_close: false }
     }
 
     fn due(&self) -> Instant {

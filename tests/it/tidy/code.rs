@@ -58,21 +58,14 @@ pub(super) fn words(text: &str, needle: &str) -> Vec<usize> {
         let after = text[at + needle.len()..].starts_with(is_word);
         !(text[..*at].ends_with(is_word) || ends_in_word && after)
     };
-    text.match_indices(needle)
-        .map(|(at, _)| at)
-        .filter(stands_alone)
-        .collect()
+    text.match_indices(needle).map(|(at, _)| at).filter(stands_alone).collect()
 }
 
 /// How many `super` lead from a file's module to the root of the crate.
 fn depth(path: &Path) -> usize {
     let parts = path.components().count() - 1;
     let stem = path.file_stem().unwrap();
-    if stem == "mod" || stem == "lib" {
-        parts - 1
-    } else {
-        parts
-    }
+    if stem == "mod" || stem == "lib" { parts - 1 } else { parts }
 }
 
 /// The first name of the path that begins here, or of each path in the group that begins here.
@@ -159,12 +152,8 @@ fn code_and_paths_are_read_rightly() {
         "use super::super::guard::G; use super::sibling;\n",
         "mod tests { use super::super::manager::M; }\n",
     ));
-    let named = |path| -> Vec<String> {
-        paths_from_root(Path::new(path), &code)
-            .into_iter()
-            .map(|(_, name)| name)
-            .collect()
-    };
+    let named =
+        |path| -> Vec<String> { paths_from_root(Path::new(path), &code).into_iter().map(|(_, name)| name).collect() };
     assert_eq!(named("src/lock/mutex.rs"), ["engine", "key", "store", "error", "guard"]);
     assert_eq!(named("src/lock/mod.rs"), ["engine", "key", "store", "error", "sibling"]);
     assert_eq!(depth(Path::new("src/lib.rs")), 0);

@@ -1,0 +1,234 @@
+//! A lock that everybody wants: how long after its holder calls for the release the next one runs, beside
+//! a bare round trip; how long the longest wait is; and whether equal threads get equal shares.
+//!
+//!     cargo bench --bench handoff
+//!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench handoff
+//!
+//! Without the variable it starts a private redis-server on a port of this host. With n waiters, n + 1
+//! threads do nothing but wait for the lock, hold it for 1 ms and release it. Within a round, round trips
+//! are measured before the lock: at once one after the other, and with a pause of the same 1 ms between
+//! them, since a hand-over always comes after one and finds processors asleep. The longest wait is divided
+//! by n × (hold + hand-over), which is what a queue without any disorder takes. Ratios are the median of all
+//! rounds (least..most).
+
+mod support;
+
+use std::collections::HashMap;
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::Duration;
+use std::{env, process, thread};
+
+use fairlock::LockManager;
+use support::{Rounds, bare_connection, median, micros, now, rounds, server};
+
+const WAITERS: [usize; 3] = [2, 8, 64];
+const HOLD: Duration = Duration::from_millis(1);
+const RUN_FOR: Duration = Duration::from_millis(2000);
+const LAYOUTS: [Layout; 3] = [
+    Layout { title: "one manager", processes: 1, managers: 1 },
+    Layout { title: "two managers", processes: 1, managers: 2 },
+    Layout { title: "two processes", processes: 2, managers: 1 },
+];
+
+/// How the threads are spread.
+struct Layout {
+    title: &'static str,
+    processes: usize,
+    /// In each process.
+    managers: usize,
+}
+
+/// One holding of the lock; the moments are of a clock that all processes share.
+#[derive(Clone, Copy)]
+struct Turn {
+    /// Which manager, and which of its threads.
+    manager: usize,
+    thread: usize,
+    asked: u64,
+    granted: u64,
+    released: u64,
+    fence: u64,
+}
+
+/// What one round of one layout said.
+struct Seen {
+    /// From one holder to the next, of another manager if there are two.
+    handoff: u64,
+    /// The longest wait, as a part of what an orderly queue takes.
+    longest: f64,
+    /// Of the thread with the fewest, and with the most.
+    turns: (usize, usize),
+}
+
+fn main() {
+    let args: Vec<String> = env::args().collect();
+    if let Some(at) = args.iter().position(|arg| arg == "threads") {
+        return play(&args[at + 1..]);
+    }
+    let redis = server();
+    let rounds = rounds(5);
+    println!("handoff: one lock, held for {HOLD:?} a turn, {rounds} rounds of {RUN_FOR:?}, on {}", redis.about);
+    println!();
+    println!(
+        "  {:<15}{:>7}{:>11}   {:<20}{:<20}{:<20}turns a thread",
+        "", "waiters", "hand-over", "/ round trip", "/ after a pause", "longest wait"
+    );
+    let mut floor = Floor { connection: bare_connection(&redis.url), hot: Vec::new(), paused: Vec::new() };
+    for layout in &LAYOUTS {
+        for waiters in WAITERS {
+            let (mut hot, mut paused, mut longest) = (Rounds::default(), Rounds::default(), Rounds::default());
+            let (mut times, mut turns) = (Vec::new(), (usize::MAX, 0));
+            for _ in 0..rounds {
+                let trip = floor.measure();
+                let seen = judge(round(&redis.url, layout, waiters + 1), waiters + 1);
+                hot.add(seen.handoff as f64 / trip.0 as f64);
+                paused.add(seen.handoff as f64 / trip.1 as f64);
+                longest.add(seen.longest);
+                times.push(seen.handoff);
+                turns = (turns.0.min(seen.turns.0), turns.1.max(seen.turns.1));
+            }
+            let time = micros(median(times));
+            let (fewest, most) = turns;
+            println!(
+                "  {:<15}{waiters:>7}{time:>11}   {hot:<20}{paused:<20}{longest:<20}{fewest}..{most}",
+                layout.title
+            );
+        }
+    }
+    println!();
+    let (hot, paused) = (micros(median(floor.hot)), micros(median(floor.paused)));
+    println!("  a bare round trip: {hot} at once after another, {paused} after a pause of {HOLD:?}");
+}
+
+/// A bare PING.
+struct Floor {
+    connection: redis::Connection,
+    hot: Vec<u64>,
+    paused: Vec<u64>,
+}
+
+impl Floor {
+    fn measure(&mut self) -> (u64, u64) {
+        let mut ping = |pause| {
+            thread::sleep(pause);
+            let started = now();
+            let _: String = redis::cmd("PING").query(&mut self.connection).expect("PING is answered");
+            now() - started
+        };
+        let hot = median((0..2000).map(|_| ping(Duration::ZERO)));
+        let paused = median((0..200).map(|_| ping(HOLD)));
+        self.hot.push(hot);
+        self.paused.push(paused);
+        (hot, paused)
+    }
+}
+
+/// Lets so many threads, spread over the layout, take turns; answers all turns.
+fn round(url: &str, layout: &Layout, threads: usize) -> Vec<Turn> {
+    // Managers and processes take a moment to come up; all threads start at this one.
+    let start = now() + 300_000_000;
+    let name = format!("bench:handoff:{}:{start}", process::id());
+    if layout.processes == 1 {
+        let shares: Vec<usize> = (0..layout.managers).map(|i| share(threads, layout.managers, i)).collect();
+        return take_turns(url, &name, 0, &shares, start);
+    }
+    let mut children = Vec::new();
+    for i in 0..layout.processes {
+        let this = env::current_exe().expect("a running bench has a binary");
+        let child = Command::new(this)
+            .args(["threads", &name, &i.to_string(), &share(threads, layout.processes, i).to_string()])
+            .arg(start.to_string())
+            .env("FAIRLOCK_BENCH_URL", url)
+            .stdout(Stdio::piped())
+            .spawn();
+        children.push(child.expect("the bench can be started again"));
+    }
+    let mut turns = Vec::new();
+    for child in children {
+        let out = child.wait_with_output().expect("a child ends");
+        assert!(out.status.success(), "a child ended with {}", out.status);
+        turns.extend(String::from_utf8_lossy(&out.stdout).lines().map(parse));
+    }
+    turns
+}
+
+fn share(threads: usize, among: usize, i: usize) -> usize {
+    (threads + i) / among
+}
+
+/// A process of its own: one manager, so many threads; prints the turns.
+fn play(args: &[String]) {
+    let [name, manager, threads, start] = args else { panic!("not the arguments of a child") };
+    let number = |arg: &String| arg.parse::<u64>().expect("a number");
+    let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
+    for t in take_turns(&url, name, number(manager) as usize, &[number(threads) as usize], number(start)) {
+        println!("{} {} {} {} {} {}", t.manager, t.thread, t.asked, t.granted, t.released, t.fence);
+    }
+}
+
+fn parse(line: &str) -> Turn {
+    let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
+    let [manager, thread, asked, granted, released, fence] = numbers[..] else { panic!("not a turn: {line}") };
+    Turn { manager: manager as usize, thread: thread as usize, asked, granted, released, fence }
+}
+
+/// A manager for each share, of so many threads.
+fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], start: u64) -> Vec<Turn> {
+    let all = Mutex::new(Vec::new());
+    let until = start + RUN_FOR.as_nanos() as u64;
+    thread::scope(|scope| {
+        for (i, threads) in shares.iter().enumerate() {
+            let manager = LockManager::connect(url).expect("a Redis that answers");
+            for thread in 0..*threads {
+                let (lock, all) = (manager.mutex(name), &all);
+                scope.spawn(move || {
+                    thread::sleep(Duration::from_nanos(start.saturating_sub(now())));
+                    let mut turns = Vec::new();
+                    loop {
+                        let asked = now();
+                        if asked >= until {
+                            break;
+                        }
+                        let guard = lock.lock().expect("a lock in its turn");
+                        let granted = now();
+                        thread::sleep(HOLD);
+                        let fence = guard.fence();
+                        let released = now();
+                        drop(guard);
+                        turns.push(Turn { manager: first + i, thread, asked, granted, released, fence });
+                    }
+                    all.lock().expect("no thread panicked").extend(turns);
+                });
+            }
+        }
+    });
+    all.into_inner().expect("no thread panicked")
+}
+
+fn judge(mut turns: Vec<Turn>, threads: usize) -> Seen {
+    turns.sort_unstable_by_key(|turn| turn.fence);
+    // At first the threads come one by one, and at last they leave so.
+    let middle = &turns[(2 * threads).min(turns.len())..turns.len().saturating_sub(threads)];
+    assert!(middle.len() > threads, "too few turns to judge: {}", turns.len());
+    let several = middle.iter().any(|turn| turn.manager != middle[0].manager);
+    let handoffs = middle
+        .windows(2)
+        // Who came only after the release was not handed the lock.
+        .filter(|pair| pair[1].asked < pair[0].released)
+        .filter(|pair| !several || pair[0].manager != pair[1].manager)
+        .map(|pair| pair[1].granted.saturating_sub(pair[0].released));
+    let handoff = median(handoffs);
+    let hold = median(middle.iter().map(|turn| turn.released - turn.granted));
+    let longest = middle.iter().map(|turn| turn.granted - turn.asked).max().unwrap_or(0);
+    let mut shares: HashMap<(usize, usize), usize> = HashMap::new();
+    for turn in middle {
+        *shares.entry((turn.manager, turn.thread)).or_default() += 1;
+    }
+    let fewest = if shares.len() < threads { 0 } else { shares.values().copied().min().unwrap_or(0) };
+    Seen {
+        handoff,
+        longest: longest as f64 / ((threads - 1) as f64 * (hold + handoff) as f64),
+        turns: (fewest, shares.values().copied().max().unwrap_or(0)),
+    }
+}

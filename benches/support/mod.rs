@@ -1,0 +1,76 @@
+//! What the benches stand on: a server, the floor that is measured against, and sums.
+
+#[path = "../../examples/support/private_redis.rs"]
+mod private_redis;
+
+use std::env;
+use std::fmt;
+
+use private_redis::{Over, redis_or_exit};
+use redis::IntoConnectionInfo;
+use redis::io::tcp::TcpSettings;
+use rustix::time::{ClockId, clock_gettime};
+
+pub(crate) use private_redis::Redis;
+
+/// A private server on TCP, unless `FAIRLOCK_BENCH_URL` names one.
+pub(crate) fn server() -> Redis {
+    redis_or_exit("FAIRLOCK_BENCH_URL", Over::Tcp)
+}
+
+/// A connection with nothing of ours about it, but without Nagle's delay, which no lock client should have.
+pub(crate) fn bare_connection(url: &str) -> redis::Connection {
+    let info = url.into_connection_info().expect("a URL that names a Redis");
+    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    redis::Client::open(info).and_then(|client| client.get_connection()).expect("a Redis that answers")
+}
+
+/// How often something is measured: `cargo bench` says that it is one, and anything else only wants to
+/// see it work.
+pub(crate) fn rounds(full: usize) -> usize {
+    if env::args().any(|arg| arg == "--bench") { full } else { 1 }
+}
+
+/// ns, the same for all processes of this host.
+pub(crate) fn now() -> u64 {
+    read(ClockId::Monotonic)
+}
+
+pub(crate) fn read(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+pub(crate) fn median(of: impl IntoIterator<Item = u64>) -> u64 {
+    let mut of: Vec<u64> = of.into_iter().collect();
+    of.sort_unstable();
+    of.get(of.len() / 2).copied().unwrap_or(0)
+}
+
+pub(crate) fn micros(ns: u64) -> String {
+    format!("{:.1} µs", ns as f64 / 1e3)
+}
+
+/// One number for each round; shown as the median and the spread.
+#[derive(Default)]
+pub(crate) struct Rounds(Vec<f64>);
+
+impl Rounds {
+    pub(crate) fn add(&mut self, value: f64) {
+        self.0.push(value);
+        self.0.sort_unstable_by(f64::total_cmp);
+    }
+
+    pub(crate) fn median(&self) -> f64 {
+        self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+impl fmt::Display for Rounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(least), Some(most)) = (self.0.first(), self.0.last()) else {
+            return f.write_str("–");
+        };
+        f.pad(&format!("{:.2} ({least:.2}..{most:.2})", self.median()))
+    }
+}

@@ -1,0 +1,205 @@
+//! A lock that nobody else wants, beside the floor: a bare connection that does SET NX PX and a
+//! compare-and-delete script, which is the least that any lock on Redis can do.
+//!
+//!     cargo bench --bench uncontended
+//!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench uncontended
+//!
+//! Without the variable it starts a private redis-server on a port of this host. Floor and fairlock take
+//! turns within each round, so what disturbs the machine disturbs both. Ratios are the median of all rounds
+//! (least..most). The times beside them say where a cycle goes: what the server spends in its commands, and
+//! what this thread spends of the processor; the rest is the way there and back.
+
+mod support;
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use fairlock::LockManager;
+use redis::Connection;
+use rustix::time::ClockId;
+use support::{Rounds, bare_connection, median, micros, now, read, rounds, server};
+
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+const TOKEN: &str = "67e5504410b1426f9247bb680e5fe0c8";
+
+const CYCLES: u64 = 3000;
+const THREADS: usize = 32;
+const THREADS_RUN_FOR: Duration = Duration::from_millis(1000);
+
+fn main() {
+    let redis = server();
+    println!("uncontended: fairlock against SET NX PX + EVALSHA on {}", redis.about);
+    println!();
+    one_thread(&redis.url, rounds(15));
+    println!();
+    many_threads(&redis.url, rounds(7));
+}
+
+/// A lock as bare as can be.
+struct Floor {
+    connection: Connection,
+    sha: String,
+    key: String,
+}
+
+impl Floor {
+    fn new(url: &str, key: &str) -> Floor {
+        let mut connection = bare_connection(url);
+        let sha = redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(COMPARE_AND_DELETE)
+            .query(&mut connection)
+            .expect("the server takes scripts");
+        Floor { connection, sha, key: key.to_owned() }
+    }
+
+    fn cycle(&mut self) {
+        let taken: bool = redis::cmd("SET")
+            .arg(&self.key)
+            .arg(TOKEN)
+            .arg("NX")
+            .arg("PX")
+            .arg(10_000)
+            .query(&mut self.connection)
+            .expect("SET is answered");
+        let released: bool = redis::cmd("EVALSHA")
+            .arg(&self.sha)
+            .arg(1)
+            .arg(&self.key)
+            .arg(TOKEN)
+            .query(&mut self.connection)
+            .expect("EVALSHA is answered");
+        assert!(taken && released, "somebody else uses {}", self.key);
+    }
+}
+
+/// What many cycles cost.
+struct Cost {
+    p50: u64,
+    /// Of this thread, a cycle.
+    cpu: u64,
+    /// Of the server, in its commands, a cycle.
+    server: u64,
+}
+
+fn one_thread(url: &str, rounds: usize) {
+    let mut admin = bare_connection(url);
+    let mut floor = Floor::new(url, "bench:floor");
+    let mgr = LockManager::connect(url).expect("a Redis that answers");
+    let mut ours = || drop(mgr.lock("bench:uncontended").expect("nobody else wants it"));
+    measure(&mut admin, || floor.cycle());
+    measure(&mut admin, &mut ours);
+
+    let (mut ratio, mut floors, mut costs) = (Rounds::default(), Vec::new(), Vec::new());
+    let before = mgr.stats();
+    for round in 0..rounds {
+        // Each is first in every other round.
+        let (bare, lock) = if round % 2 == 0 {
+            let bare = measure(&mut admin, || floor.cycle());
+            (bare, measure(&mut admin, &mut ours))
+        } else {
+            let lock = measure(&mut admin, &mut ours);
+            (measure(&mut admin, || floor.cycle()), lock)
+        };
+        ratio.add(lock.p50 as f64 / bare.p50 as f64);
+        floors.push(bare);
+        costs.push(lock);
+    }
+    let after = mgr.stats();
+    println!("one thread, lock + drop, {rounds} rounds of {CYCLES} cycles");
+    println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
+    row("p50", &floors, &costs, |cost| cost.p50, &ratio.to_string());
+    row("server, in commands", &floors, &costs, |cost| cost.server, "");
+    row("this thread's processor", &floors, &costs, |cost| cost.cpu, "");
+    let requests = (after.requests - before.requests) as f64 / (after.granted - before.granted) as f64;
+    println!("  {:<28}{:>12}{requests:>12.3}", "requests a cycle", "2.000");
+}
+
+fn row(title: &str, floors: &[Cost], ours: &[Cost], of: impl Fn(&Cost) -> u64, ratio: &str) {
+    let [floor, ours] = [floors, ours].map(|costs| micros(median(costs.iter().map(&of))));
+    println!("  {title:<28}{floor:>12}{ours:>12}   {ratio}");
+}
+
+fn measure(admin: &mut Connection, mut cycle: impl FnMut()) -> Cost {
+    let (busy, cpu) = (server_time(admin), read(ClockId::ThreadCPUTime));
+    let mut times = Vec::with_capacity(CYCLES as usize);
+    for _ in 0..CYCLES {
+        let started = now();
+        cycle();
+        times.push(now() - started);
+    }
+    let cpu = read(ClockId::ThreadCPUTime) - cpu;
+    Cost { p50: median(times), cpu: cpu / CYCLES, server: (server_time(admin) - busy) / CYCLES }
+}
+
+/// What the server has spent so far in the two commands that a cycle sends, in ns. What a script calls is
+/// within.
+fn server_time(admin: &mut Connection) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).expect("INFO is answered");
+    let usec = |line: &str| line.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok();
+    let of_a_cycle = |line: &&str| line.starts_with("cmdstat_set:") || line.starts_with("cmdstat_evalsha:");
+    stats.lines().filter(of_a_cycle).filter_map(usec).sum::<u64>() * 1000
+}
+
+/// Each thread has a name of its own; the floor has a connection for each, and fairlock its pool of 8.
+fn many_threads(url: &str, rounds: usize) {
+    let mut floors: Vec<Floor> = (0..THREADS).map(|i| Floor::new(url, &format!("bench:floor:{i}"))).collect();
+    let mgr = LockManager::connect(url).expect("a Redis that answers");
+    let mut locks: Vec<_> = (0..THREADS).map(|i| mgr.mutex(&format!("bench:uncontended:{i}"))).collect();
+    let mut floor = || throughput(floors.iter_mut().map(|floor| move || floor.cycle()).collect());
+    let mut ours =
+        || throughput(locks.iter_mut().map(|lock| move || drop(lock.lock().expect("nobody else wants it"))).collect());
+    floor();
+    ours();
+
+    let (mut ratio, mut bare, mut lock) = (Rounds::default(), Vec::new(), Vec::new());
+    let before = mgr.stats();
+    for _ in 0..rounds {
+        let pair = (floor(), ours());
+        ratio.add(pair.1 as f64 / pair.0 as f64);
+        bare.push(pair.0);
+        lock.push(pair.1);
+    }
+    let after = mgr.stats();
+    let granted = (after.granted - before.granted) as f64;
+    println!("{THREADS} threads on {THREADS} names, {rounds} rounds of {THREADS_RUN_FOR:?} each");
+    println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
+    println!("  {:<28}{:>12}{:>12}   {ratio}", "cycles a second", median(bare), median(lock));
+    println!("  {:<28}{THREADS:>12}{:>12}", "connections", after.connects);
+    println!(
+        "  {:<28}{:>12}{:>12.3}",
+        "requests a cycle",
+        "2.000",
+        (after.requests - before.requests) as f64 / granted
+    );
+    let background = (after.background_releases - before.background_releases) as f64 / granted;
+    println!("  {:<28}{:>12}{background:>12.3}", "of them in the background", "–");
+}
+
+/// Cycles a second of all together, each on a thread of its own.
+fn throughput<F: FnMut() + Send>(cycles: Vec<F>) -> u64 {
+    let (start, over, done) = (Barrier::new(cycles.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
+    let mut started = 0;
+    thread::scope(|scope| {
+        for mut cycle in cycles {
+            let (start, over, done) = (&start, &over, &done);
+            scope.spawn(move || {
+                start.wait();
+                let mut count = 0;
+                while !over.load(Ordering::Relaxed) {
+                    cycle();
+                    count += 1;
+                }
+                done.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+        start.wait();
+        started = now();
+        thread::sleep(THREADS_RUN_FOR);
+        over.store(true, Ordering::Relaxed);
+    });
+    done.into_inner() * 1_000_000_000 / (now() - started)
+}

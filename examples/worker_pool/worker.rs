@@ -1,0 +1,57 @@
+//! What each worker does. This is how the lock is used.
+
+use std::io::Write;
+use std::path::Path;
+use std::{env, io, thread};
+
+use fairlock::{LockManager, Mutex};
+
+use crate::ledger::Ledger;
+use crate::turn::{Turn, now};
+use crate::{Outcome, THREADS};
+
+/// A process of workers: one manager, whose connections and renewal thread all its threads share.
+pub(crate) fn work(process: &str, lock: &str, dir: &Path) -> Outcome<()> {
+    let mgr = LockManager::connect(env::var("REDIS_URL")?)?;
+    let ledger = Ledger::open(dir);
+    let mutex = mgr.mutex(lock);
+    writeln!(io::stdout(), "ready")?;
+    let mut line = String::new();
+    io::stdin().read_line(&mut line)?;
+    let until = line.trim().parse()?;
+
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for number in 1..=THREADS {
+            let who = format!("{process}.{number}");
+            let (mutex, ledger) = (&mutex, &ledger);
+            // The thread's name is what `inspect` shows of a holder.
+            let named = thread::Builder::new().name(format!("worker {who}"));
+            threads.push(named.spawn_scoped(scope, move || take_turns(&who, mutex, ledger, until))?);
+        }
+        for thread in threads {
+            thread.join().map_err(|_| "a worker panicked")??;
+        }
+        Ok(())
+    })
+}
+
+fn take_turns(who: &str, mutex: &Mutex, ledger: &Ledger, until: u64) -> Outcome<()> {
+    while now() < until {
+        // `mutex.lock()` is these two in one; apart, they show when the place in the queue was taken.
+        let asked = now();
+        let waiter = mutex.enqueue()?;
+        let queued = now();
+        let guard = waiter.wait()?;
+
+        let entered = now();
+        let alone = ledger.add_entry()?;
+        let left = now();
+
+        let fence = guard.fence();
+        // An error here would mean that the lock was lost during the turn.
+        guard.unlock()?;
+        writeln!(io::stdout(), "{}", Turn { who: who.to_owned(), asked, queued, entered, left, fence, alone })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! Connections that break, and what a call on them comes to.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use fairlock::{Error, LockManager, Step};
+
+use crate::scene::{Record, SOON, T, TTL, Verb, builder, manager, release, request, warm_up};
+use crate::support::{Fake, FakeReply, Proxy, Server, fake::is, until};
+
+#[test]
+fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
+    let server = Server::start();
+    let manager = manager(server.url());
+    warm_up(&manager);
+    let held = manager.lock("held").unwrap();
+    // Commands of the test's own go through a client that this leaves alone.
+    let close = || server.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    for _ in 0..3 {
+        assert!(close() > 0);
+        let a = manager.try_lock("a").unwrap().expect("it is free");
+        close();
+        a.unlock().unwrap();
+        close();
+        let b = manager.lock("b").unwrap();
+        close();
+        held.renew().unwrap();
+        close();
+        assert!(manager.inspect("b").unwrap().is_some());
+        close();
+        let listed: Result<Vec<_>, Error> = manager.list("*").collect();
+        assert_eq!(listed.unwrap().len(), 2);
+        close();
+        let mut waiter = manager.enqueue("b").unwrap();
+        close();
+        assert!(manager.force_release("b", b.fence()).unwrap());
+        close();
+        drop(waiter.wait_for(SOON).unwrap().expect("it is the next"));
+        close();
+        assert!(manager.try_lock_for("held", T).unwrap().is_none());
+        drop(b);
+    }
+    held.unlock().unwrap();
+    Record::of(&server, "a").comes_to_rest();
+    Record::of(&server, "b").comes_to_rest();
+    Record::of(&server, "held").comes_to_rest();
+}
+
+#[test]
+fn the_connection_of_build_may_be_closed_before_its_first_use() {
+    let server = Server::start();
+    let manager = manager(server.url());
+    let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    manager.try_lock("a").unwrap().expect("it is free").unlock().unwrap();
+}
+
+#[test]
+fn unlock_on_a_closed_connection_goes_another_way() {
+    let server = Server::start();
+    let manager = builder(server.url()).pool_size(1).build().unwrap();
+    let guard = manager.lock("a").unwrap();
+    let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    guard.unlock().unwrap();
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_reset_is_as_good_as_a_close() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let manager = manager(proxy.url());
+    warm_up(&manager);
+    for _ in 0..3 {
+        proxy.reset_all();
+        let guard = manager.try_lock("a").unwrap().expect("it is free");
+        proxy.reset_all();
+        guard.renew().unwrap();
+        proxy.reset_all();
+        guard.unlock().unwrap();
+    }
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_reply_cut_at_any_byte_is_asked_for_again() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let manager = manager(proxy.url());
+    warm_up(&manager);
+    // The bytes of a grant: inside a length, a line's end, a number, the last byte.
+    for cut in [1, 3, 5, 9, 20, 40, 60] {
+        // A connection that breaks at its first use is no sign of one closed while idle, so this is its first.
+        assert!(manager.inspect("a").unwrap().is_none());
+        let trap = proxy.cut_reply_when(cut, request(Verb::Acquire, "a"));
+        let guard = manager.try_lock("a").unwrap().expect("it is free");
+        assert_eq!(trap.wait(SOON).len(), cut);
+        assert_eq!(Record::of(&server, "a").number("f"), guard.fence());
+        let trap = proxy.cut_reply_when(cut.min(10), release("used", "a"));
+        guard.unlock().unwrap();
+        trap.wait(SOON);
+    }
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
+    let grant = granted(77);
+    let FakeReply::Raw(whole) = grant.clone() else { unreachable!() };
+    // The rest of the first reply stays out. Were the connection used again, its next reply would be
+    // read as the rest of the one before.
+    let half = FakeReply::Raw(whole[..whole.len() / 2].to_vec());
+    for first in [half, FakeReply::Silent] {
+        let (fake, manager) = fake_that_answers(first);
+        let end = manager.try_lock("a");
+        assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+        let connects = manager.stats().connects;
+        let guard = manager.try_lock("a").unwrap().expect("it is free");
+        assert_eq!(guard.fence(), 77);
+        assert!(manager.stats().connects > connects || fake.count("HELLO") > 1);
+    }
+}
+
+#[test]
+fn garbage_is_an_error_and_the_next_call_is_clean() {
+    for garbage in
+        [&b"garbage\r\n"[..], b"\r\n\r\n", b"*3\r\n:1\r\n$x\r\n", b"$-7\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
+    {
+        let (_fake, manager) = fake_that_answers(FakeReply::Raw(garbage.to_vec()));
+        let end = manager.try_lock("a");
+        assert!(matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })), "{garbage:?} gave {end:?}");
+        let guard = manager.try_lock("a").unwrap().expect("it is free");
+        assert_eq!(guard.fence(), 77);
+    }
+}
+
+#[test]
+fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
+    let int = FakeReply::integer;
+    let text = |text: &str| FakeReply::bulk(text);
+    let list = |items: Vec<FakeReply>| FakeReply::array(items);
+    let fields = || list(vec![int(77), int(1), int(1_000_000), int(-1)]);
+    let none = || list(vec![]);
+    let shapes = vec![
+        FakeReply::nil(),
+        FakeReply::ok(),
+        int(1),
+        text("granted"),
+        none(),
+        list(vec![text("granted")]),
+        list(vec![text("granted"), int(1), int(0), fields()]),
+        list(vec![text("granted"), int(1), int(0), fields(), none(), none()]),
+        list(vec![int(7), int(1), int(0), fields(), none()]),
+        list(vec![text("granted"), text("now"), int(0), fields(), none()]),
+        list(vec![text("granted"), int(-1), int(0), fields(), none()]),
+        list(vec![text("granted"), int(1), int(0), none(), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![int(77)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![int(-77), int(1), int(1), int(0)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![int(77), int(1), int(-1), int(0)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![int(77), int(1), int(1), int(9)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(vec![text("77"), text("1"), text("1"), text("0")]), none()]),
+        list(vec![text("granted"), int(1), int(0), fields(), list(vec![text("token")])]),
+        list(vec![
+            text("granted"),
+            int(1),
+            int(0),
+            fields(),
+            list(vec![text("token"), int(1), int(1), int(1), int(0)]),
+        ]),
+        list(vec![text("granted"), int(1), int(0), fields(), text("grants")]),
+        list(vec![text("Granted"), int(1), int(0), fields(), none()]),
+        list(vec![text("renewed"), int(1), int(0), list(vec![int(-1)]), none()]),
+        list(vec![text("released"), int(1), int(0), list(vec![int(1)]), none()]),
+        list(vec![text("synced"), int(1), int(0), fields(), none()]),
+        list(vec![text("busy"), int(1), int(0), list(vec![text("soon")]), none()]),
+        list(vec![text("kind"), int(1), int(0), list(vec![int(3)]), none()]),
+        list(vec![list(vec![]), list(vec![]), list(vec![]), list(vec![]), list(vec![])]),
+        FakeReply::Raw(b"*5\r\n$7\r\ngr\xff\xfeted\r\n:1\r\n:0\r\n*0\r\n*0\r\n".to_vec()),
+    ];
+    for shape in shapes {
+        let shown = format!("{shape:?}");
+        // The second answer is a grant, so that the same can be said to a renewal and to a release.
+        let (_fake, manager) = fake_that(move |n| if n == 1 { granted(77) } else { shape.clone() });
+        match manager.try_lock("a") {
+            Err(Error::Server { code, .. }) => assert_eq!(code, "PROTOCOL", "{shown}"),
+            other => panic!("{shown} gave {other:?}"),
+        }
+        let guard = manager.try_lock("a").unwrap().expect("the second answer is a grant");
+        assert_eq!(guard.fence(), 77);
+        assert!(guard.renew().is_err(), "{shown}");
+        assert!(guard.unlock().is_err(), "{shown}");
+    }
+}
+
+#[test]
+fn what_a_malformed_reply_may_have_granted_is_given_back() {
+    let (fake, manager) = fake_that_answers(FakeReply::array([FakeReply::bulk("granted")]));
+    assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
+    until(SOON, "the token is abandoned", || {
+        fake.commands().iter().any(|words| words.last().is_some_and(|mode| mode == "unused"))
+    });
+    let commands = fake.commands();
+    let token = |count: usize| {
+        let words = commands.iter().find(|words| words.len() == count).expect("it was sent");
+        words[9].clone()
+    };
+    assert_eq!(token(13), token(12), "the one that was asked with");
+}
+
+/// The server's reply to an acquire that takes the lock.
+pub(crate) fn granted(fence: i64) -> FakeReply {
+    let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_micros() as i64;
+    FakeReply::array([
+        FakeReply::bulk("granted"),
+        FakeReply::integer(now),
+        FakeReply::integer(0),
+        FakeReply::array([
+            FakeReply::integer(fence),
+            FakeReply::integer(now),
+            FakeReply::integer(TTL.as_micros() as i64),
+            FakeReply::integer(-1),
+        ]),
+        FakeReply::array([]),
+    ])
+}
+
+/// A server that answers the first script with this and all others with a grant.
+fn fake_that_answers(first: FakeReply) -> (Fake, LockManager) {
+    fake_that(move |n| if n == 0 { first.clone() } else { granted(77) })
+}
+
+/// A server that answers the n-th script, from 0 on, as it is told.
+pub(crate) fn fake_that(answer: impl Fn(usize) -> FakeReply + Send + Sync + 'static) -> (Fake, LockManager) {
+    let scripts = AtomicUsize::new(0);
+    let fake = Fake::start(move |words| {
+        if is(words, "EVALSHA") || is(words, "EVAL") {
+            // What is done in the background would else take the answer that is meant for the test's call.
+            if words.iter().any(|w| w == b"unused") {
+                return FakeReply::Silent;
+            }
+            return answer(scripts.fetch_add(1, Ordering::SeqCst));
+        }
+        FakeReply::polite(words)
+    });
+    let manager = builder(fake.url()).outage_limit(Duration::from_secs(1)).build().unwrap();
+    (fake, manager)
+}

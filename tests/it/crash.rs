@@ -1,0 +1,175 @@
+//! P5: what a dead process costs the others, whether it held or waited.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use fairlock::{PreviousHolder, Waiter};
+
+use crate::{
+    managers::{assert_nothing_left, check_period, horizon, manager, owner, queue},
+    support::{Kid, SLACK, Server, until},
+    worker::{self, SOON, expect_got},
+};
+
+const TTL: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
+    let server = Server::start();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("lock k");
+    let dead = expect_got(&kid, "k", SOON);
+    let mgr = manager(&server.url(), TTL);
+    let waiter = mgr.enqueue("k").unwrap();
+    let crash = Instant::now();
+    kid.kill();
+    let guard = waiter.wait().unwrap();
+    in_time(crash);
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    assert!(guard.fence() > dead.fence);
+    guard.unlock().unwrap();
+    assert_eq!(mgr.lock("k").unwrap().previous_holder(), PreviousHolder::Released);
+    assert_nothing_left(&server, "k");
+}
+
+#[test]
+fn one_who_comes_after_the_crash_is_delayed_no_longer() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("lock k");
+    expect_got(&kid, "k", SOON);
+    let crash = Instant::now();
+    kid.kill();
+    assert!(mgr.try_lock("k").unwrap().is_none(), "the dead one's lease runs on");
+    let guard = mgr.lock("k").unwrap();
+    in_time(crash);
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+}
+
+#[test]
+fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("queue k");
+    kid.expect("queued", SOON);
+    let waiter = mgr.enqueue("k").unwrap();
+    kid.kill();
+    let owners = owners_until_granted(&server, waiter, || guard.unlock().unwrap());
+    assert!(owners.len() <= 1, "one dead waiter was granted more than once: {owners:?}");
+    assert_nothing_left(&server, "k");
+}
+
+#[test]
+fn twenty_waiters_that_crashed_cost_one_ttl_together() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kids = queue_up(&server, 20);
+    let waiter = mgr.enqueue("k").unwrap();
+    assert_eq!(waiter.position(), Some(21));
+    kids.iter_mut().for_each(Kid::kill);
+    let owners = owners_until_granted(&server, waiter, || guard.unlock().unwrap());
+    assert!(owners.len() <= 1, "more than one dead waiter was granted: {owners:?}");
+    assert_nothing_left(&server, "k");
+}
+
+#[test]
+fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kids = queue_up(&server, 20);
+    let waiter = mgr.enqueue("k").unwrap();
+    kids.iter_mut().for_each(Kid::kill);
+    // Liveness is counted in served time, which the waiter's checks carry on.
+    std::thread::sleep(horizon(TTL) + 2 * check_period(TTL));
+    let release = Instant::now();
+    guard.unlock().unwrap();
+    let guard = waiter.wait().unwrap();
+    assert!(release.elapsed() < check_period(TTL) + SLACK, "{:?}", release.elapsed());
+    assert_eq!(guard.previous_holder(), PreviousHolder::Released, "a dead one was granted in between");
+    guard.unlock().unwrap();
+    assert_nothing_left(&server, "k");
+}
+
+/// R10: the lapse of its lease tells that its waiters are dead too.
+#[test]
+fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("lock k");
+    expect_got(&kid, "k", SOON);
+    for _ in 0..3 {
+        kid.tell("queue k");
+        kid.expect("queued", SOON);
+    }
+    let held = owner(&server, "k").expect("it is held");
+    let waiter = mgr.enqueue("k").unwrap();
+    let owners = owners_until_granted(&server, waiter, || kid.kill());
+    assert_eq!(owners, BTreeSet::from([held]), "a dead waiter was granted");
+    assert_nothing_left(&server, "k");
+}
+
+#[test]
+fn a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    let names: Vec<String> = (0..10).map(|i| format!("k{i}")).collect();
+    for name in &names {
+        kid.tell(&format!("lock {name}"));
+        expect_got(&kid, name, SOON);
+        kid.tell(&format!("queue {name}"));
+        kid.expect("queued", SOON);
+    }
+    let waiters: Vec<Waiter> = names.iter().map(|name| mgr.enqueue(name).unwrap()).collect();
+    let crash = Instant::now();
+    kid.kill();
+    let guards: Vec<_> = waiters.into_iter().map(|waiter| waiter.wait().unwrap()).collect();
+    in_time(crash);
+    assert!(guards.iter().all(|guard| guard.previous_holder() == PreviousHolder::Lapsed));
+}
+
+/// The bound of P5: the lock is free in the moment `since` but for the dead process.
+#[track_caller]
+fn in_time(since: Instant) {
+    let took = since.elapsed();
+    assert!(took < TTL + check_period(TTL) + SLACK, "{took:?}");
+}
+
+/// Worker processes that stand in the queue of `k`, one place each.
+fn queue_up(server: &Server, count: usize) -> Vec<Kid> {
+    let mut kids: Vec<Kid> = (0..count).map(|_| worker::launch(&server.url(), TTL)).collect();
+    for kid in &mut kids {
+        kid.expect("ready", SOON);
+        kid.tell("queue k");
+        kid.expect("queued", SOON);
+    }
+    kids
+}
+
+/// The owners that the record of `k` shows from the moment in which `strike` is over until the waiter
+/// is granted; a grant to a dead one lasts a TTL and is not overlooked.
+fn owners_until_granted(server: &Server, waiter: Waiter, strike: impl FnOnce()) -> BTreeSet<String> {
+    let last = queue(server, "k").pop().expect("the waiter stands last");
+    strike();
+    let start = Instant::now();
+    let mut owners = BTreeSet::new();
+    until(TTL + check_period(TTL) + SLACK, "the live waiter owns it", || {
+        let now = owner(server, "k");
+        owners.extend(now.clone());
+        now.as_ref() == Some(&last)
+    });
+    let guard = waiter.wait().unwrap();
+    in_time(start);
+    assert!(guard.is_held());
+    guard.unlock().unwrap();
+    owners.remove(&last);
+    owners
+}

@@ -1,0 +1,261 @@
+//! What a manager costs: threads, connections, requests and wake-ups; and that all of it ends with the
+//! last handle.
+
+use std::{
+    fs,
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, LockGuard, LockManager, LockOptions};
+
+use crate::{
+    managers::{manager, queue},
+    support::{
+        Kid, SLACK, Server,
+        kid::{hear, say},
+        until,
+    },
+    worker::SOON,
+};
+
+const CROWD: usize = 100;
+const PREFIX: &str = "fairlock-";
+/// As the kernel shows it, which keeps 15 bytes of a name.
+const RENEWAL: &str = "fairlock-renewa";
+const STANDING: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
+
+#[test]
+fn a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_second() {
+    const PERIODS: u32 = 4;
+    let server = Server::start();
+    let (mut kid, _locks) = crowd_of(&server, 1);
+    let before = requests(&server);
+    let told = counted(&mut kid);
+    thread::sleep(PERIODS * DEFAULT_CHECK_PERIOD);
+    let most = 3 * u64::from(PERIODS);
+    let seen = requests(&server) - before;
+    let told = counted(&mut kid) - told;
+    assert!((1..=most).contains(&seen) && (1..=most).contains(&told), "{seen} seen by Redis, {told} counted");
+    check_crowd(&server, &mut kid);
+}
+
+#[test]
+fn a_hundred_waiters_on_as_many_names_cost_the_same_threads_and_connections() {
+    let server = Server::start();
+    let (mut kid, _locks) = crowd_of(&server, CROWD);
+    thread::sleep(2 * DEFAULT_CHECK_PERIOD);
+    check_crowd(&server, &mut kid);
+}
+
+#[test]
+fn the_renewal_thread_sleeps_through_ten_thousand_uncontended_turns() {
+    check_sleep("cold");
+}
+
+#[test]
+fn the_renewal_thread_sleeps_through_uncontended_turns_after_a_contention_too() {
+    check_sleep("warm");
+}
+
+#[test]
+fn all_threads_and_connections_end_with_the_last_manager() {
+    check_end("manager");
+}
+
+#[test]
+fn all_threads_and_connections_end_with_a_guard_that_goes_last() {
+    check_end("guard");
+}
+
+#[test]
+fn all_threads_and_connections_end_with_a_waiter_that_goes_last() {
+    check_end("waiter");
+}
+
+#[test]
+fn all_threads_and_connections_end_with_a_handle_that_goes_last_in_a_callback() {
+    check_end("callback");
+}
+
+/// A worker of a hundred waiting threads on so many names, and the guards for which they wait. Those
+/// have one connection and no renewal that could open another.
+fn crowd_of(server: &Server, names: usize) -> (Kid, Vec<LockGuard>) {
+    let holder = LockManager::builder(server.url()).pool_size(1).build().unwrap();
+    let holder = holder.with(LockOptions::new().fixed_lease(Duration::from_secs(60)));
+    let locks = (0..names).map(|i| holder.lock(&format!("k{i}")).unwrap()).collect();
+    assert_eq!(server.clients().len(), 1);
+    let kid = Kid::spawn("crowd", &[&server.url(), &names.to_string()]);
+    until(SOON, "all wait", || (0..names).map(|i| queue(server, &format!("k{i}")).len()).sum::<usize>() == CROWD);
+    (kid, locks)
+}
+
+#[track_caller]
+fn check_crowd(server: &Server, kid: &mut Kid) {
+    kid.tell("threads");
+    assert_eq!(kid.expect("threads", SOON), STANDING.join(" "));
+    // The holder's, the one of the crowd's pool, its listener's and its renewal thread's.
+    let clients = server.clients();
+    assert_eq!(clients.len(), 4, "{clients:#?}");
+    kid.tell("try");
+    assert_eq!(kid.expect("tried", SOON), "true", "waiters hold the pool's only connection");
+}
+
+/// Requests of clients that Redis has run, but for the commands inside scripts, which it counts too.
+fn requests(server: &Server) -> u64 {
+    let stats: String = server.query(&["INFO", "commandstats"]);
+    let calls = |command: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    };
+    // Every script has one HMGET, so what is beyond them was sent by itself.
+    let scripts = calls("eval") + calls("evalsha");
+    let lookups = calls("hmget").saturating_sub(scripts);
+    scripts + lookups + calls("ping") + calls("time") - scripts.min(calls("time"))
+}
+
+fn counted(kid: &mut Kid) -> u64 {
+    kid.tell("requests");
+    kid.expect("requests", SOON).parse().unwrap()
+}
+
+pub(crate) fn crowd(args: &[String]) {
+    let mgr = LockManager::builder(&*args[0]).pool_size(1).build().unwrap();
+    let names: usize = args[1].parse().unwrap();
+    for i in 0..CROWD {
+        let mutex = mgr.mutex(&format!("k{}", i % names));
+        thread::spawn(move || mutex.lock().map(drop));
+    }
+    while let Some(line) = hear() {
+        match &*line {
+            "threads" => {
+                // A connection that is being opened has a thread of its own until it is.
+                until(SOON, "the connections are open", || own_threads().len() == STANDING.len());
+                say(format_args!("threads {}", own_threads().join(" ")));
+            }
+            "requests" => say(format_args!("requests {}", mgr.stats().requests)),
+            _ => say(format_args!("tried {}", mgr.try_lock("free").unwrap().is_some())),
+        }
+    }
+}
+
+fn check_sleep(mode: &str) {
+    let server = Server::start();
+    let mut kid = Kid::spawn("cycles", &[&server.url(), mode]);
+    let woken: u64 = kid.expect("woken", Duration::from_secs(60)).parse().unwrap();
+    assert!(woken <= 20, "{woken} context switches");
+    kid.join(SOON);
+}
+
+/// Locks and unlocks ten thousand times, and says how often the renewal thread went to sleep meanwhile.
+pub(crate) fn cycles(args: &[String]) {
+    let mgr = manager(&args[0], DEFAULT_TTL);
+    if args[1] == "warm" {
+        contend(&mgr);
+    }
+    for _ in 0..10 {
+        drop(mgr.lock("k").unwrap());
+    }
+    let before = sleeps_of(RENEWAL);
+    for _ in 0..10_000 {
+        drop(mgr.lock("k").unwrap());
+    }
+    say(format_args!("woken {}", sleeps_of(RENEWAL) - before));
+}
+
+fn check_end(last: &str) {
+    let server = Server::start();
+    let mut kid = Kid::spawn("last_handle", &[&server.url(), last]);
+    kid.expect("threads are gone", SOON);
+    until(SLACK, "the connections are closed", || server.clients().is_empty());
+    kid.hush();
+    kid.join(SOON);
+}
+
+/// Starts every thread that a manager may have, and drops the last handle to it.
+pub(crate) fn last_handle(args: &[String]) {
+    let (dropped, in_main) = mpsc::channel::<()>();
+    let in_main = Mutex::new(in_main);
+    let last = Arc::new(Mutex::new(None::<LockManager>));
+    let (told, tell) = mpsc::channel();
+    let in_callback = Arc::clone(&last);
+    let options = LockOptions::new().max_hold(Duration::from_millis(200)).on_lost(move |_| {
+        // The guard has to live until the loss is told, and be dropped before the handle.
+        told.send(()).unwrap();
+        in_main.lock().unwrap().recv().unwrap();
+        drop(in_callback.lock().unwrap().take());
+        told.send(()).unwrap();
+    });
+    let mgr = manager(&args[0], DEFAULT_TTL);
+    contend(&mgr);
+    let lossy = mgr.with(options);
+    let guard = lossy.lock("k").unwrap();
+    let start = match &*args[1] {
+        "callback" => {
+            *last.lock().unwrap() = Some(mgr);
+            tell.recv_timeout(SOON).unwrap();
+            drop((guard, lossy));
+            dropped.send(()).unwrap();
+            let start = Instant::now();
+            tell.recv_timeout(SOON).unwrap();
+            start
+        }
+        "manager" => {
+            drop((guard, lossy));
+            let start = Instant::now();
+            drop(mgr);
+            start
+        }
+        "guard" => {
+            drop((mgr, lossy));
+            assert!(guard.is_held());
+            let start = Instant::now();
+            guard.unlock().unwrap();
+            start
+        }
+        _ => {
+            let waiter = mgr.enqueue("other").unwrap();
+            drop((guard, mgr, lossy));
+            let start = Instant::now();
+            drop(waiter);
+            start
+        }
+    };
+    assert!(start.elapsed() < DEFAULT_COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
+    // The kernel shows a thread for a moment after it was joined.
+    until(SLACK, &format!("the threads end: {:?}", own_threads()), || own_threads().is_empty());
+    say("threads are gone");
+    hear();
+}
+
+/// Lets one thread wait for another, so that the listener starts.
+fn contend(mgr: &LockManager) {
+    let guard = mgr.lock("contended").unwrap();
+    let waiter = mgr.enqueue("contended").unwrap();
+    guard.unlock().unwrap();
+    waiter.wait().unwrap().unlock().unwrap();
+}
+
+/// The names of this process's threads that are fairlock's, as the kernel has them.
+fn own_threads() -> Vec<String> {
+    let mut names: Vec<String> = tasks().map(|(name, _)| name).filter(|name| name.starts_with(PREFIX)).collect();
+    names.sort();
+    names
+}
+
+fn sleeps_of(thread: &str) -> u64 {
+    let (_, status) = tasks().find(|(name, _)| name == thread).expect("it runs");
+    let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    sleeps.expect("Linux tells it").trim().parse().unwrap()
+}
+
+/// The name and the status of every thread of this process.
+fn tasks() -> impl Iterator<Item = (String, String)> {
+    // A thread may end between the listing and the look at it.
+    fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
+        let task = task.ok()?.path();
+        let name = fs::read_to_string(task.join("comm")).ok()?.trim().to_owned();
+        Some((name, fs::read_to_string(task.join("status")).ok()?))
+    })
+}

@@ -1,0 +1,112 @@
+//! A process that forks while it holds: the child has a copy of everything, and may touch nothing.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use fairlock::{DEFAULT_TTL, Error, LockGuard, LockManager, Waiter};
+
+use crate::{
+    managers::{assert_nothing_left, manager, owner, queue},
+    support::{Kid, SLACK, Server, kid::say, until},
+    worker::SOON,
+};
+
+/// Forks while other threads are anywhere in the library, mutexes and all.
+const FORKS: u32 = 20;
+
+#[test]
+fn a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
+    let server = Server::start();
+    let mut kid = Kid::spawn("forks", &[&server.url()]);
+    for _ in 0..FORKS {
+        assert_eq!(kid.expect("child", SOON), "0");
+    }
+    kid.expect("unlocked", SOON);
+    kid.join(SOON);
+    until(SLACK, "all is released", || owner(&server, "busy").is_none() && queue(&server, "busy").is_empty());
+    assert_nothing_left(&server, "k");
+}
+
+pub(crate) fn forks(args: &[String]) {
+    let mgr = manager(&args[0], DEFAULT_TTL);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    drop(mgr.lock("busy").unwrap());
+                }
+            });
+        }
+        for _ in 0..FORKS {
+            let held = [mgr.lock("k").unwrap(), mgr.lock("l").unwrap()];
+            let waiter = mgr.enqueue("k").unwrap();
+            let told = in_child(|| inherit(&mgr, &held, &waiter));
+            say(format_args!("child {told}"));
+            held.iter().for_each(|guard| guard.renew().unwrap());
+            for guard in held {
+                guard.unlock().unwrap();
+            }
+            waiter.wait().unwrap().unlock().unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    say("unlocked");
+}
+
+/// In the child: uses everything, and drops copies of everything as if they were its own. Answers how
+/// many times something was not as it should be.
+fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
+    // SAFETY: the child has a copy of the parent's memory for itself and never returns to the code
+    // that would drop these again, so each is moved out of once.
+    let (mgr, [first, second], mut waiter) =
+        unsafe { (std::ptr::read(mgr), std::ptr::read(held), std::ptr::read(waiter)) };
+    let closed = |e: Error| matches!(e, Error::Closed);
+    let wrong = [
+        !mgr.lock("x").is_err_and(closed),
+        !mgr.try_lock("x").is_err_and(closed),
+        !mgr.try_lock_for("x", Duration::from_secs(1)).is_err_and(closed),
+        !mgr.enqueue("x").is_err_and(closed),
+        !mgr.mutex("x").lock().is_err_and(closed),
+        !mgr.inspect("k").is_err_and(closed),
+        !mgr.list("*").next().is_some_and(|first| first.is_err_and(closed)),
+        !mgr.force_release("k", first.fence()).is_err_and(closed),
+        !mgr.shutdown(Duration::ZERO).is_err_and(closed),
+        first.is_held() || !first.remaining().is_zero(),
+        !first.check().is_err_and(closed),
+        !first.renew().is_err_and(closed),
+        !waiter.wait_for(Duration::from_secs(1)).is_err_and(closed),
+        !first.unlock().is_err_and(closed),
+    ];
+    for (verb, _) in wrong.iter().enumerate().filter(|(_, wrong)| **wrong) {
+        eprintln!("check {verb} of the child failed");
+    }
+    drop((second, waiter, mgr));
+    wrong.iter().filter(|wrong| **wrong).count() as i32
+}
+
+/// Runs this in a forked child and answers its exit status, or minus the signal that ended it.
+fn in_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child of a process with threads may do only what depends on none of them. It runs
+    // `body`, whose code under test promises just that, and glibc keeps malloc usable; then it ends by
+    // _exit, which runs nobody's destructors. A child that waits for a lost thread is ended by the alarm.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => panic!("cannot fork: {}", std::io::Error::last_os_error()),
+        // SAFETY: both are async-signal-safe.
+        0 => unsafe {
+            libc::alarm(SOON.as_secs() as u32 / 2);
+            libc::_exit(body())
+        },
+        _ => {
+            let mut status = 0;
+            // SAFETY: the pointer is valid for the call, and the child is ours and awaited once.
+            let awaited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(awaited, child);
+            if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! A grant and a timeout that meet: a valid guard or none, and nothing in between.
+
+use std::{
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use fairlock::{DEFAULT_TTL, LockManager};
+
+use crate::{
+    managers::{assert_nothing_left, manager},
+    support::Server,
+};
+
+/// Of each of the two tests; ten thousand together.
+const ROUNDS: u64 = 5000;
+/// Names on which this goes on side by side.
+const PAIRS: u64 = 4;
+
+#[test]
+fn a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), DEFAULT_TTL);
+    race(&server, &mgr, &mgr);
+}
+
+#[test]
+fn a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing() {
+    let server = Server::start();
+    race(&server, &manager(&server.url(), DEFAULT_TTL), &manager(&server.url(), DEFAULT_TTL));
+}
+
+fn race(server: &Server, holder: &LockManager, other: &LockManager) {
+    let granted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for pair in 0..PAIRS {
+            let granted = &granted;
+            scope.spawn(move || race_for(&format!("k{pair}"), holder, other, granted));
+        }
+    });
+    let granted = granted.into_inner();
+    // One order alone would not be the meeting that is under test.
+    assert!((ROUNDS / 20..ROUNDS * 19 / 20).contains(&granted), "{granted} of {ROUNDS} were granted");
+    for pair in 0..PAIRS {
+        assert_nothing_left(server, &format!("k{pair}"));
+    }
+}
+
+fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &AtomicU64) {
+    // Channels and not barriers: if one side panics, the other is not left waiting.
+    let (start, started) = mpsc::sync_channel(1);
+    let (end, ended) = mpsc::sync_channel(1);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            for patience in started {
+                let guard = other.try_lock_for(name, patience).unwrap();
+                let won = guard.is_some();
+                if let Some(guard) = guard {
+                    assert!(guard.is_held());
+                    guard.unlock().unwrap();
+                }
+                end.send(won).unwrap();
+            }
+        });
+        // The release is moved about the deadline: sooner after each timeout, later after each grant.
+        let mut delay = Duration::from_micros(300);
+        for round in 0..ROUNDS / PAIRS {
+            let guard = holder.try_lock(name).unwrap();
+            let guard = guard.unwrap_or_else(|| panic!("round {round}: it is not free at once"));
+            start.send(Duration::from_micros(300 + round % 300)).unwrap();
+            thread::sleep(delay);
+            guard.unlock().unwrap();
+            let step = Duration::from_micros(20);
+            if ended.recv().unwrap() {
+                granted.fetch_add(1, Ordering::Relaxed);
+                delay += step;
+            } else {
+                delay = delay.saturating_sub(step);
+            }
+        }
+        drop(start);
+    });
+}

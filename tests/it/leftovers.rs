@@ -1,0 +1,101 @@
+//! What stays in Redis when all is over: nothing that counts, and nothing for ever.
+
+use std::{thread, time::Duration};
+
+use fairlock::{DEFAULT_TTL, LockManager};
+
+use crate::{
+    managers::{assert_nothing_left, fields, manager, queue, record},
+    support::{Kid, Server},
+    worker::{self, SOON, expect_got},
+};
+
+const TTL: Duration = Duration::from_secs(1);
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+#[test]
+fn nothing_is_left_after_contention_timeouts_and_crashes() {
+    let server = Server::start();
+    let managers = [manager(&server.url(), TTL), manager(&server.url(), TTL)];
+    let mut kids: Vec<Kid> = NAMES.iter().map(|_| worker::launch(&server.url(), TTL)).collect();
+    for (kid, name) in kids.iter_mut().zip(NAMES) {
+        kid.expect("ready", SOON);
+        kid.tell(&format!("lock {name}"));
+        expect_got(kid, name, SOON);
+        kid.tell(&format!("queue {name}"));
+        kid.expect("queued", SOON);
+    }
+    thread::scope(|scope| {
+        for i in 0..12 {
+            let mgr = &managers[i % 2];
+            scope.spawn(move || contend(mgr, i));
+        }
+        for kid in &mut kids {
+            kid.kill();
+        }
+        assert_eq!(server.keys_without_ttl(), [""; 0], "while they are held");
+    });
+    for name in NAMES {
+        assert_nothing_left(&server, name);
+    }
+    for key in server.query::<Vec<String>>(&["KEYS", "*"]) {
+        let left: u64 = server.query(&["PTTL", &key]);
+        let retention = Duration::from_secs(3600) + TTL;
+        assert!(Duration::from_millis(left) <= retention, "{key} stays for {left} ms");
+    }
+    assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
+}
+
+fn contend(mgr: &LockManager, who: usize) {
+    for turn in 0..30 {
+        let name = NAMES[(who + turn) % NAMES.len()];
+        match (who + turn) % 4 {
+            0 => drop(mgr.lock(name).unwrap()),
+            1 => drop(mgr.try_lock_for(name, Duration::from_millis(2)).unwrap()),
+            2 => drop(mgr.enqueue(name).unwrap()),
+            _ => drop(mgr.try_lock(name).unwrap()),
+        }
+    }
+}
+
+#[test]
+fn a_wait_that_ended_leaves_no_place_in_the_queue() {
+    let server = Server::start();
+    let holder = manager(&server.url(), DEFAULT_TTL);
+    let other = manager(&server.url(), DEFAULT_TTL);
+    let guard = holder.lock("k").unwrap();
+    let stays = holder.enqueue("k").unwrap();
+    let mut tries = other.enqueue("k").unwrap();
+    assert!(other.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
+    assert!(holder.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
+    assert!(tries.wait_for(Duration::from_millis(20)).unwrap().is_none());
+    assert_eq!(fields(&server, "k", "w:"), 2, "a waiter keeps its place between two waits");
+    drop(tries);
+    assert_eq!(fields(&server, "k", "w:"), 1);
+    assert_eq!(queue(&server, "k").len(), 1, "{:?}", record(&server, "k"));
+    drop(stays);
+    guard.unlock().unwrap();
+    assert_nothing_left(&server, "k");
+}
+
+#[test]
+fn stamps_of_managers_that_went_away_do_not_pile_up() {
+    const MANAGERS: usize = 400;
+    let server = Server::start();
+    let holder = manager(&server.url(), TTL);
+    let guard = holder.lock("k").unwrap();
+    let stays = holder.enqueue("k").unwrap();
+    let mut most = 0;
+    for _ in 0..MANAGERS {
+        let passer_by = manager(&server.url(), TTL);
+        let waiter = passer_by.enqueue("k").unwrap();
+        drop(waiter);
+        drop(passer_by);
+        most = most.max(fields(&server, "k", "m:"));
+    }
+    assert!(most > 1 && most < MANAGERS / 2, "{most} stamps of {MANAGERS} managers");
+    assert!(guard.is_held());
+    guard.unlock().unwrap();
+    stays.wait().unwrap().unlock().unwrap();
+    assert_nothing_left(&server, "k");
+}

@@ -1,0 +1,41 @@
+//! Waiting for a holder that lives longer than its ttl.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::PreviousHolder;
+
+use crate::{
+    managers::{assert_nothing_left, manager},
+    support::Server,
+};
+
+#[test]
+fn a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait() {
+    let ttl = Duration::from_millis(1500);
+    let server = Server::start();
+    let holder = manager(&server.url(), ttl);
+    let other = manager(&server.url(), ttl);
+    let guard = holder.lock("k").unwrap();
+    let waiter = other.enqueue("k").unwrap();
+    let neighbour = holder.enqueue("k").unwrap();
+    let start = Instant::now();
+    while start.elapsed() < 3 * ttl {
+        guard.check().unwrap();
+        assert!(other.try_lock("k").unwrap().is_none());
+        assert_eq!(waiter.position(), Some(1));
+        assert_eq!(neighbour.position(), Some(2));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(holder.stats().renewed >= 3, "{:?}", holder.stats());
+    let fence = guard.fence();
+    guard.unlock().unwrap();
+    let next = waiter.wait().unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Released);
+    assert!(next.fence() > fence);
+    next.unlock().unwrap();
+    neighbour.wait().unwrap().unlock().unwrap();
+    assert_nothing_left(&server, "k");
+}

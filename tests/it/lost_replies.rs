@@ -1,0 +1,339 @@
+//! Requests that were carried out and whose replies were lost, and requests that come too late.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
+
+use crate::scene::{Line, P, Record, SOON, T, TTL, Verb, manager, release, request, warm_up};
+use crate::support::proxy::Trap;
+use crate::support::{Proxy, SLACK, Server, until};
+
+/// A server, a manager whose requests pass through a proxy, and one whose requests do not.
+struct Scene {
+    server: Server,
+    proxy: Proxy,
+    ours: LockManager,
+    other: LockManager,
+}
+
+fn scene() -> Scene {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = manager(proxy.url());
+    let other = manager(server.url());
+    warm_up(&ours);
+    warm_up(&other);
+    Scene { server, proxy, ours, other }
+}
+
+/// The ways in which a reply is lost that the client sees at once.
+const SEEN: [fn(&Proxy, Verb) -> Trap; 2] = [
+    |proxy, verb| proxy.swallow_reply_when(request(verb, "a")),
+    |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
+];
+
+fn says(reply: &[u8], what: &str) -> bool {
+    String::from_utf8_lossy(reply).contains(what)
+}
+
+#[test]
+fn try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
+    let s = scene();
+    for lose in SEEN {
+        let trap = lose(&s.proxy, Verb::Acquire);
+        let guard = s.ours.try_lock("a").unwrap().expect("it is free");
+        let lost = trap.wait(SOON);
+        assert!(says(&lost, &format!(":{}\r\n", guard.fence())), "one fence");
+        assert_eq!(Record::of(&s.server, "a").number("f"), guard.fence());
+        guard.unlock().unwrap();
+        Record::of(&s.server, "a").comes_to_rest();
+    }
+}
+
+#[test]
+fn try_lock_that_hears_nothing_leaves_nothing_behind() {
+    let s = scene();
+    let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
+    let start = Instant::now();
+    let end = s.ours.try_lock("a");
+    assert!(start.elapsed() <= 2 * T + SLACK);
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(says(&trap.wait(SOON), "granted"));
+    // Released well before it would have lapsed: the holder before the next one is not Lapsed.
+    Record::of(&s.server, "a").comes_to_rest();
+    let next = s.other.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(next.previous_holder(), PreviousHolder::Unknown);
+}
+
+#[test]
+fn a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had() {
+    let s = scene();
+    s.proxy.refuse();
+    let trap = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
+    let end = s.ours.try_lock("a");
+    assert!(says(&trap.wait(SOON), "granted"));
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    s.proxy.accept();
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
+    let s = scene();
+    let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
+    let guard = s.ours.lock("a").unwrap();
+    assert!(says(&trap.wait(SOON), &format!(":{}\r\n", guard.fence())), "one fence");
+    guard.unlock().unwrap();
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let manager = manager(proxy.url());
+    let trap = proxy.swallow_silently_when(|_| true);
+    let guard = manager.lock("a").unwrap();
+    trap.wait(SOON);
+    guard.unlock().unwrap();
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_place_whose_reply_was_lost_is_taken_once() {
+    let s = scene();
+    let silent: fn(&Proxy, Verb) -> Trap = |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
+    for lose in SEEN.into_iter().chain([silent]) {
+        let holder = s.other.lock("a").unwrap();
+        let trap = lose(&s.proxy, Verb::Acquire);
+        let mut waiter = s.ours.enqueue("a").unwrap();
+        assert!(says(&trap.wait(SOON), "waiting"));
+        assert_eq!(waiter.position(), Some(1));
+        let record = Record::of(&s.server, "a");
+        assert_eq!(record.tokens().len(), 1);
+        assert_eq!((record.number("n"), record.number("r")), (1, 1));
+        holder.unlock().unwrap();
+        let guard = waiter.wait_for(SOON).unwrap().expect("it is the next");
+        guard.unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+#[test]
+fn unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
+    let s = scene();
+    for lose in SEEN {
+        let guard = s.ours.lock("a").unwrap();
+        let mut line = Line::of("a");
+        line.stand(&s.other);
+        line.stand(&s.other);
+        let trap = lose(&s.proxy, Verb::Release);
+        guard.unlock().unwrap();
+        assert!(says(&trap.wait(SOON), "released"));
+        let first = line.serve(0, P + T + SLACK);
+        s.ours.inspect("a").unwrap().expect("it is held");
+        assert!(line.is_quiet(), "a release that is sent twice releases once");
+        first.unlock().unwrap();
+        line.serve(1, P + T + SLACK).unlock().unwrap();
+        Record::of(&s.server, "a").comes_to_rest();
+    }
+}
+
+#[test]
+fn unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
+    let s = scene();
+    let guard = s.ours.lock("a").unwrap();
+    let trap = s.proxy.swallow_silently_when(release("used", "a"));
+    let start = Instant::now();
+    let end = guard.unlock();
+    assert!(start.elapsed() <= T + SLACK);
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(says(&trap.wait(SOON), "released"));
+    let next = s.other.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(next.previous_holder(), PreviousHolder::Released);
+    // The release that is sent again in the background is not the successor's.
+    until(SOON, "the background is done", || s.ours.stats().background_releases > 0);
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
+    let s = scene();
+    let silent: fn(&Proxy, Verb) -> Trap = |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
+    for lose in SEEN.into_iter().chain([silent]) {
+        let guard = s.ours.lock("a").unwrap();
+        let mut line = Line::of("a");
+        line.stand(&s.other);
+        let trap = lose(&s.proxy, Verb::Release);
+        let start = Instant::now();
+        drop(guard);
+        assert!(start.elapsed() <= T + SLACK);
+        trap.wait(SOON);
+        line.serve(0, P + T + SLACK).unlock().unwrap();
+        Record::of(&s.server, "a").comes_to_rest();
+    }
+}
+
+#[test]
+fn a_renewal_whose_reply_was_lost_is_asked_for_again() {
+    let s = scene();
+    let guard = s.ours.lock("a").unwrap();
+    for lose in SEEN {
+        let trap = lose(&s.proxy, Verb::Renew);
+        guard.renew().unwrap();
+        assert!(says(&trap.wait(SOON), "renewed"));
+    }
+    // The renewal thread's own.
+    let trap = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
+    assert!(says(&trap.wait(TTL / 3 + SLACK), "renewed"));
+    let renewed = s.ours.stats().renewed;
+    until(TTL, "the next renewal comes through", || s.ours.stats().renewed > renewed);
+    guard.check().unwrap();
+    assert_eq!(s.ours.stats().lost, 0);
+    guard.unlock().unwrap();
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
+    let s = scene();
+    let holder = s.other.lock("a").unwrap();
+    for silent in [false, true] {
+        let matches = release("keep_if_owner", "a");
+        let trap = if silent { s.proxy.swallow_silently_when(matches) } else { s.proxy.swallow_reply_when(matches) };
+        let start = Instant::now();
+        let end = s.ours.try_lock_for("a", T);
+        assert!(start.elapsed() <= 2 * T + SLACK);
+        trap.wait(SOON);
+        match end {
+            Ok(None) => {}
+            Err(Error::Unavailable { .. }) if silent => {}
+            other => panic!("{other:?}"),
+        }
+        until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
+    }
+    holder.unlock().unwrap();
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_first_reply() {
+    let s = scene();
+    let holder = s.other.lock("a").unwrap();
+    // The lock is handed over while the request that leaves the queue is under way. Neither its message
+    // nor the first reply arrives.
+    let deaf = s.proxy.swallow_silently_when(crate::support::contains("PING"));
+    deaf.wait(SOON);
+    let held = s.proxy.hold_request_when(release("keep_if_owner", "a"));
+    let ours = s.ours.clone();
+    let call = std::thread::spawn(move || ours.try_lock_for("a", T));
+    held.wait(SOON);
+    holder.unlock().unwrap();
+    let answer = held.release();
+    assert!(says(&answer, "granted"), "{}", String::from_utf8_lossy(&answer));
+    match call.join().unwrap() {
+        Ok(Some(guard)) => guard.unlock().unwrap(),
+        // On a slow machine the answer was too late for its caller.
+        Ok(None) | Err(Error::Unavailable { .. }) => {}
+        Err(other) => panic!("{other:?}"),
+    }
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
+    let s = scene();
+    let holder = s.other.lock("a").unwrap();
+    for silent in [false, true] {
+        let waiter = s.ours.enqueue("a").unwrap();
+        let matches = release("unused", "a");
+        let trap = if silent { s.proxy.swallow_silently_when(matches) } else { s.proxy.swallow_reply_when(matches) };
+        let start = Instant::now();
+        drop(waiter);
+        assert!(start.elapsed() <= T + SLACK);
+        trap.wait(SOON);
+        until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
+    }
+    holder.unlock().unwrap();
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
+    let s = scene();
+    let holder = s.other.lock("a").unwrap();
+    // By the end of this the server knows the script.
+    assert!(s.ours.try_lock_for("a", 2 * P).unwrap().is_none());
+    let mut line = Line::of("a");
+    line.stand(&s.ours);
+    line.stand(&s.other);
+    for lose in SEEN {
+        let trap = lose(&s.proxy, Verb::Sync);
+        assert!(says(&trap.wait(P + SLACK), "synced"));
+    }
+    let trap = s.proxy.swallow_silently_when(request(Verb::Sync, "a"));
+    trap.wait(P + SLACK);
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    line.serve(1, P + T + SLACK).unlock().unwrap();
+    assert_eq!(s.ours.stats().requeued, 0);
+    Record::of(&s.server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
+    let s = scene();
+    let record = Record::of(&s.server, "a");
+    let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
+    let end = s.ours.try_lock("a");
+    assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
+    assert!(says(&held.release(), "late"));
+    record.comes_to_rest();
+    assert_eq!(record.field("o"), None);
+    assert_eq!(record.field("f"), None, "not even for a moment");
+
+    // The same for a place in the queue: the first copy of the request comes after the whole wait is over.
+    let holder = s.other.lock("a").unwrap();
+    let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
+    assert!(s.ours.try_lock_for("a", 3 * T).unwrap().is_none());
+    assert_eq!(record.number("r"), 0);
+    assert!(says(&held.release(), "late"));
+    assert_eq!(record.number("r"), 0);
+    assert!(record.tokens().is_empty());
+    holder.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
+fn a_renewal_that_arrives_after_the_release_extends_nobody() {
+    let s = scene();
+    let lost = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&lost);
+    let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
+        counting.fetch_add(1, Ordering::SeqCst);
+    });
+    let ours = s.ours.with(options);
+    let record = Record::of(&s.server, "a");
+    for successor in [false, true] {
+        let guard = ours.lock("a").unwrap();
+        let told = guard.lost().clone();
+        let held = s.proxy.hold_request_when(request(Verb::Renew, "a"));
+        held.wait(TTL / 3 + SLACK);
+        guard.unlock().unwrap();
+        let next = successor.then(|| s.other.with(LockOptions::new().fixed_lease(TTL)).lock("a").unwrap());
+        let before = record.dump();
+        assert!(says(&held.release(), "gone"));
+        assert_eq!(record.dump(), before, "it wrote nothing");
+        if let Some(next) = next {
+            next.unlock().unwrap();
+        }
+        // R14: it is no loss either.
+        assert!(told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()));
+        record.comes_to_rest();
+    }
+    assert_eq!((lost.load(Ordering::SeqCst), s.ours.stats().lost), (0, 0));
+}

@@ -1,0 +1,64 @@
+//! Managers with the ttl that a test wants, and a lock's record as Redis has it.
+
+use std::{collections::HashMap, time::Duration};
+
+use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, LockManager, LockOptions};
+
+use crate::support::Server;
+
+/// A manager with this ttl and all numbers derived from it.
+pub(crate) fn manager(url: &str, ttl: Duration) -> LockManager {
+    LockManager::builder(url)
+        .options(LockOptions::new().ttl(ttl))
+        .build()
+        .unwrap_or_else(|e| panic!("no manager for {url}: {e}"))
+}
+
+/// The T of a manager with this ttl.
+pub(crate) fn command_timeout(ttl: Duration) -> Duration {
+    DEFAULT_COMMAND_TIMEOUT.min(ttl / 10)
+}
+
+/// The P of a manager with this ttl.
+pub(crate) fn check_period(ttl: Duration) -> Duration {
+    DEFAULT_CHECK_PERIOD.min(ttl / 8)
+}
+
+/// The H of a manager with this ttl.
+pub(crate) fn horizon(ttl: Duration) -> Duration {
+    DEFAULT_HORIZON.min(ttl / 2)
+}
+
+/// All fields of a name's record.
+pub(crate) fn record(server: &Server, name: &str) -> HashMap<String, String> {
+    server.query(&["HGETALL", &format!("fairlock:{{{name}}}")])
+}
+
+/// How many fields of a name's record begin so: `w:` for waiters, `m:` for managers' stamps.
+pub(crate) fn fields(server: &Server, name: &str, prefix: &str) -> usize {
+    record(server, name).keys().filter(|field| field.starts_with(prefix)).count()
+}
+
+/// The token that a name's record has as the owner.
+pub(crate) fn owner(server: &Server, name: &str) -> Option<String> {
+    server.query(&["HGET", &format!("fairlock:{{{name}}}"), "o"])
+}
+
+/// The tokens in a name's queue, dead ones included.
+pub(crate) fn queue(server: &Server, name: &str) -> Vec<String> {
+    server.query(&["LRANGE", &format!("fairlock:{{{name}}}:q"), "0", "-1"])
+}
+
+/// Nobody owns the name or waits for it, and nothing of those who did stays for ever.
+#[track_caller]
+pub(crate) fn assert_nothing_left(server: &Server, name: &str) {
+    let record = record(server, name);
+    let waiters: Vec<_> = record.keys().filter(|field| field.starts_with("w:")).collect();
+    assert!(waiters.is_empty(), "waiters are left: {record:?}");
+    assert_eq!(record.get("o"), None, "an owner is left: {record:?}");
+    for count in ["n", "r"] {
+        assert!(record.get(count).is_none_or(|n| n == "0"), "{count} is not 0: {record:?}");
+    }
+    assert_eq!(queue(server, name), [""; 0], "the queue has entries");
+    assert_eq!(server.keys_without_ttl(), [""; 0], "keys would stay for ever");
+}

@@ -1,0 +1,85 @@
+//! Processes that sleep through the end of their leases, or through their turns.
+
+use std::{thread, time::Duration};
+
+use fairlock::{FenceGate, PreviousHolder};
+
+use crate::{
+    managers::{check_period, command_timeout, manager},
+    support::{SLACK, Server},
+    worker::{self, SOON, expect_got, machine_time},
+};
+
+const TTL: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
+    let server = Server::start();
+    let gate = FenceGate::new();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("lock k");
+    let old = expect_got(&kid, "k", SOON);
+    assert!(gate.admit(old.fence));
+    kid.tell("watch k");
+    let mgr = manager(&server.url(), TTL);
+    let mut waiter = mgr.enqueue("k").unwrap();
+    kid.stop();
+    let guard = waiter.wait_for(TTL + check_period(TTL) + SLACK).unwrap().expect("the pause costs one ttl");
+    let granted = machine_time();
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    assert!(gate.admit(guard.fence()));
+    kid.cont();
+    let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
+    assert!(last_held < granted, "both believed that they held it");
+    assert!(!gate.admit(old.fence), "the write of the one that was overtaken");
+    kid.tell("unlock k");
+    assert_eq!(kid.expect("unlocked k", SOON), "lost Expired");
+    assert!(guard.is_held(), "the late release harmed its successor");
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("queue k");
+    kid.expect("queued", SOON);
+    let waiter = mgr.enqueue("k").unwrap();
+    kid.stop();
+    guard.unlock().unwrap();
+    // It is granted in its sleep, its lease lapses, and the next one has the lock.
+    let guard = waiter.wait().unwrap();
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed, "the sleeper was granted before");
+    kid.cont();
+    // Long enough for the sleeper to hear all that it missed.
+    thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
+    assert!(guard.is_held());
+    assert_eq!(kid.said(), [""; 0], "it took the lock of another");
+    let fence = guard.fence();
+    guard.unlock().unwrap();
+    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    assert!(got.held && got.fence > fence, "{got:?}");
+    kid.tell("unlock k");
+    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+}
+
+#[test]
+fn a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("queue k");
+    kid.expect("queued", SOON);
+    kid.stop();
+    guard.unlock().unwrap();
+    thread::sleep(TTL + TTL / 10);
+    kid.cont();
+    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    assert!(got.held, "{got:?}");
+    assert!(mgr.try_lock("k").unwrap().is_none());
+    kid.tell("unlock k");
+    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+}

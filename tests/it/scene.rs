@@ -1,0 +1,251 @@
+//! What the tests of faults share: managers whose periods are short, waiters on threads of their own, and
+//! the record as Redis has it.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use fairlock::{Builder, Endpoint, LockGuard, LockManager, LockOptions, Result};
+
+use crate::support::fake::{is, next_command};
+use crate::support::{Server, until};
+
+/// The ttl of most tests here, and what the builder derives from it.
+pub(crate) const TTL: Duration = Duration::from_secs(2);
+pub(crate) const T: Duration = Duration::from_millis(200);
+pub(crate) const P: Duration = Duration::from_millis(250);
+pub(crate) const H: Duration = Duration::from_secs(1);
+
+/// For what must happen, but whose time is not under test.
+pub(crate) const SOON: Duration = Duration::from_secs(8);
+
+pub(crate) fn builder(to: impl Into<Endpoint>) -> Builder {
+    with_ttl(to, TTL)
+}
+
+pub(crate) fn with_ttl(to: impl Into<Endpoint>, ttl: Duration) -> Builder {
+    LockManager::builder(to).options(LockOptions::new().ttl(ttl))
+}
+
+pub(crate) fn manager(to: impl Into<Endpoint>) -> LockManager {
+    builder(to).build().expect("the server is there")
+}
+
+/// Lets the scripts be known to the server, so that requests are EVALSHA from now on, and opens the
+/// subscription, so that waiting does not begin with it.
+pub(crate) fn warm_up(manager: &LockManager) {
+    let guard = manager.lock("warm").expect("nobody has it");
+    guard.renew().expect("it is held");
+    drop(manager.enqueue("warm").expect("a place in the queue"));
+    guard.unlock().expect("it is held");
+}
+
+/// Waiters of one name, each on a thread of its own, and their grants in the order in which they came.
+pub(crate) struct Line {
+    name: String,
+    sender: Sender<(usize, Result<LockGuard>)>,
+    served: Receiver<(usize, Result<LockGuard>)>,
+    stood: usize,
+}
+
+impl Line {
+    pub(crate) fn of(name: &str) -> Line {
+        let (sender, served) = unbounded();
+        Line { name: name.to_owned(), sender, served, stood: 0 }
+    }
+
+    /// One more waiter, which stands in the queue when this returns. They are numbered from 0.
+    #[track_caller]
+    pub(crate) fn stand(&mut self, manager: &LockManager) {
+        let waiter = manager.enqueue(&self.name).expect("a place in the queue");
+        assert!(waiter.position().is_some(), "it has to wait");
+        let (sender, who) = (self.sender.clone(), self.stood);
+        thread::spawn(move || sender.send((who, waiter.wait())));
+        self.stood += 1;
+    }
+
+    /// The next end of a wait.
+    #[track_caller]
+    pub(crate) fn next(&self, within: Duration) -> (usize, Result<LockGuard>) {
+        match self.served.recv_timeout(within) {
+            Ok(end) => end,
+            Err(_) => panic!("nobody was served within {within:?}"),
+        }
+    }
+
+    /// The next waiter that is served must be this one.
+    #[track_caller]
+    pub(crate) fn serve(&self, who: usize, within: Duration) -> LockGuard {
+        let (served, end) = self.next(within);
+        let guard = end.unwrap_or_else(|e| panic!("waiter {served} got {e} instead of the lock"));
+        assert_eq!(served, who, "the order in which they stood");
+        guard
+    }
+
+    /// Whether nobody's wait has ended unnoticed.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.served.is_empty()
+    }
+}
+
+/// A lock's two keys, read and rewritten behind fairlock's back.
+pub(crate) struct Record<'a> {
+    server: &'a Server,
+    pub(crate) key: String,
+    pub(crate) queue: String,
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn of(server: &'a Server, name: &str) -> Record<'a> {
+        let key = format!("fairlock:{{{name}}}");
+        let queue = format!("{key}:q");
+        Record { server, key, queue }
+    }
+
+    pub(crate) fn field(&self, field: &str) -> Option<String> {
+        self.server.query(&["HGET", &self.key, field])
+    }
+
+    #[track_caller]
+    pub(crate) fn number(&self, field: &str) -> u64 {
+        let text = self.field(field).unwrap_or_else(|| panic!("no field {field}: {:?}", self.fields()));
+        text.parse().unwrap_or_else(|e| panic!("{field} is {text:?}: {e}"))
+    }
+
+    /// Several at once, so that no script sees half of it.
+    pub(crate) fn set(&self, fields: &[(&str, &str)]) {
+        let mut command = vec!["HSET", &self.key];
+        command.extend(fields.iter().flat_map(|(field, value)| [*field, *value]));
+        let _: i64 = self.server.query(&command);
+    }
+
+    pub(crate) fn owner(&self) -> Option<String> {
+        self.field("o")
+    }
+
+    pub(crate) fn fields(&self) -> BTreeMap<String, String> {
+        self.server.query(&["HGETALL", &self.key])
+    }
+
+    /// The names of the fields that begin with this.
+    pub(crate) fn starting(&self, prefix: &str) -> Vec<String> {
+        self.fields().into_keys().filter(|field| field.starts_with(prefix)).collect()
+    }
+
+    /// The tokens in the queue, dead ones included.
+    pub(crate) fn tokens(&self) -> Vec<String> {
+        self.server.query(&["LRANGE", &self.queue, "0", "-1"])
+    }
+
+    /// All there is under both keys, with when it expires. DUMP would not do: the order of a hash's fields is
+    /// not part of its value.
+    pub(crate) fn dump(&self) -> [Option<String>; 2] {
+        [&self.key, &self.queue].map(|key| {
+            let kind: String = self.server.query(&["TYPE", key]);
+            let value = match kind.as_str() {
+                "none" => return None,
+                "hash" => format!("{:?}", self.server.query::<BTreeMap<String, String>>(&["HGETALL", key])),
+                "list" => format!("{:?}", self.server.query::<Vec<String>>(&["LRANGE", key, "0", "-1"])),
+                _ => self.server.query(&["GET", key]),
+            };
+            let expires: i64 = self.server.query(&["PEXPIRETIME", key]);
+            Some(format!("{kind} {value} {expires}"))
+        })
+    }
+
+    /// Nobody has it, nobody waits, and nothing of those who did is left.
+    #[track_caller]
+    pub(crate) fn comes_to_rest(&self) {
+        until(SOON, "the lock is free and its queue empty", || {
+            let fields = self.fields();
+            let zero = |field| fields.get(field).is_none_or(|n| n == "0");
+            !fields.contains_key("o")
+                && zero("n")
+                && zero("r")
+                && !fields.keys().any(|field| field.starts_with("w:"))
+                && self.tokens().is_empty()
+        });
+        assert!(self.server.keys_without_ttl().is_empty());
+    }
+}
+
+/// The server's time in µs.
+pub(crate) fn server_time(server: &Server) -> u64 {
+    let (seconds, micros): (u64, u64) = server.query(&["TIME"]);
+    seconds * 1_000_000 + micros
+}
+
+pub(crate) fn micros(d: Duration) -> u64 {
+    d.as_micros() as u64
+}
+
+/// The verbs of the scripts, told apart by how many words a request has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Verb {
+    Acquire,
+    Release,
+    Renew,
+    Sync,
+}
+
+impl Verb {
+    fn words(self) -> usize {
+        match self {
+            Verb::Acquire => 13,
+            Verb::Release => 12,
+            Verb::Renew => 9,
+            Verb::Sync => 11,
+        }
+    }
+
+    pub(crate) fn is_in(self, words: &[Vec<u8>], name: &str) -> bool {
+        let key = format!("fairlock:{{{name}}}");
+        (is(words, "EVALSHA") || is(words, "EVAL")) && words.len() == self.words() && words[3] == key.as_bytes()
+    }
+}
+
+/// Matches what the proxy reads when it contains this request.
+pub(crate) fn request(verb: Verb, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
+    release_or_other(verb, name, None)
+}
+
+/// A release in this mode.
+pub(crate) fn release(mode: &'static str, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
+    release_or_other(Verb::Release, name, Some(mode))
+}
+
+fn release_or_other(verb: Verb, name: &str, mode: Option<&'static str>) -> impl Fn(&[u8]) -> bool + Send + 'static {
+    let name = name.to_owned();
+    move |bytes| {
+        let mut at = 0;
+        while let Some((words, length)) = next_command(&bytes[at..]) {
+            at += length;
+            if verb.is_in(&words, &name) && mode.is_none_or(|mode| words[11] == mode.as_bytes()) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The requests of one verb that the server ran, oldest first, from its slow log: it must have been started
+/// with [`LOG_ALL`].
+pub(crate) fn log_of(server: &Server, verb: Verb, name: &str) -> Vec<Vec<String>> {
+    let log: Vec<redis::Value> = server.query(&["SLOWLOG", "GET", "-1"]);
+    let mut requests: Vec<Vec<String>> = log
+        .into_iter()
+        .filter_map(|entry| {
+            let redis::Value::Array(parts) = entry else { return None };
+            redis::from_redis_value(parts.into_iter().nth(3)?).ok()
+        })
+        .filter(|words: &Vec<String>| {
+            let words: Vec<Vec<u8>> = words.iter().map(|w| w.clone().into_bytes()).collect();
+            verb.is_in(&words, name)
+        })
+        .collect();
+    requests.reverse();
+    requests
+}
+
+pub(crate) const LOG_ALL: [&str; 4] = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"];

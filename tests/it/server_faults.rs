@@ -1,0 +1,413 @@
+//! The server refuses: transient errors pass within the bound, all others are told in its own words.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockManager};
+
+use crate::connections::{fake_that, granted};
+use crate::scene::{Line, P, Record, SOON, T, TTL, Verb, builder, manager, warm_up};
+use crate::support::{Fake, FakeReply, SLACK, Server, fake::is, until};
+
+#[track_caller]
+fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str) {
+    match end {
+        Err(Error::Server { code, message, .. }) => {
+            assert!(code == code_is && message.contains(says), "{code} {message}");
+        }
+        other => panic!("{other:?} instead of {code_is}"),
+    }
+}
+
+const TRANSIENT: [(&str, &str); 6] = [
+    ("LOADING", "Redis is loading the dataset in memory"),
+    ("BUSY", "Redis is busy running a script"),
+    ("MISCONF", "Redis is configured to save RDB snapshots, but it is unable to persist to disk"),
+    ("NOREPLICAS", "Not enough good replicas to write"),
+    ("MASTERDOWN", "Link with MASTER is down"),
+    ("READONLY", "You can't write against a read only replica"),
+];
+
+#[test]
+fn transient_refusals_pass_within_the_bound() {
+    for (code, words) in TRANSIENT {
+        let refuse = format!("{code} {words}");
+        let (_fake, manager) = fake_that(move |n| if n < 3 { FakeReply::error(&refuse) } else { granted(7) });
+        assert_eq!(manager.try_lock("a").unwrap().expect("it is free").fence(), 7, "{code}");
+        let refuse = format!("{code} {words}");
+        let (_fake, manager) = fake_that(move |n| if n < 3 { FakeReply::error(&refuse) } else { granted(7) });
+        assert_eq!(manager.lock("a").unwrap().fence(), 7, "{code}");
+    }
+}
+
+#[test]
+fn transient_refusals_that_last_are_told_in_the_servers_words() {
+    thread::scope(|scope| {
+        for (code, words) in TRANSIENT {
+            scope.spawn(move || {
+                let (_fake, manager) = fake_that(move |_| FakeReply::error(&format!("{code} {words}")));
+                let start = Instant::now();
+                refused(manager.try_lock("a"), code, words);
+                assert!(start.elapsed() <= 2 * T + SLACK);
+                let start = Instant::now();
+                refused(manager.lock("a"), code, words);
+                // The outage limit of this manager is 1 s.
+                assert!(start.elapsed() <= Duration::from_secs(1) + T + SLACK);
+            });
+        }
+    });
+}
+
+#[test]
+fn other_refusals_are_told_at_once() {
+    for code in ["ERR", "NOPERM", "OOM", "WRONGTYPE", "NOAUTH", "CROSSSLOT"] {
+        let (fake, manager) = fake_that(move |_| FakeReply::error(&format!("{code} whatever the server says")));
+        refused(manager.try_lock("a"), code, "whatever the server says");
+        refused(manager.lock("a"), code, "whatever the server says");
+        let asked = fake.count("EVALSHA") + fake.count("EVAL");
+        assert!(asked <= 4, "not asked again and again: {asked}");
+    }
+}
+
+#[test]
+fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
+    let server = Server::start_with(&["--busy-reply-threshold", "20"]);
+    let patient = manager(server.url());
+    let hasty = builder(server.url()).outage_limit(Duration::from_secs(1)).build().unwrap();
+    let holder = patient.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&patient);
+    let mut short = Line::of("a");
+    short.stand(&hasty);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut connection = server.connection();
+            let busy = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
+            assert!(busy.is_err(), "it was killed");
+        });
+        until(
+            SOON,
+            "the server is busy",
+            || matches!(server.try_query::<()>(&["PING"]), Err(e) if e.code() == Some("BUSY")),
+        );
+        refused(patient.try_lock("b"), "BUSY", "");
+        let (_, end) = short.next(Duration::from_secs(1) + SLACK);
+        refused(end, "BUSY", "");
+        let _: () = server.query(&["SCRIPT", "KILL"]);
+    });
+    drop(holder);
+    line.serve(0, TTL + P + SLACK).unlock().unwrap();
+    patient.try_lock("b").unwrap().expect("it is free").unlock().unwrap();
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_server_that_cannot_save_is_told_and_serves_again() {
+    // As root no directory is unwritable, but this one has no room for files at all.
+    let server = Server::start_with(&["--enable-protected-configs", "yes"]);
+    let manager = manager(server.url());
+    warm_up(&manager);
+    let held = manager.lock("held").unwrap();
+    let _: () = server.query(&["CONFIG", "SET", "dir", "/proc"]);
+    let _: () = server.query(&["CONFIG", "SET", "save", "3600 1"]);
+    let _: String = server.query(&["BGSAVE"]);
+    until(SOON, "the save has failed", || {
+        let info: String = server.query(&["INFO", "persistence"]);
+        info.contains("rdb_last_bgsave_status:err")
+    });
+    refused(manager.try_lock("a"), "MISCONF", "RDB");
+    let waiting = thread::spawn({
+        let manager = manager.clone();
+        move || manager.lock("a").unwrap().unlock()
+    });
+    thread::sleep(T);
+    assert!(!waiting.is_finished());
+    let _: () = server.query(&["CONFIG", "SET", "save", ""]);
+    waiting.join().unwrap().unwrap();
+    held.check().unwrap();
+    held.unlock().unwrap();
+}
+
+#[test]
+fn a_server_with_too_many_clients_is_told_and_serves_again() {
+    let server = Server::start();
+    let manager = manager(server.url());
+    // The test's own connection is there already, and is the one that stays.
+    let _: () = server.query(&["CONFIG", "SET", "maxclients", "1"]);
+    let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    // What was sent on the closed connection may have been done, so the words are told as a cause.
+    match manager.try_lock("a") {
+        Err(Error::Unavailable { source, .. }) => {
+            assert!(source.to_string().contains("max number of clients"), "{source}")
+        }
+        other => panic!("{other:?}"),
+    }
+    refused(manager.try_lock("a"), "ERR", "max number of clients");
+    refused(LockManager::connect(server.url()), "ERR", "max number of clients");
+    let waiting = thread::spawn({
+        let manager = manager.clone();
+        move || manager.lock("a").unwrap().unlock()
+    });
+    thread::sleep(T);
+    assert!(!waiting.is_finished());
+    let _: () = server.query(&["CONFIG", "SET", "maxclients", "1000"]);
+    waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_master_demoted_retires_all_connections_and_serves_again() {
+    let server = Server::start();
+    let manager = manager(server.url());
+    warm_up(&manager);
+    let held = manager.lock("held").unwrap();
+    until(SOON, "the listener and the renewal thread are connected", || {
+        manager.stats().renewed > 0 && subscriptions(&server).len() == 1
+    });
+    let (ids, subscription) = (ids(&server), subscriptions(&server));
+    let _: () = server.query(&["REPLICAOF", "127.0.0.1", "1"]);
+    refused(manager.try_lock("a"), "READONLY", "");
+    let waiting = thread::spawn({
+        let manager = manager.clone();
+        move || manager.lock("a").unwrap().unlock()
+    });
+    thread::sleep(T);
+    assert!(!waiting.is_finished());
+    let _: () = server.query(&["REPLICAOF", "NO", "ONE"]);
+    waiting.join().unwrap().unwrap();
+    held.renew().unwrap();
+    // The pool's, the renewal thread's and the listener's (R17): none of the old ones is in use.
+    until(SOON, "every connection is another", || {
+        let now = self::ids(&server);
+        now.iter().all(|id| !ids.contains(id)) && subscriptions(&server).len() == 1
+    });
+    assert_ne!(subscriptions(&server), subscription);
+    held.unlock().unwrap();
+}
+
+#[test]
+fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    let holder = ours.lock("a").unwrap();
+    let free = ours.lock("free").unwrap();
+    free.unlock().unwrap();
+    let mut line = Line::of("a");
+    line.stand(&other);
+    line.stand(&ours);
+    until(SOON, "the scripts are known", || ours.stats().renewed > 0);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
+
+    let (a, free) = (Record::of(&server, "a"), Record::of(&server, "free"));
+    let (tokens, before) = (a.tokens(), free.dump());
+    for name in ["free", "new"] {
+        let start = Instant::now();
+        refused(ours.try_lock(name), "OOM", "memory");
+        refused(ours.lock(name), "OOM", "memory");
+        assert!(start.elapsed() <= T + SLACK, "at once");
+    }
+    let start = Instant::now();
+    refused(ours.enqueue("a"), "OOM", "memory");
+    assert!(start.elapsed() <= T + SLACK, "at once");
+    assert_eq!(free.dump(), before);
+    assert_eq!(Record::of(&server, "new").dump(), [None, None]);
+    assert_eq!((a.tokens(), a.number("r")), (tokens, 2), "nobody was added");
+
+    holder.renew().unwrap();
+    // Longer than the lease: the renewal thread's work too.
+    let renewed = ours.stats().renewed;
+    until(TTL, "it is renewed", || ours.stats().renewed > renewed);
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    line.serve(1, P + T + SLACK).unlock().unwrap();
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
+    ours.lock("a").unwrap().unlock().unwrap();
+    a.comes_to_rest();
+}
+
+#[test]
+fn a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
+    let server = Server::start();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "resetchannels", "+@all"]);
+    let ours = manager(format!("{}?user=u&pass=p", server.url()));
+    let other = manager(server.url());
+    warm_up(&other);
+    // What is free needs no channel.
+    ours.lock("a").unwrap().unlock().unwrap();
+    let holder = other.lock("a").unwrap();
+    for _ in 0..2 {
+        let start = Instant::now();
+        refused(ours.lock("a"), "NOPERM", "&fairlock:grants:*");
+        assert!(start.elapsed() <= 3 * T + SLACK);
+    }
+    assert!(ours.try_lock("a").unwrap().is_none());
+    assert_eq!(other.inspect("a").unwrap().expect("it is held").waiters, 0);
+    // Once it has the right it can wait.
+    let _: () = server.query(&["ACL", "SETUSER", "u", "&fairlock:grants:*"]);
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+}
+
+#[test]
+fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
+    let server = Server::start();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~other:*", "&*", "+@all"]);
+    let _: () = server.query(&["ACL", "SETUSER", "v", "on", ">p", "~*", "&*", "+@all", "-evalsha", "-eval"]);
+    for user in ["u", "v"] {
+        let manager = manager(format!("{}?user={user}&pass=p", server.url()));
+        refused(manager.try_lock("a"), "NOPERM", "");
+        refused(manager.lock("a"), "NOPERM", "");
+    }
+    assert_eq!(Record::of(&server, "a").dump(), [None, None]);
+}
+
+#[test]
+fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
+    let server = Server::start();
+    let manager = manager(server.url());
+    warm_up(&manager);
+    let record = Record::of(&server, "a");
+    let _: () = server.query(&["SET", &record.key, "theirs"]);
+    let before = record.dump();
+    refused(manager.try_lock("a"), "WRONGTYPE", "");
+    refused(manager.lock("a"), "WRONGTYPE", "");
+    refused(manager.inspect("a"), "WRONGTYPE", "");
+    refused(manager.force_release("a", 1), "WRONGTYPE", "");
+    assert_eq!(record.dump(), before);
+    assert_eq!(server.query::<i64>(&["PTTL", &record.key]), -1, "not even an expiry");
+    let _: () = server.query(&["DEL", &record.key]);
+
+    // The queue's key, which only somebody who has to wait comes to.
+    let holder = manager.lock("a").unwrap();
+    let _: () = server.query(&["SET", &record.queue, "theirs"]);
+    let before = record.dump();
+    refused(manager.lock("a"), "WRONGTYPE", "");
+    refused(manager.enqueue("a"), "WRONGTYPE", "");
+    let [hash, list] = record.dump();
+    assert_eq!(list, before[1]);
+    assert!(record.starting("w:").is_empty() && record.starting("m:").is_empty(), "{hash:?}");
+    assert_eq!((record.field("n"), record.field("r")), (None, None));
+    holder.unlock().unwrap();
+}
+
+#[test]
+fn tryagain_is_served_by_the_form_with_one_key() {
+    let fake = Fake::start(|words| {
+        if is(words, "EVALSHA") && words[2] == b"2" {
+            FakeReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
+        } else if Verb::Acquire.is_in(words, "a") || words.len() == 12 {
+            granted(7)
+        } else {
+            FakeReply::polite(words)
+        }
+    });
+    let manager = manager(fake.url());
+    let guard = manager.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(guard.fence(), 7);
+    let singles = fake.commands().iter().filter(|words| words[0] == "EVALSHA" && words[2] == "1").count();
+    assert_eq!(singles, 1);
+    // A release takes the same way, to a lock that nobody awaits.
+    let released = FakeReply::array([
+        FakeReply::bulk("released"),
+        FakeReply::integer(1),
+        FakeReply::integer(0),
+        FakeReply::array([]),
+        FakeReply::array([]),
+    ]);
+    let released = Arc::new(released);
+    let fake = Fake::start(move |words| {
+        if is(words, "EVALSHA") && words[2] == b"2" {
+            FakeReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
+        } else if is(words, "EVALSHA") && words.last().is_some_and(|mode| mode == b"used") {
+            (*released).clone()
+        } else if is(words, "EVALSHA") {
+            granted(7)
+        } else {
+            FakeReply::polite(words)
+        }
+    });
+    let manager = self::manager(fake.url());
+    manager.lock("a").unwrap().unlock().unwrap();
+}
+
+#[test]
+fn a_script_that_the_server_forgot_is_sent_whole_once() {
+    let known = Arc::new(AtomicBool::new(false));
+    let sources = Arc::new(AtomicUsize::new(0));
+    let fake = Fake::start({
+        let (known, sources) = (Arc::clone(&known), Arc::clone(&sources));
+        move |words| {
+            if is(words, "EVAL") {
+                known.store(true, Ordering::SeqCst);
+                sources.fetch_add(1, Ordering::SeqCst);
+                granted(7)
+            } else if is(words, "EVALSHA") && words.len() == 13 {
+                if known.load(Ordering::SeqCst) {
+                    granted(8)
+                } else {
+                    FakeReply::error("NOSCRIPT No matching script. Please use EVAL.")
+                }
+            } else {
+                FakeReply::polite(words)
+            }
+        }
+    });
+    let manager = manager(fake.url());
+    let first = manager.try_lock("a").unwrap().expect("it is free");
+    let second = manager.try_lock("b").unwrap().expect("it is free");
+    assert_eq!((first.fence(), second.fence()), (7, 8));
+    assert_eq!(sources.load(Ordering::SeqCst), 1);
+    // R20: never SCRIPT LOAD or FUNCTION, which a failover or a flush would undo.
+    assert_eq!(fake.count("SCRIPT") + fake.count("FUNCTION") + fake.count("FCALL"), 0);
+}
+
+#[test]
+fn a_server_that_is_too_old_is_refused_as_a_setting() {
+    let says = |version: &'static str| {
+        Fake::start(move |words| {
+            if is(words, "HELLO") {
+                let pairs = ["server", "redis", "version", version];
+                FakeReply::array(pairs.map(FakeReply::bulk))
+            } else {
+                FakeReply::polite(words)
+            }
+        })
+    };
+    for version in ["6.0.16", "6.1.9", "5.0.14", "2.8"] {
+        let fake = says(version);
+        match LockManager::connect(fake.url()) {
+            Err(Error::Config { what, message, .. }) => {
+                assert!(what == "server" && message.contains(version) && message.contains("6.2"), "{what}: {message}");
+            }
+            other => panic!("{version} gave {other:?}"),
+        }
+    }
+    for version in ["6.2.0", "7.0.15", "8.2.1", "10.0"] {
+        LockManager::connect(says(version).url()).unwrap();
+    }
+    let ancient = Fake::start(|words| {
+        if is(words, "HELLO") {
+            FakeReply::error("ERR unknown command `HELLO`, with args beginning with: `2`, ")
+        } else {
+            FakeReply::polite(words)
+        }
+    });
+    assert!(matches!(LockManager::connect(ancient.url()), Err(Error::Config { .. })));
+}
+
+fn ids(server: &Server) -> Vec<String> {
+    let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
+    server.clients().iter().filter(|line| !line.contains("cmd=replicaof")).map(id).collect()
+}
+
+fn subscriptions(server: &Server) -> Vec<String> {
+    let listening = |line: &&String| line.contains(" sub=1 ");
+    let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
+    server.clients().iter().filter(listening).map(id).collect()
+}

@@ -1,0 +1,121 @@
+//! The channel of wake-ups fails: nobody waits for longer than a check period.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::scene::{Line, P, Record, SOON, T, manager, warm_up};
+use crate::support::{Proxy, SLACK, Server, contains, until};
+
+#[test]
+fn waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        for _ in 0..5 {
+            let holder = other.lock("a").unwrap();
+            let mut line = Line::of("a");
+            line.stand(&ours);
+            line.stand(&ours);
+            holder.unlock().unwrap();
+            line.serve(0, P + T + SLACK).unlock().unwrap();
+            line.serve(1, P + T + SLACK).unlock().unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(ours.stats().requeued, 0);
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_killed_subscription_is_taken_up_again() {
+    let server = Server::start();
+    let ours = manager(server.url());
+    warm_up(&ours);
+    for _ in 0..2 {
+        until(SOON, "it listens", || listeners(&server) == 1);
+        let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    until(SOON, "it listens again", || listeners(&server) == 1);
+}
+
+#[test]
+fn a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(server.url()));
+    warm_up(&ours);
+    for _ in 0..3 {
+        let holder = other.lock("a").unwrap();
+        let mut line = Line::of("a");
+        line.stand(&ours);
+        // From its next PING on nothing arrives on that connection any more, and nobody closes it.
+        let deaf = proxy.swallow_silently_when(contains("PING"));
+        deaf.wait(P + SLACK);
+        holder.unlock().unwrap();
+        line.serve(0, P + T + SLACK).unlock().unwrap();
+    }
+    assert_eq!(ours.stats().requeued, 0);
+    // What is silent for a check period is given up and replaced.
+    until(SOON, "it listens anew", || {
+        let holder = other.lock("b").unwrap();
+        let mut line = Line::of("b");
+        line.stand(&ours);
+        let before = ours.stats().handed_over;
+        holder.unlock().unwrap();
+        line.serve(0, SOON).unlock().unwrap();
+        ours.stats().handed_over > before
+    });
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_message_that_nobody_publishes_costs_one_check_period() {
+    let server = Server::start();
+    let _: () = server.query(&["ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all", "-publish"]);
+    let mute = manager(format!("{}?user=mute&pass=p", server.url()));
+    let ours = manager(server.url());
+    warm_up(&ours);
+    let holder = mute.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&ours);
+    let heard = ours.stats().handed_over;
+    holder.unlock().unwrap();
+    let first = line.serve(0, P + T + SLACK);
+    assert_eq!(ours.stats().handed_over, heard, "no message came");
+    first.unlock().unwrap();
+    line.serve(1, P + T + SLACK).unlock().unwrap();
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_subscription_that_cannot_be_had_fails_no_wait() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(server.url()));
+    let holder = other.lock("a").unwrap();
+    let deaf = proxy.swallow_silently_when(contains("SUBSCRIBE"));
+    let mut line = Line::of("a");
+    let start = std::time::Instant::now();
+    line.stand(&ours);
+    // The try, the subscription and the place: one command timeout is for the second.
+    assert!(start.elapsed() <= T + SLACK);
+    assert!(deaf.sprung());
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    Record::of(&server, "a").comes_to_rest();
+}
+
+fn listeners(server: &Server) -> usize {
+    let channels: Vec<String> = server.query(&["PUBSUB", "CHANNELS", "fairlock:grants:*"]);
+    channels.len()
+}

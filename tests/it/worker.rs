@@ -1,0 +1,142 @@
+//! A worker process that takes and keeps locks as it is told.
+
+use std::{
+    process,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use fairlock::{Error, LockGuard, LockManager};
+
+use crate::{
+    managers::manager,
+    support::{
+        Kid,
+        kid::{hear, say},
+    },
+};
+
+/// How long a healthy worker may take to answer: it has to be started, on a loaded machine.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+type Guards = Arc<Mutex<Vec<LockGuard>>>;
+
+/// Starts a worker and waits until its manager is connected.
+pub(crate) fn start(url: &str, ttl: Duration) -> Kid {
+    let kid = launch(url, ttl);
+    kid.expect("ready", SOON);
+    kid
+}
+
+/// Starts a worker that says `ready` when its manager is connected.
+pub(crate) fn launch(url: &str, ttl: Duration) -> Kid {
+    Kid::spawn("worker", &[url, &ttl.as_millis().to_string()])
+}
+
+/// What a worker says of a grant.
+#[derive(Debug)]
+pub(crate) struct Got {
+    pub(crate) fence: u64,
+    /// As `PreviousHolder`'s Debug shows it.
+    pub(crate) previous: String,
+    /// What `is_held` said right after the guard was returned.
+    pub(crate) held: bool,
+}
+
+/// Waits for the news that a worker was granted a name.
+#[track_caller]
+pub(crate) fn expect_got(kid: &Kid, name: &str, within: Duration) -> Got {
+    let said = kid.expect(&format!("got {name} "), within);
+    let mut words = said.split(' ');
+    Got {
+        fence: words.next().unwrap().parse().unwrap(),
+        previous: words.next().unwrap().to_owned(),
+        held: words.next().unwrap() == "true",
+    }
+}
+
+/// Time of the machine in ns, the same in all its processes.
+pub(crate) fn machine_time() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
+}
+
+/// | heard         | done                                     | said                                     |
+/// |---------------|------------------------------------------|------------------------------------------|
+/// | `lock NAME`   | takes it and keeps it                    | `got NAME fence previous held`           |
+/// | `queue NAME`  | takes a place and, when granted, keeps it | `queued NAME`, later `got …`            |
+/// | `turn NAME`   | takes a place, releases when granted     | `queued NAME`, later `got …`             |
+/// | `unlock NAME` | releases it                              | `unlocked NAME ok`, or `lost reason`, or the error |
+/// | `watch NAME`  | looks at `is_held` all the time          | `false last-seen-true`, in machine time  |
+/// | `exit`        | ends the process without dropping a guard |                                         |
+/// | `abort`       | the same, less gently                    |                                          |
+pub(crate) fn worker(args: &[String]) {
+    let ttl = Duration::from_millis(args[1].parse().unwrap());
+    let mgr = manager(&args[0], ttl);
+    let guards = Guards::default();
+    say("ready");
+    while let Some(line) = hear() {
+        let (verb, name) = line.split_once(' ').unwrap_or((&line, ""));
+        match verb {
+            "lock" => keep(mgr.lock(name).unwrap(), &guards),
+            "queue" => queue(&mgr, name, Some(Arc::clone(&guards))),
+            "turn" => queue(&mgr, name, None),
+            "unlock" => unlock(name, &guards),
+            "watch" => watch(name, &guards),
+            "exit" => process::exit(0),
+            "abort" => process::abort(),
+            other => panic!("no such verb: {other}"),
+        }
+    }
+}
+
+fn queue(mgr: &LockManager, name: &str, guards: Option<Guards>) {
+    let waiter = mgr.enqueue(name).unwrap();
+    say(format_args!("queued {name}"));
+    thread::spawn(move || {
+        let guard = waiter.wait().unwrap();
+        match guards {
+            Some(guards) => keep(guard, &guards),
+            None => tell(&guard),
+        }
+    });
+}
+
+fn keep(guard: LockGuard, guards: &Guards) {
+    let mut guards = guards.lock().unwrap();
+    tell(&guard);
+    guards.push(guard);
+}
+
+fn tell(guard: &LockGuard) {
+    let held = guard.is_held();
+    say(format_args!("got {} {} {:?} {held}", guard.name(), guard.fence(), guard.previous_holder()));
+}
+
+fn unlock(name: &str, guards: &Guards) {
+    let mut guards = guards.lock().unwrap();
+    let at = guards.iter().position(|guard| guard.name() == name).expect("it is held");
+    match guards.remove(at).unlock() {
+        Ok(()) => say(format_args!("unlocked {name} ok")),
+        Err(Error::Lost { loss, .. }) => say(format_args!("unlocked {name} lost {:?}", loss.reason)),
+        Err(other) => say(format_args!("unlocked {name} {other}")),
+    }
+}
+
+fn watch(name: &str, guards: &Guards) {
+    let (name, guards) = (name.to_owned(), Arc::clone(guards));
+    thread::spawn(move || {
+        let mut last = 0;
+        loop {
+            let now = machine_time();
+            let held = guards.lock().unwrap().iter().any(|guard| guard.name() == name && guard.is_held());
+            if !held {
+                break;
+            }
+            last = now;
+            thread::sleep(Duration::from_millis(1));
+        }
+        say(format_args!("false {last}"));
+    });
+}
