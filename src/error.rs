@@ -43,7 +43,7 @@ pub enum Error {
 
     /// Redis refused, in its own words.
     #[non_exhaustive]
-    #[error("redis refused{}: {code} {message}", for_lock(lock))]
+    #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
     Server {
         /// The lock that was asked for, if it was one.
         lock: Option<Arc<str>>,
@@ -106,6 +106,25 @@ impl fmt::Display for Step {
 impl Error {
     pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Config { what: what.into(), message: message.into() }
+    }
+
+    /// The same once more; of the source its words.
+    pub(crate) fn repeat(&self) -> Error {
+        match self {
+            Error::Lost { loss } => Error::Lost { loss: loss.clone() },
+            Error::Unavailable { lock, step, waited, source } => Error::Unavailable {
+                lock: lock.clone(),
+                step: *step,
+                waited: *waited,
+                source: source.to_string().into(),
+            },
+            Error::Server { lock, code, message } => {
+                Error::Server { lock: lock.clone(), code: code.clone(), message: message.clone() }
+            }
+            Error::WrongKind { lock, is } => Error::WrongKind { lock: Arc::clone(lock), is: is.clone() },
+            Error::Config { what, message } => Error::config(what, message),
+            Error::Closed => Error::Closed,
+        }
     }
 }
 

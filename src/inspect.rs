@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::error::{Error, Result};
+use crate::glob::Glob;
 use crate::key::{self, Key};
 use crate::kind::Kind;
 use crate::manager::LockManager;
@@ -84,7 +85,7 @@ impl LockManager {
         infos.pop().unwrap_or(Ok(None))
     }
 
-    /// All names of this prefix that match a glob (`*`, `?`, `[ab]`, `\` escapes) and are held, cooling or
+    /// All names of this prefix that match a glob (`*`, `?`, `[ab]`, `[^a-z]`, `\` escapes) and are held, cooling or
     /// awaited, in no order, each once.
     ///
     /// Reads page by page with SCAN; between pages it holds no connection, and what changes meanwhile may or
@@ -99,9 +100,11 @@ impl LockManager {
     /// # Ok::<(), fairlock::Error>(())
     /// ```
     pub fn list(&self, pattern: &str) -> List {
+        let glob = Glob::new(pattern);
         List {
             manager: self.clone(),
-            pattern: key::scan_pattern(&self.engine().config.prefix, pattern),
+            pattern: key::scan_pattern(&self.engine().config.prefix, &glob),
+            glob,
             cursor: Some(0),
             seen: HashSet::new(),
             page: VecDeque::new(),
@@ -154,6 +157,7 @@ impl LockManager {
 pub struct List {
     manager: LockManager,
     pattern: String,
+    glob: Glob,
     /// `None` after the last page.
     cursor: Option<u64>,
     /// SCAN may name a key twice.
@@ -186,7 +190,7 @@ impl List {
         self.cursor = (next != 0).then_some(next);
         let prefix = &engine.config.prefix;
         let mut keys: Vec<Key> = records.iter().filter_map(|record| Key::from_record(prefix, record)).collect();
-        keys.retain(|key| self.seen.insert(Arc::clone(&key.name)));
+        keys.retain(|key| self.glob.matches(&key.name) && self.seen.insert(Arc::clone(&key.name)));
         for keys in keys.chunks(PAGE) {
             for info in self.manager.inspect_all(keys.to_vec())? {
                 match info {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::glob::{Glob, Piece};
 
 /// The longest name, in bytes of UTF-8.
 pub const MAX_NAME: usize = 512;
@@ -49,19 +50,33 @@ impl Key {
     }
 }
 
-/// The SCAN pattern for the records of all names that match a glob.
-pub(crate) fn scan_pattern(prefix: &str, glob: &str) -> String {
+/// A SCAN pattern for at least the records of all names that match a glob. What stands for one character
+/// may be several bytes of a key, so the names are to be matched once more.
+pub(crate) fn scan_pattern(prefix: &str, glob: &Glob) -> String {
     let mut pattern = String::new();
-    for c in prefix.chars() {
+    push_literally(prefix, &mut pattern);
+    pattern.push_str(":{");
+    for piece in glob.pieces() {
+        match piece {
+            Piece::Char(c) => {
+                let mut encoded = String::new();
+                encode(c.encode_utf8(&mut [0; 4]), &mut encoded);
+                push_literally(&encoded, &mut pattern);
+            }
+            Piece::Any | Piece::One | Piece::Class { .. } => pattern.push('*'),
+        }
+    }
+    pattern.push('}');
+    pattern
+}
+
+fn push_literally(text: &str, pattern: &mut String) {
+    for c in text.chars() {
         if matches!(c, '*' | '?' | '[' | ']' | '\\') {
             pattern.push('\\');
         }
         pattern.push(c);
     }
-    pattern.push_str(":{");
-    encode(glob, &mut pattern);
-    pattern.push('}');
-    pattern
 }
 
 fn encode(name: &str, out: &mut String) {

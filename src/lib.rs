@@ -291,6 +291,7 @@ mod engine;
 mod store;
 mod script;
 mod key;
+mod glob;
 mod config;
 mod stats;
 mod fence;

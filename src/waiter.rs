@@ -27,7 +27,8 @@ impl Waiter {
     }
 
     /// The place in the queue as last heard, at most a check period ago: 1 is next. An upper bound, since it
-    /// counts waiters that died or gave up. `None` once the lock is granted.
+    /// counts waiters that died or gave up. `None` once the lock is granted or the wait
+    /// has failed, and while the place is being taken again.
     pub fn position(&self) -> Option<u64> {
         self.standing.as_ref()?.position()
     }

@@ -315,7 +315,7 @@ impl Place {
     }
 
     pub(crate) fn position(&self) -> Option<u64> {
-        self.position
+        if self.is_ended() { None } else { self.position }
     }
 
     /// The waiter looks. A lease with less than half of its time left is confirmed first, so that nobody
@@ -333,8 +333,12 @@ impl Place {
                     _ => Claim::NotYet,
                 }
             }
-            Stage::Failed(error) => Claim::Failed(error),
-            Stage::Ended => Claim::Failed(Error::config("waiter", "it gives one guard, or one final error")),
+            // It stays, for whoever waits here once more.
+            Stage::Failed(error) => {
+                let told = error.repeat();
+                self.stage = Stage::Failed(error);
+                Claim::Failed(told)
+            }
             other => {
                 self.stage = other;
                 Claim::NotYet

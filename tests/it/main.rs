@@ -1,5 +1,6 @@
 //! The tests that drive fairlock from outside, through its public API.
 
+mod api;
 mod bad_input;
 mod connections;
 mod crash;
@@ -11,6 +12,7 @@ mod footprint;
 mod fork;
 mod grant_or_timeout;
 mod guard;
+mod inspect;
 mod kids;
 mod leftovers;
 mod long_waits;
@@ -22,11 +24,13 @@ mod paused;
 mod rules;
 mod scene;
 mod server_faults;
+mod shutdown;
 mod small_pool;
 mod subscription;
 mod support;
 mod support_works;
 mod tidy;
+mod waiter;
 mod worker;
 
 /// Not a test: where the worker processes begin, see [`support::Kid`].

@@ -1,0 +1,346 @@
+//! The shape of the public API, its errors and its counters.
+
+use std::{
+    collections::HashSet,
+    error::Error as StdError,
+    fmt::Debug,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{
+    Builder, Endpoint, Error, FenceGate, Kind, List, LockGuard, LockInfo, LockManager, LockOptions, LockState, Loss,
+    LossReason, Mutex, Party, PreviousHolder, Result, Shutdown, Stats, Step, Waiter,
+};
+
+use crate::support::{Fake, FakeReply, Proxy, SLACK, Server, fake::is, until};
+
+const TTL: Duration = Duration::from_secs(2);
+/// What a manager with that ttl derives from it.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
+
+fn to(url: &str) -> Builder {
+    LockManager::builder(url).options(LockOptions::new().ttl(TTL))
+}
+
+fn manager(server: &Server) -> LockManager {
+    to(&server.url()).build().unwrap()
+}
+
+/// Never called: it is enough that it compiles.
+#[allow(dead_code, reason = "the compiler is the test")]
+fn types_are_shared_sent_cloned_and_shown_as_promised() {
+    fn shared<T: Send + Sync + Debug + 'static>() {}
+    fn sent<T: Send + Debug + 'static>() {}
+    fn cloned<T: Clone>() {}
+    fn compared<T: Clone + Eq>() {}
+
+    shared::<LockManager>();
+    shared::<LockGuard>();
+    shared::<Mutex>();
+    shared::<LockOptions>();
+    shared::<Builder>();
+    shared::<Endpoint>();
+    shared::<Loss>();
+    shared::<LossReason>();
+    shared::<PreviousHolder>();
+    shared::<Error>();
+    shared::<Step>();
+    shared::<Kind>();
+    shared::<FenceGate>();
+    shared::<Stats>();
+    shared::<Shutdown>();
+    shared::<LockInfo>();
+    shared::<LockState>();
+    shared::<Party>();
+    sent::<Waiter>();
+    sent::<List>();
+
+    cloned::<LockManager>();
+    cloned::<Mutex>();
+    cloned::<LockOptions>();
+    cloned::<Builder>();
+    cloned::<Endpoint>();
+    compared::<Loss>();
+    compared::<LossReason>();
+    compared::<PreviousHolder>();
+    compared::<Stats>();
+    compared::<LockInfo>();
+    compared::<Kind>();
+
+    fn an_error<T: StdError + Send + Sync + 'static>() {}
+    an_error::<Error>();
+    const _OPTIONS: LockOptions = LockOptions::new().ttl(TTL).fixed_lease(TTL).max_hold(TTL).hold_at_least(TTL);
+    static _GATE: FenceGate = FenceGate::new();
+}
+
+#[test]
+fn an_endpoint_is_made_of_a_str_or_a_string() {
+    let server = Server::start();
+    for mgr in [
+        LockManager::connect(server.url()),
+        LockManager::connect(&*server.url()),
+        LockManager::connect(Endpoint::from(server.url())),
+        LockManager::builder(server.url()).build(),
+    ] {
+        mgr.unwrap().lock("n").unwrap().unlock().unwrap();
+    }
+}
+
+#[test]
+fn a_database_of_the_url_is_used_by_every_connection() {
+    let server = Server::start();
+    let (zero, one) = (manager(&server), to(&format!("{}?db=1", server.url())).build().unwrap());
+    let guard = one.lock("n").unwrap();
+    assert!(zero.try_lock("n").unwrap().is_some());
+    let waiter = one.enqueue("n").unwrap();
+    until(TTL + SLACK, "it is renewed there", || one.stats().renewed > 0);
+    guard.unlock().unwrap();
+    waiter.wait().unwrap().unlock().unwrap();
+    assert!(server.keys_without_ttl().is_empty());
+}
+
+#[test]
+fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let mutex = mgr.mutex("n");
+    assert_eq!(mutex.name(), "n");
+    let soon = Duration::from_millis(30);
+    type Verb<'a> = (&'a str, Box<dyn Fn() -> Result<Option<LockGuard>> + 'a>);
+    let verbs: [Verb<'_>; 10] = [
+        ("lock", Box::new(|| mgr.lock("n").map(Some))),
+        ("try_lock", Box::new(|| mgr.try_lock("n"))),
+        ("try_lock_for", Box::new(|| mgr.try_lock_for("n", soon))),
+        ("try_lock_until", Box::new(|| mgr.try_lock_until("n", Instant::now() + soon))),
+        ("enqueue", Box::new(|| mgr.enqueue("n")?.wait_for(soon))),
+        ("Mutex::lock", Box::new(|| mutex.lock().map(Some))),
+        ("Mutex::try_lock", Box::new(|| mutex.try_lock())),
+        ("Mutex::try_lock_for", Box::new(|| mutex.try_lock_for(soon))),
+        ("Mutex::try_lock_until", Box::new(|| mutex.clone().try_lock_until(Instant::now() + soon))),
+        ("Mutex::enqueue", Box::new(|| mutex.enqueue()?.wait_for(soon))),
+    ];
+    let mut last = 0;
+    for (name, verb) in &verbs {
+        let guard = verb().unwrap().unwrap_or_else(|| panic!("{name} found it taken"));
+        assert!(guard.fence() > last, "{name}");
+        last = guard.fence();
+        assert!(mutex.try_lock().unwrap().is_none(), "{name}");
+        guard.unlock().unwrap();
+    }
+    let guard = mgr.lock("n").unwrap();
+    for (name, verb) in &verbs {
+        if !name.ends_with("::lock") && *name != "lock" {
+            let start = Instant::now();
+            assert!(verb().unwrap().is_none(), "{name}");
+            let took = start.elapsed();
+            assert!(took < soon + COMMAND_TIMEOUT + SLACK, "{name} took {took:?}");
+            assert!(name.ends_with("try_lock") || took >= soon, "{name} took {took:?}");
+        }
+    }
+    assert_eq!(mgr.inspect("n").unwrap().unwrap().waiters, 0);
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn a_fresh_manager_has_done_nothing_but_connect() {
+    let server = Server::start();
+    let stats = manager(&server).stats();
+    assert_eq!(stats.connects, 1);
+    let idle = Stats::default();
+    assert_eq!((stats.held, stats.waiting, stats.granted), (0, 0, 0));
+    assert_eq!((idle.connects, idle.requests), (0, 0));
+}
+
+#[test]
+fn held_waiting_granted_and_missed_count_what_happens() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    assert_eq!((mgr.stats().held, mgr.stats().granted), (1, 1));
+    assert!(mgr.stats().requests > 0);
+    assert!(mgr.try_lock("n").unwrap().is_none());
+    assert_eq!(mgr.stats().missed, 1);
+    assert!(mgr.try_lock_for("n", Duration::from_millis(10)).unwrap().is_none());
+    assert_eq!(mgr.stats().missed, 2);
+    let waiter = mgr.enqueue("n").unwrap();
+    assert_eq!(mgr.stats().waiting, 1);
+    guard.unlock().unwrap();
+    let guard = waiter.wait().unwrap();
+    let stats = mgr.stats();
+    assert_eq!((stats.held, stats.waiting, stats.granted, stats.handed_over, stats.missed), (1, 0, 2, 1, 2));
+    drop(guard);
+    assert_eq!(mgr.stats().held, 0);
+    // What a handle does counts with its manager.
+    let handle = mgr.with(LockOptions::new());
+    drop(handle.lock("n").unwrap());
+    assert_eq!(handle.stats(), mgr.stats());
+    assert_eq!(mgr.stats().granted, 3);
+}
+
+#[test]
+fn a_grant_that_comes_by_message_counts_as_handed_over() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = other.lock("n").unwrap();
+    let waiter = mgr.enqueue("n").unwrap();
+    guard.unlock().unwrap();
+    let _guard = waiter.wait().unwrap();
+    until(SLACK, "it is counted", || mgr.stats().handed_over == 1);
+    assert_eq!(other.stats().handed_over, 0);
+}
+
+#[test]
+fn losses_renewals_failures_and_background_releases_are_counted() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    until(TTL + SLACK, "a renewal", || mgr.stats().renewed > 0);
+    let forced = mgr.lock("forced").unwrap();
+    assert!(mgr.force_release("forced", forced.fence()).unwrap());
+    until(TTL + SLACK, "the loss", || mgr.stats().lost == 1);
+    let before = mgr.stats();
+    assert_eq!((before.renewal_failures, before.background_releases), (0, 0));
+    server.stop();
+    until(TTL + SLACK, "a renewal that fails", || mgr.stats().renewal_failures > 0);
+    drop(guard);
+    server.cont();
+    until(TTL + SLACK, "a release in the background", || mgr.stats().background_releases > 0);
+    assert!(mgr.try_lock_for("n", TTL + SLACK).unwrap().is_some());
+    assert!(mgr.stats().connects > before.connects);
+}
+
+#[test]
+fn every_error_is_in_lower_case_without_a_full_stop_and_without_its_cause() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let mgr = to(&proxy.url()).pool_size(1).build().unwrap();
+    let mut errors = Vec::new();
+
+    errors.push(("Config", mgr.lock("").unwrap_err()));
+    let _: () = server.query(&["SET", "fairlock:{n}", "x"]);
+    errors.push(("Server", mgr.lock("n").unwrap_err()));
+    let _: () = server.query(&["DEL", "fairlock:{n}"]);
+    let _: () = server.query(&["HSET", "fairlock:{n}", "k", "semaphore/1"]);
+    errors.push(("WrongKind", mgr.lock("n").unwrap_err()));
+    let _: () = server.query(&["DEL", "fairlock:{n}"]);
+    let guard = mgr.lock("n").unwrap();
+    assert!(mgr.force_release("n", guard.fence()).unwrap());
+    errors.push(("Lost", guard.unlock().unwrap_err()));
+
+    // One call has the pool's only connection while the network is silent, so another finds none.
+    proxy.pause_requests();
+    thread::scope(|scope| {
+        let first = scope.spawn(|| mgr.try_lock("n").unwrap_err());
+        let second = scope.spawn(|| mgr.try_lock("n").unwrap_err());
+        errors.push(("Unavailable", first.join().unwrap()));
+        errors.push(("Unavailable", second.join().unwrap()));
+    });
+    let steps: HashSet<Step> = errors
+        .iter()
+        .filter_map(|(_, error)| match error {
+            Error::Unavailable { step, .. } => Some(*step),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(steps, HashSet::from([Step::Pool, Step::Reply]));
+    proxy.resume_requests();
+    proxy.refuse();
+    proxy.close_all();
+    let refused = mgr.try_lock("n").unwrap_err();
+    assert!(matches!(&refused, Error::Unavailable { step: Step::Connect | Step::Reply, .. }), "{refused:?}");
+    errors.push(("Unavailable", refused));
+    mgr.shutdown(Duration::ZERO).unwrap();
+    errors.push(("Closed", mgr.lock("n").unwrap_err()));
+
+    for (variant, error) in &errors {
+        assert_well_worded(variant, error);
+        let names_it = error.to_string().contains("\"n\"");
+        assert_eq!(names_it, !["Config", "Closed"].contains(variant), "{error}");
+    }
+    let variants: HashSet<&str> = errors.iter().map(|(variant, _)| *variant).collect();
+    assert_eq!(variants.len(), 6);
+}
+
+#[track_caller]
+fn assert_well_worded(variant: &str, error: &Error) {
+    let said = error.to_string();
+    assert!(format!("{error:?}").starts_with(variant), "{variant}: {error:?}");
+    assert!(said.starts_with(|c: char| c.is_lowercase()), "{said}");
+    assert!(!said.ends_with('.') && !said.contains('\n'), "{said}");
+    assert_eq!(error.source().is_some(), variant == "Unavailable", "{error:?}");
+    let mut source = error.source();
+    while let Some(cause) = source {
+        assert!(!said.contains(&cause.to_string()), "{said} repeats {cause}");
+        source = cause.source();
+    }
+}
+
+#[test]
+fn a_servers_words_end_without_a_full_stop_too() {
+    let server = Server::start_with(&["--requirepass", "right"]);
+    let error = LockManager::connect(format!("{}?pass=wrong", server.url())).unwrap_err();
+    assert_well_worded("Server", &error);
+    let error = LockManager::connect(server.url()).unwrap_err();
+    assert_well_worded("Server", &error);
+}
+
+#[test]
+fn an_error_without_a_lock_names_none() {
+    let mute = Fake::start(|_| FakeReply::Close);
+    let error = LockManager::connect(mute.url()).unwrap_err();
+    assert_well_worded("Unavailable", &error);
+    assert!(!error.to_string().contains('"'), "{error}");
+}
+
+#[test]
+fn a_servers_refusal_is_told_with_its_code_and_words() {
+    let fake = Fake::start(|words| {
+        if is(words, "EVALSHA") || is(words, "EVAL") {
+            return FakeReply::error("NOPERM this user has no permissions to run the 'evalsha' command");
+        }
+        FakeReply::polite(words)
+    });
+    let mgr = to(&fake.url()).build().unwrap();
+    for result in [mgr.lock("n").map(drop), mgr.try_lock("n").map(drop), mgr.inspect("n").map(drop)] {
+        let error = result.unwrap_err();
+        assert_well_worded("Server", &error);
+        let Error::Server { lock, code, message, .. } = &error else { panic!("{error:?}") };
+        assert_eq!((lock.as_deref(), code.as_str()), (Some("n"), "NOPERM"));
+        assert!(message.contains("'evalsha'"), "{message}");
+        assert!(error.to_string().contains("NOPERM"), "{error}");
+    }
+}
+
+#[test]
+fn a_loss_says_why_in_words() {
+    let said: HashSet<String> =
+        [LossReason::Expired, LossReason::Taken, LossReason::MaxHold, LossReason::Forced, LossReason::Shutdown]
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+    assert_eq!(said.len(), 5);
+    assert!(said.iter().all(|reason| !reason.ends_with('.')));
+}
+
+#[test]
+fn debug_shows_what_matters() {
+    let server = Server::start();
+    let mgr = manager(&server).with(LockOptions::new().label("why"));
+    let guard = mgr.lock("n").unwrap();
+    let waiter = mgr.enqueue("n").unwrap();
+    for (shown, words) in [
+        (format!("{mgr:?}"), &["fairlock", "why", "2s"][..]),
+        (format!("{guard:?}"), &["\"n\"", &guard.fence().to_string(), "held: true"]),
+        (format!("{waiter:?}"), &["\"n\"", "Some(1)"]),
+        (format!("{:?}", mgr.mutex("n")), &["\"n\""]),
+        (format!("{:?}", Endpoint::from("redis://user:pw@host:1/2")), &["host:1"]),
+        (format!("{:?}", mgr.list("a*")), &["List"]),
+    ] {
+        for word in words {
+            assert!(shown.contains(word), "{shown} lacks {word}");
+        }
+    }
+    let _arc: Arc<LockGuard> = Arc::new(guard);
+}

@@ -1,0 +1,335 @@
+//! What inspect and list show, and whose records they leave alone.
+
+use std::{
+    collections::HashSet,
+    process,
+    time::{Duration, SystemTime},
+};
+
+use fairlock::{Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Result};
+
+use crate::support::{SLACK, Server, until};
+
+const TTL: Duration = Duration::from_secs(2);
+
+fn manager(server: &Server) -> LockManager {
+    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
+}
+
+/// Looks after its queues so seldom that a test can see what nobody has looked after.
+fn slow(server: &Server) -> LockManager {
+    LockManager::builder(server.url())
+        .options(LockOptions::new().ttl(Duration::from_secs(60)))
+        .check_period(Duration::from_secs(30))
+        .horizon(Duration::from_secs(32))
+        .build()
+        .unwrap()
+}
+
+fn labelled(mgr: &LockManager, label: &str) -> LockManager {
+    mgr.with(LockOptions::new().label(label))
+}
+
+fn look(mgr: &LockManager) -> LockInfo {
+    mgr.inspect("n").unwrap().expect("n is held, cooling or awaited")
+}
+
+fn names(mgr: &LockManager, pattern: &str) -> Vec<String> {
+    let mut names: Vec<String> = mgr.list(pattern).map(|info| info.unwrap().name.to_string()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_held_lock_shows_its_holder_fence_and_time_left() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let before = SystemTime::now();
+    let guard = labelled(&mgr, "why").lock("n").unwrap();
+    let info = look(&other);
+    assert_eq!((&*info.name, &info.kind), ("n", &Kind::Mutex));
+    assert_eq!((info.state, info.fence), (LockState::Held, guard.fence()));
+    assert!(info.time_left > Duration::ZERO && info.time_left <= TTL);
+    assert_eq!((info.waiters, info.queue.len()), (0, 0));
+    let holder = info.holder.unwrap();
+    assert_eq!((holder.pid, &*holder.label, holder.ttl), (process::id(), "why", TTL));
+    // The server's clock is this host's, in whole µs.
+    assert!(holder.since + Duration::from_micros(1) >= before && holder.since <= SystemTime::now());
+    // Looking changes nothing.
+    let record: Vec<String> = server.query(&["HGETALL", "fairlock:{n}"]);
+    look(&other);
+    assert_eq!(server.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]), record);
+}
+
+#[test]
+fn what_is_neither_held_nor_cooling_nor_awaited_is_not_shown() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    assert_eq!(mgr.inspect("n").unwrap(), None);
+    assert_eq!(server.query::<i64>(&["DBSIZE"]), 0);
+    mgr.lock("n").unwrap().unlock().unwrap();
+    // The record outlives the lock, for its fences.
+    assert_eq!(server.query::<i64>(&["DBSIZE"]), 1);
+    assert_eq!(mgr.inspect("n").unwrap(), None);
+    assert_eq!(mgr.list("*").count(), 0);
+}
+
+#[test]
+fn a_lapsed_lease_is_shown_with_no_time_left() {
+    let server = Server::start();
+    let mgr = slow(&server);
+    let guard = mgr.lock("n").unwrap();
+    let _: () = server.query(&["HSET", "fairlock:{n}", "e", "1"]);
+    let info = look(&mgr);
+    assert_eq!((info.state, info.time_left), (LockState::Held, Duration::ZERO));
+    assert_eq!(info.fence, guard.fence());
+}
+
+#[test]
+fn an_awaited_lock_that_nobody_holds_is_shown_as_free() {
+    let server = Server::start();
+    let (mgr, other) = (slow(&server), slow(&server));
+    let guard = mgr.lock("n").unwrap();
+    let _waiter = labelled(&other, "next").enqueue("n").unwrap();
+    let _: () = server.query(&["HDEL", "fairlock:{n}", "o", "a", "l", "e", "g"]);
+    let info = look(&mgr);
+    assert_eq!((info.state, info.holder, info.time_left), (LockState::Free, None, Duration::ZERO));
+    assert_eq!((info.waiters, &*info.queue[0].label), (1, "next"));
+    assert_eq!(info.fence, guard.fence());
+    assert_eq!(names(&mgr, "*"), ["n"]);
+}
+
+#[test]
+fn the_queue_is_shown_in_order_with_its_labels() {
+    let server = Server::start();
+    let managers = [manager(&server), manager(&server)];
+    let _guard = managers[0].lock("n").unwrap();
+    let labels: Vec<String> = (0..7).map(|i| format!("waiter {i} 🦀")).collect();
+    let mut waiters: Vec<_> =
+        labels.iter().enumerate().map(|(i, label)| labelled(&managers[i % 2], label).enqueue("n").unwrap()).collect();
+    let info = look(&managers[0]);
+    assert_eq!(info.waiters, 7);
+    let shown: Vec<&str> = info.queue.iter().map(|party| &*party.label).collect();
+    assert_eq!(shown, labels);
+    for pair in info.queue.windows(2) {
+        assert!(pair[0].since <= pair[1].since);
+        assert_ne!(pair[0].manager, pair[1].manager);
+        assert_eq!((pair[0].pid, pair[0].ttl), (process::id(), TTL));
+    }
+    // Those that left are not shown, though their entries may still stand in the list.
+    drop(waiters.remove(2));
+    drop(waiters.remove(0));
+    until(SLACK, "both are gone", || look(&managers[0]).waiters == 5);
+    let shown: Vec<String> = look(&managers[1]).queue.into_iter().map(|party| party.label).collect();
+    let left: Vec<&String> = [1, 3, 4, 5, 6].map(|i| &labels[i]).into();
+    assert_eq!(shown.iter().collect::<Vec<_>>(), left);
+}
+
+#[test]
+fn a_long_queue_is_counted_in_full_and_shown_in_part() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    let many = MAX_WAITERS_SHOWN + 5;
+    let waiters: Vec<_> = (0..many).map(|i| labelled(&mgr, &i.to_string()).enqueue("n").unwrap()).collect();
+    let info = look(&mgr);
+    assert_eq!(info.waiters, many as u64);
+    assert_eq!(info.queue.len(), MAX_WAITERS_SHOWN);
+    assert!(info.queue.iter().enumerate().all(|(i, party)| party.label == i.to_string()));
+    drop(guard);
+    mgr.shutdown(Duration::ZERO).unwrap();
+    drop(waiters);
+}
+
+#[test]
+fn list_matches_globs_against_names() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let all = [
+        "a", "ab", "b", "a*", "a?", "[a]", "a\\b", "{a}", "a{b}", "%", "100%", "%7B", "inv:1", "inv:22", "a b", "é",
+        "-", "^",
+    ];
+    let _guards = all.map(|name| mgr.lock(name).unwrap());
+    let sorted = |names: &[&str]| {
+        let mut names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&mgr, "*"), sorted(&all));
+    for (pattern, matched) in [
+        ("a", &["a"][..]),
+        ("inv:*", &["inv:1", "inv:22"]),
+        ("inv:?", &["inv:1"]),
+        ("inv:[0-9]*", &["inv:1", "inv:22"]),
+        ("[ab]", &["a", "b"]),
+        ("a\\*", &["a*"]),
+        ("a\\?", &["a?"]),
+        ("\\[a\\]", &["[a]"]),
+        ("a\\\\b", &["a\\b"]),
+        ("{a}", &["{a}"]),
+        ("\\{a\\}", &["{a}"]),
+        ("*{*", &["{a}", "a{b}"]),
+        ("*}", &["{a}", "a{b}"]),
+        ("%", &["%"]),
+        ("*%", &["%", "100%"]),
+        ("%7B", &["%7B"]),
+        ("a b", &["a b"]),
+        ("é", &["é"]),
+        ("", &[]),
+        ("nothing", &[]),
+        ("*:q", &[]),
+    ] {
+        assert_eq!(names(&mgr, pattern), sorted(matched), "{pattern:?}");
+    }
+}
+
+#[test]
+fn a_glob_sees_characters_whatever_their_keys_look_like() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let all = ["{", "}", "%", "é", "🦀", "x"];
+    let _guards = all.map(|name| mgr.lock(name).unwrap());
+    let mut sorted = all;
+    sorted.sort_unstable();
+    assert_eq!(names(&mgr, "?"), sorted);
+    assert_eq!(names(&mgr, "[{é]"), ["{", "é"]);
+    assert_eq!(names(&mgr, "[^{é%]"), ["x", "}", "🦀"]);
+    assert!(names(&mgr, "[7B]").is_empty());
+    assert!(names(&mgr, "??").is_empty());
+}
+
+#[test]
+fn list_names_each_of_many_once_and_holds_no_connection_between_pages() {
+    let server = Server::start();
+    let mgr = LockManager::builder(server.url()).pool_size(1).build().unwrap();
+    let many = 1200;
+    let guards: Vec<_> = (0..many).map(|i| mgr.lock(&format!("n{i}")).unwrap()).collect();
+    let mut seen = HashSet::new();
+    for info in mgr.list("n*") {
+        let info = info.unwrap();
+        assert!(seen.insert(info.name.to_string()), "{} came twice", info.name);
+        // The pool has but one connection, and it is free.
+        if seen.len() % 100 == 1 {
+            mgr.lock("within").unwrap().unlock().unwrap();
+            assert!(mgr.inspect(&info.name).unwrap().is_some());
+        }
+    }
+    assert_eq!(seen.len(), many);
+    assert_eq!(mgr.list("n*").take(3).count(), 3);
+    mgr.shutdown(Duration::ZERO).unwrap();
+    drop(guards);
+}
+
+#[test]
+fn list_may_release_what_it_lists() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guards: Vec<_> = (0..300).map(|i| mgr.lock(&format!("n{i}")).unwrap()).collect();
+    for info in mgr.list("*") {
+        let info = info.unwrap();
+        assert!(mgr.force_release(&info.name, info.fence).unwrap(), "{info:?}");
+    }
+    assert_eq!(mgr.list("*").count(), 0);
+    mgr.shutdown(Duration::ZERO).unwrap();
+    drop(guards);
+}
+
+#[test]
+fn list_passes_over_what_is_not_ours() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let _guard = mgr.lock("mine").unwrap();
+    let foreign: &[&[&str]] = &[
+        &["SET", "fairlock:{string}", "x"],
+        &["RPUSH", "fairlock:{list}", "x"],
+        &["HSET", "fairlock:{hash}", "a", "b"],
+        &["HSET", "fairlock:{open", "k", "mutex/1"],
+        &["HSET", "fairlock:{%zz}", "k", "mutex/1", "o", "x"],
+        &["HSET", "fairlock:{}", "k", "mutex/1", "o", "x"],
+        &["HSET", "fairlock:{kind}", "k", "semaphore/1"],
+        &["HSET", "fairlock:{version}", "k", "mutex/2"],
+        &["HSET", "fairlock", "k", "mutex/1"],
+        &["HSET", "other:{n}", "k", "mutex/1"],
+    ];
+    for command in foreign {
+        let _: () = server.query(command);
+    }
+    let mut binary = redis::cmd("HSET");
+    binary.arg(b"fairlock:{\xff\xfe}").arg("k").arg("mutex/1");
+    let _: () = binary.query(&mut server.connection()).unwrap();
+    assert_eq!(names(&mgr, "*"), ["mine"]);
+}
+
+#[test]
+fn list_ends_after_an_error() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    server.kill();
+    let mut list = mgr.list("*");
+    let error = list.next().unwrap().unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(list.next().is_none() && list.next().is_none());
+}
+
+#[test]
+fn another_kind_is_refused_by_name_and_nothing_is_written() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let _: () = server.query(&["HSET", "fairlock:{n}", "k", "semaphore/1", "cap", "3"]);
+    assert_refused(
+        &server,
+        &mgr,
+        |error| matches!(&error, Error::WrongKind { lock, is: Kind::Other(kind), .. } if &**lock == "n" && &**kind == "semaphore"),
+    );
+}
+
+#[test]
+fn another_version_is_refused_by_name_and_nothing_is_written() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let _: () = server.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody", "f", "7"]);
+    assert_refused(&server, &mgr, |error| {
+        matches!(&error, Error::Server { lock: Some(lock), code, message, .. }
+            if &**lock == "n" && code == "WRONGVERSION" && message.contains("mutex/2"))
+    });
+}
+
+#[track_caller]
+fn assert_refused(server: &Server, mgr: &LockManager, expected: fn(&Error) -> bool) {
+    let record: Vec<String> = server.query(&["HGETALL", "fairlock:{n}"]);
+    let wait = Duration::from_millis(50);
+    let verbs: [(&str, Result<()>); 8] = [
+        ("lock", mgr.lock("n").map(drop)),
+        ("try_lock", mgr.try_lock("n").map(drop)),
+        ("try_lock_for", mgr.try_lock_for("n", wait).map(drop)),
+        ("enqueue", mgr.enqueue("n").map(drop)),
+        ("mutex", mgr.mutex("n").lock().map(drop)),
+        ("inspect", mgr.inspect("n").map(drop)),
+        ("force_release", mgr.force_release("n", 7).map(drop)),
+        // Again, now that the listener may have been started.
+        ("lock", mgr.lock("n").map(drop)),
+    ];
+    for (verb, result) in verbs {
+        let error = result.unwrap_err();
+        assert!(expected(&error), "{verb}: {error:?}");
+    }
+    assert_eq!(server.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]), record);
+    assert_eq!(server.query::<i64>(&["DBSIZE"]), 1);
+    assert_eq!(mgr.stats().waiting, 0);
+}
+
+#[test]
+fn a_name_that_becomes_another_kind_ends_the_waits_for_it() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = other.lock("n").unwrap();
+    let mut waiter = mgr.enqueue("n").unwrap();
+    let _: () = server.query(&["HSET", "fairlock:{n}", "k", "semaphore/1"]);
+    for _ in 0..2 {
+        let error = waiter.wait_for(TTL + SLACK).unwrap_err();
+        assert!(matches!(&error, Error::WrongKind { .. }), "{error:?}");
+    }
+    // Its holder cannot go on either: what is written there now is not his.
+    let error = guard.renew().unwrap_err();
+    assert!(matches!(&error, Error::Lost { .. } | Error::WrongKind { .. }), "{error:?}");
+}

@@ -1,0 +1,309 @@
+//! A place in the queue: where it stands, how it is kept, and how it is left.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{Error, LockManager, LockOptions, LockState};
+
+use crate::support::{Proxy, SLACK, Server, contains, until};
+
+const TTL: Duration = Duration::from_secs(2);
+/// What a manager with that ttl derives from it.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
+const CHECK_PERIOD: Duration = Duration::from_millis(250);
+/// How long a grant may take to be known, its message lost or not.
+const GRANTED_WITHIN: Duration = CHECK_PERIOD.saturating_add(COMMAND_TIMEOUT).saturating_add(SLACK);
+
+fn manager(server: &Server) -> LockManager {
+    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// How many wait for `n`, by Redis's account.
+fn waiters(mgr: &LockManager) -> u64 {
+    mgr.inspect("n").unwrap().map_or(0, |info| info.waiters)
+}
+
+#[test]
+fn a_waiter_on_a_free_lock_is_granted_at_once() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let mut waiter = mgr.enqueue("n").unwrap();
+    assert_eq!(waiter.position(), None);
+    assert_eq!(mgr.inspect("n").unwrap().unwrap().state, LockState::Held);
+    assert!(mgr.try_lock("n").unwrap().is_none());
+    let guard = waiter.wait_for(Duration::ZERO).unwrap().unwrap();
+    guard.check().unwrap();
+    drop(waiter);
+    guard.renew().unwrap();
+    assert_eq!(mgr.stats().waiting, 0);
+}
+
+#[test]
+fn positions_count_from_one_and_move_as_others_are_served() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = mgr.lock("n").unwrap();
+    let a = mgr.enqueue("n").unwrap();
+    let b = other.enqueue("n").unwrap();
+    let c = mgr.enqueue("n").unwrap();
+    assert_eq!([a.position(), b.position(), c.position()], [Some(1), Some(2), Some(3)]);
+    assert_eq!(mgr.stats().waiting, 2);
+    assert_eq!(waiters(&mgr), 3);
+    guard.unlock().unwrap();
+    until(GRANTED_WITHIN, "all move up", || [a.position(), b.position(), c.position()] == [None, Some(1), Some(2)]);
+    let guard = a.wait().unwrap();
+    // A place that is given up counts until it is passed over.
+    drop(b);
+    assert!(c.position() <= Some(2));
+    guard.unlock().unwrap();
+    until(GRANTED_WITHIN, "the last one is served", || c.position().is_none());
+    c.wait().unwrap().unlock().unwrap();
+}
+
+#[test]
+fn wait_for_keeps_the_place() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = mgr.lock("n").unwrap();
+    let mut first = mgr.enqueue("n").unwrap();
+    let mut second = other.enqueue("n").unwrap();
+    for _ in 0..5 {
+        let start = Instant::now();
+        assert!(first.wait_for(ms(30)).unwrap().is_none());
+        let took = start.elapsed();
+        assert!(took >= ms(30) && took < ms(30) + SLACK, "{took:?}");
+        assert!(first.wait_for(Duration::ZERO).unwrap().is_none());
+    }
+    assert_eq!((first.position(), second.position()), (Some(1), Some(2)));
+    guard.unlock().unwrap();
+    let guard = first.wait_for(GRANTED_WITHIN).unwrap().unwrap();
+    assert!(second.wait_for(ms(30)).unwrap().is_none());
+    guard.unlock().unwrap();
+    assert!(second.wait_for(GRANTED_WITHIN).unwrap().is_some());
+}
+
+#[test]
+fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    // One that had to stand, and one that was granted when it came.
+    let guard = mgr.lock("n").unwrap();
+    let mut stood = mgr.enqueue("n").unwrap();
+    assert!(stood.wait_for(ms(10)).unwrap().is_none());
+    guard.unlock().unwrap();
+    let mut at_once = mgr.enqueue("m").unwrap();
+    until(GRANTED_WITHIN, "it is granted", || stood.position().is_none());
+    let fences = ["n", "m"].map(|name| mgr.inspect(name).unwrap().unwrap().fence);
+    let start = Instant::now();
+    until(TTL * 3, "two ttls pass", || {
+        for name in ["n", "m"] {
+            assert!(other.try_lock(name).unwrap().is_none(), "{name} was not kept");
+        }
+        thread::sleep(ms(50));
+        start.elapsed() > TTL * 2
+    });
+    for (waiter, fence) in [&mut stood, &mut at_once].into_iter().zip(fences) {
+        let guard = waiter.wait_for(Duration::ZERO).unwrap().expect("it was granted");
+        assert_eq!(guard.fence(), fence);
+        guard.check().unwrap();
+        guard.unlock().unwrap();
+    }
+    assert_eq!(mgr.stats().requeued, 0);
+}
+
+#[test]
+fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = mgr.lock("n").unwrap();
+    let a = mgr.enqueue("n").unwrap();
+    let b = other.enqueue("n").unwrap();
+    let c = mgr.enqueue("n").unwrap();
+    let d = other.enqueue("n").unwrap();
+    drop(b);
+    until(GRANTED_WITHIN, "the dropped one is gone", || waiters(&mgr) == 3);
+    assert_eq!(other.stats().waiting, 1);
+    drop(a);
+    until(GRANTED_WITHIN, "and another", || waiters(&mgr) == 2);
+    guard.unlock().unwrap();
+    let guard = c.wait().unwrap();
+    assert_eq!(waiters(&mgr), 1);
+    guard.unlock().unwrap();
+    d.wait().unwrap().unlock().unwrap();
+    assert!(mgr.inspect("n").unwrap().is_none());
+}
+
+#[test]
+fn the_last_waiter_to_leave_leaves_nothing_behind() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let guard = mgr.lock("n").unwrap();
+    drop([mgr.enqueue("n").unwrap(), mgr.enqueue("n").unwrap()]);
+    until(GRANTED_WITHIN, "the queue is gone", || server.query::<i64>(&["EXISTS", "fairlock:{n}:q"]) == 0);
+    let fields: Vec<String> = server.query(&["HKEYS", "fairlock:{n}"]);
+    assert!(!fields.iter().any(|field| field.starts_with("w:")), "{fields:?}");
+    assert_eq!(mgr.stats().waiting, 0);
+    guard.unlock().unwrap();
+    assert!(mgr.inspect("n").unwrap().is_none());
+    assert!(server.keys_without_ttl().is_empty());
+}
+
+#[test]
+fn dropping_a_granted_waiter_hands_the_lock_over() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let granted = mgr.enqueue("n").unwrap();
+    let stood = mgr.enqueue("n").unwrap();
+    let mut last = other.enqueue("n").unwrap();
+    drop(granted);
+    until(GRANTED_WITHIN, "the next one is granted", || stood.position().is_none());
+    drop(stood);
+    let guard = last.wait_for(GRANTED_WITHIN).unwrap().unwrap();
+    guard.unlock().unwrap();
+    assert!(mgr.inspect("n").unwrap().is_none());
+    assert_eq!((mgr.stats().waiting, other.stats().waiting), (0, 0));
+}
+
+#[test]
+fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served() {
+    for flush in [&["DEL", "fairlock:{n}"][..], &["FLUSHALL"]] {
+        let server = Server::start();
+        let (mgr, other) = (manager(&server), manager(&server));
+        let mut waiter = mgr.enqueue("n").unwrap();
+        let lost = mgr.inspect("n").unwrap().unwrap().fence;
+        let _: () = server.query(flush);
+        let taken = other.try_lock("n").unwrap().expect("nobody is left");
+        until(TTL + SLACK, "it stands in the queue again", || waiter.position() == Some(1));
+        assert_eq!(mgr.stats().requeued, 1);
+        assert!(waiter.wait_for(ms(20)).unwrap().is_none());
+        // No guard has lost anything.
+        assert_eq!(mgr.stats().lost, 0);
+        let fence = taken.fence();
+        taken.unlock().unwrap();
+        let guard = waiter.wait_for(GRANTED_WITHIN).unwrap().unwrap();
+        assert!(fence > lost && guard.fence() > fence);
+        guard.unlock().unwrap();
+    }
+}
+
+#[test]
+fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let waiter = mgr.enqueue("n").unwrap();
+    let lost = mgr.inspect("n").unwrap().unwrap().fence;
+    let _: () = server.query(&["FLUSHALL"]);
+    until(TTL + SLACK, "it is granted anew", || mgr.stats().requeued == 1);
+    let guard = waiter.wait().unwrap();
+    assert!(guard.fence() > lost);
+    guard.renew().unwrap();
+}
+
+#[test]
+fn a_waiter_gives_one_guard() {
+    let server = Server::start();
+    let mgr = manager(&server);
+    let mut waiter = mgr.enqueue("n").unwrap();
+    let guard = waiter.wait_for(Duration::MAX).unwrap().unwrap();
+    for _ in 0..2 {
+        let error = waiter.wait_for(Duration::MAX).unwrap_err();
+        assert!(matches!(&error, Error::Config { what, .. } if what == "waiter"), "{error:?}");
+    }
+    assert_eq!(waiter.position(), None);
+    let error = waiter.wait().unwrap_err();
+    assert!(error.to_string().contains("one guard"), "{error}");
+    guard.check().unwrap();
+}
+
+#[test]
+fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle() {
+    let server = Server::start();
+    let other = manager(&server);
+    let guard = other.lock("n").unwrap();
+    let waiter = manager(&server).enqueue("n").unwrap();
+    let waiting = thread::spawn(move || waiter.wait());
+    until(SLACK, "it stands in the queue", || waiters(&other) == 1);
+    let start = Instant::now();
+    until(TTL + SLACK, "it waits for longer than its horizon", || start.elapsed() > TTL * 3 / 4);
+    guard.unlock().unwrap();
+    let guard = waiting.join().unwrap().unwrap();
+    assert!(other.try_lock("n").unwrap().is_none());
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn waiters_hold_no_connection() {
+    let server = Server::start();
+    let mgr = LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).pool_size(1).build().unwrap();
+    let guard = mgr.lock("n").unwrap();
+    let mut waiting: Vec<_> = (0..20).map(|_| mgr.enqueue("n").unwrap()).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| mgr.lock("n").unwrap().unlock());
+        until(SLACK, "a thread waits as well", || waiters(&mgr) == 21);
+        mgr.lock("another").unwrap().unlock().unwrap();
+        // The pool's, the renewal thread's and the listener's.
+        assert!(server.clients().len() <= 3, "{:?}", server.clients());
+        guard.unlock().unwrap();
+        for mut waiter in waiting.drain(..) {
+            waiter.wait_for(GRANTED_WITHIN).unwrap().unwrap().unlock().unwrap();
+        }
+    });
+    assert!(mgr.inspect("n").unwrap().is_none());
+}
+
+#[test]
+fn a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = other.lock("n").unwrap();
+    let waiter = mgr.enqueue("n").unwrap();
+    server.stop();
+    let start = Instant::now();
+    drop(waiter);
+    assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
+    server.cont();
+    until(TTL + SLACK, "it leaves the queue in the background", || waiters(&other) == 0);
+    drop(guard);
+}
+
+#[test]
+fn a_wait_in_silence_is_unavailable_and_keeps_its_place() {
+    let server = Server::start();
+    let (mgr, other) = (manager(&server), manager(&server));
+    let guard = other.lock("n").unwrap();
+    let mut waiter = mgr.enqueue("n").unwrap();
+    server.stop();
+    let silence = CHECK_PERIOD * 2 + COMMAND_TIMEOUT * 2;
+    let error = waiter.wait_for(silence).unwrap_err();
+    assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
+    server.cont();
+    drop(guard);
+    until(TTL * 2 + SLACK, "it is served all the same", || matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_))));
+}
+
+#[test]
+fn a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let other = manager(&server);
+    let mgr = LockManager::connect(proxy.url()).unwrap();
+    let guard = other.lock("n").unwrap();
+    let leaving = proxy.hold_request_when(contains("keep_if_owner"));
+    thread::scope(|scope| {
+        let trying = scope.spawn(|| mgr.try_lock_for("n", ms(50)).unwrap());
+        leaving.wait(SLACK);
+        guard.unlock().unwrap();
+        leaving.release();
+        let guard = trying.join().unwrap().expect("it was granted before it left the queue");
+        guard.renew().unwrap();
+        guard.unlock().unwrap();
+    });
+    let stats = mgr.stats();
+    assert_eq!((stats.granted, stats.missed, stats.waiting), (1, 0, 0));
+}
