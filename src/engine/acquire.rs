@@ -122,6 +122,7 @@ impl Engine {
         let started = self.now();
         let patience = self.patience(started, until);
         let call = acquire_call(request, token, Wait::No);
+        let mut refused = None;
         loop {
             let fault = match self.run_one(&call, patience) {
                 Ok(answer) => {
@@ -148,9 +149,14 @@ impl Engine {
                 }
                 Err(fault @ Fault::Server { .. }) if fault.is_transient() => {
                     self.clock.sleep_until(self.now() + self.config.back_off / 10);
+                    refused = Some(fault.repeat());
                     fault
                 }
-                Err(fault) => return Err(fault.into_error(Some(&call.key), self.now() - started)),
+                // What the server said last tells more than that there is no connection to ask it again.
+                Err(fault) => {
+                    let fault = refused.filter(|_| fault.is_transient()).unwrap_or(fault);
+                    return Err(fault.into_error(Some(&call.key), self.now() - started));
+                }
             };
             if self.now() >= started + self.config.command_timeout {
                 return Err(fault.into_error(Some(&call.key), self.now() - started));
@@ -184,6 +190,7 @@ impl Engine {
         let request = &waiting.request;
         let started = self.now();
         let limit = until.min(started + self.config.outage_limit);
+        let mut refused = None;
         loop {
             let now = self.now();
             let token = match self.token_to_send(waiting, now) {
@@ -201,7 +208,12 @@ impl Engine {
                 Settled::Fault(fault) => fault,
             };
             let now = self.now();
+            if matches!(fault, Fault::Server { .. }) {
+                refused = Some(fault.repeat());
+            }
             if now >= limit {
+                // If there is no connection any more, what the server said last tells more.
+                let fault = refused.filter(|_| !fault.is_ambiguous()).unwrap_or(fault);
                 return Err(fault.into_error(Some(&request.key), now - started));
             }
             self.clock.sleep_until((now + self.config.back_off / 4).min(limit));

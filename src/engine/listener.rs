@@ -26,12 +26,12 @@ pub(super) struct Listening {
 /// | Idle    | nobody has had to wait yet, or it was refused | Started                          |
 /// | Started | not confirmed, or interrupted     | Up, Refused                                 |
 /// | Up      | confirmed once                    | Started, on a fault                         |
-/// | Refused | the user has not the right        | Started, by a wait some time later          |
+/// | Refused | the user has not the right        | Started, by the next who has to wait        |
 enum State {
     Idle,
     Started,
     Up,
-    Refused { fault: Fault, at: Time },
+    Refused(Fault),
 }
 
 impl Listening {
@@ -61,13 +61,8 @@ impl Engine {
     pub(super) fn listen(self: &Arc<Self>, until: Time) -> Result<()> {
         let listening = &self.listening;
         let mut state = listening.state.lock();
-        let start = match &*state {
-            State::Idle => true,
-            // All who wait now are told; rights may be granted later.
-            State::Refused { at, .. } => self.now() >= *at + self.config.check_period,
-            State::Started | State::Up => false,
-        };
-        if start {
+        // A refusal is told to those who wait for it; whoever comes later asks anew.
+        if matches!(*state, State::Idle | State::Refused(_)) {
             let engine = Arc::clone(self);
             self.spawn(THREAD, move || run(&engine))?;
             *state = State::Started;
@@ -76,7 +71,7 @@ impl Engine {
         loop {
             match &*state {
                 State::Up | State::Idle => return Ok(()),
-                State::Refused { fault, .. } => return Err(missing_right(fault, &self.config.prefix)),
+                State::Refused(fault) => return Err(missing_right(fault, &self.config.prefix)),
                 State::Started => {}
             }
             if self.now() >= until || self.is_stopping() {
@@ -106,8 +101,7 @@ fn run(engine: &Arc<Engine>) {
         let Err(fault) = ended else { return };
         log::info!("the subscription ended: {fault}");
         if matches!(&fault, Fault::Server { code, .. } if code == "NOPERM") {
-            let at = engine.now();
-            engine.listening.set(State::Refused { fault, at });
+            engine.listening.set(State::Refused(fault));
             return;
         }
         engine.listening.set(State::Started);

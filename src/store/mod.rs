@@ -193,7 +193,10 @@ impl Fault {
                 Error::Unavailable { lock, step: Step::Connect, waited, source: "no connection is open".into() }
             }
             Fault::Unavailable { step, source } => Error::Unavailable { lock, step, waited, source },
-            Fault::InDoubt(fault) => fault.into_error(key, waited),
+            Fault::InDoubt(fault) => match *fault {
+                Fault::Unavailable { source, .. } => Error::Unavailable { lock, step: Step::Reply, waited, source },
+                other => other.into_error(key, waited),
+            },
             Fault::Server { code, message } => Error::Server { lock, code, message },
             Fault::Unfit { what, message } => Error::Config { what, message },
         }
