@@ -31,15 +31,18 @@ use callbacks::Callbacks;
 use listener::Listening;
 use place::{Action, News};
 use places::{Found, Places, Waiting};
-use renewal::{Job, Renewal, Work};
+use renewal::{Fresh, Job, Renewal, Work};
 
 pub(crate) use acquire::{Entered, Standing};
+use lease::Due;
 pub(crate) use lease::Lease;
 pub(crate) use release::Tell;
 pub(crate) use request::Request;
 
-/// When so many leases lie in the intake, the renewal thread is woken to drop those that are over.
-const INTAKE_FULL: usize = 4096;
+/// When so many new leases lie there, the renewal thread is woken to take them in.
+const MANY_NEW: usize = 4096;
+/// From so many on, whoever adds one drops some that are over.
+const SIFT_FROM: usize = 64;
 
 /// What all handles, guards, waiters and threads of one manager share.
 pub(crate) struct Engine {
@@ -50,6 +53,10 @@ pub(crate) struct Engine {
     clock: Clock,
     places: Places,
     intake: Sender<Work>,
+    /// New leases, which the renewal thread takes in when it wakes.
+    fresh: (Sender<Fresh>, Receiver<Fresh>),
+    /// Held by whoever has taken some of them out for a moment.
+    sifting: Mutex<()>,
     bell: Arc<Bell>,
     listening: Listening,
     callbacks: Callbacks,
@@ -115,6 +122,8 @@ impl Running {
             terms,
             places: Places::new(),
             intake,
+            fresh: unbounded(),
+            sifting: Mutex::new(()),
             bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
             listening: Listening::new(),
             callbacks: Callbacks::new(),
@@ -230,12 +239,36 @@ impl Engine {
         self.counters.granted.add(1);
         let renew_at = lease.request.renewal_period().map_or(Time::NEVER, |period| self.now() + period);
         let due = lease.next_due(renew_at);
-        self.send(Work::Lease(Arc::clone(lease), renew_at));
-        if self.intake.len() >= INTAKE_FULL {
+        self.add(Fresh { lease: Arc::clone(lease), renew_at });
+        let (_, waiting) = &self.fresh;
+        if waiting.len() > SIFT_FROM {
+            self.sift();
+        }
+        if waiting.len() >= MANY_NEW {
             self.bell.ring();
         } else {
             self.bell.ring_if_late_for(due);
         }
+    }
+
+    /// Two out for each that comes in keeps their number small, so that the renewal thread need not wake for
+    /// them, nor free in one go what others have allocated: threads that meet in the allocator put each
+    /// other to sleep.
+    fn sift(&self) {
+        let Some(_sifting) = self.sifting.try_lock() else { return };
+        let now = self.now();
+        for fresh in self.fresh.1.try_iter().take(2) {
+            if fresh.lease.due(now, Time::NEVER) != Due::Drop {
+                let due = fresh.lease.next_due(fresh.renew_at);
+                self.add(fresh);
+                self.bell.ring_if_late_for(due);
+            }
+        }
+    }
+
+    /// The engine itself has a receiver, so this never fails.
+    fn add(&self, fresh: Fresh) {
+        let _ = self.fresh.0.send(fresh);
     }
 
     /// The receiver lives as long as the renewal thread; what is sent after its end is of no use.

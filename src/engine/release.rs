@@ -103,8 +103,7 @@ impl Engine {
         lease.lose(reason);
         let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
         // The renewal thread tells of it and gives the token up.
-        self.send(Work::Lease(Arc::clone(lease), self.now()));
-        self.bell.ring();
+        self.hand_to_renewal(Work::Lost(Arc::clone(lease)));
         Err(Error::Lost { loss })
     }
 

@@ -23,10 +23,17 @@ const BATCH: usize = 256;
 /// How soon a call is put again while the thread's connection is being opened.
 const CONNECTING: Duration = Duration::from_millis(5);
 
+/// A lease that the renewal thread has not seen yet.
+pub(super) struct Fresh {
+    pub(super) lease: Arc<Lease>,
+    /// It is to be renewed at this time, and then each period.
+    pub(super) renew_at: Time,
+}
+
 /// What is sent to the renewal thread.
 pub(super) enum Work {
-    /// To be renewed at this time, and then each period.
-    Lease(Arc<Lease>, Time),
+    /// Lost, and not told yet.
+    Lost(Arc<Lease>),
     Background(Job),
     Confirm(Arc<Waiting>),
     Requeue(Arc<Waiting>),
@@ -151,7 +158,7 @@ impl Renewal {
             let next = self.leases.next().min(self.errands.next()).min(self.engine.places.next_due()).min(self.look_in);
             self.engine.bell.publish(next);
             // What was sent, or stood in a queue, before it was published did not ring.
-            if self.intake.is_empty() && self.engine.places.next_due() >= next {
+            if self.intake.is_empty() && self.engine.fresh.1.is_empty() && self.engine.places.next_due() >= next {
                 let _ = self.engine.clock.receive(&self.bell, next);
             }
             self.engine.bell.publish(Time::from_nanos(0));
@@ -163,24 +170,41 @@ impl Renewal {
         if self.look_in <= now {
             self.look_in = Time::NEVER;
         }
+        self.take_in_leases(now);
         while let Ok(work) = self.intake.try_recv() {
             match work {
-                // What is over since it was sent goes at once: it was locked and unlocked meanwhile. More of
-                // the kind will come, and each would ring if this thread slept past the time when it is due.
-                Work::Lease(lease, renew_at) => match lease.due(now, renew_at) {
-                    Due::Drop => self.look_in = self.look_in.min(now + lease.request.soonest_due()),
-                    Due::Lose(reason) => self.lose(&lease, reason),
-                    Due::Nothing | Due::Renew => self.keep(Kept { lease, renew_at }),
-                },
+                Work::Lost(lease) => {
+                    if let Due::Lose(reason) = lease.due(now, Time::NEVER) {
+                        self.lose(&lease, reason);
+                    }
+                }
                 Work::Background(job) => self.errands.put(now, Errand::Job(job)),
                 Work::Confirm(waiting) => self.errands.put(now, Errand::Confirm(waiting)),
                 Work::Requeue(waiting) => self.errands.put(now, Errand::Requeue(waiting)),
                 Work::Resync => self.resync(now),
                 Work::EndAll(tell) => {
+                    self.take_in_leases(now);
                     let names = self.end_all();
                     let _ = tell.send(names);
                 }
                 Work::Stop => self.stopping = true,
+            }
+        }
+    }
+
+    fn take_in_leases(&mut self, now: Time) {
+        // Not while a thread that locks has some of them in its hands.
+        let fresh: Vec<Fresh> = {
+            let _sifting = self.engine.sifting.lock();
+            self.engine.fresh.1.try_iter().collect()
+        };
+        for Fresh { lease, renew_at } in fresh {
+            match lease.due(now, renew_at) {
+                // It was locked and unlocked meanwhile. More of the kind will come, and each would ring if this
+                // thread slept past the time when it is due.
+                Due::Drop => self.look_in = self.look_in.min(now + lease.request.soonest_due()),
+                Due::Lose(reason) => self.lose(&lease, reason),
+                Due::Nothing | Due::Renew => self.keep(Kept { lease, renew_at }),
             }
         }
     }
