@@ -61,6 +61,7 @@ fn a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
     guard.unlock().unwrap();
     let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
     assert!(got.held && got.fence > fence, "{got:?}");
+    assert_eq!(got.previous, "Released");
     kid.tell("unlock k");
     assert_eq!(kid.expect("unlocked k", SOON), "ok");
 }
@@ -79,6 +80,7 @@ fn a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
     kid.cont();
     let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
     assert!(got.held, "{got:?}");
+    assert_eq!(got.previous, "Released");
     assert!(mgr.try_lock("k").unwrap().is_none());
     kid.tell("unlock k");
     assert_eq!(kid.expect("unlocked k", SOON), "ok");
