@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
-use crate::scene::{H, Line, P, Record, SOON, T, TTL, builder, manager, warm_up, with_ttl};
+use crate::scene::{H, Line, P, Record, SOON, STEADY_TTL, T, TTL, build, builder, manager, steady, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
@@ -131,7 +131,7 @@ fn a_lease_outlives_an_outage_of_half_its_ttl() {
     const TTL: Duration = Duration::from_secs(3);
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let manager = with_ttl(proxy.url(), TTL).build().unwrap();
+    let manager = build(with_ttl(proxy.url(), TTL));
     let guard = manager.lock("a").unwrap();
     let start = Instant::now();
     proxy.pause_requests();
@@ -211,7 +211,7 @@ fn is_held_turns_false_by_the_clock_alone() {
 #[test]
 fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out() {
     let server = Server::start();
-    let patient = || builder(server.url()).outage_limit(Duration::MAX).build().unwrap();
+    let patient = || build(builder(server.url()).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of a third process: its own waiters would lose their places with its lease (R10).
     let holding = patient();
@@ -260,7 +260,7 @@ fn a_call_made_in_an_outage_is_served_when_it_is_over() {
 fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards() {
     const OUTAGE: Duration = Duration::from_secs(1);
     let server = Server::start();
-    let manager = builder(server.url()).outage_limit(OUTAGE).build().unwrap();
+    let manager = build(builder(server.url()).outage_limit(OUTAGE));
     let holder = manager.lock("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&manager);
@@ -323,14 +323,14 @@ fn renewals_of_many_leases_outlast_a_flapping_network() {
     let proxy = Proxy::to(server.addr());
     let lost = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&lost);
-    let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
+    let options = LockOptions::new().ttl(STEADY_TTL).on_lost(move |_| {
         counting.fetch_add(1, Ordering::SeqCst);
     });
-    let manager = manager(proxy.url()).with(options);
+    let manager = build(steady(proxy.url())).with(options);
     let guards: Vec<_> = (0..40).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
-    let end = Instant::now() + TTL + T;
+    let end = Instant::now() + STEADY_TTL + T;
     while Instant::now() < end {
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(300));
         proxy.reset_all();
     }
     assert!(guards.iter().all(fairlock::LockGuard::is_held));

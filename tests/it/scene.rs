@@ -6,22 +6,26 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use fairlock::{Builder, Endpoint, LockGuard, LockManager, LockOptions, Result};
+use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Result};
 
 use crate::support::fake::{is, next_command};
-use crate::support::{Server, until};
+use crate::support::{Server, until, until_some};
 
-/// The ttl of most tests here, and what the builder derives from it.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
-pub(crate) const T: Duration = Duration::from_millis(200);
+/// The numbers of most tests: short, yet a timeout that a busy machine seldom misses.
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+pub(crate) const T: Duration = Duration::from_millis(400);
 pub(crate) const P: Duration = Duration::from_millis(250);
-pub(crate) const H: Duration = Duration::from_secs(1);
+pub(crate) const H: Duration = Duration::from_millis(1500);
+
+/// Those of [`steady`].
+pub(crate) const STEADY_TTL: Duration = Duration::from_millis(6500);
+pub(crate) const STEADY_T: Duration = Duration::from_secs(1);
 
 /// For what must happen, but whose time is not under test.
 pub(crate) const SOON: Duration = Duration::from_secs(8);
 
 pub(crate) fn builder(to: impl Into<Endpoint>) -> Builder {
-    with_ttl(to, TTL)
+    with_ttl(to, TTL).command_timeout(T).check_period(P).horizon(H)
 }
 
 pub(crate) fn with_ttl(to: impl Into<Endpoint>, ttl: Duration) -> Builder {
@@ -29,7 +33,23 @@ pub(crate) fn with_ttl(to: impl Into<Endpoint>, ttl: Duration) -> Builder {
 }
 
 pub(crate) fn manager(to: impl Into<Endpoint>) -> LockManager {
-    builder(to).build().expect("the server is there")
+    build(builder(to))
+}
+
+/// With timeouts that a loaded machine keeps, for tests that break only one thing.
+pub(crate) fn steady(to: impl Into<Endpoint>) -> Builder {
+    let horizon = P + 13 * STEADY_T / 4;
+    with_ttl(to, STEADY_TTL).command_timeout(STEADY_T).check_period(P).horizon(horizon)
+}
+
+/// Builds, again if the machine was too slow for the connect timeout.
+#[track_caller]
+pub(crate) fn build(builder: Builder) -> LockManager {
+    until_some(SOON, "the server is there", || match builder.clone().build() {
+        Ok(manager) => Some(manager),
+        Err(Error::Unavailable { .. }) => None,
+        Err(other) => panic!("{other}"),
+    })
 }
 
 /// Lets the scripts be known to the server, so that requests are EVALSHA from now on, and opens the
