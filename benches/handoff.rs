@@ -24,7 +24,7 @@ use support::{Rounds, bare_connection, median, micros, now, rounds, server};
 
 const WAITERS: [usize; 3] = [2, 8, 64];
 const HOLD: Duration = Duration::from_millis(1);
-const RUN_FOR: Duration = Duration::from_millis(2000);
+const RUN_FOR: Duration = Duration::from_millis(1000);
 const LAYOUTS: [Layout; 3] = [
     Layout { title: "one manager", processes: 1, managers: 1 },
     Layout { title: "two managers", processes: 1, managers: 2 },
@@ -67,7 +67,7 @@ fn main() {
         return play(&args[at + 1..]);
     }
     let redis = server();
-    let rounds = rounds(5);
+    let rounds = rounds(7);
     println!("handoff: one lock, held for {HOLD:?} a turn, {rounds} rounds of {RUN_FOR:?}, on {}", redis.about);
     println!();
     println!(

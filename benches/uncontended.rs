@@ -5,9 +5,9 @@
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench uncontended
 //!
 //! Without the variable it starts a private redis-server on a port of this host. Floor and fairlock take
-//! turns within each round, so what disturbs the machine disturbs both. Ratios are the median of all rounds
-//! (least..most). The times beside them say where a cycle goes: what the server spends in its commands, and
-//! what this thread spends of the processor; the rest is the way there and back.
+//! turns every few milliseconds, so what disturbs the machine disturbs both. Ratios are the median of all
+//! rounds (least..most). The times beside them say where a cycle goes: what the server spends in its
+//! commands, and what this thread spends of the processor; the rest is the way there and back.
 
 mod support;
 
@@ -25,7 +25,9 @@ const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 const TOKEN: &str = "67e5504410b1426f9247bb680e5fe0c8";
 
-const CYCLES: u64 = 3000;
+/// Of each kind in a round, and how many before it is the other's turn.
+const CYCLES: usize = 3000;
+const CYCLES_AT_ONCE: usize = 50;
 const THREADS: usize = 32;
 const THREADS_RUN_FOR: Duration = Duration::from_millis(1000);
 
@@ -76,63 +78,68 @@ impl Floor {
     }
 }
 
-/// What many cycles cost.
+/// What the cycles of a round cost.
+#[derive(Default)]
 struct Cost {
-    p50: u64,
-    /// Of this thread, a cycle.
+    times: Vec<u64>,
+    /// Of this thread.
     cpu: u64,
-    /// Of the server, in its commands, a cycle.
+    /// Of the server, in its commands.
     server: u64,
+}
+
+impl Cost {
+    fn measure(&mut self, admin: &mut Connection, mut cycle: impl FnMut()) {
+        let (server, cpu) = (server_time(admin), read(ClockId::ThreadCPUTime));
+        for _ in 0..CYCLES_AT_ONCE {
+            let started = now();
+            cycle();
+            self.times.push(now() - started);
+        }
+        self.cpu += read(ClockId::ThreadCPUTime) - cpu;
+        self.server += server_time(admin) - server;
+    }
+
+    fn p50(&self) -> u64 {
+        median(self.times.iter().copied())
+    }
 }
 
 fn one_thread(url: &str, rounds: usize) {
     let mut admin = bare_connection(url);
     let mut floor = Floor::new(url, "bench:floor");
     let mgr = LockManager::connect(url).expect("a Redis that answers");
-    let mut ours = || drop(mgr.lock("bench:uncontended").expect("nobody else wants it"));
-    measure(&mut admin, || floor.cycle());
-    measure(&mut admin, &mut ours);
+    let mut round = || {
+        let (mut bare, mut lock) = (Cost::default(), Cost::default());
+        for _ in 0..CYCLES / CYCLES_AT_ONCE {
+            bare.measure(&mut admin, || floor.cycle());
+            lock.measure(&mut admin, || drop(mgr.lock("bench:uncontended").expect("nobody else wants it")));
+        }
+        (bare, lock)
+    };
+    round();
 
-    let (mut ratio, mut floors, mut costs) = (Rounds::default(), Vec::new(), Vec::new());
     let before = mgr.stats();
-    for round in 0..rounds {
-        // Each is first in every other round.
-        let (bare, lock) = if round % 2 == 0 {
-            let bare = measure(&mut admin, || floor.cycle());
-            (bare, measure(&mut admin, &mut ours))
-        } else {
-            let lock = measure(&mut admin, &mut ours);
-            (measure(&mut admin, || floor.cycle()), lock)
-        };
-        ratio.add(lock.p50 as f64 / bare.p50 as f64);
-        floors.push(bare);
-        costs.push(lock);
+    let (mut ratio, mut bare, mut lock) = (Rounds::default(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let costs = round();
+        ratio.add(costs.1.p50() as f64 / costs.0.p50() as f64);
+        bare.push(costs.0);
+        lock.push(costs.1);
     }
     let after = mgr.stats();
     println!("one thread, lock + drop, {rounds} rounds of {CYCLES} cycles");
     println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
-    row("p50", &floors, &costs, |cost| cost.p50, &ratio.to_string());
-    row("server, in commands", &floors, &costs, |cost| cost.server, "");
-    row("this thread's processor", &floors, &costs, |cost| cost.cpu, "");
+    row("p50", &bare, &lock, Cost::p50, &ratio.to_string());
+    row("server, in commands", &bare, &lock, |cost| cost.server / CYCLES as u64, "");
+    row("this thread's processor", &bare, &lock, |cost| cost.cpu / CYCLES as u64, "");
     let requests = (after.requests - before.requests) as f64 / (after.granted - before.granted) as f64;
     println!("  {:<28}{:>12}{requests:>12.3}", "requests a cycle", "2.000");
 }
 
-fn row(title: &str, floors: &[Cost], ours: &[Cost], of: impl Fn(&Cost) -> u64, ratio: &str) {
-    let [floor, ours] = [floors, ours].map(|costs| micros(median(costs.iter().map(&of))));
+fn row(title: &str, floor: &[Cost], ours: &[Cost], of: impl Fn(&Cost) -> u64, ratio: &str) {
+    let [floor, ours] = [floor, ours].map(|costs| micros(median(costs.iter().map(&of))));
     println!("  {title:<28}{floor:>12}{ours:>12}   {ratio}");
-}
-
-fn measure(admin: &mut Connection, mut cycle: impl FnMut()) -> Cost {
-    let (busy, cpu) = (server_time(admin), read(ClockId::ThreadCPUTime));
-    let mut times = Vec::with_capacity(CYCLES as usize);
-    for _ in 0..CYCLES {
-        let started = now();
-        cycle();
-        times.push(now() - started);
-    }
-    let cpu = read(ClockId::ThreadCPUTime) - cpu;
-    Cost { p50: median(times), cpu: cpu / CYCLES, server: (server_time(admin) - busy) / CYCLES }
 }
 
 /// What the server has spent so far in the two commands that a cycle sends, in ns. What a script calls is

@@ -63,7 +63,7 @@ pub enum Error {
         is: Kind,
     },
 
-    /// An argument or an option is not allowed. Nothing was sent.
+    /// An argument or an option is not allowed, and nothing was written; or the server is too old to be used.
     #[non_exhaustive]
     #[error("{what}: {message}")]
     Config {

@@ -61,7 +61,7 @@ impl LockGuard {
         !engine.is_forked() && self.lease.is_held(engine.now())
     }
 
-    /// Until when [`is_held`](LockGuard::is_held) stays true if no renewal succeeds any more; zero if it is lost.
+    /// For how long [`is_held`](LockGuard::is_held) stays true if no renewal succeeds any more; zero if it is lost.
     pub fn remaining(&self) -> Duration {
         if self.is_held() { self.lease.remaining(self.running.engine().now()) } else { Duration::ZERO }
     }
@@ -83,7 +83,8 @@ impl LockGuard {
     /// It tells at most one command timeout after [`is_held`](LockGuard::is_held) turns false, also when Redis is
     /// unreachable.
     pub fn lost(&self) -> &Receiver<Loss> {
-        self.lease.lost()
+        let engine = self.running.engine();
+        if engine.is_forked() { engine.nothing() } else { self.lease.lost() }
     }
 
     /// How the holder before this one ended. `Lapsed` or `Forced`: what the lock protects may be half done.

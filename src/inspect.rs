@@ -89,7 +89,7 @@ impl LockManager {
     /// awaited, in no order, each once.
     ///
     /// Reads page by page with SCAN; between pages it holds no connection, and what changes meanwhile may or
-    /// may not be seen. Each page blocks for at most four command timeouts.
+    /// may not be seen. A page blocks for at most four command timeouts, and two more for every 128 names on it.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -116,7 +116,7 @@ impl LockManager {
     ///
     /// The holder is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and may believe for up
     /// to a TTL that it holds the lock: only fences keep it from writing. Ends a cooling as well. Blocks for at
-    /// most two command timeouts.
+    /// most two command timeouts, and again for every 64 waiters that died at the head of the queue.
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
@@ -124,8 +124,15 @@ impl LockManager {
         let key = self.key(name)?;
         let verb = Verb::Release { token: Token::new(), fence, mode: Mode::Forced };
         let call = [Call { family: Family::Mutex, key, verb }];
-        let reply = self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed))?;
-        Ok(reply.outcome == Outcome::Released)
+        let mut released = false;
+        loop {
+            let reply = self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed))?;
+            released |= reply.outcome == Outcome::Released;
+            // More dead waiters than one step passes over stand before the next live one.
+            if !reply.more {
+                return Ok(released);
+            }
+        }
     }
 
     fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {
@@ -189,7 +196,8 @@ impl List {
                 match info {
                     Ok(info) => self.page.extend(info),
                     // Another version's kind, or not ours at all: nothing to tell of it here.
-                    Err(Error::WrongKind { .. } | Error::Server { .. }) => {}
+                    Err(Error::WrongKind { .. }) => {}
+                    Err(Error::Server { code, .. }) if code == "WRONGTYPE" || code == "WRONGVERSION" => {}
                     Err(error) => return Err(error),
                 }
             }

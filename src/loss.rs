@@ -55,8 +55,8 @@ pub enum PreviousHolder {
     Unknown,
     /// It released the lock.
     Released,
-    /// Its lease ran out: it crashed, was paused or was cut off.
+    /// It lost the lock: it crashed, was paused or cut off, held it up to `max_hold`, or was shut down.
     Lapsed,
-    /// It was released by force.
+    /// It was released with [`force_release`](crate::LockManager::force_release).
     Forced,
 }

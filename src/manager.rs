@@ -77,7 +77,7 @@ impl LockManager {
     /// guards have until `within` to be dropped. One that is alive then is told
     /// [`LossReason::Shutdown`](crate::LossReason::Shutdown), its lock is released, and its name is in the answer.
     ///
-    /// Blocks for at most `within` and two command timeouts. A second call ends the guards that are left.
+    /// Blocks for at most `within` and two command timeouts. A second call does no harm.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked child.

@@ -62,6 +62,8 @@ impl Engine {
                 Ok(None) => {}
                 // What may pass by itself is tried again below, for as long as the outage limit.
                 Err(error) if is_transient(&error) && self.now() < until => {}
+                // Granted, and lapsed on the way: what comes by the queue is confirmed before it is given out.
+                Err(Error::Lost { .. }) if self.now() < until => {}
                 Err(error) => return Err(error),
             }
             self.listen(until).map_err(|e| for_lock(e, request))?;
@@ -87,6 +89,7 @@ impl Engine {
     /// A place whose lock was granted before anybody had to stand.
     pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Standing {
         self.counters.waiting.add(1);
+        self.places.unclaim_if(lease.stood, lease.token);
         let request = Arc::clone(&lease.request);
         let waiting = self.places.register(request, Place::granted(lease), self.now());
         Standing { engine: Arc::clone(self), waiting }
@@ -119,6 +122,7 @@ impl Engine {
         let started = self.now();
         let patience = self.patience(started, until);
         let call = acquire_call(request, token, Wait::No);
+        let mut refused = None;
         loop {
             let fault = match self.run_one(&call, patience) {
                 Ok(answer) => {
@@ -127,21 +131,32 @@ impl Engine {
                         Outcome::Granted(grant) => {
                             return self.take(request, News::from_reply(grant, answer.sent)).map(Some);
                         }
-                        Outcome::Busy { .. } => return Ok(None),
-                        // R5: the connection has a new anchor now.
+                        Outcome::Busy { .. } => {
+                            if answer.resent {
+                                // The first copy may still be on its way (R7).
+                                self.abandon_in_background(&call, token, call.sent_until(), request.longest());
+                            }
+                            return Ok(None);
+                        }
+                        // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
                         Outcome::Late | Outcome::More => Fault::unavailable(Step::Reply, "no time left to ask again"),
                         outcome => return Err(self.out_of_place(&call, &outcome)),
                     }
                 }
                 Err(fault) if fault.is_ambiguous() => {
-                    self.abandon_in_background(&call, token, call.sent_until(), request.ttl);
+                    self.abandon_in_background(&call, token, call.sent_until(), request.longest());
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
                 Err(fault @ Fault::Server { .. }) if fault.is_transient() => {
                     self.clock.sleep_until(self.now() + self.config.back_off / 10);
+                    refused = Some(fault.repeat());
                     fault
                 }
-                Err(fault) => return Err(fault.into_error(Some(&call.key), self.now() - started)),
+                // What the server said last tells more than that there is no connection to ask it again.
+                Err(fault) => {
+                    let fault = refused.filter(|_| fault.is_transient()).unwrap_or(fault);
+                    return Err(fault.into_error(Some(&call.key), self.now() - started));
+                }
             };
             if self.now() >= started + self.config.command_timeout {
                 return Err(fault.into_error(Some(&call.key), self.now() - started));
@@ -164,11 +179,9 @@ impl Engine {
     /// A lease that nobody will have (R13).
     fn discard(&self, lease: &Lease) {
         lease.disown();
-        if lease.stood {
-            self.places.unclaim(lease.token);
-        }
+        self.places.unclaim_if(lease.stood, lease.token);
         let about = lease.request.call(Verb::Renew { token: lease.token });
-        self.abandon_in_background(&about, lease.token, 0, lease.request.ttl);
+        self.abandon_in_background(&about, lease.token, 0, lease.request.longest());
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
@@ -177,6 +190,7 @@ impl Engine {
         let request = &waiting.request;
         let started = self.now();
         let limit = until.min(started + self.config.outage_limit);
+        let mut refused = None;
         loop {
             let now = self.now();
             let token = match self.token_to_send(waiting, now) {
@@ -194,7 +208,12 @@ impl Engine {
                 Settled::Fault(fault) => fault,
             };
             let now = self.now();
+            if matches!(fault, Fault::Server { .. }) {
+                refused = Some(fault.repeat());
+            }
             if now >= limit {
+                // If there is no connection any more, what the server said last tells more.
+                let fault = refused.filter(|_| !fault.is_ambiguous()).unwrap_or(fault);
                 return Err(fault.into_error(Some(&request.key), now - started));
             }
             self.clock.sleep_until((now + self.config.back_off / 4).min(limit));
@@ -279,21 +298,26 @@ impl Engine {
         let Action::Abandon { token, not_after } = action else {
             return;
         };
-        // At once if a connection is free; the renewal thread does it otherwise, or again (R7).
         let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::Unused });
-        if let Ok(answer) = self.run_one(&call, self.at_once(self.now())) {
+        // At once if a connection is free and one release will do; else the renewal thread's (R7).
+        if not_after == 0
+            && let Ok(answer) = self.run_one(&call, self.at_once(self.now()))
+        {
             self.deliver_all(&call, &answer);
-            if !answer.reply.more && answer.reply.now.is_some_and(|now| now > not_after) {
+            if !answer.reply.more {
                 return;
             }
         }
-        self.abandon_in_background(&call, token, not_after, waiting.request.ttl);
+        self.abandon_in_background(&call, token, not_after, waiting.request.longest());
     }
 }
 
 impl Standing {
     /// 1 is next; `None` once it is granted, or while the place is being taken again.
     pub(crate) fn position(&self) -> Option<u64> {
+        if self.engine.is_forked() {
+            return None;
+        }
         self.waiting.place.lock().position()
     }
 
@@ -305,6 +329,7 @@ impl Standing {
     pub(crate) fn wait(&self, until: Time) -> Result<Option<Arc<Lease>>> {
         let (engine, waiting) = (&self.engine, &self.waiting);
         engine.check_fork()?;
+        let entered = engine.now();
         let mut place = waiting.place.lock();
         loop {
             let now = engine.now();
@@ -322,14 +347,13 @@ impl Standing {
                 Claim::NotYet => {}
             }
             let heard = waiting.heard_at();
-            let outage = heard + engine.config.outage_limit;
+            // A place that was granted at once has had no reason to hear of Redis since.
+            let outage = heard.max(entered) + engine.config.outage_limit;
             if now >= outage {
                 return Err(self.outage(now));
             }
             if now >= until {
-                // A try may say "not yet" only if that is known: Redis answered in the last check period.
-                let known = now - heard <= engine.config.check_period + engine.config.command_timeout;
-                return if known { Ok(None) } else { Err(self.outage(now)) };
+                return if self.is_informed(now) { Ok(None) } else { Err(self.outage(now)) };
             }
             engine.clock.wait(&waiting.changed, &mut place, until.min(outage));
         }
@@ -353,7 +377,7 @@ impl Standing {
                         let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
                         engine.act(waiting, action);
                     } else if answer.reply.more {
-                        engine.abandon_in_background(&call, token, 0, waiting.request.ttl);
+                        engine.abandon_in_background(&call, token, 0, waiting.request.longest());
                     }
                 }
                 Err(fault) => {
@@ -361,6 +385,10 @@ impl Standing {
                     if matches!(action, Action::Nothing) {
                         let action = waiting.place.lock().obsolete();
                         engine.act(waiting, action);
+                        if self.is_informed(until) {
+                            engine.counters.missed.add(1);
+                            return Ok(None);
+                        }
                         return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
                     }
                     engine.act(waiting, action);
@@ -378,6 +406,11 @@ impl Standing {
                 Ok(None)
             }
         }
+    }
+
+    /// A try may say "not yet" only if that is known: Redis answered in the last check period.
+    fn is_informed(&self, at: Time) -> bool {
+        at - self.waiting.heard_at() <= self.engine.config.check_period + self.engine.config.command_timeout
     }
 
     fn outage(&self, now: Time) -> Error {

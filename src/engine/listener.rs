@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Engine;
 use super::place::News;
 use super::renewal::Work;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::script::{Call, Family, Grant, Verb};
 use crate::store::clock::Time;
 use crate::store::{Fault, Heard};
@@ -26,7 +26,7 @@ pub(super) struct Listening {
 /// | Idle    | nobody has had to wait yet, or it was refused | Started                          |
 /// | Started | not confirmed, or interrupted     | Up, Refused                                 |
 /// | Up      | confirmed once                    | Started, on a fault                         |
-/// | Refused | the user has not the right        | Idle, once it was told                      |
+/// | Refused | the user has not the right        | Started, by the next who has to wait        |
 enum State {
     Idle,
     Started,
@@ -61,33 +61,18 @@ impl Engine {
     pub(super) fn listen(self: &Arc<Self>, until: Time) -> Result<()> {
         let listening = &self.listening;
         let mut state = listening.state.lock();
-        if let State::Idle = *state {
+        // A refusal is told to those who wait for it; whoever comes later asks anew.
+        if matches!(*state, State::Idle | State::Refused(_)) {
             let engine = Arc::clone(self);
             self.spawn(THREAD, move || run(&engine))?;
             *state = State::Started;
         }
         let until = until.min(self.now() + self.config.command_timeout);
         loop {
-            match std::mem::replace(&mut *state, State::Idle) {
-                State::Refused(fault) => {
-                    let fault = match fault {
-                        Fault::Server { code, message } => Fault::Server {
-                            code,
-                            message: format!(
-                                "{message}; to wait, the user needs +subscribe +ping +publish and the channels &{}:grants:*",
-                                self.config.prefix
-                            ),
-                        },
-                        other => other,
-                    };
-                    return Err(fault.into());
-                }
-                State::Idle => return Ok(()),
-                State::Up => {
-                    *state = State::Up;
-                    return Ok(());
-                }
-                State::Started => *state = State::Started,
+            match &*state {
+                State::Up | State::Idle => return Ok(()),
+                State::Refused(fault) => return Err(missing_right(fault, &self.config.prefix)),
+                State::Started => {}
             }
             if self.now() >= until || self.is_stopping() {
                 return Ok(());
@@ -128,6 +113,17 @@ fn run(engine: &Arc<Engine>) {
     }
 }
 
+fn missing_right(fault: &Fault, prefix: &str) -> Error {
+    match fault {
+        Fault::Server { code, message } => {
+            let needed =
+                format!("to wait, the user needs +subscribe +ping +publish and the channels &{prefix}:grants:*");
+            Fault::Server { code: code.clone(), message: format!("{message}; {needed}") }.into()
+        }
+        other => other.repeat().into(),
+    }
+}
+
 fn hear(engine: &Engine, message: &str) {
     let arrived = engine.now();
     let Some((grant, key)) = Grant::from_message(&engine.config.prefix, message) else {
@@ -136,7 +132,6 @@ fn hear(engine: &Engine, message: &str) {
         }
         return;
     };
-    engine.counters.handed_over.add(1);
     let news = News::from_message(grant, arrived, engine.store.anchor(&key));
     let about = Call { family: Family::Mutex, key, verb: Verb::Renew { token: grant.token } };
     engine.deliver(&about, news);

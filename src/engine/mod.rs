@@ -56,6 +56,10 @@ pub(crate) struct Engine {
     /// No new locks: shut down, stopped, or the renewal thread is gone.
     closed: AtomicBool,
     stopping: AtomicBool,
+    /// The last release had no answer.
+    silent: AtomicBool,
+    /// A channel that tells nothing, for forked children.
+    nothing: Receiver<Loss>,
     drained: Mutex<()>,
     guard_dropped: Condvar,
     threads: Mutex<Vec<Thread>>,
@@ -116,6 +120,8 @@ impl Running {
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            nothing: bounded(0).1,
             drained: Mutex::new(()),
             guard_dropped: Condvar::new(),
             threads: Mutex::new(Vec::new()),
@@ -242,10 +248,16 @@ impl Engine {
         self.bell.ring();
     }
 
+    /// A sync at once, if anybody here waits for the name.
+    fn look_after(&self, about: &Call) {
+        let now = self.now();
+        self.places.put_off(&about.key.name, now);
+        self.bell.ring_if_late_for(now);
+    }
+
     /// News of grants that came with the reply to another request.
     fn deliver_all(&self, call: &Call, answer: &Answer) {
         for grant in &answer.reply.grants {
-            self.counters.handed_over.add(1);
             self.deliver(call, News::from_reply(*grant, answer.sent));
         }
     }
@@ -253,14 +265,19 @@ impl Engine {
     /// Tells a waiter of its grant; what nobody waits for is released (R13). `about` names the lock.
     fn deliver(&self, about: &Call, news: News) {
         match self.places.find(news.grant.token) {
-            Found::Waiting(waiting) => {
-                let action = waiting.place.lock().heard(news, self.now(), &waiting.request);
-                self.act(&waiting, action);
-            }
+            Found::Waiting(waiting) => self.hear_of(&waiting, news),
             // The waiter learnt of it in another way before.
             Found::Claimed => {}
             Found::Unknown => self.abandon_in_background(about, news.grant.token, 0, news.grant.left),
         }
+    }
+
+    fn hear_of(&self, waiting: &Arc<Waiting>, news: News) {
+        let action = waiting.place.lock().heard(news, self.now(), &waiting.request);
+        if matches!(action, Action::Keep(_) | Action::Confirm) {
+            self.counters.handed_over.add(1);
+        }
+        self.act(waiting, action);
     }
 
     /// Carries out what a place decided.
@@ -275,7 +292,7 @@ impl Engine {
             Action::Requeue => self.hand_to_renewal(Work::Requeue(Arc::clone(waiting))),
             Action::Abandon { token, not_after } => {
                 let about = waiting.request.call(Verb::Renew { token });
-                self.abandon_in_background(&about, token, not_after, waiting.request.ttl);
+                self.abandon_in_background(&about, token, not_after, waiting.request.longest());
             }
         }
     }
@@ -300,6 +317,11 @@ impl Engine {
             self.callbacks.call(Arc::clone(callback), loss.clone());
         }
         true
+    }
+
+    /// The channel of a guard in a forked child: disconnected, and reached without a mutex.
+    pub(crate) fn nothing(&self) -> &Receiver<Loss> {
+        &self.nothing
     }
 
     pub(crate) fn guard_made(&self) {
@@ -348,10 +370,12 @@ impl Engine {
         self.listening.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
+        // A server that has just let a release hang will not let the threads end in time either.
+        let patience = if self.silent.load(Ordering::Acquire) { Duration::ZERO } else { self.config.command_timeout };
+        let until = self.now() + patience;
         if threads.iter().any(|t| t.handle.thread().name() == Some(listener::THREAD)) {
             self.store.poke(&self.terms.channel());
         }
-        let until = self.now() + self.config.command_timeout;
         let here = thread::current().id();
         for thread in threads {
             // Joining oneself would never end: the last handle may go in a callback.
@@ -380,7 +404,9 @@ impl Engine {
                 }
             })
             .map_err(|e| Fault::unavailable(crate::error::Step::Connect, e).into_error(None, Duration::ZERO))?;
-        self.threads.lock().push(Thread { handle, over });
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.handle.is_finished());
+        threads.push(Thread { handle, over });
         Ok(())
     }
 }

@@ -60,11 +60,11 @@ pub(crate) struct Place {
 
 /// | stage      | meaning                                          | becomes                               |
 /// |------------|--------------------------------------------------|---------------------------------------|
-/// | Asking     | a request of the token is in flight or to be sent again | Queued, Granted, Confirming, Ended |
-/// | Queued     | it stands in the queue                            | Granted, Confirming, Gone, Asking (withdrawing), Ended |
-/// | Gone       | Redis does not know it any more (R4)              | Asking under a new token, Ended       |
-/// | Confirming | granted, perhaps long ago: a renewal is to tell (R12) | Granted, Gone, Ended              |
-/// | Granted    | a lease, renewed until it is claimed              | Claimed, Confirming, Gone, Ended      |
+/// | Asking     | a request of the token is in flight or to be sent again | Queued, Granted, Confirming, Failed, Ended |
+/// | Queued     | it stands in the queue                            | Granted, Confirming, Gone, Asking (withdrawing), Failed, Ended |
+/// | Gone       | Redis does not know it any more (R4)              | Asking under a new token, Failed, Ended |
+/// | Confirming | granted, perhaps long ago: a renewal is to tell (R12) | Granted, Gone, Failed, Ended      |
+/// | Granted    | a lease, renewed until it is claimed              | Claimed, Confirming, Failed, Ended    |
 /// | Claimed    | a guard has it; news of its grant may still come  | –                                     |
 /// | Failed     | it cannot be had; the error is for the waiter     | Ended                                 |
 /// | Ended      | nobody waits here any more                        | –                                     |
@@ -157,6 +157,10 @@ impl Place {
 
     /// The news came from elsewhere: a message, a sync, somebody else's release.
     pub(crate) fn heard(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
+        if news.grant.token != self.token {
+            // It took a new token meanwhile.
+            return Action::Abandon { token: news.grant.token, not_after: 0 };
+        }
         match self.stage {
             // R8: what the request in flight will say decides.
             Stage::Asking => {
@@ -296,6 +300,10 @@ impl Place {
 
     pub(crate) fn is_asking(&self) -> bool {
         matches!(self.stage, Stage::Asking)
+    }
+
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.stage, Stage::Queued)
     }
 
     pub(crate) fn is_confirming(&self) -> bool {

@@ -107,6 +107,13 @@ impl Places {
         self.registry.lock().claimed.remove(&token);
     }
 
+    /// Only a lease that stood in a queue was claimed, and only it costs the mutex.
+    pub(crate) fn unclaim_if(&self, stood: bool, token: Token) {
+        if stood {
+            self.unclaim(token);
+        }
+    }
+
     /// Adds a waiter to its name's line; the name is due by `due` at the latest. Answers when the name is
     /// due now.
     pub(crate) fn stand(&self, waiting: &Arc<Waiting>, due: Time) -> Time {
@@ -184,6 +191,7 @@ impl Places {
         calls
     }
 
+    /// When a name is due next, if anybody waits for it.
     pub(crate) fn put_off(&self, name: &Arc<str>, until: Time) {
         let mut registry = self.registry.lock();
         let registry = &mut *registry;

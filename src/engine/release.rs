@@ -1,6 +1,7 @@
 //! Giving a lock back, and asking for more time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crossbeam_channel::bounded;
 
@@ -26,10 +27,13 @@ impl Engine {
     /// for the pool. Blocks for at most one command timeout.
     pub(crate) fn release(&self, lease: &Lease, tell: Tell) -> Result<()> {
         let started = self.now();
-        lease.release(started).map_err(|loss| Error::Lost { loss })?;
+        if let Err(loss) = lease.release(started) {
+            self.places.unclaim_if(lease.stood, lease.token);
+            return Err(Error::Lost { loss });
+        }
         let mode = Mode::Used;
         let call = lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode });
-        let job = || Job::new(&call, lease.token, lease.fence, mode, started + lease.request.ttl);
+        let job = || Job::new(&call, lease.token, lease.fence, mode, started + lease.request.longest());
         let ended = |reason: Option<LossReason>| match reason {
             None => Ok(()),
             Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
@@ -37,10 +41,13 @@ impl Engine {
         let (fault, job) = match self.run_one(&call, self.at_once(started)) {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
-                if lease.stood {
-                    self.places.unclaim(lease.token);
-                }
+                self.silent.store(false, Ordering::Release);
+                self.places.unclaim_if(lease.stood, lease.token);
                 self.deliver_all(&call, &answer);
+                if answer.resent {
+                    // The reply that was lost may have had the grant of a waiter of ours.
+                    self.look_after(&call);
+                }
                 if answer.reply.more {
                     self.hand_to_renewal(Work::Background(job()));
                 }
@@ -48,7 +55,10 @@ impl Engine {
             }
             Err(Fault::NotReady) => (None, job()),
             // A connection that was closed while idle costs no more than this second way.
-            Err(fault) => (Some(fault), job().resent()),
+            Err(fault) => {
+                self.silent.store(fault.is_ambiguous(), Ordering::Release);
+                (Some(fault), job().resent())
+            }
         };
         self.counters.background_releases.add(1);
         if tell == Tell::No {
@@ -57,7 +67,14 @@ impl Engine {
         }
         let (sender, receiver) = bounded(1);
         self.hand_to_renewal(Work::Background(job.telling(sender)));
-        match self.clock.receive(&receiver, started + self.config.command_timeout) {
+        // Whoever has waited for a reply in vain has no time left to wait for another.
+        let until = started + self.config.command_timeout;
+        let outcome = if self.now() < started + self.config.command_timeout / 2 {
+            self.clock.receive(&receiver, until)
+        } else {
+            None
+        };
+        match outcome {
             Some(reason) => ended(reason),
             None => {
                 let fault =

@@ -46,15 +46,13 @@ pub(super) struct Job {
     /// Past this the token has lapsed by itself.
     expires: Time,
     resent: bool,
-    /// This thread has put it in vain.
-    failed: bool,
     tell: Option<Sender<Option<LossReason>>>,
 }
 
 impl Job {
     pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
         let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
-        Job { call, token, not_after: 0, expires, resent: false, failed: false, tell: None }
+        Job { call, token, not_after: 0, expires, resent: false, tell: None }
     }
 
     pub(super) fn until(self, not_after: u64) -> Job {
@@ -152,7 +150,8 @@ impl Renewal {
             }
             let next = self.leases.next().min(self.errands.next()).min(self.engine.places.next_due()).min(self.look_in);
             self.engine.bell.publish(next);
-            if self.intake.is_empty() {
+            // What was sent, or stood in a queue, before it was published did not ring.
+            if self.intake.is_empty() && self.engine.places.next_due() >= next {
                 let _ = self.engine.clock.receive(&self.bell, next);
             }
             self.engine.bell.publish(Time::from_nanos(0));
@@ -215,7 +214,8 @@ impl Renewal {
 
         // Those that are to be enqueued again go in the order in which they came (R4).
         let mut again = Vec::new();
-        while batch.len() + again.len() < BATCH
+        let renewals = batch.len();
+        while batch.len() - renewals + again.len() < BATCH
             && let Some(errand) = self.errands.take_due(now)
         {
             match errand {
@@ -324,21 +324,15 @@ impl Renewal {
                 return self.engine.act(&waiting, action);
             }
         }
-        if lease.stood {
-            self.engine.places.unclaim(lease.token);
-        }
         if !self.engine.tell(lease, &loss) {
             return;
         }
-        // The next holder is told that this one did not end well.
-        let mode = match loss.reason {
-            LossReason::MaxHold | LossReason::Shutdown => Mode::Forced,
-            LossReason::Forced => return,
-            LossReason::Expired | LossReason::Taken => Mode::Lost,
-        };
+        self.engine.places.unclaim_if(lease.stood, lease.token);
+        let now = self.engine.now();
         let about = lease.request.call(Verb::Renew { token: lease.token });
-        let expires = self.engine.now() + lease.request.ttl;
-        self.errands.put(self.engine.now(), Errand::Job(Job::new(&about, lease.token, lease.fence, mode, expires)));
+        // The next holder is told that this one did not end well.
+        let job = Job::new(&about, lease.token, lease.fence, Mode::Lost, now + lease.request.longest());
+        self.errands.put(now, Errand::Job(job));
     }
 
     fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
@@ -356,15 +350,16 @@ impl Renewal {
                     self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
                 } else {
                     self.engine.places.unclaim(job.token);
+                    if job.resent {
+                        // The reply that was lost may have had the grant of a waiter of ours.
+                        self.engine.look_after(&job.call);
+                    }
                 }
             }
             Err(fault) if fault.is_transient() && now < job.expires => {
                 let resent = job.resent || fault.is_ambiguous();
-                // The first failure may only show that the connection was closed while idle: somebody who
-                // unlocks may be waiting for this.
-                let again = if fault.is_ambiguous() && !job.failed { now + CONNECTING } else { self.again_at(&fault) };
-                let failed = job.failed || fault.is_ambiguous();
-                self.errands.put(again, Errand::Job(Job { resent, failed, ..job }));
+                let again = self.again_at(&fault);
+                self.errands.put(again, Errand::Job(Job { resent, ..job }));
             }
             Err(fault) => {
                 self.engine.places.unclaim(job.token);
@@ -390,6 +385,7 @@ impl Renewal {
 
     fn requeued(&mut self, waiting: Arc<Waiting>, call: &Call, answer: Result<Answer, Fault>) {
         match self.engine.settle_acquire(&waiting, call, answer) {
+            Settled::Done if waiting.place.lock().is_ended() => {}
             Settled::Done => {
                 self.engine.counters.requeued.add(1);
                 log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);
@@ -430,9 +426,7 @@ impl Renewal {
                 if let Some(grant) = owner
                     && let Found::Waiting(waiting) = engine.places.find(grant.token)
                 {
-                    let action =
-                        waiting.place.lock().heard(News::from_reply(grant, answer.sent), now, &waiting.request);
-                    engine.act(&waiting, action);
+                    engine.hear_of(&waiting, News::from_reply(grant, answer.sent));
                 }
                 let mut suspects = Vec::new();
                 for waiting in &line {
@@ -492,7 +486,10 @@ impl Renewal {
                 waiting.place.lock().present(*token, since);
             } else if owner == Some(*token) {
                 // Granted, and the message was missed: a sync has the fence.
-                self.engine.places.put_off(&call.key.name, self.engine.now());
+                let queued = waiting.place.lock().is_queued();
+                if queued {
+                    self.engine.places.put_off(&call.key.name, self.engine.now());
+                }
             } else {
                 let action = waiting.place.lock().absent(*token, sent);
                 self.engine.act(&waiting, action);
@@ -513,6 +510,8 @@ impl Renewal {
             if kept.lease.is_held(self.engine.now()) {
                 self.lose(&kept.lease, LossReason::Shutdown);
                 names.push(Arc::clone(&kept.lease.request.key.name));
+            } else if let Some(loss) = kept.lease.loss() {
+                self.lose(&kept.lease, loss.reason);
             }
         }
         names.sort();
@@ -543,7 +542,9 @@ impl Renewal {
 
     /// When to put a call again that came to nothing.
     fn again_at(&self, fault: &Fault) -> Time {
-        let pause = if matches!(fault, Fault::NotReady) { CONNECTING } else { self.engine.config.back_off };
+        // After a failed exchange another connection is opened, which takes its own pauses.
+        let connecting = matches!(fault, Fault::NotReady) || fault.is_ambiguous();
+        let pause = if connecting { CONNECTING } else { self.engine.config.back_off };
         self.engine.now() + pause
     }
 }

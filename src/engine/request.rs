@@ -15,6 +15,7 @@ pub(crate) struct Request {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
+    hold_at_least: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// `ttl fixed hold label` for the scripts.
@@ -43,6 +44,7 @@ impl Request {
             key,
             ttl,
             fixed: options.fixed,
+            hold_at_least: options.hold_at_least,
             max_hold: options.max_hold,
             on_lost: options.on_lost.clone(),
             asked: asked.into(),
@@ -51,6 +53,11 @@ impl Request {
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
         Call { family: self.family, key: self.key.clone(), verb }
+    }
+
+    /// For how long a grant on these terms can last if nothing is heard of it any more.
+    pub(crate) fn longest(&self) -> Duration {
+        self.ttl.max(self.hold_at_least)
     }
 
     /// How often a lease is renewed: a third of its ttl, so that two renewals may fail.

@@ -40,7 +40,8 @@ impl LockManager {
     /// Blocks for at most two command timeouts: one for a connection and one for the reply.
     ///
     /// # Errors
-    /// As [`lock`](LockManager::lock), without waiting out an outage.
+    /// As [`lock`](LockManager::lock), without waiting out an outage; and [`Lost`](crate::Error::Lost) for a lease so short,
+    /// or a process so slow, that it had lapsed when the reply came.
     pub fn try_lock(&self, name: &str) -> Result<Option<LockGuard>> {
         try_lock(self, self.key(name)?)
     }
@@ -68,8 +69,8 @@ impl LockManager {
     /// Takes a place in the lock's queue, to wait for it later or bit by bit. If the lock is free, the waiter
     /// is granted at once.
     ///
-    /// Blocks for at most two command timeouts while Redis answers, and for the outage limit while it does
-    /// not.
+    /// Blocks for at most two command timeouts while Redis answers (five the first time that a manager's
+    /// lock is taken: it subscribes first), and for the outage limit while it does not.
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock).

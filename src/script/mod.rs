@@ -200,6 +200,15 @@ impl Call {
         }
     }
 
+    pub(crate) fn is_acquire(&self) -> bool {
+        matches!(self.verb, Verb::Acquire { .. })
+    }
+
+    /// R11: whether the record's key alone may do.
+    pub(crate) fn has_single_key_form(&self) -> bool {
+        matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. })
+    }
+
     /// Which script the call runs; the same number for the same script.
     pub(crate) fn script_id(&self) -> usize {
         let Family::Mutex = self.family;

@@ -17,6 +17,7 @@ local set, del = {}, {}                         -- further fields to write, fiel
 local stamps = {}                               -- manager -> served time up to which it counts as alive
 local popped, tails, rewritten, stale, forgot = 0, 0, nil, false, false
 local removed                                   -- a token whose record goes in this step
+local refreshed = false                         -- the caller's own stamp is written in this step
 local more, grants, news = 0, {}, {}
 
 local function int(x) return string.format('%.0f', x) end
@@ -29,7 +30,7 @@ local function parts(request)
 end
 
 local function read(...)
-  local raw = redis.call('HMGET', key, 'k', 'o', 'a', 'e', 'g', 'f', 'x', 'd', 'n', 'r', 's', 'v', 'q', 'h', ...)
+  local raw = redis.call('HMGET', key, 'k', 'o', 'a', 'e', 'g', 'f', 'x', 'd', 'n', 'r', 's', 'v', 'q', 'h', 'y', ...)
   rec.kind, rec.owner, rec.request = raw[1], raw[2], raw[3]
   rec.e, rec.g, rec.f, rec.x, rec.d = tonumber(raw[4]) or 0, tonumber(raw[5]), tonumber(raw[6]), tonumber(raw[7]), tonumber(raw[8])
   rec.n, rec.r = tonumber(raw[9]) or 0, tonumber(raw[10]) or 0
@@ -44,7 +45,8 @@ local function read(...)
     local cap = math.max(p.ttl, p.hold)
     if rec.e - now > cap then rec.e, end_changed = now + cap, true end
   end
-  return raw[15], raw[16]
+  rec.y = tonumber(raw[15])
+  return raw[16], raw[17]
 end
 
 local function answer(status, fields)
@@ -68,12 +70,11 @@ local function vacate()
   owner_changed = true
 end
 
+-- A grant ended without a release: x is its fence and y says how, for its holder; d says so to those who
+-- come next, until one of them ends well.
 local function dirty(how)
-  rec.x, rec.d = rec.f, how
-  set[#set + 1] = 'x'
-  set[#set + 1] = int(rec.x)
-  set[#set + 1] = 'd'
-  set[#set + 1] = how
+  rec.x, rec.y, rec.d = rec.f, how, how
+  for _, v in ipairs({ 'x', int(rec.x), 'y', how, 'd', how }) do set[#set + 1] = v end
 end
 
 -- R9: only tokens other than the recorded one see a lapsed lease as free.
@@ -160,7 +161,7 @@ end
 local function refresh(own)
   local stamp, since = string.match(own or '', '^(%d+) (%d+)$')
   if forgot or not stamp or tonumber(stamp) < rec.v then since = int(now) end
-  stamps[manager] = rec.v + horizon
+  stamps[manager], refreshed = rec.v + horizon, true
   set[#set + 1] = 'm:' .. manager
   set[#set + 1] = int(stamps[manager]) .. ' ' .. since
   queue_changed = true
@@ -204,7 +205,7 @@ local function trim()
         rewritten[#rewritten + 1] = all[i]
       end
     end
-    rec.n = #rewritten
+    rec.n, keep = #rewritten, true
   end
   queue_changed = true
 end
@@ -241,6 +242,8 @@ local function write_deletions()
     del[#del + 1] = 'o'
     if rec.e <= now then del[#del + 1] = 'e' end
   end
+  -- Whoever is forgotten must find out, so the caller's row of stamps ends too, unless a new one begins here.
+  if forgot and not refreshed then del[#del + 1] = 'm:' .. manager end
   many('HDEL', key, del)
   if rewritten then
     redis.call('DEL', list)

@@ -45,12 +45,12 @@ elseif rec.owner == token then
     set[#set + 1] = 'd'
     set[#set + 1] = 0
   end
-  if mode == 'used' and cool > now then
+  if mode == 'lost' then dirty(1) end
+  if (mode == 'used' or mode == 'lost') and cool > now then
     -- R16: nobody owns it, but it counts as held until its least time is over.
     rec.owner, rec.e = nil, cool
     owner_changed, end_changed = true, true
   else
-    if mode == 'lost' then dirty(1) end
     vacate()
   end
 else
@@ -64,7 +64,7 @@ else
   elseif rec.x < fence then
     status = 'already'
   elseif rec.x == fence then
-    status = rec.d == 2 and 'forced' or 'lapsed'
+    status = rec.y == 2 and 'forced' or 'lapsed'
   else
     status = 'unknown'
   end

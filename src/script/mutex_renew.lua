@@ -8,7 +8,7 @@
 local token = ARGV[5]
 read()
 if foreign() then return foreign() end
-if rec.owner ~= token then return answer('gone', { rec.f or 0, rec.x or 0, rec.d or -1 }) end
+if rec.owner ~= token then return answer('gone', { rec.f or 0, rec.x or 0, rec.y or -1 }) end
 local p = parts(rec.request)
 rec.e, end_changed = math.max(rec.e, now + p.ttl), true
 if rec.n > 0 then queue_changed = true end

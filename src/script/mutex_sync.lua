@@ -24,6 +24,7 @@ lapse(nil)
 local since = refresh(own)                      -- R3
 promote(nil)
 local known = waiter or rec.owner == token
+keep = true
 save_always()
 tell()
 return answer('synced', { rec.owner or '', rec.f or 0, rec.g or 0, left(), rec.d or -1, rec.n, since,

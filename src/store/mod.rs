@@ -127,6 +127,8 @@ pub(crate) enum Fault {
     NotReady,
     /// No connection, or no reply in time. If it was sent, it may have been done.
     Unavailable { step: Step, source: Box<dyn StdError + Send + Sync> },
+    /// An earlier try had no reply, and this came of the next one: what was asked may have been done (P7).
+    InDoubt(Box<Fault>),
     /// The server refused.
     Server { code: String, message: String },
     /// The server cannot be used at all.
@@ -142,6 +144,7 @@ impl Fault {
     pub(crate) fn repeat(&self) -> Fault {
         match self {
             Fault::NotReady => Fault::NotReady,
+            Fault::InDoubt(fault) => Fault::InDoubt(Box::new(fault.repeat())),
             Fault::Unavailable { step, source } => {
                 let kind = source.downcast_ref::<io::Error>().map_or(io::ErrorKind::Other, io::Error::kind);
                 Fault::unavailable(*step, io::Error::new(kind, source.to_string()))
@@ -167,6 +170,7 @@ impl Fault {
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Fault::NotReady | Fault::Unavailable { .. } => true,
+            Fault::InDoubt(fault) => fault.is_transient(),
             Fault::Unfit { .. } => false,
             Fault::Server { code, message } => passes_by_itself(code, message),
         }
@@ -176,18 +180,23 @@ impl Fault {
     pub(crate) fn is_ambiguous(&self) -> bool {
         match self {
             Fault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
+            Fault::InDoubt(_) => true,
             Fault::Server { code, .. } => code == PROTOCOL,
             Fault::NotReady | Fault::Unfit { .. } => false,
         }
     }
 
-    pub(crate) fn into_error(self, lock: Option<&Key>, waited: Duration) -> Error {
-        let lock = lock.map(|key| key.name.clone());
+    pub(crate) fn into_error(self, key: Option<&Key>, waited: Duration) -> Error {
+        let lock = key.map(|key| key.name.clone());
         match self {
             Fault::NotReady => {
                 Error::Unavailable { lock, step: Step::Connect, waited, source: "no connection is open".into() }
             }
             Fault::Unavailable { step, source } => Error::Unavailable { lock, step, waited, source },
+            Fault::InDoubt(fault) => match *fault {
+                Fault::Unavailable { source, .. } => Error::Unavailable { lock, step: Step::Reply, waited, source },
+                other => other.into_error(key, waited),
+            },
             Fault::Server { code, message } => Error::Server { lock, code, message },
             Fault::Unfit { what, message } => Error::Config { what, message },
         }
@@ -221,6 +230,7 @@ impl std::fmt::Display for Fault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Fault::NotReady => f.write_str("no connection is open"),
+            Fault::InDoubt(fault) => fault.fmt(f),
             Fault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
             Fault::Server { code, message } => write!(f, "{code} {message}"),
             Fault::Unfit { what, message } => write!(f, "{what}: {message}"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
 use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, Value};
 
 use super::clock::{Clock, Time};
@@ -19,6 +20,9 @@ use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
 
+/// After so long without traffic a connection is probed.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
 /// A node and what is shared by all connections to it.
 pub(super) struct Node {
     client: Client,
@@ -27,8 +31,11 @@ pub(super) struct Node {
     pub(super) clock: Clock,
     connect_timeout: Duration,
     pub(super) command_timeout: Duration,
-    /// A connection of an older generation is not used any more: one bump retires them all.
+    /// A connection of an older generation is not used any more: one bump retires them all, the pool's, the
+    /// renewal thread's and the subscription (R17).
     generation: AtomicU64,
+    /// The same for the pool alone, whose connections are closed together when they were idle together.
+    pool_generation: AtomicU64,
     anchor: Mutex<Option<Anchor>>,
     pub(super) connects: AtomicU64,
     pub(super) requests: AtomicU64,
@@ -39,6 +46,7 @@ pub(super) struct Connection {
     inner: redis::Connection,
     anchor: Anchor,
     pub(super) generation: u64,
+    pool_generation: u64,
     /// Something other than a server's reply came: what the next reply belongs to is not known.
     pub(super) broken: bool,
     /// A failure of a connection that has just been opened is not the sign of one closed while idle.
@@ -55,9 +63,13 @@ impl Node {
         command_timeout: Duration,
     ) -> Result<Node, RedisError> {
         let credentials = info.redis_settings().clone();
+        // A peer that vanished is noticed by the connections that mostly wait.
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
         // The crate's own handshake hides the server's words and cannot be told to check a version.
         let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info.set_redis_settings(bare).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let info = info
+            .set_redis_settings(bare)
+            .set_tcp_settings(TcpSettings::default().set_nodelay(true).set_keepalive(keepalive));
         Ok(Node {
             client: Client::open(info)?,
             credentials,
@@ -66,6 +78,7 @@ impl Node {
             connect_timeout,
             command_timeout,
             generation: AtomicU64::new(0),
+            pool_generation: AtomicU64::new(0),
             anchor: Mutex::new(None),
             connects: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -76,8 +89,17 @@ impl Node {
         self.generation.load(Ordering::Acquire)
     }
 
-    pub(super) fn retire(&self, generation: u64) {
-        let _ = self.generation.compare_exchange(generation, generation + 1, Ordering::AcqRel, Ordering::Acquire);
+    /// Whether a connection is of an age that is not used any more.
+    pub(super) fn is_retired(&self, connection: &Connection) -> bool {
+        connection.generation != self.generation()
+    }
+
+    pub(super) fn is_retired_from_pool(&self, connection: &Connection) -> bool {
+        self.is_retired(connection) || connection.pool_generation != self.pool_generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn retire_from_pool(&self, connection: &Connection) {
+        bump(&self.pool_generation, connection.pool_generation);
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
@@ -90,21 +112,23 @@ impl Node {
 
     /// Opens a connection. Bounded by the connect timeout, but for the resolution of a host's name.
     pub(super) fn connect(&self) -> Result<Connection, Fault> {
+        let started = self.clock.now();
         let generation = self.generation();
+        let pool_generation = self.pool_generation.load(Ordering::Acquire);
         let inner =
             self.client.get_connection_with_timeout(self.connect_timeout).map_err(|e| fault(e, Step::Connect))?;
-        let started = self.clock.now();
         let mut connection = Connection {
             inner,
             anchor: Anchor { server: 0, sent: started, received: started },
             generation,
+            pool_generation,
             broken: false,
             opened: started,
             read_timeout: Duration::ZERO,
         };
         connection.set_read_timeout(self.connect_timeout)?;
         connection.inner.set_write_timeout(Some(self.command_timeout)).map_err(|e| fault(e, Step::Connect))?;
-        self.shake_hands(&mut connection)?;
+        self.shake_hands(&mut connection, started + self.connect_timeout)?;
         connection.set_read_timeout(self.command_timeout)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         Ok(connection)
@@ -128,7 +152,7 @@ impl Node {
         Ok(receiver)
     }
 
-    fn shake_hands(&self, connection: &mut Connection) -> Result<(), Fault> {
+    fn shake_hands(&self, connection: &mut Connection, give_up: Time) -> Result<(), Fault> {
         let mut commands = Vec::new();
         if let Some(password) = self.credentials.password() {
             let mut auth = redis::cmd("AUTH");
@@ -153,6 +177,7 @@ impl Node {
         // A refusal of AUTH explains every refusal after it, so the first one is the one to tell.
         let mut replies = Vec::with_capacity(commands.len());
         for _ in &commands {
+            connection.limit(self.time_left(give_up)?)?;
             match connection.inner.recv_response() {
                 Ok(reply) => replies.push(reply),
                 Err(e) => {
@@ -213,24 +238,26 @@ impl Node {
         resent: bool,
     ) -> Result<(), Fault> {
         let sent = self.clock.now();
-        let patience = (give_up - sent).min(self.command_timeout);
-        if patience.is_zero() {
-            return Err(timed_out());
-        }
-        connection.limit(patience)?;
+        let give_up = give_up.min(sent + self.command_timeout);
+        let patience = self.time_left(give_up)?;
         let not_after = connection.anchor.server_time_at_least(sent + patience);
+        let several = open.iter().filter(|put| put.call.is_acquire()).count() > 1;
         let mut sources = [false; SCRIPTS];
         let commands: Vec<Cmd> = open
             .iter()
             .map(|put| {
-                // One source brings the script back for all that follow it in the pipeline.
-                let by_source = put.form.by_source && !std::mem::replace(&mut sources[put.call.script_id()], true);
+                // One source brings the script back for all that follow it in the pipeline. Several acquires
+                // always begin so: put again one by one, they could be enqueued out of order (R4).
+                let wanted = put.form.by_source || (several && put.call.is_acquire());
+                let by_source = wanted && !std::mem::replace(&mut sources[put.call.script_id()], true);
                 put.call.command(&self.terms, Form { by_source, ..put.form }, not_after)
             })
             .collect();
         self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
         connection.send(&commands).map_err(|e| fault(e, Step::Send))?;
         for put in open {
+            // Each reply may take only what the others have left.
+            connection.limit(self.time_left(give_up)?)?;
             let value = connection.inner.recv_response().map_err(|e| fault(e, Step::Reply))?;
             let received = self.clock.now();
             match refusal(value) {
@@ -247,12 +274,14 @@ impl Node {
                     });
                 }
                 Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => put.form.by_source = true,
-                Err(Fault::Server { code, .. }) if code == "TRYAGAIN" && !put.form.single_key => {
+                Err(Fault::Server { code, .. })
+                    if code == "TRYAGAIN" && put.call.has_single_key_form() && !put.form.single_key =>
+                {
                     put.form.single_key = true
                 }
                 Err(refused) => {
                     if matches!(&refused, Fault::Server { code, .. } if code == "READONLY") {
-                        self.retire(connection.generation);
+                        bump(&self.generation, connection.generation);
                     }
                     put.answer = Some(Err(refused));
                 }
@@ -261,12 +290,22 @@ impl Node {
         Ok(())
     }
 
+    fn time_left(&self, until: Time) -> Result<Duration, Fault> {
+        let left = until - self.clock.now();
+        if left.is_zero() { Err(timed_out()) } else { Ok(left) }
+    }
+
     fn note(&self, anchor: Anchor) {
         let mut newest = self.anchor.lock();
         if newest.is_none_or(|a| a.received < anchor.received) {
             *newest = Some(anchor);
         }
     }
+}
+
+/// Only once for all that see the same generation.
+fn bump(counter: &AtomicU64, seen: u64) {
+    let _ = counter.compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Acquire);
 }
 
 /// A call on its way to an answer.
@@ -287,7 +326,14 @@ impl Connection {
         sent
     }
 
-    pub(super) fn receive(&mut self) -> Result<Value, Fault> {
+    /// One command of Redis's own.
+    pub(super) fn request(&mut self, command: Cmd, patience: Duration) -> Result<Value, Fault> {
+        self.limit(patience)?;
+        self.send(&[command]).map_err(|e| fault(e, Step::Send))?;
+        self.receive()
+    }
+
+    fn receive(&mut self) -> Result<Value, Fault> {
         match self.inner.recv_response() {
             Ok(value) => refusal(value),
             Err(e) => {

@@ -116,7 +116,7 @@ impl Single {
             true
         } else if is_closed(f) {
             // The others of its age are as likely closed. A new one that is closed at once tells more.
-            self.node.retire(connection.generation);
+            self.node.retire_from_pool(&connection);
             !was_fresh
         } else {
             false
@@ -131,7 +131,7 @@ impl Single {
         let was_fresh = connection.opened >= started;
         match run(&mut connection) {
             Err(f) if is_interrupted(&f) || (is_closed(&f) && !was_fresh) => {
-                self.node.retire(connection.generation);
+                self.node.retire_from_pool(&connection);
                 drop(connection);
                 run(&mut *self.check_out(Checkout::Until(until))?)
             }
@@ -162,8 +162,7 @@ impl Store for Single {
                 match answer {
                     Ok(answer) => answer.resent = true,
                     Err(fault) if fault.is_ambiguous() => {}
-                    // What became of the first request is not known, whatever came of the second (P7).
-                    Err(fault) => *fault = Fault::unavailable(Step::Reply, fault.repeat()),
+                    Err(fault) => *fault = Fault::InDoubt(Box::new(fault.repeat())),
                 }
             }
             again = more;
@@ -193,8 +192,7 @@ impl Store for Single {
             .unwrap_or_else(|e| Err(Fault::unavailable(Step::Connect, e)))?;
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);
-        connection.send(&[subscribe]).map_err(|e| fault(e, Step::Send))?;
-        connection.receive()?;
+        connection.request(subscribe, node.command_timeout)?;
         if heard(Heard::Subscribed).is_break() {
             return Ok(());
         }
@@ -230,20 +228,16 @@ impl Store for Single {
         if let Some(mut connection) = self.pool.try_get() {
             let mut publish = redis::cmd("PUBLISH");
             publish.arg(channel).arg("");
-            if connection.send(&[publish]).is_ok() {
-                let _ = connection.receive();
-            }
+            // The reply is not awaited: a server that hangs would keep the caller.
+            let _ = connection.send(&[publish]);
+            connection.broken = true;
         }
     }
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(512).arg("TYPE").arg("hash");
-        let scan = [scan];
-        let page = self.with_connection(|connection| {
-            connection.send(&scan).map_err(|e| fault(e, Step::Send))?;
-            connection.receive()
-        })?;
+        let page = self.with_connection(|connection| connection.request(scan.clone(), self.node.command_timeout))?;
         let malformed =
             |_| Fault::Server { code: "PROTOCOL".to_owned(), message: "SCAN did not answer a page".to_owned() };
         let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(page).map_err(malformed)?;
@@ -280,15 +274,14 @@ impl r2d2::ManageConnection for Opener {
     /// Asks no server: a connection that broke while idle is found by its use, and the scripts may be sent
     /// twice. What is compared retires all connections of one age at once.
     fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {
-        if connection.generation == self.node.generation() {
-            Ok(())
-        } else {
-            Err(Fault::unavailable(Step::Pool, "the connection was retired"))
+        if self.node.is_retired_from_pool(connection) {
+            return Err(Fault::unavailable(Step::Pool, "the connection was retired"));
         }
+        Ok(())
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.broken || connection.generation != self.node.generation()
+        connection.broken || self.node.is_retired_from_pool(connection)
     }
 }
 
@@ -324,7 +317,7 @@ impl SingleLink {
     fn advance(&mut self) {
         let now = self.node.clock.now();
         if let LinkState::Up(connection) = &self.state
-            && connection.generation != self.node.generation()
+            && self.node.is_retired(connection)
         {
             self.state = LinkState::Down { since: Time::from_nanos(0), why: None };
         }
@@ -362,7 +355,8 @@ impl Link for SingleLink {
             let now = self.node.clock.now();
             let why = answers.iter().find_map(|a| a.as_ref().err().map(Fault::repeat));
             // A connection that was closed while idle is no sign of an outage: open another at once.
-            let closed = why.as_ref().is_some_and(|f| is_closed(f) || is_interrupted(f));
+            let aged = connection.opened + self.back_off < now;
+            let closed = aged && why.as_ref().is_some_and(|f| is_closed(f) || is_interrupted(f));
             let since = if closed { Time::from_nanos(0) } else { now };
             self.state = LinkState::Down { since, why };
         }

@@ -76,7 +76,7 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold() {
     let took = start.elapsed();
     assert!(took >= limit, "the leaked guard's lease ended after {took:?}");
     assert!(took < limit + command_timeout(TTL) + SLACK, "{took:?}");
-    assert_eq!(guard.previous_holder(), PreviousHolder::Forced);
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     let loss = losses.recv_timeout(SLACK).unwrap();
     assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", fence, LossReason::MaxHold));
     assert!(losses.try_recv().is_err(), "it was told twice");

@@ -131,7 +131,7 @@ fn max_hold_ends_the_holding_as_a_loss_and_hands_over() {
     // It is released then: nobody waits for the rest of the ttl.
     let mut waiter = waiter;
     let next = waiter.wait_for(COMMAND_TIMEOUT + SLACK).unwrap().unwrap();
-    assert_eq!(next.previous_holder(), PreviousHolder::Forced);
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
     let error = guard.unlock().unwrap_err();
     assert!(matches!(&error, fairlock::Error::Lost { loss, .. } if loss.reason == LossReason::MaxHold), "{error:?}");

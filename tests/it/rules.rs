@@ -369,7 +369,14 @@ fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again() {
         for who in 0..6 {
             line.stand(&managers[who % 2]);
         }
+        let requeued = || managers.iter().map(|m| m.stats().requeued).sum::<u64>();
+        let before = requeued();
         let _: redis::Value = server.query(damage);
+        if damage[1] == record.queue {
+            // Their syncs find out, long before the queue is needed.
+            until(SOON, "all stand in it again", || requeued() == before + 6);
+            holder.check().unwrap();
+        }
         drop(holder);
         let mut seen: [Vec<usize>; 2] = Default::default();
         for _ in 0..6 {

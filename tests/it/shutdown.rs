@@ -174,7 +174,7 @@ fn at_the_deadline_guards_are_told_released_and_named() {
     }
     // Nobody has to wait for a ttl: one is handed over, the others are free.
     let next = waiter.wait().unwrap();
-    assert_eq!(next.previous_holder(), PreviousHolder::Forced);
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     for name in ["b", "c", "early"] {
         assert!(other.try_lock_for(name, SLACK).unwrap().is_some(), "{name}");
     }

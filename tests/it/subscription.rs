@@ -53,6 +53,7 @@ fn a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (manager(proxy.url()), manager(server.url()));
     warm_up(&ours);
+    let mut connects = 0;
     for _ in 0..3 {
         let holder = other.lock("a").unwrap();
         let mut line = Line::of("a");
@@ -60,20 +61,13 @@ fn a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
         // From its next PING on nothing arrives on that connection any more, and nobody closes it.
         let deaf = proxy.swallow_silently_when(contains("PING"));
         deaf.wait(P + SLACK);
+        connects = ours.stats().connects;
         holder.unlock().unwrap();
         line.serve(0, P + T + SLACK).unlock().unwrap();
     }
     assert_eq!(ours.stats().requeued, 0);
     // What is silent for a check period is given up and replaced.
-    until(SOON, "it listens anew", || {
-        let holder = other.lock("b").unwrap();
-        let mut line = Line::of("b");
-        line.stand(&ours);
-        let before = ours.stats().handed_over;
-        holder.unlock().unwrap();
-        line.serve(0, SOON).unlock().unwrap();
-        ours.stats().handed_over > before
-    });
+    until(SOON, "it listens anew", || ours.stats().connects > connects);
     Record::of(&server, "a").comes_to_rest();
 }
 
@@ -88,10 +82,8 @@ fn a_message_that_nobody_publishes_costs_one_check_period() {
     let mut line = Line::of("a");
     line.stand(&ours);
     line.stand(&ours);
-    let heard = ours.stats().handed_over;
     holder.unlock().unwrap();
     let first = line.serve(0, P + T + SLACK);
-    assert_eq!(ours.stats().handed_over, heard, "no message came");
     first.unlock().unwrap();
     line.serve(1, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
