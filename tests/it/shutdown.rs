@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, Result, crossbeam_channel::TryRecvError};
 
 use crate::support::{Proxy, SLACK, Server, contains, until};
@@ -26,6 +26,14 @@ fn to(url: &str) -> LockManager {
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+/// On a thread that a failed test leaves behind: a call that never ends must not hang the others.
+fn aside<T: Send + 'static>(mgr: &LockManager, body: impl FnOnce(&LockManager) -> T + Send + 'static) -> Receiver<T> {
+    let mgr = mgr.clone();
+    let (sender, outcome) = unbounded();
+    thread::spawn(move || sender.send(body(&mgr)));
+    outcome
 }
 
 #[track_caller]
@@ -84,30 +92,28 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue() {
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
     let claimed_by_none = mgr.enqueue("granted").unwrap();
-    let start = thread::scope(|scope| {
-        let waits = [
-            scope.spawn(|| mgr.lock("n").map(drop)),
-            scope.spawn(|| mgr.try_lock_for("n", Duration::MAX).map(drop)),
-            scope.spawn(|| mgr.mutex("n").lock().map(drop)),
-            scope.spawn(|| mgr.enqueue("n").and_then(|waiter| waiter.wait()).map(drop)),
-        ];
-        until(SLACK, "all wait", || other.inspect("n").unwrap().unwrap().waiters == 5);
-        let start = Instant::now();
-        assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
-        for wait in waits {
-            assert_closed(wait.join().unwrap());
-        }
-        start
-    });
+    let waits = [
+        aside(&mgr, |mgr| mgr.lock("n").map(drop)),
+        aside(&mgr, |mgr| mgr.try_lock_for("n", Duration::MAX).map(drop)),
+        aside(&mgr, |mgr| mgr.mutex("n").lock().map(drop)),
+        aside(&mgr, |mgr| mgr.enqueue("n").and_then(|waiter| waiter.wait()).map(drop)),
+    ];
+    until(SLACK, "all wait", || other.inspect("n").unwrap().unwrap().waiters == 5);
+    let start = Instant::now();
+    assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
+    for wait in waits {
+        assert_closed(wait.recv_timeout(OVERHEAD).expect("the wait ends"));
+    }
     assert!(start.elapsed() < OVERHEAD, "{:?}", start.elapsed());
     // A waiter stays closed however often it is asked.
-    for _ in 0..3 {
-        let start = Instant::now();
-        assert_closed(waiter.wait_for(Duration::MAX));
-        assert!(start.elapsed() < SLACK, "{:?}", start.elapsed());
-    }
-    assert_eq!(waiter.position(), None);
-    assert_closed(waiter.wait());
+    let asked = aside(&mgr, move |_| {
+        for _ in 0..3 {
+            assert_closed(waiter.wait_for(Duration::MAX));
+        }
+        assert_eq!(waiter.position(), None);
+        assert_closed(waiter.wait());
+    });
+    asked.recv_timeout(SLACK).expect("it is answered at once");
     assert_closed(claimed_by_none.wait());
     until(SLACK, "the queue is empty", || other.inspect("n").unwrap().unwrap().waiters == 0);
     assert!(other.try_lock_for("granted", SLACK).unwrap().is_some());
@@ -195,17 +201,15 @@ fn a_second_shutdown_ends_the_guards_that_the_first_waits_for() {
     let server = Server::start();
     let (mgr, other) = (manager(&server), manager(&server));
     let guard = mgr.lock("n").unwrap();
-    thread::scope(|scope| {
-        let first = scope.spawn(|| mgr.shutdown(Duration::from_secs(60)));
-        until(SLACK, "the first one has begun", || matches!(mgr.try_lock("probe"), Err(Error::Closed)));
-        guard.check().unwrap();
-        let second = mgr.shutdown(Duration::ZERO).unwrap();
-        assert_eq!(second.ended.len(), 1);
-        assert!(!guard.is_held());
-        assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
-        drop(guard);
-        assert!(first.join().unwrap().unwrap().ended.is_empty());
-    });
+    let first = aside(&mgr, |mgr| mgr.shutdown(Duration::from_secs(60)));
+    until(SLACK, "the first one has begun", || matches!(mgr.try_lock("probe"), Err(Error::Closed)));
+    guard.check().unwrap();
+    let second = mgr.shutdown(Duration::ZERO).unwrap();
+    assert_eq!(second.ended.len(), 1);
+    assert!(!guard.is_held());
+    assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
+    drop(guard);
+    assert!(first.recv_timeout(OVERHEAD).expect("nothing is left to wait for").unwrap().ended.is_empty());
 }
 
 #[test]
@@ -215,13 +219,11 @@ fn a_lock_that_is_granted_while_the_manager_shuts_down_is_given_back() {
     let other = manager(&server);
     let mgr = LockManager::connect(proxy.url()).unwrap();
     let held = proxy.hold_request_when(contains("{n}"));
-    thread::scope(|scope| {
-        let locking = scope.spawn(|| mgr.lock("n").map(drop));
-        held.wait(SLACK);
-        assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
-        held.release();
-        assert_closed(locking.join().unwrap());
-    });
+    let locking = aside(&mgr, |mgr| mgr.lock("n").map(drop));
+    held.wait(SLACK);
+    assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
+    held.release();
+    assert_closed(locking.recv_timeout(OVERHEAD).expect("the call ends"));
     assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
 }
 
@@ -233,16 +235,12 @@ fn a_wait_that_begins_while_the_manager_shuts_down_ends_at_once() {
     let mgr = LockManager::connect(proxy.url()).unwrap();
     let guard = other.lock("n").unwrap();
     let held = proxy.hold_request_when(contains("{n}"));
-    thread::scope(|scope| {
-        // Its first try is under way, so it stands nowhere yet.
-        let locking = scope.spawn(|| mgr.lock("n").map(drop));
-        held.wait(SLACK);
-        mgr.shutdown(Duration::ZERO).unwrap();
-        held.release();
-        let start = Instant::now();
-        assert_closed(locking.join().unwrap());
-        assert!(start.elapsed() < OVERHEAD, "{:?}", start.elapsed());
-    });
+    // Its first try is under way, so it stands nowhere yet.
+    let locking = aside(&mgr, |mgr| mgr.lock("n").map(drop));
+    held.wait(SLACK);
+    mgr.shutdown(Duration::ZERO).unwrap();
+    held.release();
+    assert_closed(locking.recv_timeout(OVERHEAD).expect("the wait ends"));
     assert_eq!(other.inspect("n").unwrap().unwrap().waiters, 0);
     guard.check().unwrap();
 }

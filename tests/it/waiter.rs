@@ -243,17 +243,19 @@ fn waiters_hold_no_connection() {
     let mgr = LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).pool_size(1).build().unwrap();
     let guard = mgr.lock("n").unwrap();
     let mut waiting: Vec<_> = (0..20).map(|_| mgr.enqueue("n").unwrap()).collect();
-    thread::scope(|scope| {
-        scope.spawn(|| mgr.lock("n").unwrap().unlock());
-        until(SLACK, "a thread waits as well", || waiters(&mgr) == 21);
-        mgr.lock("another").unwrap().unlock().unwrap();
-        // The pool's, the renewal thread's and the listener's.
-        assert!(server.clients().len() <= 3, "{:?}", server.clients());
-        guard.unlock().unwrap();
-        for mut waiter in waiting.drain(..) {
-            waiter.wait_for(GRANTED_WITHIN).unwrap().unwrap().unlock().unwrap();
-        }
+    let thread = thread::spawn({
+        let mgr = mgr.clone();
+        move || mgr.lock("n").unwrap().unlock()
     });
+    until(SLACK, "a thread waits as well", || waiters(&mgr) == 21);
+    mgr.lock("another").unwrap().unlock().unwrap();
+    // The pool's, the renewal thread's and the listener's.
+    assert!(server.clients().len() <= 3, "{:?}", server.clients());
+    guard.unlock().unwrap();
+    for mut waiter in waiting.drain(..) {
+        waiter.wait_for(GRANTED_WITHIN).unwrap().unwrap().unlock().unwrap();
+    }
+    thread.join().unwrap().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
