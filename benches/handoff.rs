@@ -81,7 +81,7 @@ fn main() {
             let (mut times, mut turns) = (Vec::new(), (usize::MAX, 0));
             for _ in 0..rounds {
                 let trip = floor.measure();
-                let seen = judge(round(&redis.url, layout, waiters + 1), waiters + 1);
+                let Some(seen) = judge(round(&redis.url, layout, waiters + 1), waiters + 1) else { continue };
                 hot.add(seen.handoff as f64 / trip.0 as f64);
                 paused.add(seen.handoff as f64 / trip.1 as f64);
                 longest.add(seen.longest);
@@ -206,11 +206,15 @@ fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], start: u64)
     all.into_inner().expect("no thread panicked")
 }
 
-fn judge(mut turns: Vec<Turn>, threads: usize) -> Seen {
+/// `None` if so little was done that nothing can be said.
+fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     turns.sort_unstable_by_key(|turn| turn.fence);
     // At first the threads come one by one, and at last they leave so.
-    let middle = &turns[(2 * threads).min(turns.len())..turns.len().saturating_sub(threads)];
-    assert!(middle.len() > threads, "too few turns to judge: {}", turns.len());
+    let middle = turns.get(2 * threads..turns.len().saturating_sub(threads)).unwrap_or_default();
+    if middle.len() <= threads {
+        eprintln!("only {} turns in a round of {threads} threads: too few to judge", turns.len());
+        return None;
+    }
     let several = middle.iter().any(|turn| turn.manager != middle[0].manager);
     let handoffs = middle
         .windows(2)
@@ -226,9 +230,9 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Seen {
         *shares.entry((turn.manager, turn.thread)).or_default() += 1;
     }
     let fewest = if shares.len() < threads { 0 } else { shares.values().copied().min().unwrap_or(0) };
-    Seen {
+    Some(Seen {
         handoff,
         longest: longest as f64 / ((threads - 1) as f64 * (hold + handoff) as f64),
         turns: (fewest, shares.values().copied().max().unwrap_or(0)),
-    }
+    })
 }
