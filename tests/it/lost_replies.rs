@@ -198,13 +198,21 @@ fn a_renewal_whose_reply_was_lost_is_asked_for_again() {
     Record::of(&s.server, "a").comes_to_rest();
 }
 
+/// What may become of a request to leave: its reply is lost, seen or unseen, or it never arrives at all.
+fn leave_traps(mode: &'static str) -> [(bool, Box<dyn Fn(&Proxy) -> Trap>); 3] {
+    [
+        (false, Box::new(move |proxy| proxy.swallow_reply_when(release(mode, "a")))),
+        (true, Box::new(move |proxy| proxy.swallow_silently_when(release(mode, "a")))),
+        (false, Box::new(move |proxy| proxy.reset_request_when(release(mode, "a")))),
+    ]
+}
+
 #[test]
 fn a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
     let s = scene();
     let holder = s.other.lock("a").unwrap();
-    for silent in [false, true] {
-        let matches = release("keep_if_owner", "a");
-        let trap = if silent { s.proxy.swallow_silently_when(matches) } else { s.proxy.swallow_reply_when(matches) };
+    for (silent, lose) in leave_traps("keep_if_owner") {
+        let trap = lose(&s.proxy);
         let start = Instant::now();
         let end = s.ours.try_lock_for("a", T);
         assert!(start.elapsed() <= 2 * T + SLACK);
@@ -216,6 +224,12 @@ fn a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
         }
         until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
     }
+    // Nor if no request to leave ever comes through in time.
+    let held = s.proxy.hold_request_when(release("keep_if_owner", "a"));
+    let end = s.ours.try_lock_for("a", T);
+    assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
+    until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
+    held.release();
     holder.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
 }
@@ -248,10 +262,9 @@ fn a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_fir
 fn a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
     let s = scene();
     let holder = s.other.lock("a").unwrap();
-    for silent in [false, true] {
+    for (_, lose) in leave_traps("unused") {
         let waiter = s.ours.enqueue("a").unwrap();
-        let matches = release("unused", "a");
-        let trap = if silent { s.proxy.swallow_silently_when(matches) } else { s.proxy.swallow_reply_when(matches) };
+        let trap = lose(&s.proxy);
         let start = Instant::now();
         drop(waiter);
         assert!(start.elapsed() <= T + SLACK);
