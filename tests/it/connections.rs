@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use fairlock::{Error, LockManager, Step};
 
-use crate::scene::{Record, SOON, T, TTL, Verb, builder, manager, release, request, warm_up};
+use crate::scene::{Record, SOON, T, Verb, build, release, request, steady, warm_up};
 use crate::support::{Fake, FakeReply, Proxy, Server, fake::is, until};
 
 #[test]
 fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
     let server = Server::start();
-    let manager = manager(server.url());
+    let manager = build(steady(server.url()));
     warm_up(&manager);
     let held = manager.lock("held").unwrap();
     // Commands of the test's own go through a client that this leaves alone.
@@ -49,7 +49,7 @@ fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
 #[test]
 fn the_connection_of_build_may_be_closed_before_its_first_use() {
     let server = Server::start();
-    let manager = manager(server.url());
+    let manager = build(steady(server.url()));
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     manager.try_lock("a").unwrap().expect("it is free").unlock().unwrap();
 }
@@ -57,7 +57,7 @@ fn the_connection_of_build_may_be_closed_before_its_first_use() {
 #[test]
 fn unlock_on_a_closed_connection_goes_another_way() {
     let server = Server::start();
-    let manager = builder(server.url()).pool_size(1).build().unwrap();
+    let manager = build(steady(server.url()).pool_size(1));
     let guard = manager.lock("a").unwrap();
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     guard.unlock().unwrap();
@@ -68,7 +68,7 @@ fn unlock_on_a_closed_connection_goes_another_way() {
 fn a_reset_is_as_good_as_a_close() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let manager = manager(proxy.url());
+    let manager = build(steady(proxy.url()));
     warm_up(&manager);
     for _ in 0..3 {
         proxy.reset_all();
@@ -85,7 +85,7 @@ fn a_reset_is_as_good_as_a_close() {
 fn a_reply_cut_at_any_byte_is_asked_for_again() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let manager = manager(proxy.url());
+    let manager = build(steady(proxy.url()));
     warm_up(&manager);
     // The bytes of a grant: inside a length, a line's end, a number, the last byte.
     for cut in [1, 3, 5, 9, 20, 40, 60] {
@@ -216,7 +216,7 @@ pub(crate) fn granted(fence: i64) -> FakeReply {
         FakeReply::array([
             FakeReply::integer(fence),
             FakeReply::integer(now),
-            FakeReply::integer(TTL.as_micros() as i64),
+            FakeReply::integer(fairlock::DEFAULT_TTL.as_micros() as i64),
             FakeReply::integer(-1),
         ]),
         FakeReply::array([]),
@@ -230,8 +230,15 @@ fn fake_that_answers(first: FakeReply) -> (Fake, LockManager) {
 
 /// A server that answers the n-th script, from 0 on, as it is told.
 pub(crate) fn fake_that(answer: impl Fn(usize) -> FakeReply + Send + Sync + 'static) -> (Fake, LockManager) {
+    let fake = fake(answer);
+    let manager = build(steady(fake.url()).outage_limit(Duration::from_secs(1)));
+    (fake, manager)
+}
+
+/// The server of [`fake_that`].
+pub(crate) fn fake(answer: impl Fn(usize) -> FakeReply + Send + Sync + 'static) -> Fake {
     let scripts = AtomicUsize::new(0);
-    let fake = Fake::start(move |words| {
+    Fake::start(move |words| {
         if is(words, "EVALSHA") || is(words, "EVAL") {
             // What is done in the background would else take the answer that is meant for the test's call.
             if words.iter().any(|w| w == b"unused") {
@@ -240,7 +247,5 @@ pub(crate) fn fake_that(answer: impl Fn(usize) -> FakeReply + Send + Sync + 'sta
             return answer(scripts.fetch_add(1, Ordering::SeqCst));
         }
         FakeReply::polite(words)
-    });
-    let manager = builder(fake.url()).outage_limit(Duration::from_secs(1)).build().unwrap();
-    (fake, manager)
+    })
 }

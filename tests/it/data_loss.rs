@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LossReason, PreviousHolder};
 
-use crate::scene::{Line, P, Record, SOON, TTL, manager, warm_up, with_ttl};
+use crate::scene::{Line, P, Record, SOON, TTL, build, manager, warm_up, with_ttl};
 use crate::support::{SLACK, Server, until};
 
 #[test]
@@ -61,8 +61,8 @@ fn leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
     let server = Server::start_with(&["--appendonly", "yes"]);
     // Long enough for a loaded machine to bring a server up again.
     let ttl = 2 * TTL;
-    let holding = with_ttl(server.url(), ttl).build().unwrap();
-    let waiting = with_ttl(server.url(), ttl).build().unwrap();
+    let holding = build(with_ttl(server.url(), ttl));
+    let waiting = build(with_ttl(server.url(), ttl));
     let holder = holding.lock("a").unwrap();
     let mut line = Line::of("a");
     for _ in 0..3 {

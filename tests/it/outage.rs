@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
-use crate::scene::{H, Line, P, Record, SOON, T, TTL, builder, manager, warm_up, with_ttl};
+use crate::scene::{H, Line, P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
@@ -131,7 +131,7 @@ fn a_lease_outlives_an_outage_of_half_its_ttl() {
     const TTL: Duration = Duration::from_secs(3);
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let manager = with_ttl(proxy.url(), TTL).build().unwrap();
+    let manager = build(with_ttl(proxy.url(), TTL));
     let guard = manager.lock("a").unwrap();
     let start = Instant::now();
     proxy.pause_requests();
@@ -211,7 +211,7 @@ fn is_held_turns_false_by_the_clock_alone() {
 #[test]
 fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out() {
     let server = Server::start();
-    let patient = || builder(server.url()).outage_limit(Duration::MAX).build().unwrap();
+    let patient = || build(builder(server.url()).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of a third process: its own waiters would lose their places with its lease (R10).
     let holding = patient();
@@ -260,7 +260,7 @@ fn a_call_made_in_an_outage_is_served_when_it_is_over() {
 fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards() {
     const OUTAGE: Duration = Duration::from_secs(1);
     let server = Server::start();
-    let manager = builder(server.url()).outage_limit(OUTAGE).build().unwrap();
+    let manager = build(builder(server.url()).outage_limit(OUTAGE));
     let holder = manager.lock("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&manager);

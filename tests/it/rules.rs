@@ -9,8 +9,8 @@ use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::connections::fake_that;
 use crate::scene::{
-    H, LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, builder, log_of, manager, micros, release, request, server_time,
-    warm_up, with_ttl,
+    H, LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, manager, micros, release, request,
+    server_time, warm_up, with_ttl,
 };
 use crate::support::{FakeReply, Proxy, SLACK, Server, until};
 
@@ -192,7 +192,7 @@ fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
             FakeReply::polite(words)
         }
     });
-    let manager = with_ttl(fake.url(), ttl).outage_limit(Duration::from_millis(2500)).build().unwrap();
+    let manager = build(with_ttl(fake.url(), ttl).outage_limit(Duration::from_millis(2500)));
     assert!(manager.lock("a").is_err());
     let mut sent: HashMap<String, (u64, u64)> = HashMap::new();
     for words in fake.commands().iter().filter(|words| words.len() == 13) {
@@ -310,8 +310,8 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
     let ttl = Duration::from_secs(4);
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let dying = with_ttl(proxy.url(), ttl).build().unwrap();
-    let alive = with_ttl(server.url(), ttl).build().unwrap();
+    let dying = build(with_ttl(proxy.url(), ttl));
+    let alive = build(with_ttl(server.url(), ttl));
     warm_up(&dying);
     let holder = dying.lock("a").unwrap();
     let unheard = dying.enqueue("a").unwrap();
@@ -420,8 +420,8 @@ fn r12_no_deadline_is_later_than_the_servers() {
     let ttl = Duration::from_secs(5);
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let ours = with_ttl(proxy.url(), ttl).build().unwrap();
-    let other = with_ttl(server.url(), ttl).build().unwrap();
+    let ours = build(with_ttl(proxy.url(), ttl));
+    let other = build(with_ttl(server.url(), ttl));
     warm_up(&ours);
     let record = Record::of(&server, "a");
     let earlier = |guard: &fairlock::LockGuard| {
@@ -665,11 +665,11 @@ fn r16_a_lock_that_is_to_be_held_at_least_cools() {
 fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check() {
     let server = Server::start();
     // P + 2 T is 1.4 s here.
-    let manager = with_ttl(server.url(), 2 * TTL)
-        .check_period(Duration::from_millis(400))
-        .command_timeout(Duration::from_millis(500))
-        .build()
-        .unwrap();
+    let manager = build(
+        with_ttl(server.url(), 2 * TTL)
+            .check_period(Duration::from_millis(400))
+            .command_timeout(Duration::from_millis(500)),
+    );
     let short = manager.with(LockOptions::new().fixed_lease(Duration::from_millis(1400)));
     for end in [short.lock("a").err(), short.enqueue("a").err(), short.try_lock_for("a", T).err()] {
         assert!(matches!(end, Some(Error::Config { .. })), "{end:?}");
@@ -762,7 +762,7 @@ fn r19_more_dead_heads_than_one_call_may_pass_are_passed() {
 #[test]
 fn r20_scripts_are_never_loaded_and_numbers_never_rounded() {
     let server = Server::start_with(&LOG_ALL);
-    let manager = builder(server.url()).build().unwrap();
+    let manager = build(builder(server.url()));
     let holder = manager.lock("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&manager);

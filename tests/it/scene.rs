@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use fairlock::{Builder, Endpoint, LockGuard, LockManager, LockOptions, Result};
+use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Result};
 
 use crate::support::fake::{is, next_command};
-use crate::support::{Server, until};
+use crate::support::{Server, until, until_some};
 
 /// The ttl of most tests here, and what the builder derives from it.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
@@ -29,7 +29,22 @@ pub(crate) fn with_ttl(to: impl Into<Endpoint>, ttl: Duration) -> Builder {
 }
 
 pub(crate) fn manager(to: impl Into<Endpoint>) -> LockManager {
-    builder(to).build().expect("the server is there")
+    build(builder(to))
+}
+
+/// A manager that a loaded machine does not time out, for what is not about time.
+pub(crate) fn steady(to: impl Into<Endpoint>) -> Builder {
+    LockManager::builder(to).command_timeout(Duration::from_secs(1)).check_period(P)
+}
+
+/// Builds, again if the machine was too slow for the connect timeout.
+#[track_caller]
+pub(crate) fn build(builder: Builder) -> LockManager {
+    until_some(SOON, "the server is there", || match builder.clone().build() {
+        Ok(manager) => Some(manager),
+        Err(Error::Unavailable { .. }) => None,
+        Err(other) => panic!("{other}"),
+    })
 }
 
 /// Lets the scripts be known to the server, so that requests are EVALSHA from now on, and opens the
