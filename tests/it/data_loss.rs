@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LossReason, PreviousHolder};
 
-use crate::scene::{Line, P, Record, SOON, TTL, build, manager, warm_up, with_ttl};
+use crate::scene::{Line, P, Record, SOON, STEADY_TTL as TTL, build, steady, warm_up};
 use crate::support::{SLACK, Server, until};
 
 #[test]
@@ -22,7 +22,7 @@ fn a_flushall_is_told_to_holders_and_waiters_are_served_in_order() {
 
 fn loses_everything(disaster: impl Fn(&Server)) {
     let server = Server::start();
-    let managers = [manager(server.url()), manager(server.url())];
+    let managers = [build(steady(server.url())), build(steady(server.url()))];
     managers.iter().for_each(warm_up);
     let holder = managers[0].lock("a").unwrap();
     let mut largest = holder.fence();
@@ -59,10 +59,8 @@ fn loses_everything(disaster: impl Fn(&Server)) {
 #[test]
 fn leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
     let server = Server::start_with(&["--appendonly", "yes"]);
-    // Long enough for a loaded machine to bring a server up again.
-    let ttl = 2 * TTL;
-    let holding = build(with_ttl(server.url(), ttl));
-    let waiting = build(with_ttl(server.url(), ttl));
+    let holding = build(steady(server.url()));
+    let waiting = build(steady(server.url()));
     let holder = holding.lock("a").unwrap();
     let mut line = Line::of("a");
     for _ in 0..3 {
@@ -72,7 +70,7 @@ fn leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
 
     server.restart();
     let before = holding.stats().renewed;
-    until(ttl, "the lease is renewed", || holding.stats().renewed > before);
+    until(TTL, "the lease is renewed", || holding.stats().renewed > before);
     holder.check().unwrap();
     assert!(line.is_quiet());
     holder.unlock().unwrap();
@@ -88,7 +86,7 @@ fn leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
 #[test]
 fn no_caller_notices_scripts_flushed_in_a_loop() {
     let server = Server::start();
-    let managers = [manager(server.url()), manager(server.url())];
+    let managers = [build(steady(server.url())), build(steady(server.url()))];
     let kept = managers[0].lock("kept").unwrap();
     let inside = [const { AtomicBool::new(false) }; 2];
     let turns = AtomicU32::new(0);
@@ -139,7 +137,7 @@ fn holders_of_many_names_are_each_told_of_a_flush_once() {
         assert_eq!(loss.reason, LossReason::Taken);
         counting.fetch_add(1, Ordering::SeqCst);
     });
-    let manager = manager(server.url()).with(options);
+    let manager = build(steady(server.url())).with(options);
     let guards: Vec<_> = (0..50).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
     let _: () = server.query(&["FLUSHALL"]);
     for guard in &guards {

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
 
-use crate::scene::{Line, P, Record, SOON, T, TTL, Verb, manager, release, request, warm_up};
+use crate::scene::{
+    Line, P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, release, request, steady, warm_up,
+};
 use crate::support::proxy::Trap;
 use crate::support::{Proxy, SLACK, Server, until};
 
@@ -21,8 +23,8 @@ struct Scene {
 fn scene() -> Scene {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let ours = manager(proxy.url());
-    let other = manager(server.url());
+    let ours = build(steady(proxy.url()));
+    let other = build(steady(server.url()));
     warm_up(&ours);
     warm_up(&other);
     Scene { server, proxy, ours, other }
@@ -93,7 +95,7 @@ fn lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
 fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let manager = manager(proxy.url());
+    let manager = build(steady(proxy.url()));
     let trap = proxy.swallow_silently_when(|_| true);
     let guard = manager.lock("a").unwrap();
     trap.wait(SOON);

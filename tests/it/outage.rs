@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
-use crate::scene::{H, Line, P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
+use crate::scene::{H, Line, P, Record, SOON, STEADY_TTL, T, TTL, build, builder, manager, steady, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
@@ -323,14 +323,14 @@ fn renewals_of_many_leases_outlast_a_flapping_network() {
     let proxy = Proxy::to(server.addr());
     let lost = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&lost);
-    let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
+    let options = LockOptions::new().ttl(STEADY_TTL).on_lost(move |_| {
         counting.fetch_add(1, Ordering::SeqCst);
     });
-    let manager = manager(proxy.url()).with(options);
+    let manager = build(steady(proxy.url())).with(options);
     let guards: Vec<_> = (0..40).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
-    let end = Instant::now() + TTL + T;
+    let end = Instant::now() + STEADY_TTL + T;
     while Instant::now() < end {
-        thread::sleep(Duration::from_millis(100));
+        thread::sleep(Duration::from_millis(300));
         proxy.reset_all();
     }
     assert!(guards.iter().all(fairlock::LockGuard::is_held));

@@ -9,7 +9,7 @@ use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::connections::fake_that;
 use crate::scene::{
-    H, LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, manager, micros, release, request,
+    LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, manager, micros, release, request,
     server_time, warm_up, with_ttl,
 };
 use crate::support::{FakeReply, Proxy, SLACK, Server, until};
@@ -346,7 +346,7 @@ fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
     let past = server_time(&server) - 1;
     record.set(&[("e", &past.to_string())]);
     // The other's sync hands it to the first in line, who counts as alive for a horizon.
-    until(H, "it is handed on", || record.owner().as_ref() == Some(&first));
+    until(P + T + SLACK, "it is handed on", || record.owner().as_ref() == Some(&first));
     mend(&proxy);
     let guard = waiter.wait().unwrap();
     assert_eq!(record.owner(), Some(first));

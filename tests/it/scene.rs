@@ -11,17 +11,21 @@ use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Re
 use crate::support::fake::{is, next_command};
 use crate::support::{Server, until, until_some};
 
-/// The ttl of most tests here, and what the builder derives from it.
-pub(crate) const TTL: Duration = Duration::from_secs(2);
-pub(crate) const T: Duration = Duration::from_millis(200);
+/// The numbers of most tests: short, yet a timeout that a busy machine seldom misses.
+pub(crate) const TTL: Duration = Duration::from_secs(3);
+pub(crate) const T: Duration = Duration::from_millis(400);
 pub(crate) const P: Duration = Duration::from_millis(250);
-pub(crate) const H: Duration = Duration::from_secs(1);
+pub(crate) const H: Duration = Duration::from_millis(1500);
+
+/// Those of [`steady`].
+pub(crate) const STEADY_TTL: Duration = Duration::from_millis(6500);
+pub(crate) const STEADY_T: Duration = Duration::from_secs(1);
 
 /// For what must happen, but whose time is not under test.
 pub(crate) const SOON: Duration = Duration::from_secs(8);
 
 pub(crate) fn builder(to: impl Into<Endpoint>) -> Builder {
-    with_ttl(to, TTL)
+    with_ttl(to, TTL).command_timeout(T).check_period(P).horizon(H)
 }
 
 pub(crate) fn with_ttl(to: impl Into<Endpoint>, ttl: Duration) -> Builder {
@@ -32,9 +36,10 @@ pub(crate) fn manager(to: impl Into<Endpoint>) -> LockManager {
     build(builder(to))
 }
 
-/// A manager that a loaded machine does not time out, for what is not about time.
+/// With timeouts that a loaded machine keeps, for tests that break only one thing.
 pub(crate) fn steady(to: impl Into<Endpoint>) -> Builder {
-    LockManager::builder(to).command_timeout(Duration::from_secs(1)).check_period(P)
+    let horizon = P + 13 * STEADY_T / 4;
+    with_ttl(to, STEADY_TTL).command_timeout(STEADY_T).check_period(P).horizon(horizon)
 }
 
 /// Builds, again if the machine was too slow for the connect timeout.
