@@ -77,7 +77,6 @@ fn a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
         // From its next PING on nothing arrives on that connection any more, and nobody closes it.
         let deaf = proxy.swallow_silently_when(contains("PING"));
         deaf.wait(P + SLACK);
-        connects = ours.stats().connects;
         holder.unlock().unwrap();
         line.serve(0, P + T + SLACK).unlock().unwrap();
     }
