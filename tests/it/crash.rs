@@ -13,7 +13,7 @@ use crate::{
     worker::{self, SOON, expect_got},
 };
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {

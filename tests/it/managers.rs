@@ -14,6 +14,17 @@ pub(crate) fn manager(url: &str, ttl: Duration) -> LockManager {
         .unwrap_or_else(|e| panic!("no manager for {url}: {e}"))
 }
 
+/// A manager for tests of order alone: it bears with a machine that is too busy to answer for seconds.
+pub(crate) fn patient(url: &str) -> LockManager {
+    LockManager::builder(url)
+        .options(LockOptions::new().ttl(Duration::from_secs(60)))
+        .command_timeout(Duration::from_secs(5))
+        .check_period(DEFAULT_CHECK_PERIOD)
+        .horizon(Duration::from_secs(20))
+        .build()
+        .unwrap_or_else(|e| panic!("no manager for {url}: {e}"))
+}
+
 /// The T of a manager with this ttl.
 pub(crate) fn command_timeout(ttl: Duration) -> Duration {
     DEFAULT_COMMAND_TIMEOUT.min(ttl / 10)
