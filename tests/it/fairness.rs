@@ -13,7 +13,7 @@ use std::{
 use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
 
 use crate::{
-    managers::{assert_nothing_left, patient, queue},
+    managers::{EndLoops, assert_nothing_left, patient, queue},
     support::{SLACK, Server, until},
     worker::{self, SOON, expect_got},
 };
@@ -136,6 +136,7 @@ fn try_lock_in_a_loop_never_overtakes_a_queue() {
     thread::scope(|scope| {
         scope.spawn(|| barge(&ours));
         scope.spawn(|| barge(&patient(&server.url())));
+        let end = EndLoops(&over);
         until(SOON, "the loops run", || tries.load(Ordering::Relaxed) > 10);
         for i in 0..300 {
             let mgr = if i % 2 == 0 { &ours } else { &other };
@@ -147,7 +148,7 @@ fn try_lock_in_a_loop_never_overtakes_a_queue() {
         drop(next);
         drop(guard);
         until(SOON, "a try wins once nobody waits", || wins.load(Ordering::Relaxed) > 0);
-        over.store(true, Ordering::Relaxed);
+        drop(end);
     });
     assert_nothing_left(&server, "k");
 }

@@ -1,6 +1,10 @@
 //! Managers with the ttl that a test wants, and a lock's record as Redis has it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, LockManager, LockOptions};
 
@@ -72,4 +76,13 @@ pub(crate) fn assert_nothing_left(server: &Server, name: &str) {
     }
     assert_eq!(queue(server, name), [""; 0], "the queue has entries");
     assert_eq!(server.keys_without_ttl(), [""; 0], "keys would stay for ever");
+}
+
+/// Ends the loops of a test's other threads also when the test panics, so that it fails and does not hang.
+pub(crate) struct EndLoops<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for EndLoops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
