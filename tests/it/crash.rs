@@ -13,7 +13,7 @@ use crate::{
     worker::{self, SOON, expect_got},
 };
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(2);
 
 #[test]
 fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
@@ -113,6 +113,26 @@ fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
     let waiter = mgr.enqueue("k").unwrap();
     let owners = owners_until_granted(&server, waiter, || kid.kill());
     assert_eq!(owners, BTreeSet::from([held]), "a dead waiter was granted");
+    assert_nothing_left(&server, "k");
+}
+
+/// R10, where nobody was there to let served time pass.
+#[test]
+fn a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
+    let server = Server::start();
+    let mgr = manager(&server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("lock k");
+    expect_got(&kid, "k", SOON);
+    for _ in 0..3 {
+        kid.tell("queue k");
+        kid.expect("queued", SOON);
+    }
+    kid.kill();
+    until(TTL + SLACK, "the lease lapses", || mgr.inspect("k").unwrap().expect("it is awaited").time_left.is_zero());
+    let guard = mgr.try_lock("k").unwrap().expect("nobody alive is before us");
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    guard.unlock().unwrap();
     assert_nothing_left(&server, "k");
 }
 

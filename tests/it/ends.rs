@@ -11,7 +11,7 @@ use std::{
 use fairlock::{DEFAULT_TTL, LockGuard, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
-    managers::{assert_nothing_left, check_period, command_timeout, manager, owner},
+    managers::{assert_nothing_left, check_period, command_timeout, manager, owner, patient},
     support::{
         Kid, SLACK, Server,
         kid::{hear, say},
@@ -25,7 +25,7 @@ const TTL: Duration = Duration::from_secs(1);
 #[test]
 fn a_guard_is_released_by_the_thread_that_it_was_moved_to() {
     let server = Server::start();
-    let mgr = manager(&server.url(), DEFAULT_TTL);
+    let mgr = patient(&server.url());
     let guard = mgr.lock("k").unwrap();
     let waiter = mgr.enqueue("k").unwrap();
     let moved = thread::spawn(move || {
@@ -40,7 +40,7 @@ fn a_guard_is_released_by_the_thread_that_it_was_moved_to() {
 #[test]
 fn a_panic_releases_what_is_held() {
     let server = Server::start();
-    let mgr = manager(&server.url(), DEFAULT_TTL);
+    let mgr = patient(&server.url());
     let holder = mgr.clone();
     let waiting = mgr.clone();
     let (locked, is_locked) = mpsc::channel();

@@ -13,7 +13,7 @@ use std::{
 use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
 
 use crate::{
-    managers::{assert_nothing_left, manager, queue},
+    managers::{EndLoops, assert_nothing_left, patient, queue},
     support::{SLACK, Server, until},
     worker::{self, SOON, expect_got},
 };
@@ -22,9 +22,9 @@ use crate::{
 fn grants_come_in_the_order_of_enqueues_of_all_processes() {
     const ROUNDS: usize = 8;
     let server = Server::start();
-    let holder = manager(&server.url(), DEFAULT_TTL);
+    let holder = patient(&server.url());
     let guard = holder.lock("k").unwrap();
-    let local = [holder.clone(), manager(&server.url(), DEFAULT_TTL)];
+    let local = [holder.clone(), patient(&server.url())];
     let mut kids = [worker::start(&server.url(), DEFAULT_TTL), worker::start(&server.url(), DEFAULT_TTL)];
 
     // In each round all four come, each round beginning with another.
@@ -66,7 +66,7 @@ fn grants_come_in_the_order_of_enqueues_of_all_processes() {
 #[test]
 fn waiters_of_one_process_are_granted_in_their_order() {
     let server = Server::start();
-    let mgr = manager(&server.url(), DEFAULT_TTL);
+    let mgr = patient(&server.url());
     let guard = mgr.lock("k").unwrap();
     let waiters: Vec<Waiter> = (0..50).map(|_| mgr.enqueue("k").unwrap()).collect();
     guard.unlock().unwrap();
@@ -85,7 +85,7 @@ fn equal_threads_take_equal_shares() {
     const THREADS: usize = 12;
     const TURNS: usize = 240;
     let server = Server::start();
-    let managers = [manager(&server.url(), DEFAULT_TTL), manager(&server.url(), DEFAULT_TTL)];
+    let managers = [patient(&server.url()), patient(&server.url())];
     let start = managers[0].lock("k").unwrap();
     let turns = Mutex::new(Vec::new());
     let over = AtomicBool::new(false);
@@ -120,8 +120,8 @@ fn equal_threads_take_equal_shares() {
 #[test]
 fn try_lock_in_a_loop_never_overtakes_a_queue() {
     let server = Server::start();
-    let ours = manager(&server.url(), DEFAULT_TTL);
-    let other = manager(&server.url(), DEFAULT_TTL);
+    let ours = patient(&server.url());
+    let other = patient(&server.url());
     let mut guard = ours.lock("k").unwrap();
     let mut next = other.enqueue("k").unwrap();
     let (tries, wins, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -135,7 +135,8 @@ fn try_lock_in_a_loop_never_overtakes_a_queue() {
     };
     thread::scope(|scope| {
         scope.spawn(|| barge(&ours));
-        scope.spawn(|| barge(&manager(&server.url(), DEFAULT_TTL)));
+        scope.spawn(|| barge(&patient(&server.url())));
+        let end = EndLoops(&over);
         until(SOON, "the loops run", || tries.load(Ordering::Relaxed) > 10);
         for i in 0..300 {
             let mgr = if i % 2 == 0 { &ours } else { &other };
@@ -147,7 +148,7 @@ fn try_lock_in_a_loop_never_overtakes_a_queue() {
         drop(next);
         drop(guard);
         until(SOON, "a try wins once nobody waits", || wins.load(Ordering::Relaxed) > 0);
-        over.store(true, Ordering::Relaxed);
+        drop(end);
     });
     assert_nothing_left(&server, "k");
 }
@@ -156,9 +157,9 @@ fn try_lock_in_a_loop_never_overtakes_a_queue() {
 fn try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself() {
     let server = Server::start();
     let lease = Duration::from_millis(300);
-    let holder = manager(&server.url(), DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
-    let barger = manager(&server.url(), DEFAULT_TTL);
-    let waiting = manager(&server.url(), DEFAULT_TTL);
+    let holder = patient(&server.url()).with(LockOptions::new().fixed_lease(lease));
+    let barger = patient(&server.url());
+    let waiting = patient(&server.url());
     let lapsing = holder.try_lock("k").unwrap().expect("it is free");
     let mut waiter = waiting.enqueue("k").unwrap();
     until(lease + check_period() + SLACK, "the waiter is granted", || {
@@ -173,8 +174,8 @@ fn try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself() {
 #[test]
 fn a_releaser_that_locks_again_goes_behind_the_queue() {
     let server = Server::start();
-    let ours = manager(&server.url(), DEFAULT_TTL);
-    let other = manager(&server.url(), DEFAULT_TTL);
+    let ours = patient(&server.url());
+    let other = patient(&server.url());
     for round in 0..50 {
         let guard = ours.lock("k").unwrap();
         let first = if round % 2 == 0 { &ours } else { &other };

@@ -6,10 +6,10 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DEFAULT_TTL, Error, LockGuard, LockManager, Waiter};
+use fairlock::{Error, LockGuard, LockManager, Waiter};
 
 use crate::{
-    managers::{assert_nothing_left, manager, owner, queue},
+    managers::{assert_nothing_left, owner, patient, queue},
     support::{Kid, SLACK, Server, kid::say, until},
     worker::SOON,
 };
@@ -31,7 +31,7 @@ fn a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
 }
 
 pub(crate) fn forks(args: &[String]) {
-    let mgr = manager(&args[0], DEFAULT_TTL);
+    let mgr = patient(&args[0]);
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..3 {

@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DEFAULT_TTL, LockManager};
+use fairlock::LockManager;
 
 use crate::{
-    managers::{assert_nothing_left, manager},
+    managers::{assert_nothing_left, patient},
     support::Server,
 };
 
@@ -24,14 +24,14 @@ const PAIRS: u64 = 4;
 #[test]
 fn a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing() {
     let server = Server::start();
-    let mgr = manager(&server.url(), DEFAULT_TTL);
+    let mgr = patient(&server.url());
     race(&server, &mgr, &mgr);
 }
 
 #[test]
 fn a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing() {
     let server = Server::start();
-    race(&server, &manager(&server.url(), DEFAULT_TTL), &manager(&server.url(), DEFAULT_TTL));
+    race(&server, &patient(&server.url()), &patient(&server.url()));
 }
 
 fn race(server: &Server, holder: &LockManager, other: &LockManager) {

@@ -2,15 +2,15 @@
 
 use std::{thread, time::Duration};
 
-use fairlock::{DEFAULT_TTL, LockManager};
+use fairlock::LockManager;
 
 use crate::{
-    managers::{assert_nothing_left, fields, horizon, manager, queue, record},
-    support::{Kid, Server},
+    managers::{assert_nothing_left, fields, horizon, manager, owner, patient, queue, record},
+    support::{Kid, SLACK, Server, until},
     worker::{self, SOON, expect_got},
 };
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(2);
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 #[test]
@@ -36,6 +36,9 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
         assert_eq!(server.keys_without_ttl(), [""; 0], "while they are held");
     });
     for name in NAMES {
+        drop(managers[0].lock(name).unwrap());
+        until(TTL + SLACK, "what went on in the background ends", || fields(&server, name, "w:") == 0);
+        until(TTL + SLACK, "the last owner ends", || owner(&server, name).is_none());
         assert_nothing_left(&server, name);
     }
     for key in server.query::<Vec<String>>(&["KEYS", "*"]) {
@@ -46,14 +49,15 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
     assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
 }
 
+/// An answer that comes late on a busy machine is an error here, and no less to be cleaned up after.
 fn contend(mgr: &LockManager, who: usize) {
     for turn in 0..30 {
         let name = NAMES[(who + turn) % NAMES.len()];
         match (who + turn) % 4 {
-            0 => drop(mgr.lock(name).unwrap()),
-            1 => drop(mgr.try_lock_for(name, Duration::from_millis(2)).unwrap()),
-            2 => drop(mgr.enqueue(name).unwrap()),
-            _ => drop(mgr.try_lock(name).unwrap()),
+            0 => drop(mgr.lock(name)),
+            1 => drop(mgr.try_lock_for(name, Duration::from_millis(2))),
+            2 => drop(mgr.enqueue(name)),
+            _ => drop(mgr.try_lock(name)),
         }
     }
 }
@@ -61,8 +65,8 @@ fn contend(mgr: &LockManager, who: usize) {
 #[test]
 fn a_wait_that_ended_leaves_no_place_in_the_queue() {
     let server = Server::start();
-    let holder = manager(&server.url(), DEFAULT_TTL);
-    let other = manager(&server.url(), DEFAULT_TTL);
+    let holder = patient(&server.url());
+    let other = patient(&server.url());
     let guard = holder.lock("k").unwrap();
     let stays = holder.enqueue("k").unwrap();
     let mut tries = other.enqueue("k").unwrap();

@@ -1,6 +1,10 @@
 //! Managers with the ttl that a test wants, and a lock's record as Redis has it.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, LockManager, LockOptions};
 
@@ -10,6 +14,17 @@ use crate::support::Server;
 pub(crate) fn manager(url: &str, ttl: Duration) -> LockManager {
     LockManager::builder(url)
         .options(LockOptions::new().ttl(ttl))
+        .build()
+        .unwrap_or_else(|e| panic!("no manager for {url}: {e}"))
+}
+
+/// A manager for tests of order alone: it bears with a machine that is too busy to answer for seconds.
+pub(crate) fn patient(url: &str) -> LockManager {
+    LockManager::builder(url)
+        .options(LockOptions::new().ttl(Duration::from_secs(60)))
+        .command_timeout(Duration::from_secs(5))
+        .check_period(DEFAULT_CHECK_PERIOD)
+        .horizon(Duration::from_secs(20))
         .build()
         .unwrap_or_else(|e| panic!("no manager for {url}: {e}"))
 }
@@ -61,4 +76,13 @@ pub(crate) fn assert_nothing_left(server: &Server, name: &str) {
     }
     assert_eq!(queue(server, name), [""; 0], "the queue has entries");
     assert_eq!(server.keys_without_ttl(), [""; 0], "keys would stay for ever");
+}
+
+/// Ends the loops of a test's other threads also when the test panics, so that it fails and does not hang.
+pub(crate) struct EndLoops<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for EndLoops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -10,7 +10,7 @@ use crate::{
     worker::{self, SOON, expect_got, machine_time},
 };
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_millis(1500);
 
 #[test]
 fn a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {

@@ -12,7 +12,7 @@ use std::{
 use fairlock::{LockManager, LockOptions};
 
 use crate::{
-    managers::{assert_nothing_left, check_period},
+    managers::{EndLoops, assert_nothing_left, check_period},
     support::{SLACK, Server, until},
 };
 
@@ -43,6 +43,7 @@ fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
                 }
             });
         }
+        let end = EndLoops(&over);
         let start = Instant::now();
         while start.elapsed() < 2 * TTL {
             held.check().unwrap();
@@ -52,7 +53,7 @@ fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
         until(check_period(TTL) + SLACK, "everybody's turn comes", || {
             turns.iter().zip(&before).all(|(n, before)| n.load(Ordering::Relaxed) > *before)
         });
-        over.store(true, Ordering::Relaxed);
+        drop(end);
     });
     assert!(mgr.stats().renewed >= 4, "{:?}", mgr.stats());
     assert_eq!(losses.load(Ordering::Relaxed), 0);
