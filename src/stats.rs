@@ -27,7 +27,7 @@ counters! {
     held,
     /// Waiters standing in a queue now, of this manager.
     waiting,
-    /// Grants, at once or after waiting.
+    /// Guards that were given out, at once or after waiting.
     granted,
     /// Grants that came by hand-over from another holder.
     handed_over,

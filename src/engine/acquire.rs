@@ -56,6 +56,7 @@ impl Engine {
     /// `until` or for as long as the outage limit.
     pub(crate) fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
         self.check(request)?;
+        let limit = until.min(self.now() + self.config.outage_limit);
         if !self.listening.is_started() {
             match self.attempt(request, Token::new(), until) {
                 Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
@@ -73,7 +74,7 @@ impl Engine {
         self.counters.waiting.add(1);
         // A shutdown that did not see the place is seen here.
         self.check_open()?;
-        self.enqueue(&standing.waiting, until)?;
+        self.enqueue(&standing.waiting, until, limit)?;
         let claim = standing.waiting.place.lock().claim(self.now(), request);
         match claim {
             Claim::Taken(lease) => self.claimed(lease).map(Entered::Granted),
@@ -87,12 +88,14 @@ impl Engine {
     }
 
     /// A place whose lock was granted before anybody had to stand.
-    pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Standing {
+    pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<Standing> {
+        // If the grant is lost before it is claimed, the place is one in the queue (R4).
+        self.start_listening()?;
         self.counters.waiting.add(1);
         self.places.unclaim_if(lease.stood, lease.token);
         let request = Arc::clone(&lease.request);
         let waiting = self.places.register(request, Place::granted(lease), self.now());
-        Standing { engine: Arc::clone(self), waiting }
+        Ok(Standing { engine: Arc::clone(self), waiting })
     }
 
     fn check(&self, request: &Request) -> Result<()> {
@@ -185,11 +188,11 @@ impl Engine {
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
-    /// registry, so a grant is noted whichever way it comes (R1, R8). After an error it is to be dropped.
-    fn enqueue(self: &Arc<Self>, waiting: &Arc<Waiting>, until: Time) -> Result<()> {
+    /// registry, so a grant is noted whichever way it comes (R1, R8). Past `limit` it is not sent again; after
+    /// an error it is to be dropped.
+    fn enqueue(self: &Arc<Self>, waiting: &Arc<Waiting>, until: Time, limit: Time) -> Result<()> {
         let request = &waiting.request;
         let started = self.now();
-        let limit = until.min(started + self.config.outage_limit);
         let mut refused = None;
         loop {
             let now = self.now();

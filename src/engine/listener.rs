@@ -59,14 +59,9 @@ impl Engine {
     /// R17: starts the subscription before the first enqueue. One that cannot be had within a command timeout
     /// does not fail a wait, since sync carries it; a missing right does.
     pub(super) fn listen(self: &Arc<Self>, until: Time) -> Result<()> {
+        self.start_listening()?;
         let listening = &self.listening;
         let mut state = listening.state.lock();
-        // A refusal is told to those who wait for it; whoever comes later asks anew.
-        if matches!(*state, State::Idle | State::Refused(_)) {
-            let engine = Arc::clone(self);
-            self.spawn(THREAD, move || run(&engine))?;
-            *state = State::Started;
-        }
         let until = until.min(self.now() + self.config.command_timeout);
         loop {
             match &*state {
@@ -79,6 +74,17 @@ impl Engine {
             }
             self.clock.wait(&listening.changed, &mut state, until);
         }
+    }
+
+    pub(super) fn start_listening(self: &Arc<Self>) -> Result<()> {
+        let mut state = self.listening.state.lock();
+        // A refusal is told to those who wait for it; whoever comes later asks anew.
+        if matches!(*state, State::Idle | State::Refused(_)) {
+            let engine = Arc::clone(self);
+            self.spawn(THREAD, move || run(&engine))?;
+            *state = State::Started;
+        }
+        Ok(())
     }
 }
 

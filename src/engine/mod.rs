@@ -236,7 +236,6 @@ impl Engine {
 
     /// Keeps a lease renewed from now on. Wakes nobody, unless it would be too late.
     fn adopt(&self, lease: &Arc<Lease>) {
-        self.counters.granted.add(1);
         let renew_at = lease.request.renewal_period().map_or(Time::NEVER, |period| self.now() + period);
         let due = lease.next_due(renew_at);
         self.add(Fresh { lease: Arc::clone(lease), renew_at });
@@ -358,6 +357,7 @@ impl Engine {
     }
 
     pub(crate) fn guard_made(&self) {
+        self.counters.granted.add(1);
         self.counters.held.add(1);
     }
 

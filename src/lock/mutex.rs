@@ -192,7 +192,7 @@ fn enqueue(manager: &LockManager, key: Key) -> Result<Waiter> {
     let request = request_to_wait(manager, key)?;
     let engine = manager.engine();
     let standing = match engine.enter(&request, Time::NEVER)? {
-        Entered::Granted(lease) => engine.stand_with(lease),
+        Entered::Granted(lease) => engine.stand_with(lease)?,
         Entered::Queued(standing) => standing,
     };
     Ok(Waiter::new(standing, manager.running()))

@@ -38,6 +38,7 @@ local function read(...)
   rec.q, rec.h = tonumber(raw[13]) or 0, tonumber(raw[14]) or 0
   -- R2: served time grows only by what scripts saw pass, so an outage or a clock step ages nobody.
   rec.v = rec.v + math.max(0, math.min(now - rec.s, step))
+  rec.unserved = now - rec.s > step
   rec.s = now
   -- R15: an end further off than any lease reaches means that the server's clock went back.
   if rec.request and rec.e > now then
@@ -82,8 +83,9 @@ local function lapse(token)
   if not rec.owner or rec.owner == token or rec.e > now then return end
   local p = parts(rec.request)
   dirty(1)
-  -- R10: a renewed lease that lapsed means a dead process, whose waiters must not be granted next.
-  if not p.fixed and p.manager ~= manager then
+  -- R10: a renewed lease that lapsed means a dead process, whose waiters must not be granted next; unless
+  -- nobody was served for some time, and it could not have been renewed.
+  if not p.fixed and p.manager ~= manager and not rec.unserved then
     stamps[p.manager] = -1
     del[#del + 1] = 'm:' .. p.manager
   end

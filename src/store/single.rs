@@ -100,37 +100,29 @@ impl Single {
         })
     }
 
-    /// Whether another connection may do better, beside the answers.
-    fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
-        let started = self.node.clock.now();
+    fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, Again) {
         let mut connection = match self.check_out(patience.checkout) {
             Ok(connection) => connection,
-            Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), false),
+            Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), Again::No),
         };
-        let was_fresh = connection.opened >= started;
         let answers = self.node.exchange(&mut connection, calls, patience.reply);
-        let Some(Err(f)) = answers.first() else {
-            return (answers, false);
-        };
-        let again = if is_interrupted(f) {
-            true
-        } else if is_closed(f) {
-            // The others of its age are as likely closed. A new one that is closed at once tells more.
-            self.node.retire_from_pool(&connection);
-            !was_fresh
-        } else {
-            false
+        let again = match answers.first() {
+            Some(Err(f)) if is_interrupted(f) => Again::Interrupted,
+            Some(Err(f)) if is_closed(f) => {
+                // The others of its age are as likely closed.
+                self.node.retire_from_pool(&connection);
+                Again::Closed
+            }
+            _ => Again::No,
         };
         (answers, again)
     }
 
     fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
-        let started = self.node.clock.now();
-        let until = started + self.node.command_timeout;
+        let until = self.node.clock.now() + self.node.command_timeout;
         let mut connection = self.check_out(Checkout::Until(until))?;
-        let was_fresh = connection.opened >= started;
         match run(&mut connection) {
-            Err(f) if is_interrupted(&f) || (is_closed(&f) && !was_fresh) => {
+            Err(f) if is_interrupted(&f) || is_closed(&f) => {
                 self.node.retire_from_pool(&connection);
                 drop(connection);
                 run(&mut *self.check_out(Checkout::Until(until))?)
@@ -140,6 +132,19 @@ impl Single {
     }
 }
 
+/// Whether another connection may do better.
+#[derive(PartialEq)]
+enum Again {
+    No,
+    /// A signal came in between.
+    Interrupted,
+    Closed,
+}
+
+/// How many connections may turn out to be closed before that is the answer: those that were idle are
+/// retired with the first, but one that was being opened may go the same way.
+const CLOSED_AT_MOST: u32 = 2;
+
 impl Store for Single {
     fn clock(&self) -> Clock {
         self.node.clock
@@ -147,7 +152,9 @@ impl Store for Single {
 
     fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {
         let (mut answers, mut again) = self.attempt(calls, patience);
-        while again && self.node.clock.now() < patience.reply {
+        let mut closed = 0;
+        while again != Again::No && closed < CLOSED_AT_MOST && self.node.clock.now() < patience.reply {
+            closed += u32::from(again == Again::Closed);
             // The time for the reply is the first attempt's: a retry must not lengthen the call (P8).
             let checkout = match patience.checkout {
                 Checkout::IfFree => Checkout::IfFree,
