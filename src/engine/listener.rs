@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Engine;
 use super::place::News;
-use super::renewal::Work;
+use super::work::Work;
 use crate::error::{Error, Result};
 use crate::script::{Call, Family, Grant, Verb};
 use crate::store::clock::Time;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::bounded;
 
 use super::lease::deadline_from_reply;
-use super::renewal::{Job, Work};
+use super::work::{Job, Work};
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::{LossReason, PreviousHolder};

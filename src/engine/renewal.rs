@@ -4,17 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 
-use super::acquire::{Settled, Wait, acquire_call};
+use super::Engine;
+use super::acquire::{Wait, acquire_call};
 use super::lease::{Due, Lease, deadline_from_reply};
-use super::place::{Action, News};
-use super::places::{Found, Waiting, in_order, refusal};
+use super::place::Action;
+use super::places::{Found, Waiting, in_order};
 use super::release::{reason_of, verdict};
+use super::running::Bell;
 use super::schedule::Schedule;
-use super::{Bell, Engine};
+use super::work::{Fresh, Job, Work};
 use crate::loss::LossReason;
-use crate::script::{Call, LOOKUP_LIMIT, Mode, Outcome, Token, Verb};
+use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, Fault, Link};
 
@@ -23,67 +25,15 @@ const BATCH: usize = 256;
 /// How soon a call is put again while the thread's connection is being opened.
 const CONNECTING: Duration = Duration::from_millis(5);
 
-/// A lease that the renewal thread has not seen yet.
-pub(super) struct Fresh {
-    pub(super) lease: Arc<Lease>,
-    /// It is to be renewed at this time, and then each period.
-    pub(super) renew_at: Time,
-}
-
-/// What is sent to the renewal thread.
-pub(super) enum Work {
-    /// Lost, and not told yet.
-    Lost(Arc<Lease>),
-    Background(Job),
-    Confirm(Arc<Waiting>),
-    Requeue(Arc<Waiting>),
-    /// Messages may have been missed: every awaited name is looked after at once, token by token.
-    Resync,
-    /// Shut down: end all leases and answer their names.
-    EndAll(Sender<Vec<Arc<str>>>),
-    Stop,
-}
-
-/// A token to be given back in the background.
-pub(super) struct Job {
-    call: Call,
-    token: Token,
-    /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
-    not_after: u64,
-    /// Past this the token has lapsed by itself.
-    expires: Time,
-    resent: bool,
-    tell: Option<Sender<Option<LossReason>>>,
-}
-
-impl Job {
-    pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
-        let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
-        Job { call, token, not_after: 0, expires, resent: false, tell: None }
-    }
-
-    pub(super) fn until(self, not_after: u64) -> Job {
-        Job { not_after, ..self }
-    }
-
-    pub(super) fn resent(self) -> Job {
-        Job { resent: true, ..self }
-    }
-
-    pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job { tell: Some(tell), ..self }
-    }
-}
-
 /// The renewal thread's state. All of it is the thread's own, so no mutex guards the leases.
 pub(super) struct Renewal {
-    engine: Arc<Engine>,
+    pub(super) engine: Arc<Engine>,
     intake: Receiver<Work>,
     bell: Receiver<()>,
     link: Box<dyn Link>,
     leases: Schedule<Kept>,
-    errands: Schedule<Errand>,
-    lookups: Vec<Call>,
+    pub(super) errands: Schedule<Errand>,
+    pub(super) lookups: Vec<Call>,
     /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
     look_in: Time,
     stopping: bool,
@@ -96,7 +46,7 @@ struct Kept {
 }
 
 /// What is done once, or until it succeeds.
-enum Errand {
+pub(super) enum Errand {
     Job(Job),
     Confirm(Arc<Waiting>),
     Requeue(Arc<Waiting>),
@@ -392,142 +342,6 @@ impl Renewal {
         }
     }
 
-    fn confirmed(&mut self, waiting: Arc<Waiting>, token: Token, answer: Result<Answer, Fault>) {
-        let action = match answer {
-            Ok(Answer { reply, sent, .. }) => match reply.outcome {
-                Outcome::Renewed { left } => waiting.place.lock().confirmed(sent, left, &waiting.request),
-                _ => waiting.place.lock().absent(token, sent),
-            },
-            Err(fault) => {
-                let again = self.again_at(&fault);
-                return self.errands.put(again, Errand::Confirm(waiting));
-            }
-        };
-        waiting.hear(self.engine.now());
-        self.engine.act(&waiting, action);
-    }
-
-    fn requeued(&mut self, waiting: Arc<Waiting>, call: &Call, answer: Result<Answer, Fault>) {
-        match self.engine.settle_acquire(&waiting, call, answer) {
-            Settled::Done if waiting.place.lock().is_ended() => {}
-            Settled::Done => {
-                self.engine.counters.requeued.add(1);
-                log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);
-            }
-            Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiting)),
-            Settled::Refused(error) => {
-                let action = waiting.place.lock().fail(error);
-                waiting.changed.notify_one();
-                self.engine.act(&waiting, action);
-            }
-            Settled::Fault(fault) => {
-                let again = self.again_at(&fault);
-                self.errands.put(again, Errand::Requeue(waiting));
-            }
-        }
-    }
-
-    fn synced(&mut self, call: &Call, answer: Result<Answer, Fault>) {
-        let engine = Arc::clone(&self.engine);
-        let now = engine.now();
-        let name = &call.key.name;
-        let line = engine.places.line(name);
-        let answer = match answer {
-            Ok(answer) => answer,
-            Err(fault) => {
-                for waiting in line.iter().filter(|_| matches!(fault, Fault::Server { .. })) {
-                    waiting.refuse(refusal(&fault, waiting, now));
-                }
-                return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
-            }
-        };
-        line.iter().for_each(|waiting| waiting.hear(now));
-        match answer.reply.outcome {
-            Outcome::Synced { owner, left, since, newest_known, served } => {
-                let left = left + Duration::from_millis(1);
-                let next = if answer.reply.more { now } else { now + left.min(engine.config.check_period) };
-                engine.places.put_off(name, next);
-                if let Some(grant) = owner
-                    && let Found::Waiting(waiting) = engine.places.find(grant.token)
-                {
-                    engine.hear_of(&waiting, News::from_reply(grant, answer.sent));
-                }
-                let mut suspects = Vec::new();
-                for waiting in &line {
-                    let mut place = waiting.place.lock();
-                    place.served(served);
-                    if !newest_known || place.is_suspect(since, answer.sent) {
-                        suspects.push(place.token);
-                    }
-                }
-                self.look_up(call, &suspects);
-            }
-            // No record at all: nobody has a place any more.
-            Outcome::Absent => {
-                for waiting in line {
-                    let action = {
-                        let mut place = waiting.place.lock();
-                        let token = place.token;
-                        place.absent(token, answer.sent)
-                    };
-                    engine.act(&waiting, action);
-                }
-            }
-            Outcome::Late => engine.places.put_off(name, now),
-            outcome => {
-                let error = engine.out_of_place(call, &outcome);
-                log::warn!("waiting for {name:?}: {error}");
-                for waiting in line {
-                    let action = waiting.place.lock().fail(engine.out_of_place(call, &outcome));
-                    waiting.changed.notify_one();
-                    engine.act(&waiting, action);
-                }
-            }
-        }
-    }
-
-    fn look_up(&mut self, about: &Call, tokens: &[Token]) {
-        for tokens in tokens.chunks(LOOKUP_LIMIT) {
-            let verb = Verb::Lookup { tokens: tokens.to_vec() };
-            self.lookups.push(Call { family: about.family, key: about.key.clone(), verb });
-        }
-    }
-
-    fn looked_up(&mut self, call: &Call, answer: Result<Answer, Fault>) {
-        let Verb::Lookup { tokens } = &call.verb else { return };
-        let Ok(Answer { reply, sent, .. }) = answer else {
-            // The next sync finds the same suspects.
-            return;
-        };
-        let Outcome::Present { owner, since, waiting: known } = reply.outcome else {
-            return;
-        };
-        for (token, known) in tokens.iter().zip(known) {
-            let Found::Waiting(waiting) = self.engine.places.find(*token) else {
-                continue;
-            };
-            if known {
-                waiting.place.lock().present(*token, since);
-            } else if owner == Some(*token) {
-                // Granted, and the message was missed: a sync has the fence.
-                let queued = waiting.place.lock().is_queued();
-                if queued {
-                    self.engine.places.put_off(&call.key.name, self.engine.now());
-                }
-            } else {
-                let action = waiting.place.lock().absent(*token, sent);
-                self.engine.act(&waiting, action);
-            }
-        }
-    }
-
-    fn resync(&mut self, now: Time) {
-        self.engine.places.all_due(now);
-        for (about, tokens) in self.engine.places.all_tokens() {
-            self.look_up(&about, &tokens);
-        }
-    }
-
     fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
         for kept in self.leases.take_all() {
@@ -565,7 +379,7 @@ impl Renewal {
     }
 
     /// When to put a call again that came to nothing.
-    fn again_at(&self, fault: &Fault) -> Time {
+    pub(super) fn again_at(&self, fault: &Fault) -> Time {
         // After a failed exchange another connection is opened, which takes its own pauses.
         let connecting = matches!(fault, Fault::NotReady) || fault.is_ambiguous();
         let pause = if connecting { CONNECTING } else { self.engine.config.back_off };

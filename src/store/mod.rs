@@ -1,6 +1,7 @@
 //! Where locks live. The engine knows stores by this contract alone, and no topology.
 
 pub(crate) mod clock;
+mod connection;
 mod node;
 mod single;
 

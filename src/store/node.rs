@@ -1,6 +1,5 @@
 //! One Redis node: how to connect to it, and one connection.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -10,9 +9,10 @@ use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, Value};
+use redis::{Client, Cmd, ConnectionInfo, RedisConnectionInfo, RedisError, Value};
 
 use super::clock::{Clock, Time};
+use super::connection::{Connection, fault, refusal, timed_out, turned_away};
 use super::{Anchor, Answer, Fault};
 use crate::error::Step;
 use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
@@ -39,19 +39,6 @@ pub(super) struct Node {
     anchor: Mutex<Option<Anchor>>,
     pub(super) connects: AtomicU64,
     pub(super) requests: AtomicU64,
-}
-
-/// One connection, with the pairing of clocks that its requests are dated by (R5).
-pub(super) struct Connection {
-    inner: redis::Connection,
-    anchor: Anchor,
-    pub(super) generation: u64,
-    pool_generation: u64,
-    /// Something other than a server's reply came: what the next reply belongs to is not known.
-    pub(super) broken: bool,
-    /// A failure of a connection that has just been opened is not the sign of one closed while idle.
-    pub(super) opened: Time,
-    read_timeout: Duration,
 }
 
 impl Node {
@@ -313,129 +300,6 @@ struct Put<'a> {
     call: &'a Call,
     form: Form,
     answer: Option<Result<Answer, Fault>>,
-}
-
-impl Connection {
-    pub(super) fn send(&mut self, commands: &[Cmd]) -> Result<(), RedisError> {
-        let mut bytes = Vec::with_capacity(512 * commands.len());
-        for command in commands {
-            command.write_packed_command(&mut bytes);
-        }
-        let sent = self.inner.send_packed_command(&bytes);
-        self.broken |= sent.is_err();
-        sent
-    }
-
-    /// One command of Redis's own.
-    pub(super) fn request(&mut self, command: Cmd, patience: Duration) -> Result<Value, Fault> {
-        self.limit(patience)?;
-        self.send(&[command]).map_err(|e| fault(e, Step::Send))?;
-        self.receive()
-    }
-
-    fn receive(&mut self) -> Result<Value, Fault> {
-        match self.inner.recv_response() {
-            Ok(value) => refusal(value),
-            Err(e) => {
-                self.broken = true;
-                Err(fault(e, Step::Reply))
-            }
-        }
-    }
-
-    pub(super) fn pubsub(&mut self) -> redis::PubSub<'_> {
-        self.inner.as_pubsub()
-    }
-
-    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
-        self.read_timeout = timeout;
-        self.inner.set_read_timeout(Some(timeout)).map_err(|e| fault(e, Step::Connect))
-    }
-
-    /// A system call only when the time really is shorter, or was.
-    fn limit(&mut self, patience: Duration) -> Result<(), Fault> {
-        if patience + Duration::from_millis(1) < self.read_timeout || patience > self.read_timeout {
-            self.set_read_timeout(patience.max(Duration::from_millis(1)))?;
-        }
-        Ok(())
-    }
-}
-
-/// Why a handshake failed. A server that turns clients away says why and closes, perhaps before it is asked
-/// anything: its words may lie behind the error.
-fn turned_away(connection: &mut Connection, error: RedisError) -> Fault {
-    if !is_closed_kind(io_kind(&error)) {
-        return fault(error, Step::Connect);
-    }
-    match connection.receive() {
-        Err(refused @ Fault::Server { .. }) => refused,
-        _ => fault(error, Step::Connect),
-    }
-}
-
-/// A server's refusal as a fault, any other reply as it is.
-fn refusal(value: Value) -> Result<Value, Fault> {
-    match value {
-        Value::ServerError(e) => {
-            Err(Fault::Server { code: e.code().to_owned(), message: e.details().unwrap_or_default().to_owned() })
-        }
-        value => Ok(value),
-    }
-}
-
-/// The peer had closed the connection: another one may do better at once.
-pub(super) fn is_closed(fault: &Fault) -> bool {
-    io_kind_of(fault).is_some_and(is_closed_kind)
-}
-
-fn is_closed_kind(kind: io::ErrorKind) -> bool {
-    matches!(
-        kind,
-        io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::NotConnected
-    )
-}
-
-/// A signal handler ran while a reply was awaited: even with SA_RESTART a read with a timeout ends so.
-pub(super) fn is_interrupted(fault: &Fault) -> bool {
-    io_kind_of(fault) == Some(io::ErrorKind::Interrupted)
-}
-
-fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
-    let Fault::Unavailable { step: Step::Send | Step::Reply, source } = fault else {
-        return None;
-    };
-    source.downcast_ref::<io::Error>().map(io::Error::kind)
-}
-
-pub(super) fn fault(error: RedisError, step: Step) -> Fault {
-    match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension => Fault::Server {
-            code: error.code().unwrap_or("ERR").to_owned(),
-            message: error.detail().unwrap_or_default().to_owned(),
-        },
-        _ => {
-            let io = io::Error::new(io_kind(&error), error);
-            Fault::unavailable(step, io)
-        }
-    }
-}
-
-fn io_kind(error: &RedisError) -> io::ErrorKind {
-    use std::error::Error as _;
-    match error.source().and_then(|e| e.downcast_ref::<io::Error>()) {
-        Some(io) => io.kind(),
-        None if error.is_timeout() => io::ErrorKind::TimedOut,
-        None if error.is_connection_dropped() => io::ErrorKind::UnexpectedEof,
-        None => io::ErrorKind::InvalidData,
-    }
-}
-
-fn timed_out() -> Fault {
-    Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
 }
 
 /// HELLO names the server's version, from Redis 6 on; an older one does not know the command. A user whose

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use redis::{ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
-use super::node::{Connection, Node, fault, is_closed, is_interrupted};
+use super::connection::{Connection, fault, is_closed, is_interrupted};
+use super::node::Node;
 use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
 use crate::config::Config;
 use crate::error::{Error, Result as ApiResult, Step};

@@ -1,0 +1,196 @@
+//! The life of an engine: its start, its threads, its end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use parking_lot::{Condvar, Mutex};
+
+use super::Engine;
+use super::callbacks::Callbacks;
+use super::listener::{self, Listening};
+use super::places::Places;
+use super::renewal::Renewal;
+use super::work::Work;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::script::Terms;
+use crate::stats::Counters;
+use crate::store::clock::Time;
+use crate::store::{Fault, Store};
+
+pub(super) struct Thread {
+    handle: JoinHandle<()>,
+    /// Disconnected when the thread is over.
+    over: Receiver<()>,
+}
+
+/// Wakes the renewal thread, but only if it would sleep for too long.
+pub(super) struct Bell {
+    slot: Sender<()>,
+    /// Until when it sleeps, in ns; 0 while it is awake and will look at the intake anyway.
+    asleep_until: AtomicU64,
+}
+
+impl Bell {
+    pub(super) fn ring(&self) {
+        // A full slot means that it will wake anyway.
+        let _ = self.slot.try_send(());
+    }
+
+    /// To be called after something due at `due` was put into the intake.
+    pub(super) fn ring_if_late_for(&self, due: Time) {
+        fence(Ordering::SeqCst);
+        if due.as_nanos() < self.asleep_until.load(Ordering::SeqCst) {
+            self.ring();
+        }
+    }
+
+    /// After this, the intake must be looked at once more before sleeping.
+    pub(super) fn publish(&self, until: Time) {
+        self.asleep_until.store(until.as_nanos(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// Keeps an engine running: the last one to go stops it. Threads never hold one.
+pub(crate) struct Running(Arc<Engine>);
+
+impl Running {
+    pub(crate) fn start(config: Config, store: Box<dyn Store>, terms: Arc<Terms>) -> Result<Running> {
+        let (intake, received) = unbounded();
+        let (slot, bell) = bounded(1);
+        let engine = Arc::new(Engine {
+            clock: store.clock(),
+            config,
+            store,
+            counters: Counters::default(),
+            terms,
+            places: Places::new(),
+            intake,
+            fresh: unbounded(),
+            sifting: Mutex::new(()),
+            bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
+            listening: Listening::new(),
+            callbacks: Callbacks::new(),
+            closed: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            nothing: bounded(0).1,
+            drained: Mutex::new(()),
+            guard_dropped: Condvar::new(),
+            threads: Mutex::new(Vec::new()),
+            process: std::process::id(),
+        });
+        let renewal = Renewal::new(Arc::clone(&engine), received, bell);
+        engine.spawn("fairlock-renewal", move || renewal.run_to_the_end())?;
+        Ok(Running(engine))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.0
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.is_forked() {
+            // The child has none of the threads and must not touch the parent's connections and mutexes.
+            std::mem::forget(Arc::clone(&self.0));
+            return;
+        }
+        self.0.stop();
+    }
+}
+
+impl Engine {
+    pub(crate) fn guard_made(&self) {
+        self.counters.granted.add(1);
+        self.counters.held.add(1);
+    }
+
+    pub(crate) fn guard_dropped(&self) {
+        self.counters.held.sub(1);
+        if self.closed.load(Ordering::Acquire) {
+            drop(self.drained.lock());
+            self.guard_dropped.notify_all();
+        }
+    }
+
+    /// Refuses new locks, ends waits, waits for guards until `until`, and ends the leases that are left then.
+    /// Answers their names.
+    pub(crate) fn shut_down(&self, until: Time) -> Result<Vec<Arc<str>>> {
+        if self.is_forked() {
+            return Err(Error::Closed);
+        }
+        self.close();
+        let mut drained = self.drained.lock();
+        while self.counters.held.get() > 0 && self.now() < until {
+            self.clock.wait(&self.guard_dropped, &mut drained, until);
+        }
+        drop(drained);
+        let (tell, told) = bounded(1);
+        self.hand_to_renewal(Work::EndAll(tell));
+        Ok(self.clock.receive(&told, self.now() + self.config.command_timeout * 2).unwrap_or_default())
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        for waiting in self.places.all() {
+            let action = waiting.place.lock().fail(Error::Closed);
+            waiting.changed.notify_one();
+            self.act(&waiting, action);
+        }
+    }
+
+    /// Ends all threads and waits for them, for at most one command timeout.
+    fn stop(&self) {
+        self.close();
+        self.stopping.store(true, Ordering::Release);
+        self.hand_to_renewal(Work::Stop);
+        self.listening.wake();
+        self.callbacks.end();
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // A server that has just let a release hang will not let the threads end in time either.
+        let patience = if self.silent.load(Ordering::Acquire) { Duration::ZERO } else { self.config.command_timeout };
+        let until = self.now() + patience;
+        if threads.iter().any(|t| t.handle.thread().name() == Some(listener::THREAD)) {
+            self.store.poke(&self.terms.channel());
+        }
+        let here = thread::current().id();
+        for thread in threads {
+            // Joining oneself would never end: the last handle may go in a callback.
+            if thread.handle.thread().id() == here {
+                continue;
+            }
+            let _ = self.clock.receive(&thread.over, until);
+            if thread.handle.is_finished() {
+                let _ = thread.handle.join();
+            }
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub(super) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+        let (alive, over) = bounded::<()>(0);
+        let handle = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                let _alive = alive;
+                if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                    log::error!("a thread of fairlock panicked; this is a bug");
+                }
+            })
+            .map_err(|e| Fault::unavailable(crate::error::Step::Connect, e).into_error(None, Duration::ZERO))?;
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.handle.is_finished());
+        threads.push(Thread { handle, over });
+        Ok(())
+    }
+}

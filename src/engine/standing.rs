@@ -1,0 +1,139 @@
+//! Standing in a queue: waiting for the grant, and leaving.
+
+use std::sync::Arc;
+
+use super::place::{Action, Claim, News};
+use super::places::Waiting;
+use super::request::Request;
+use super::{Engine, Lease};
+use crate::error::{Error, Result, Step};
+use crate::script::{Mode, Outcome, Verb};
+use crate::store::clock::Time;
+
+/// A place in a queue; dropping it leaves the queue.
+pub(crate) struct Standing {
+    pub(crate) engine: Arc<Engine>,
+    pub(super) waiting: Arc<Waiting>,
+}
+
+impl Standing {
+    /// 1 is next; `None` once it is granted, or while the place is being taken again.
+    pub(crate) fn position(&self) -> Option<u64> {
+        if self.engine.is_forked() {
+            return None;
+        }
+        self.waiting.place.lock().position()
+    }
+
+    pub(crate) fn request(&self) -> &Arc<Request> {
+        &self.waiting.request
+    }
+
+    /// Waits for the grant until `until`; the place stays. An error if Redis was silent for too long.
+    pub(crate) fn wait(&self, until: Time) -> Result<Option<Arc<Lease>>> {
+        let (engine, waiting) = (&self.engine, &self.waiting);
+        engine.check_fork()?;
+        let entered = engine.now();
+        let mut place = waiting.place.lock();
+        loop {
+            let now = engine.now();
+            match place.claim(now, &waiting.request) {
+                Claim::Taken(lease) => {
+                    drop(place);
+                    return engine.claimed(lease).map(Some);
+                }
+                Claim::Failed(error) => return Err(error),
+                Claim::Confirm => {
+                    drop(place);
+                    engine.act(waiting, Action::Confirm);
+                    place = waiting.place.lock();
+                }
+                Claim::NotYet => {}
+            }
+            let heard = waiting.heard_at();
+            // A place that was granted at once has had no reason to hear of Redis since.
+            let outage = heard.max(entered) + engine.config.outage_limit;
+            if now >= outage {
+                return Err(self.outage(now));
+            }
+            if now >= until {
+                return if self.is_informed(now) { Ok(None) } else { Err(self.outage(now)) };
+            }
+            engine.clock.wait(&waiting.changed, &mut place, until.min(outage));
+        }
+    }
+
+    /// Leaves the queue at a deadline, but keeps a grant that came first.
+    pub(crate) fn withdraw(self, until: Time) -> Result<Option<Arc<Lease>>> {
+        let (engine, waiting) = (&self.engine, &self.waiting);
+        let (token, withdrawing) = {
+            let mut place = waiting.place.lock();
+            (place.token, place.withdraw())
+        };
+        if withdrawing {
+            let started = engine.now();
+            let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::KeepIfOwner });
+            match engine.run_one(&call, engine.patience(started, until)) {
+                Ok(answer) => {
+                    engine.deliver_all(&call, &answer);
+                    if let Outcome::Granted(grant) = answer.reply.outcome {
+                        let news = News::from_reply(grant, answer.sent);
+                        let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
+                        engine.act(waiting, action);
+                    } else if answer.reply.more {
+                        engine.abandon_in_background(&call, token, 0, waiting.request.longest());
+                    }
+                }
+                Err(fault) => {
+                    let action = waiting.place.lock().unanswered(0, engine.now(), &waiting.request);
+                    if matches!(action, Action::Nothing) {
+                        let action = waiting.place.lock().obsolete();
+                        engine.act(waiting, action);
+                        if self.is_informed(until) {
+                            engine.counters.missed.add(1);
+                            return Ok(None);
+                        }
+                        return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
+                    }
+                    engine.act(waiting, action);
+                }
+            }
+        }
+        // The grant may have come first, by whichever way.
+        let claim = waiting.place.lock().claim(engine.now(), &waiting.request);
+        match claim {
+            Claim::Taken(lease) => engine.claimed(lease).map(Some),
+            Claim::Failed(error) => Err(error),
+            // A grant that is in doubt is not worth an answer past the deadline; dropping the place releases it.
+            Claim::Confirm | Claim::NotYet => {
+                engine.counters.missed.add(1);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A try may say "not yet" only if that is known: Redis answered in the last check period.
+    fn is_informed(&self, at: Time) -> bool {
+        at - self.waiting.heard_at() <= self.engine.config.check_period + self.engine.config.command_timeout
+    }
+
+    fn outage(&self, now: Time) -> Error {
+        self.waiting.take_refusal().unwrap_or_else(|| Error::Unavailable {
+            lock: Some(Arc::clone(&self.waiting.request.key.name)),
+            step: Step::Reply,
+            waited: now - self.waiting.heard_at(),
+            source: "redis was silent while this waited in the queue".into(),
+        })
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        if self.engine.is_forked() {
+            return;
+        }
+        self.engine.give_up(&self.waiting);
+        self.engine.places.forget(&self.waiting);
+        self.engine.counters.waiting.sub(1);
+    }
+}

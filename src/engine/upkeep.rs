@@ -1,0 +1,150 @@
+//! How the renewal thread looks after the places of those who wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::acquire::Settled;
+use super::place::News;
+use super::places::{Found, Waiting, refusal};
+use super::renewal::{Errand, Renewal};
+use crate::script::{Call, LOOKUP_LIMIT, Outcome, Token, Verb};
+use crate::store::clock::Time;
+use crate::store::{Answer, Fault};
+
+impl Renewal {
+    pub(super) fn confirmed(&mut self, waiting: Arc<Waiting>, token: Token, answer: Result<Answer, Fault>) {
+        let action = match answer {
+            Ok(Answer { reply, sent, .. }) => match reply.outcome {
+                Outcome::Renewed { left } => waiting.place.lock().confirmed(sent, left, &waiting.request),
+                _ => waiting.place.lock().absent(token, sent),
+            },
+            Err(fault) => {
+                let again = self.again_at(&fault);
+                return self.errands.put(again, Errand::Confirm(waiting));
+            }
+        };
+        waiting.hear(self.engine.now());
+        self.engine.act(&waiting, action);
+    }
+
+    pub(super) fn requeued(&mut self, waiting: Arc<Waiting>, call: &Call, answer: Result<Answer, Fault>) {
+        match self.engine.settle_acquire(&waiting, call, answer) {
+            Settled::Done if waiting.place.lock().is_ended() => {}
+            Settled::Done => {
+                self.engine.counters.requeued.add(1);
+                log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);
+            }
+            Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiting)),
+            Settled::Refused(error) => {
+                let action = waiting.place.lock().fail(error);
+                waiting.changed.notify_one();
+                self.engine.act(&waiting, action);
+            }
+            Settled::Fault(fault) => {
+                let again = self.again_at(&fault);
+                self.errands.put(again, Errand::Requeue(waiting));
+            }
+        }
+    }
+
+    pub(super) fn synced(&mut self, call: &Call, answer: Result<Answer, Fault>) {
+        let engine = Arc::clone(&self.engine);
+        let now = engine.now();
+        let name = &call.key.name;
+        let line = engine.places.line(name);
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(fault) => {
+                for waiting in line.iter().filter(|_| matches!(fault, Fault::Server { .. })) {
+                    waiting.refuse(refusal(&fault, waiting, now));
+                }
+                return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
+            }
+        };
+        line.iter().for_each(|waiting| waiting.hear(now));
+        match answer.reply.outcome {
+            Outcome::Synced { owner, left, since, newest_known, served } => {
+                let left = left + Duration::from_millis(1);
+                let next = if answer.reply.more { now } else { now + left.min(engine.config.check_period) };
+                engine.places.put_off(name, next);
+                if let Some(grant) = owner
+                    && let Found::Waiting(waiting) = engine.places.find(grant.token)
+                {
+                    engine.hear_of(&waiting, News::from_reply(grant, answer.sent));
+                }
+                let mut suspects = Vec::new();
+                for waiting in &line {
+                    let mut place = waiting.place.lock();
+                    place.served(served);
+                    if !newest_known || place.is_suspect(since, answer.sent) {
+                        suspects.push(place.token);
+                    }
+                }
+                self.look_up(call, &suspects);
+            }
+            // No record at all: nobody has a place any more.
+            Outcome::Absent => {
+                for waiting in line {
+                    let action = {
+                        let mut place = waiting.place.lock();
+                        let token = place.token;
+                        place.absent(token, answer.sent)
+                    };
+                    engine.act(&waiting, action);
+                }
+            }
+            Outcome::Late => engine.places.put_off(name, now),
+            outcome => {
+                let error = engine.out_of_place(call, &outcome);
+                log::warn!("waiting for {name:?}: {error}");
+                for waiting in line {
+                    let action = waiting.place.lock().fail(engine.out_of_place(call, &outcome));
+                    waiting.changed.notify_one();
+                    engine.act(&waiting, action);
+                }
+            }
+        }
+    }
+
+    pub(super) fn look_up(&mut self, about: &Call, tokens: &[Token]) {
+        for tokens in tokens.chunks(LOOKUP_LIMIT) {
+            let verb = Verb::Lookup { tokens: tokens.to_vec() };
+            self.lookups.push(Call { family: about.family, key: about.key.clone(), verb });
+        }
+    }
+
+    pub(super) fn looked_up(&mut self, call: &Call, answer: Result<Answer, Fault>) {
+        let Verb::Lookup { tokens } = &call.verb else { return };
+        let Ok(Answer { reply, sent, .. }) = answer else {
+            // The next sync finds the same suspects.
+            return;
+        };
+        let Outcome::Present { owner, since, waiting: known } = reply.outcome else {
+            return;
+        };
+        for (token, known) in tokens.iter().zip(known) {
+            let Found::Waiting(waiting) = self.engine.places.find(*token) else {
+                continue;
+            };
+            if known {
+                waiting.place.lock().present(*token, since);
+            } else if owner == Some(*token) {
+                // Granted, and the message was missed: a sync has the fence.
+                let queued = waiting.place.lock().is_queued();
+                if queued {
+                    self.engine.places.put_off(&call.key.name, self.engine.now());
+                }
+            } else {
+                let action = waiting.place.lock().absent(*token, sent);
+                self.engine.act(&waiting, action);
+            }
+        }
+    }
+
+    pub(super) fn resync(&mut self, now: Time) {
+        self.engine.places.all_due(now);
+        for (about, tokens) in self.engine.places.all_tokens() {
+            self.look_up(&about, &tokens);
+        }
+    }
+}
