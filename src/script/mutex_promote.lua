@@ -30,7 +30,7 @@ local function parts(request)
 end
 
 local function read(...)
-  local raw = redis.call('HMGET', key, 'k', 'o', 'a', 'e', 'g', 'f', 'x', 'd', 'n', 'r', 's', 'v', 'q', 'h', 'y', ...)
+  local raw = redis.call('HMGET', key, 'k', 'o', 'a', 'e', 'g', 'f', 'x', 'd', 'n', 'r', 's', 'v', 'q', 'h', 'y', 'u', ...)
   rec.kind, rec.owner, rec.request = raw[1], raw[2], raw[3]
   rec.e, rec.g, rec.f, rec.x, rec.d = tonumber(raw[4]) or 0, tonumber(raw[5]), tonumber(raw[6]), tonumber(raw[7]), tonumber(raw[8])
   rec.n, rec.r = tonumber(raw[9]) or 0, tonumber(raw[10]) or 0
@@ -46,8 +46,8 @@ local function read(...)
     local cap = math.max(p.ttl, p.hold)
     if rec.e - now > cap then rec.e, end_changed = now + cap, true end
   end
-  rec.y = tonumber(raw[15])
-  return raw[16], raw[17]
+  rec.y, rec.u = tonumber(raw[15]), tonumber(raw[16])
+  return raw[17], raw[18]
 end
 
 local function answer(status, fields)
@@ -82,10 +82,20 @@ end
 local function lapse(token)
   if not rec.owner or rec.owner == token or rec.e > now then return end
   local p = parts(rec.request)
+  local dead = not p.fixed and p.manager ~= manager
+  -- After a time in which nobody was served it may be the server that was away, and not the holder: once
+  -- in its life (u) a lease that lapsed so is given one step to be heard of, so that nobody loses his
+  -- place by an outage (P3).
+  if dead and rec.unserved and rec.n > 0 and rec.u ~= rec.f then
+    rec.e, rec.u = now + step, rec.f
+    set[#set + 1] = 'u'
+    set[#set + 1] = int(rec.u)
+    end_changed, queue_changed, keep = true, true, true
+    return
+  end
   dirty(1)
-  -- R10: a renewed lease that lapsed means a dead process, whose waiters must not be granted next; unless
-  -- nobody was served for some time, and it could not have been renewed.
-  if not p.fixed and p.manager ~= manager and not rec.unserved then
+  -- R10: a renewed lease that lapsed means a dead process, whose waiters must not be granted next.
+  if dead then
     stamps[p.manager] = -1
     del[#del + 1] = 'm:' .. p.manager
   end

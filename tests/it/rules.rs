@@ -216,10 +216,12 @@ fn r7_an_abandon_is_repeated_until_no_copy_can_take_the_token() {
     // in time; the first abandon, sent at once, can not know.
     let first = proxy.reset_request_when(request(Verb::Acquire, "a"));
     let second = proxy.reset_request_when(request(Verb::Acquire, "a"));
+    let third = proxy.reset_request_when(request(Verb::Acquire, "a"));
     let end = ours.try_lock("a");
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     first.wait(SOON);
     second.wait(SOON);
+    third.wait(SOON);
     until(SOON, "it was abandoned twice", || log_of(&server, Verb::Release, "a").len() >= 2);
     let log = log_of(&server, Verb::Release, "a");
     assert!(log.iter().all(|words| words[11] == "unused" && words[9] == log[0][9]));
@@ -331,6 +333,32 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
     guard.unlock().unwrap();
     drop(unheard.wait().unwrap());
     assert_eq!(dying.stats().requeued, 1);
+}
+
+#[test]
+fn r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    warm_up(&other);
+    let record = Record::of(&server, "a");
+    for _ in 0..2 {
+        let holder = ours.lock("a").unwrap();
+        let mut line = Line::of("a");
+        line.stand(&ours);
+        line.stand(&other);
+        // As an outage leaves it that was longer than the lease.
+        let past = (server_time(&server) - 2 * micros(P + T)).to_string();
+        record.set(&[("e", &past), ("s", &past)]);
+        // The first to come back is somebody else.
+        assert!(other.try_lock("a").unwrap().is_none());
+        // It may have been handed on already, to the waiter of the holder's own process.
+        let _ = holder.unlock();
+        line.serve(0, 2 * (P + T) + SLACK).unlock().unwrap();
+        line.serve(1, 2 * (P + T) + SLACK).unlock().unwrap();
+    }
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    record.comes_to_rest();
 }
 
 #[test]
