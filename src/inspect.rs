@@ -89,7 +89,9 @@ impl LockManager {
     /// awaited, in no order, each once.
     ///
     /// Reads page by page with SCAN; between pages it holds no connection, and what changes meanwhile may or
-    /// may not be seen. A page blocks for at most four command timeouts, and two more for every 128 names on it.
+    /// may not be seen. All pages together make Redis go through every key of the database, whoever's it is;
+    /// each record that matches costs one request more, and the iterator remembers the names it has told. A
+    /// page blocks for at most four command timeouts, and two more for every 128 names on it.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;

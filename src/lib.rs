@@ -23,8 +23,9 @@
 //! ```
 //!
 //! A manager is a handle: clone it into every thread, and build one for each process and Redis. A name is any
-//! text of 1 to [`MAX_NAME`] bytes, and the lock is not re-entrant. A guard may be moved to other threads.
-//! [`LockManager::mutex`] makes a handle of one name, to be kept in a struct.
+//! text of 1 to [`MAX_NAME`] bytes. The lock is not re-entrant: a thread that calls `lock` for a name that it holds
+//! waits for itself, and for ever, since the guard that it waits for is renewed all the while. A guard may be moved to
+//! other threads. [`LockManager::mutex`] makes a handle of one name, to be kept in a struct.
 //!
 //! # Try
 //!
@@ -91,11 +92,15 @@
 //!
 //! A lock that is granted between two calls is kept renewed until it is claimed.
 //!
+//! The first time that it has to wait, a manager subscribes to the news of its grants before it stands in the queue,
+//! which takes at most one command timeout more. The first `enqueue` of a free lock starts that too, and does not wait
+//! for it.
+//!
 //! # When it is lost
 //!
-//! A lease can end while the work goes on: Redis was away for too long, the process was stopped past its TTL,
-//! somebody released the lock by force. The guard then says so, by a clock and a flag and with no I/O, in the form
-//! that suits: [`is_held`](LockGuard::is_held) to ask, [`check`](LockGuard::check) for `?`,
+//! A lease can end while the work goes on: Redis was away for too long, the process was stopped past its TTL, somebody
+//! released the lock by force, `max_hold` was reached. The guard then says so, by a clock and a flag and with no I/O, in
+//! the form that suits: [`is_held`](LockGuard::is_held) to ask, [`check`](LockGuard::check) for `?`,
 //! [`lost`](LockGuard::lost) to wait for it beside other things, [`on_lost`](LockOptions::on_lost) to be called.
 //!
 //! ```no_run
@@ -108,7 +113,7 @@
 //! # let items = crossbeam_channel::never::<String>();
 //! let guard = mgr.lock("customer:42")?;
 //! if guard.previous_holder() != PreviousHolder::Released {
-//!     repair(); // who had it before crashed, or nothing is known of it
+//!     repair(); // who had it before did not finish, or nothing is known of it
 //! }
 //! loop {
 //!     select! {
@@ -208,6 +213,9 @@
 //! # Ok::<(), fairlock::Error>(())
 //! ```
 //!
+//! `inspect` is one request. `list` is for people and monitoring: it makes Redis go through all keys of the database,
+//! whoever's they are, in pages of about 512, inspects each record that matches, and remembers the names it has told.
+//!
 //! [`stats`](LockManager::stats) counts what the manager has done.
 //!
 //! # End in good order
@@ -215,7 +223,7 @@
 //! The last handle, guard or waiter that is dropped ends the threads. To end while guards are alive, for instance at
 //! a SIGTERM, use [`shutdown`](LockManager::shutdown): no lock is granted any more, waits end with [`Error::Closed`],
 //! and guards have some time left. Those that are alive after it are told [`LossReason::Shutdown`], released and
-//! named:
+//! named, and whoever holds those locks next finds [`PreviousHolder::Lapsed`]:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -241,11 +249,13 @@
 //! - **Rising fences.** Every grant has a larger fence than every earlier one of its name, also after an expiry, and
 //!   after a loss of data if the server's clock has not gone back.
 //! - **First come, first served**, in the order in which Redis ran the requests, over the waiters that stayed alive.
-//!   Nobody gets past a queue. After a loss of data, each process's waiters keep their order.
+//!   Nobody gets past a queue. An outage costs no place, also if it lasts for longer than a TTL: who still waits when
+//!   Redis is back stands as before. After a loss of data, each process's waiters keep their order.
 //! - **No lost wake-up.** A free lock is granted to a live waiter at once; if the message is lost, within a check period.
 //! - **Crash recovery.** A dead process delays the others on a name by at most one TTL (its `hold_at_least`, if longer)
 //!   and one check period, however many of its locks and waiters died with it. Between waiting fixed leases it is one
-//!   lease and the horizon.
+//!   lease and the horizon. If no live process was left waiting, whoever comes next may have to wait for one check
+//!   period and one command timeout from then on, since such a silence looks like an outage.
 //! - **Loss is told once, and stays.** `is_held` is false no later than the local deadline, which counts from before the
 //!   request that set it, less a margin, on a clock that runs on while the host is suspended (on Linux). `lost` and
 //!   `on_lost` follow within a command timeout (after a resume of the host, within a third of the TTL), also when Redis
@@ -266,6 +276,7 @@
 //! - [`force_release`](LockManager::force_release) overrules a holder who learns of it at its next renewal; one with a
 //!   fixed lease learns of it only when it unlocks or renews.
 //! - A leaked guard renews until `max_hold`, or until the process ends.
+//! - No lock is re-entrant: a thread that takes a name twice waits for itself.
 //! - Mutexes on a single node only, in this version.
 //!
 //! # What is logged
@@ -275,7 +286,7 @@
 //! | level | what |
 //! |---|---|
 //! | error | a panic in one of the threads of this crate (a bug), or in an `on_lost` callback |
-//! | warn  | a lock was lost; a renewal failed and will be tried again; a guard could not be released when it was dropped, or its release was given up and left to the TTL; an answer or a message of an unexpected form |
+//! | warn  | a lock was lost; a renewal failed and will be tried again; a guard was lost, or could not be released at once, when it was dropped; a release was given up and left to the TTL; an answer or a message of an unexpected form |
 //! | info  | the subscription ended and will be taken again; a waiter that Redis had forgotten has a new place |
 //! | debug | a pooled connection could not be opened, or was retired |
 //! | trace | nothing |

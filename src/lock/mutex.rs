@@ -17,7 +17,9 @@ impl LockManager {
     /// Takes the lock, waiting its turn for as long as Redis answers.
     ///
     /// Waiters are served first come, first served; one that waits holds no connection. Blocks without a
-    /// bound while others hold the lock, and for at most the outage limit while Redis does not answer.
+    /// bound while others hold the lock, and for at most the outage limit while Redis does not answer. A
+    /// thread that holds the lock already waits for itself, and for ever. The first time that anybody waits,
+    /// the manager subscribes first, which takes at most one command timeout more.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -69,8 +71,8 @@ impl LockManager {
     /// Takes a place in the lock's queue, to wait for it later or bit by bit. If the lock is free, the waiter
     /// is granted at once.
     ///
-    /// Blocks for at most two command timeouts while Redis answers (five the first time that a manager's
-    /// lock is taken: it subscribes first), and for the outage limit while it does not.
+    /// Blocks for at most two command timeouts while Redis answers (five the first time that the
+    /// manager has to wait: it subscribes first), and for the outage limit while it does not.
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock).
@@ -90,8 +92,8 @@ impl LockManager {
 ///
 /// # Guarantees
 /// At most one holder; holders in the order in which Redis ran their requests, over those that stayed alive;
-/// every grant has a larger fence than all before it; a dead process delays the others by at most one TTL
-/// and one check period.
+/// every grant has a larger fence than all before it; a dead process delays the others by little more
+/// than one TTL.
 ///
 /// # Limits
 /// It is not re-entrant: a thread that locks twice waits for itself. What asynchronous replication loses, a
