@@ -225,7 +225,7 @@ impl Builder {
         let (config, options) = Config::new(self.wanted)?;
         let terms = Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon);
         let terms = Arc::new(terms);
-        let store = Single::connect(info, &config, Arc::clone(&terms)).map_err(Error::from)?;
+        let store = Single::connect(info, &config, Arc::clone(&terms))?;
         let running = Running::start(config, Box::new(store), terms)?;
         Ok(LockManager { running: Arc::new(running), built_with: Arc::new(options.clone()), options })
     }

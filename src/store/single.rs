@@ -56,7 +56,12 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
 
 impl Single {
     /// Opens one connection, so that a wrong address or password is told at once and in the server's words.
-    pub(crate) fn connect(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> Result<Single, Fault> {
+    pub(crate) fn connect(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> ApiResult<Single> {
+        let started = Clock.now();
+        Single::open(info, config, terms).map_err(|fault| fault.into_error(None, Clock.now() - started))
+    }
+
+    fn open(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> Result<Single, Fault> {
         let node = Node::new(info, terms, Clock, config.connect_timeout, config.command_timeout)
             .map_err(|e| fault(e, Step::Connect))?;
         let node = Arc::new(node);

@@ -336,6 +336,29 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
 }
 
 #[test]
+fn every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    let record = Record::of(&server, "a");
+    let ahead = server_time(&server) + micros(Duration::from_secs(1800));
+    drop(ours.lock("a").unwrap());
+    record.set(&[("f", &ahead.to_string())]);
+    let uncontended = ours.lock("a").unwrap();
+    assert_eq!(uncontended.fence(), ahead + 1);
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&other);
+    uncontended.unlock().unwrap();
+    let within = line.serve(0, SOON);
+    assert_eq!(within.fence(), ahead + 2, "handed over within a process");
+    within.unlock().unwrap();
+    let across = line.serve(1, SOON);
+    assert_eq!(across.fence(), ahead + 3, "handed over to another");
+    across.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
 fn r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
