@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::{Config, LockOptions, Wanted};
 use crate::engine::{Engine, Running};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::key::Key;
 use crate::script::Terms;
 use crate::stats::Stats;
@@ -18,7 +18,7 @@ use crate::store::{Single, parse_url};
 /// somebody has to wait, one subscription. Guards, waiters and handles keep these alive; the last one
 /// dropped ends the threads, which takes at most one command timeout.
 ///
-/// After a `fork` the child's copies are dead: every verb answers [`Error::Closed`], and dropping them
+/// After a `fork` the child's copies are dead: every verb answers [`Error::Closed`](crate::Error::Closed), and dropping them
 /// leaves the parent's locks alone.
 #[derive(Clone)]
 pub struct LockManager {
@@ -40,8 +40,8 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] for a URL that is none or a server older than Redis 6.2, [`Error::Unavailable`] if
-    /// it cannot be reached, [`Error::Server`] if it refuses, for instance a wrong password.
+    /// [`Error::Config`](crate::Error::Config) for a URL that is none or a server older than Redis 6.2, [`Error::Unavailable`](crate::Error::Unavailable) if
+    /// it cannot be reached, [`Error::Server`](crate::Error::Server) if it refuses, for instance a wrong password.
     ///
     /// [`DEFAULT_COMMAND_TIMEOUT`]: crate::DEFAULT_COMMAND_TIMEOUT
     pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
@@ -56,7 +56,7 @@ impl LockManager {
     /// A handle whose locks are taken with these options instead, for every kind.
     ///
     /// Costs no connection and no thread. Options that say nothing of ttl or fixed lease take the builder's.
-    /// What does not fit the manager's numbers is refused with [`Error::Config`] when a lock is asked for.
+    /// What does not fit the manager's numbers is refused with [`Error::Config`](crate::Error::Config) when a lock is asked for.
     #[must_use]
     pub fn with(&self, options: LockOptions) -> LockManager {
         let mut handle = self.clone();
@@ -73,14 +73,14 @@ impl LockManager {
         self.engine().stats()
     }
 
-    /// Ends the manager in good order: no lock is granted any more, waits end with [`Error::Closed`], and
+    /// Ends the manager in good order: no lock is granted any more, waits end with [`Error::Closed`](crate::Error::Closed), and
     /// guards have until `within` to be dropped. One that is alive then is told
     /// [`LossReason::Shutdown`](crate::LossReason::Shutdown), its lock is released, and its name is in the answer.
     ///
     /// Blocks for at most `within` and two command timeouts. A second call does no harm.
     ///
     /// # Errors
-    /// [`Error::Closed`] in a forked child.
+    /// [`Error::Closed`](crate::Error::Closed) in a forked child.
     pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
         let engine = self.engine();
         Ok(Shutdown { ended: engine.shut_down(engine.now() + within)? })
@@ -219,7 +219,7 @@ impl Builder {
     /// at most the connect timeout.
     ///
     /// # Errors
-    /// As [`LockManager::connect`]; [`Error::Config`] also for settings that do not fit each other.
+    /// As [`LockManager::connect`]; [`Error::Config`](crate::Error::Config) also for settings that do not fit each other.
     pub fn build(self) -> Result<LockManager> {
         let info = parse_url(&self.endpoint.url)?;
         let (config, options) = Config::new(self.wanted)?;
