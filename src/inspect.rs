@@ -128,10 +128,12 @@ impl LockManager {
         let call = [Call { family: Family::Mutex, key, verb }];
         let mut released = false;
         loop {
-            let reply = self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed))?;
-            released |= reply.outcome == Outcome::Released;
+            let answer = self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed))?;
+            // If the first request's reply was lost, the second finds it done.
+            let done_before = answer.resent && answer.reply.outcome == Outcome::Already;
+            released |= done_before || answer.reply.outcome == Outcome::Released;
             // More dead waiters than one step passes over stand before the next live one.
-            if !reply.more {
+            if !answer.reply.more {
                 return Ok(released);
             }
         }
@@ -145,7 +147,7 @@ impl LockManager {
         };
         let calls: Vec<Call> = keys.iter().map(call).collect();
         let replies = self.engine().ask(&calls)?;
-        let infos = keys.into_iter().zip(replies).map(|(key, reply)| match reply?.outcome {
+        let infos = keys.into_iter().zip(replies).map(|(key, reply)| match reply?.reply.outcome {
             Outcome::Seen(seen) => Ok(Some(LockInfo::new(key, *seen))),
             _ => Ok(None),
         });

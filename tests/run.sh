@@ -44,7 +44,7 @@ install_server() {
     elif command -v brew >/dev/null; then
         echo "  brew install redis"
     else
-        echo "  (the package of this system that has redis-server, version 7 or later)"
+        echo "  (the package of this system that has redis-server, version 6.2 or later)"
     fi >&2
     exit 1
 }

@@ -84,13 +84,15 @@ impl Engine {
 
     /// A place whose lock was granted before anybody had to stand.
     pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<Standing> {
+        let (request, stood, token) = (Arc::clone(&lease.request), lease.stood, lease.token);
+        let waiting = self.places.register(request, Place::granted(lease), self.now());
+        let standing = Standing { engine: Arc::clone(self), waiting };
+        self.counters.waiting.add(1);
+        self.places.unclaim_if(stood, token);
+        self.check_open()?;
         // If the grant is lost before it is claimed, the place is one in the queue (R4).
         self.start_listening()?;
-        self.counters.waiting.add(1);
-        self.places.unclaim_if(lease.stood, lease.token);
-        let request = Arc::clone(&lease.request);
-        let waiting = self.places.register(request, Place::granted(lease), self.now());
-        Ok(Standing { engine: Arc::clone(self), waiting })
+        Ok(standing)
     }
 
     fn check(&self, request: &Request) -> Result<()> {
@@ -121,16 +123,18 @@ impl Engine {
         let patience = self.patience(started, until);
         let call = acquire_call(request, token, Wait::No);
         let mut refused = None;
+        let mut in_doubt = false;
         loop {
             let fault = match self.run_one(&call, patience) {
                 Ok(answer) => {
+                    in_doubt |= answer.resent;
                     self.deliver_all(&call, &answer);
                     match answer.reply.outcome {
                         Outcome::Granted(grant) => {
                             return self.take(request, News::from_reply(grant, answer.sent)).map(Some);
                         }
                         Outcome::Busy { .. } => {
-                            if answer.resent {
+                            if in_doubt {
                                 // The first copy may still be on its way (R7).
                                 self.abandon_in_background(&call, token, call.sent_until(), request.longest());
                             }
@@ -157,6 +161,9 @@ impl Engine {
                 }
             };
             if self.now() >= started + self.config.command_timeout {
+                if in_doubt {
+                    self.abandon_in_background(&call, token, call.sent_until(), request.longest());
+                }
                 return Err(fault.into_error(Some(&call.key), self.now() - started));
             }
         }
@@ -286,9 +293,7 @@ impl Engine {
 
     /// The place's name is looked after from now on.
     fn stand(&self, waiting: &Arc<Waiting>, due: Time) {
-        if !waiting.place.lock().is_ended() {
-            self.bell.ring_if_late_for(self.places.stand(waiting, due));
-        }
+        self.bell.ring_if_late_for(self.places.stand(waiting, due));
     }
 
     pub(super) fn give_up(&self, waiting: &Arc<Waiting>) {

@@ -25,7 +25,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::loss::Loss;
-use crate::script::{Call, Mode, Outcome, Reply, Terms, Token, Verb};
+use crate::script::{Call, Mode, Outcome, Terms, Token, Verb};
 use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Answer, Checkout, Fault, Patience, Store};
@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// Calls that take nothing, on a pooled connection. Blocks for at most two command timeouts.
-    pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Reply>>> {
+    pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Answer>>> {
         self.check_fork()?;
         let started = self.now();
         let answers = self.store.run(calls, self.patience(started, Time::NEVER));
@@ -110,7 +110,7 @@ impl Engine {
                 self.deliver_all(call, &answer);
                 match &answer.reply.outcome {
                     outcome @ Outcome::Kind(_) => Err(self.out_of_place(call, outcome)),
-                    _ => Ok(answer.reply),
+                    _ => Ok(answer),
                 }
             }
             Err(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),

@@ -283,6 +283,11 @@ impl Place {
         true
     }
 
+    /// What is left of a token that takes no further part, if a request of it had no answer (R7).
+    pub(crate) fn in_doubt(&self) -> Action {
+        if self.not_after > 0 { self.abandon() } else { Action::Nothing }
+    }
+
     /// The token as it was sent, to be given back whatever became of it.
     pub(crate) fn obsolete(&self) -> Action {
         self.abandon()

@@ -120,6 +120,10 @@ impl Places {
         let name = &waiting.request.key.name;
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
+        // One that has ended is forgotten already, or about to ask for this mutex.
+        if waiting.place.lock().is_ended() {
+            return Time::NEVER;
+        }
         let awaited = registry
             .names
             .entry(Arc::clone(name))
@@ -167,13 +171,13 @@ impl Places {
         self.registry.lock().due.first().map_or(Time::NEVER, |(at, _)| *at)
     }
 
-    /// The sync calls that are due; each name is put off until `put_off` meanwhile.
-    pub(crate) fn take_due(&self, now: Time, put_off: Time) -> Vec<Call> {
+    /// The sync calls that are due, `most` at the most; each name is put off until `put_off` meanwhile.
+    pub(crate) fn take_due(&self, now: Time, put_off: Time, most: usize) -> Vec<Call> {
         let mut calls = Vec::new();
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
         while let Some((at, name)) = registry.due.first().cloned() {
-            if at > now {
+            if at > now || calls.len() == most {
                 break;
             }
             registry.due.remove(&(at, Arc::clone(&name)));

@@ -163,14 +163,15 @@ impl Renewal {
         self.leases.put(kept.lease.next_due(kept.renew_at), kept);
     }
 
-    /// What is due, at most a pipeline full. Losses come first and need no network (P6).
+    /// What is due, at most a pipeline full, with room for each sort so that none starves another. Losses
+    /// come first and need no network (P6).
     fn collect(&mut self) -> Vec<(Task, Call)> {
         let now = self.engine.now();
         let mut batch = Vec::new();
         let mut early = Vec::new();
         // Renewals that are due soon go along, so that many leases do not mean many wake-ups.
         let horizon = if self.leases.next() <= now { now + self.engine.config.back_off } else { now };
-        while batch.len() < BATCH
+        while batch.len() < BATCH / 2
             && let Some(kept) = self.leases.take_due(horizon)
         {
             let renew_at = if kept.renew_at <= horizon { now } else { kept.renew_at };
@@ -189,7 +190,7 @@ impl Renewal {
         // Those that are to be enqueued again go in the order in which they came (R4).
         let mut again = Vec::new();
         let renewals = batch.len();
-        while batch.len() - renewals + again.len() < BATCH
+        while batch.len() - renewals + again.len() < BATCH / 4
             && let Some(errand) = self.errands.take_due(now)
         {
             match errand {
@@ -214,6 +215,8 @@ impl Renewal {
         for waiting in again {
             let asking = waiting.place.lock().is_asking();
             if !asking {
+                let in_doubt = waiting.place.lock().in_doubt();
+                self.engine.act(&waiting, in_doubt);
                 self.engine.places.rename(&waiting);
             }
             if let Some(token) = self.engine.token_to_send(&waiting, now) {
@@ -222,13 +225,13 @@ impl Renewal {
             }
         }
 
-        if batch.len() < BATCH {
-            // If a sync is not answered, the next one is due a period later at the latest.
-            for call in self.engine.places.take_due(now, now + self.engine.config.check_period) {
-                batch.push((Task::Sync, call));
-            }
-            batch.extend(self.lookups.drain(..).map(|call| (Task::Lookup, call)));
+        // If a sync is not answered, the next one is due a period later at the latest.
+        let put_off = now + self.engine.config.check_period;
+        for call in self.engine.places.take_due(now, put_off, BATCH / 8) {
+            batch.push((Task::Sync, call));
         }
+        let lookups = self.lookups.len().min(BATCH / 8);
+        batch.extend(self.lookups.drain(..lookups).map(|call| (Task::Lookup, call)));
         batch
     }
 

@@ -16,7 +16,7 @@ use super::places::Places;
 use super::renewal::Renewal;
 use super::work::Work;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Step};
 use crate::script::Terms;
 use crate::stats::Counters;
 use crate::store::clock::Time;
@@ -114,6 +114,8 @@ impl Engine {
 
     pub(crate) fn guard_dropped(&self) {
         self.counters.held.sub(1);
+        // With the one in shut_down: either the guard is not counted there, or its drop is told.
+        fence(Ordering::SeqCst);
         if self.closed.load(Ordering::Acquire) {
             drop(self.drained.lock());
             self.guard_dropped.notify_all();
@@ -127,6 +129,7 @@ impl Engine {
             return Err(Error::Closed);
         }
         self.close();
+        fence(Ordering::SeqCst);
         let mut drained = self.drained.lock();
         while self.counters.held.get() > 0 && self.now() < until {
             self.clock.wait(&self.guard_dropped, &mut drained, until);
@@ -134,7 +137,9 @@ impl Engine {
         drop(drained);
         let (tell, told) = bounded(1);
         self.hand_to_renewal(Work::EndAll(tell));
-        Ok(self.clock.receive(&told, self.now() + self.config.command_timeout * 2).unwrap_or_default())
+        self.clock.receive(&told, self.now() + self.config.command_timeout * 2).ok_or_else(|| {
+            Error::from(Fault::unavailable(Step::Reply, "the renewal thread did not end the leases in time"))
+        })
     }
 
     pub(super) fn close(&self) {

@@ -104,8 +104,10 @@ impl Standing {
         match claim {
             Claim::Taken(lease) => engine.claimed(lease).map(Some),
             Claim::Failed(error) => Err(error),
-            // A grant that is in doubt is not worth an answer past the deadline; dropping the place releases it.
+            // A grant that is in doubt is not worth an answer past the deadline, nor is its release worth waiting.
             Claim::Confirm | Claim::NotYet => {
+                let action = waiting.place.lock().give_up();
+                engine.act(waiting, action);
                 engine.counters.missed.add(1);
                 Ok(None)
             }

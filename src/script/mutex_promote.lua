@@ -83,10 +83,11 @@ local function lapse(token)
   if not rec.owner or rec.owner == token or rec.e > now then return end
   local p = parts(rec.request)
   local dead = not p.fixed and p.manager ~= manager
-  -- After a time in which nobody was served it may be the server that was away, and not the holder: once
-  -- in its life (u) a lease that lapsed so is given one step to be heard of, so that nobody loses his
-  -- place by an outage (P3).
-  if dead and rec.unserved and rec.n > 0 and rec.u ~= rec.f then
+  -- After a time in which nobody was served it may be the server that was away, and not the holder. If its
+  -- process waits here too, a lease that lapsed so is given one step to be heard of, once in its life
+  -- (u), so that nobody loses his place by an outage (P3).
+  if dead and rec.unserved and rec.n > 0 and rec.u ~= rec.f
+    and redis.call('HEXISTS', key, 'm:' .. p.manager) == 1 then
     rec.e, rec.u = now + step, rec.f
     set[#set + 1] = 'u'
     set[#set + 1] = int(rec.u)

@@ -3,7 +3,8 @@
 -- ARGV: 1-4 as in mutex_promote.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused (nobody
 --   had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant that came first)
 --   | forced (by fence alone)
--- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced)
+-- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced; already if
+--   it was this fence that was forced last)
 --   · already | lapsed | forced | lost | unknown (not the owner; the answer comes from the fences)
 --   · queued (both keys are needed) · kind {kind}
 
@@ -32,14 +33,17 @@ if mode == 'forced' then
     vacate()
     status = 'released'
   else
-    status = 'refused'
+    -- Sent twice, the second finds it gone.
+    status = rec.x == fence and rec.y == 2 and 'already' or 'refused'
   end
 elseif rec.owner == token and mode == 'keep_if_owner' then
   return answer('granted', held())
 elseif rec.owner == token then
   -- R9: the recorded owner clears its own lease, lapsed or not.
   status = 'released'
-  local cool = rec.g + parts(rec.request).hold
+  -- The clock may have gone back since the grant (R15).
+  local hold = parts(rec.request).hold
+  local cool = hold > 0 and math.min(rec.g, now) + hold or 0
   if mode == 'used' and rec.d ~= 0 then
     rec.d = 0
     set[#set + 1] = 'd'

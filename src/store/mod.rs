@@ -182,7 +182,10 @@ impl Fault {
         match self {
             Fault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
             Fault::InDoubt(_) => true,
-            Fault::Server { code, .. } => code == PROTOCOL,
+            // What a script raises after its first write leaves the writes; OOM and WRONGTYPE come before (R20).
+            Fault::Server { code, message } => {
+                code == PROTOCOL || (message.contains("user_script") && code != "OOM" && code != "WRONGTYPE")
+            }
             Fault::NotReady | Fault::Unfit { .. } => false,
         }
     }

@@ -196,20 +196,18 @@ impl Node {
         give_up: Time,
     ) -> Vec<Result<Answer, Fault>> {
         let mut puts: Vec<Put> = calls.iter().map(|call| Put { call, form: Form::default(), answer: None }).collect();
-        let mut resent = false;
         loop {
             let mut open: Vec<&mut Put> = puts.iter_mut().filter(|put| put.answer.is_none()).collect();
             if open.is_empty() {
                 break;
             }
-            if let Err(fault) = self.put(connection, &mut open, give_up, resent) {
+            if let Err(fault) = self.put(connection, &mut open, give_up) {
                 connection.broken = true;
                 open.into_iter()
                     .filter(|put| put.answer.is_none())
                     .for_each(|put| put.answer = Some(Err(fault.repeat())));
                 break;
             }
-            resent = true;
         }
         self.note(connection.anchor);
         puts.into_iter().map(|put| put.answer.unwrap_or_else(|| Err(timed_out()))).collect()
@@ -217,13 +215,7 @@ impl Node {
 
     /// One round trip. Those that have no answer after it are to be put again. An error is the
     /// connection's end.
-    fn put(
-        &self,
-        connection: &mut Connection,
-        open: &mut [&mut Put],
-        give_up: Time,
-        resent: bool,
-    ) -> Result<(), Fault> {
+    fn put(&self, connection: &mut Connection, open: &mut [&mut Put], give_up: Time) -> Result<(), Fault> {
         let sent = self.clock.now();
         let give_up = give_up.min(sent + self.command_timeout);
         let patience = self.time_left(give_up)?;
@@ -257,7 +249,7 @@ impl Node {
                         let message = "the slot is in migration".to_owned();
                         Err(Fault::Server { code: "TRYAGAIN".to_owned(), message })
                     } else {
-                        Ok(Answer { reply, sent, resent })
+                        Ok(Answer { reply, sent, resent: false })
                     });
                 }
                 Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => put.form.by_source = true,

@@ -359,7 +359,7 @@ impl Link for SingleLink {
         self.advance();
         let connection = match &mut self.state {
             LinkState::Up(connection) => connection,
-            LinkState::Down { why: Some(why), .. } => return calls.iter().map(|_| Err(why.repeat())).collect(),
+            LinkState::Down { why: Some(why), .. } => return calls.iter().map(|_| Err(not_sent(why))).collect(),
             _ => return calls.iter().map(|_| Err(Fault::NotReady)).collect(),
         };
         let give_up = self.node.clock.now() + self.node.command_timeout;
@@ -375,4 +375,9 @@ impl Link for SingleLink {
         }
         answers
     }
+}
+
+/// Why there is no connection. What ended the last one is no reply to a call that was never sent.
+fn not_sent(why: &Fault) -> Fault {
+    if why.is_ambiguous() { Fault::unavailable(Step::Connect, why.to_string()) } else { why.repeat() }
 }

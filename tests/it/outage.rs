@@ -37,13 +37,15 @@ fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout() {
 
 #[test]
 fn in_a_black_hole_every_verb_ends_within_its_bound() {
-    // Longer than the slack together, so that a verb that waited twice would show.
-    const T: Duration = Duration::from_secs(1);
+    // T is longer than the slack, so that a verb that waited twice would show.
+    const T: Duration = Duration::from_millis(1600);
+    const P: Duration = Duration::from_millis(500);
     const OUTAGE: Duration = Duration::from_secs(2);
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager =
-        LockManager::builder(proxy.url()).command_timeout(T).outage_limit(OUTAGE).pool_size(32).build().unwrap();
+        LockManager::builder(proxy.url()).command_timeout(T).check_period(P).horizon(P + 3 * T).outage_limit(OUTAGE);
+    let manager = manager.pool_size(32).build().unwrap();
     warm_up(&manager);
     let other = LockManager::connect(server.url()).unwrap();
     let _taken = other.lock("taken").unwrap();
@@ -96,7 +98,9 @@ fn in_a_black_hole_every_verb_ends_within_its_bound() {
         bounded("unlock", T, Box::new(move || b.unlock().err()));
         bounded("build", T, {
             let url = proxy.url();
-            Box::new(move || LockManager::builder(url).command_timeout(T).build().err())
+            Box::new(move || {
+                LockManager::builder(url).command_timeout(T).check_period(P).horizon(P + 3 * T).build().err()
+            })
         });
         let unknown = || Some(Error::Closed);
         bounded(

@@ -336,6 +336,20 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
 }
 
 #[test]
+fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    let record = Record::of(&server, "a");
+    let holder = ours.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&other);
+    record.set(&[("g", &(server_time(&server) + micros(Duration::from_secs(1800))).to_string())]);
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
 fn every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));

@@ -256,6 +256,32 @@ fn a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
 }
 
 #[test]
+fn the_rights_that_the_readme_names_are_enough() {
+    let readme = include_str!("../../README.md");
+    let commands = readme.split('`').find(|code| code.starts_with("+hello")).expect("README names the rights");
+    let mut user = vec!["ACL", "SETUSER", "u", "on", ">p", "resetchannels", "~fairlock:*", "&fairlock:grants:*"];
+    user.extend(commands.split_whitespace());
+    let server = Server::start();
+    let _: () = server.query(&user);
+    let (ours, other) = [(); 2].map(|()| manager(format!("{}?user=u&pass=p", server.url()))).into();
+    let mut line = Line::of("a");
+    let holder = ours.lock("a").unwrap();
+    holder.renew().unwrap();
+    for who in [&other, &ours, &other] {
+        line.stand(who);
+    }
+    assert!(other.try_lock_for("a", Duration::from_millis(50)).unwrap().is_none());
+    drop(ours.enqueue("a").unwrap());
+    assert_eq!(ours.inspect("a").unwrap().expect("it is held").waiters, 3);
+    assert_eq!(other.list("*").count(), 1);
+    assert!(other.force_release("a", holder.fence()).unwrap());
+    for i in 0..3 {
+        line.serve(i, P + T + SLACK).unlock().unwrap();
+    }
+    assert_eq!(server.keys_without_ttl(), Vec::<String>::new());
+}
+
+#[test]
 fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~other:*", "&*", "+@all"]);
