@@ -20,7 +20,7 @@ do
     redis.call('HSET', KEYS[1], 'o', ARGV[5], 'a', '0 ' .. at .. ' ' .. ARGV[1] .. ' ' .. terms, 'l', label,
                'e', string.format('%.0f', now + 1000 * left), 'g', at, 'f', at)
     if not fence then redis.call('HSET', KEYS[1], 'k', 'mutex/1', 'x', string.format('%.0f', now - 1)) end
-    redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.ceil(now / 1000) + left + 3600000))
+    redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.floor(now / 1000) + left + 3600000))
     return { 'granted', now, 0, { now, now, 1000 * left, tonumber(previous) or -1 }, {} }
   end
 end

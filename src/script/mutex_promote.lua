@@ -270,7 +270,7 @@ end
 
 local function retain()
   if not keep then return end
-  local at = int(math.ceil((math.max(now, rec.e, rec.f) + RETENTION) / 1000))
+  local at = int(math.floor((math.max(now, rec.e, rec.f) + RETENTION) / 1000))
   redis.call('PEXPIREAT', key, at)
   if list and rec.n > 0 then redis.call('PEXPIREAT', list, at) end
 end
