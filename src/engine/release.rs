@@ -69,11 +69,8 @@ impl Engine {
         self.hand_to_renewal(Work::Background(job.telling(sender)));
         // Whoever has waited for a reply in vain has no time left to wait for another.
         let until = started + self.config.command_timeout;
-        let outcome = if self.now() < started + self.config.command_timeout / 2 {
-            self.clock.receive(&receiver, until)
-        } else {
-            None
-        };
+        let in_vain = fault.is_some() && self.now() >= started + self.config.command_timeout / 2;
+        let outcome = if in_vain { None } else { self.clock.receive(&receiver, until) };
         match outcome {
             Some(reason) => ended(reason),
             None => {

@@ -26,7 +26,10 @@ fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
     let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
         told.fetch_add(1, Ordering::Relaxed);
     });
-    let mgr = LockManager::builder(server.url()).pool_size(1).options(options).build().unwrap();
+    // The longest timeout that fits the ttl: an unlock that takes longer may say so.
+    let builder = LockManager::builder(server.url()).pool_size(1).options(options);
+    let builder = builder.command_timeout(TTL / 7).check_period(TTL / 10).horizon(TTL * 11 / 20);
+    let mgr = builder.build().unwrap();
     let held = mgr.lock("held").unwrap();
     let over = AtomicBool::new(false);
     let turns: Vec<AtomicU64> = (0..50).map(|_| AtomicU64::new(0)).collect();
