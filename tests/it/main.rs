@@ -2,6 +2,7 @@
 
 mod api;
 mod bad_input;
+mod behaviour;
 mod connections;
 mod crash;
 mod data_loss;
@@ -10,17 +11,12 @@ mod exclusion;
 mod fairness;
 mod footprint;
 mod fork;
-mod grant_or_timeout;
-mod guard;
-mod inspect;
 mod kids;
 mod leftovers;
-mod long_waits;
 mod lost_replies;
 mod managers;
-mod options;
-mod outage;
 mod paused;
+mod place;
 mod rules;
 mod scene;
 mod server_faults;
@@ -30,7 +26,6 @@ mod subscription;
 mod support;
 mod support_works;
 mod tidy;
-mod waiter;
 mod worker;
 
 /// Not a test: where the worker processes begin, see [`support::Kid`].

@@ -73,7 +73,7 @@ pub(crate) fn machine_time() -> u64 {
 /// | `abort`       | the same, less gently                    |                                          |
 pub(crate) fn worker(args: &[String]) {
     let ttl = Duration::from_millis(args[1].parse().unwrap());
-    let mgr = manager(&args[0], ttl);
+    let mgr = manager(args[0].as_str(), ttl);
     let guards = Guards::default();
     say("ready");
     while let Some(line) = hear() {

@@ -1,0 +1,61 @@
+//! What stays in Redis when all is over: nothing that counts, and nothing for ever.
+
+use std::time::Duration;
+
+use crate::{
+    managers::{assert_nothing_left, fields, horizon, manager, patient, queue, record},
+    place::{Place, on_both_stores},
+};
+
+const TTL: Duration = Duration::from_secs(2);
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+on_both_stores! {
+    a_wait_that_ended_leaves_no_place_in_the_queue,
+    stamps_of_managers_that_went_away_do_not_pile_up,
+}
+
+fn a_wait_that_ended_leaves_no_place_in_the_queue(place: &Place) {
+    let holder = patient(place);
+    let other = patient(place);
+    let guard = holder.lock("k").unwrap();
+    let stays = holder.enqueue("k").unwrap();
+    let mut tries = other.enqueue("k").unwrap();
+    assert!(other.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
+    assert!(holder.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
+    assert!(tries.wait_for(Duration::from_millis(20)).unwrap().is_none());
+    assert_eq!(fields(place, "k", "w:"), 2, "a waiter keeps its place between two waits");
+    drop(tries);
+    assert_eq!(fields(place, "k", "w:"), 1);
+    assert_eq!(queue(place, "k").len(), 1, "{:?}", record(place, "k"));
+    drop(stays);
+    guard.unlock().unwrap();
+    assert_nothing_left(place, "k");
+}
+
+fn stamps_of_managers_that_went_away_do_not_pile_up(place: &Place) {
+    const ROUNDS: usize = 8;
+    const MANAGERS: usize = 60;
+    let holder = manager(place, TTL);
+    let guard = holder.lock("k").unwrap();
+    let stays = holder.enqueue("k").unwrap();
+    let mut most = 0;
+    for _ in 0..ROUNDS {
+        for _ in 0..MANAGERS {
+            let passer_by = manager(place, TTL);
+            let waiter = passer_by.enqueue("k").unwrap();
+            drop(waiter);
+            most = most.max(fields(place, "k", "m:"));
+        }
+        // A stamp is good for one horizon of served time, which passes here; only then may it be swept.
+        let passed = horizon(TTL).as_micros().to_string();
+        let pass =
+            "redis.call('HSET', KEYS[1], 'v', string.format('%.0f', redis.call('HGET', KEYS[1], 'v') + ARGV[1]))";
+        let _: () = place.query(&["EVAL", pass, "1", "fairlock:{k}", &passed]);
+    }
+    assert!(most > MANAGERS && most < ROUNDS * MANAGERS / 2, "{most} stamps of {} managers", ROUNDS * MANAGERS);
+    assert!(guard.is_held());
+    guard.unlock().unwrap();
+    stays.wait().unwrap().unlock().unwrap();
+    assert_nothing_left(place, "k");
+}
