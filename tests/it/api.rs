@@ -11,8 +11,6 @@ use fairlock::{
 use crate::support::{Fake, FakeReply, Proxy, SLACK, Server, fake::is, until};
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
-const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn to(url: &str) -> Builder {
     LockManager::builder(url).options(LockOptions::new().ttl(TTL))

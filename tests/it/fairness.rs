@@ -1,6 +1,6 @@
 //! P3: first come, first served, over processes. On Redis alone, which they share.
 
-use std::{sync::Mutex, thread, time::Duration};
+use std::{sync::Mutex, thread};
 
 use fairlock::DEFAULT_TTL;
 
@@ -53,8 +53,4 @@ fn grants_come_in_the_order_of_enqueues_of_all_processes() {
     let went: Vec<usize> = granted.iter().map(|(_, who)| *who).collect();
     assert_eq!(went, came, "grants by fence: {granted:?}");
     until(SLACK, "the last release", || queue(&server, "k").is_empty());
-}
-
-fn check_period() -> Duration {
-    crate::managers::check_period(DEFAULT_TTL)
 }

@@ -8,21 +8,25 @@ use std::time::Duration;
 
 use fairlock::Endpoint;
 #[cfg(feature = "memory")]
-use fairlock::memory::{Memory, Reply};
+use fairlock::memory::{Fault, Memory, Reply};
 use redis::{FromRedisValue, Value, from_redis_value};
 
-use crate::support::Server;
+use crate::support::{Proxy, Server, contains};
 
 /// Makes two tests of each claim, a function that is passed a `&Place`: `claim::on_redis` and `claim::in_memory`.
 /// A claim that is missing here is code that nobody calls, which the lints refuse.
+/// Behind `redis_with_faults:` stand claims whose places [`inject`](Place::inject).
 macro_rules! on_both_stores {
-    ($($claim:ident),+ $(,)?) => {$(
+    ($($claim:ident),+ $(,)?) => {
+        on_both_stores! { redis: $($claim),+ }
+    };
+    ($redis:ident: $($claim:ident),+ $(,)?) => {$(
         mod $claim {
             use $crate::place::Place;
 
             #[test]
             fn on_redis() {
-                super::$claim(&Place::redis());
+                super::$claim(&Place::$redis());
             }
 
             #[cfg(feature = "memory")]
@@ -62,16 +66,37 @@ impl Keyspace for Server {
     }
 }
 
+/// What befalls the next request of any manager, or the next message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Mishap {
+    /// The request does not arrive, and nothing is heard of it.
+    RequestLost,
+    /// The request is carried out, and nothing is heard of it.
+    ReplyLost,
+    /// The request is carried out, and the connection is closed before the reply.
+    Disconnect,
+    /// A grant is published to nobody. On Redis it strikes for good: the right to publish is taken away.
+    MessageLost,
+}
+
 /// One of the two stores, empty when the test begins and gone when it ends.
 pub(crate) enum Place {
-    Redis(Server),
+    /// With a proxy in between, if the network is to fail.
+    Redis(Box<Server>, Option<Proxy>),
     #[cfg(feature = "memory")]
     Memory(Memory),
 }
 
 impl Place {
     pub(crate) fn redis() -> Place {
-        Place::Redis(Server::start())
+        Place::Redis(Box::new(Server::start()), None)
+    }
+
+    /// As [`redis`](Self::redis), with a network that [`inject`](Self::inject) can break.
+    pub(crate) fn redis_with_faults() -> Place {
+        let server = Box::new(Server::tcp());
+        let proxy = Proxy::to(server.addr());
+        Place::Redis(server, Some(proxy))
     }
 
     #[cfg(feature = "memory")]
@@ -95,7 +120,7 @@ impl Place {
     /// All data is gone, as by FLUSHALL.
     pub(crate) fn flush_all(&self) {
         match self {
-            Place::Redis(server) => server.query(&["FLUSHALL"]),
+            Place::Redis(server, _) => server.query(&["FLUSHALL"]),
             #[cfg(feature = "memory")]
             Place::Memory(memory) => memory.flush_all(),
         }
@@ -104,7 +129,7 @@ impl Place {
     /// From now on nobody is answered: a server is silent, in memory connections are refused.
     pub(crate) fn go_away(&self) {
         match self {
-            Place::Redis(server) => server.stop(),
+            Place::Redis(server, _) => server.stop(),
             #[cfg(feature = "memory")]
             Place::Memory(memory) => memory.go_down(),
         }
@@ -113,7 +138,7 @@ impl Place {
     /// Answers again, and has kept its data.
     pub(crate) fn come_back(&self) {
         match self {
-            Place::Redis(server) => server.cont(),
+            Place::Redis(server, _) => server.cont(),
             #[cfg(feature = "memory")]
             Place::Memory(memory) => memory.come_back(),
         }
@@ -123,7 +148,7 @@ impl Place {
     /// past, and who acts upon it is the shipped release script, asked about a token that nobody knows.
     pub(crate) fn lapse(&self, name: &str) -> bool {
         match self {
-            Place::Redis(server) => {
+            Place::Redis(server, _) => {
                 let (key, now) = (format!("fairlock:{{{name}}}"), "1");
                 // One script, so that no renewal comes between the two halves. It marks the grace as given, which
                 // a lease gets that lapsed while the server was away.
@@ -144,28 +169,53 @@ impl Place {
         }
     }
 
+    pub(crate) fn inject(&self, mishap: Mishap) {
+        match self {
+            Place::Redis(server, Some(proxy)) => {
+                // Scripts alone, since no call is made of anything else. What comes of the traps is seen by the claims.
+                let script = contains("EVAL");
+                match mishap {
+                    Mishap::RequestLost => drop(proxy.hold_request_when(script)),
+                    Mishap::ReplyLost => drop(proxy.swallow_silently_when(script)),
+                    Mishap::Disconnect => drop(proxy.swallow_reply_when(script)),
+                    Mishap::MessageLost => server.query(&["ACL", "SETUSER", "default", "-publish"]),
+                }
+            }
+            Place::Redis(_, None) => panic!("nothing can be injected here: say redis_with_faults"),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.inject(match mishap {
+                Mishap::RequestLost => Fault::LoseRequest,
+                Mishap::ReplyLost => Fault::LoseReply,
+                Mishap::Disconnect => Fault::Disconnect,
+                Mishap::MessageLost => Fault::LoseMessage,
+            }),
+        }
+    }
+
     /// Time passes: on Redis it is waited for, in memory the clock is set forward.
     pub(crate) fn pass(&self, time: Duration) {
         match self {
-            Place::Redis(_) => std::thread::sleep(time),
+            Place::Redis(..) => std::thread::sleep(time),
             #[cfg(feature = "memory")]
             Place::Memory(memory) => memory.advance(time),
         }
     }
 
-    /// All keys, sorted. In memory, where nobody asks for all, those of this name.
-    pub(crate) fn keys(&self, _name: &str) -> Vec<String> {
+    /// All keys, this name's record first. In memory, where nobody asks for all, only those of this name.
+    pub(crate) fn keys(&self, name: &str) -> Vec<String> {
+        let record = format!("fairlock:{{{name}}}");
         match self {
-            Place::Redis(server) => {
+            Place::Redis(server, _) => {
                 let mut keys: Vec<String> = server.query(&["KEYS", "*"]);
-                keys.sort();
+                keys.sort_by_key(|key| *key != record);
                 keys
             }
             #[cfg(feature = "memory")]
             Place::Memory(memory) => {
-                let keys = [format!("fairlock:{{{name}}}"), format!("fairlock:{{{name}}}:q")];
+                let queue = format!("{record}:q");
                 // A key of another type is there as well, and answers with an error.
-                keys.into_iter().filter(|key| memory.command(&["HKEYS", key]) != Reply::List(Vec::new())).collect()
+                let is_there = |key: &String| memory.command(&["HKEYS", key]) != Reply::List(Vec::new());
+                [record, queue].into_iter().filter(is_there).collect()
             }
         }
     }
@@ -173,7 +223,7 @@ impl Place {
     /// The server, for what nothing else can be asked.
     pub(crate) fn server(&self) -> Option<&Server> {
         match self {
-            Place::Redis(server) => Some(server),
+            Place::Redis(server, _) => Some(server),
             #[cfg(feature = "memory")]
             Place::Memory(_) => None,
         }
@@ -183,7 +233,7 @@ impl Place {
 impl Keyspace for Place {
     fn ask(&self, command: &[&str]) -> Value {
         match self {
-            Place::Redis(server) => server.query(command),
+            Place::Redis(server, _) => server.query(command),
             #[cfg(feature = "memory")]
             Place::Memory(memory) => as_value(command, memory.command(command)),
         }
@@ -191,7 +241,7 @@ impl Keyspace for Place {
 
     fn keys_without_ttl(&self) -> Vec<String> {
         match self {
-            Place::Redis(server) => server.keys_without_ttl(),
+            Place::Redis(server, _) => server.keys_without_ttl(),
             // The scripts never ask for a TTL, so the store cannot be asked for one.
             #[cfg(feature = "memory")]
             Place::Memory(_) => Vec::new(),
@@ -216,7 +266,8 @@ fn as_value(command: &[&str], reply: Reply) -> Value {
 impl From<&Place> for Endpoint {
     fn from(place: &Place) -> Endpoint {
         match place {
-            Place::Redis(server) => server.url().into(),
+            Place::Redis(_, Some(proxy)) => proxy.url().into(),
+            Place::Redis(server, None) => server.url().into(),
             #[cfg(feature = "memory")]
             Place::Memory(memory) => memory.into(),
         }

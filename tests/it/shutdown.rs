@@ -21,10 +21,6 @@ fn to(url: &str) -> LockManager {
     LockManager::builder(url).options(LockOptions::new().ttl(TTL)).build().unwrap()
 }
 
-fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
 /// On a thread that a failed test leaves behind: a call that never ends must not hang the others.
 fn aside<T: Send + 'static>(mgr: &LockManager, body: impl FnOnce(&LockManager) -> T + Send + 'static) -> Receiver<T> {
     let mgr = mgr.clone();

@@ -8,11 +8,28 @@ use std::{
 use fairlock::{Builder, Error, LockManager, LockOptions, LockState, Result};
 
 use crate::{
-    place::{Keyspace as _, Place},
+    place::{Keyspace as _, Place, on_both_stores},
     support::{SLACK, until},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+
+on_both_stores! {
+    a_name_that_is_empty_or_too_long_is_refused_by_every_verb,
+    a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle,
+    a_ttl_at_the_edge_of_its_range_works,
+    a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build,
+    a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone,
+    timeouts_that_do_not_fit_each_other_are_refused,
+    a_pool_size_or_a_prefix_that_cannot_be_used_is_refused,
+    options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle,
+    a_wrong_typed_key_in_the_way_is_left_as_it_is,
+    a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait,
+    any_other_name_works_and_none_collide,
+    a_grant_message_brings_any_name_to_another_manager,
+    waiting_for_ever_and_deadlines_that_have_passed_are_no_errors,
+    largest_settings_build_and_work,
+}
 
 /// The error must be of `what` and say each of `allowed`.
 #[track_caller]

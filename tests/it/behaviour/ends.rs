@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{LockOptions, LossReason, PreviousHolder};
+use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
     managers::{assert_nothing_left, command_timeout, manager, patient},
@@ -21,6 +21,9 @@ on_both_stores! {
     a_guard_is_released_by_the_thread_that_it_was_moved_to,
     a_panic_releases_what_is_held,
     a_guard_that_is_forgotten_is_renewed_until_max_hold,
+    a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
+    a_lease_that_lapses_unawaited_leaves_the_lock_free,
+    a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue,
 }
 
 fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
@@ -75,4 +78,50 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
     let loss = losses.recv_timeout(SLACK).unwrap();
     assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", fence, LossReason::MaxHold));
     assert!(losses.try_recv().is_err(), "it was told twice");
+}
+
+fn a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: &Place) {
+    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+    let guard = ours.lock("k").unwrap();
+    let waiter = other.enqueue("k").unwrap();
+    assert!(place.lapse("k"));
+    let next = waiter.wait().unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(next.fence() > guard.fence());
+    let loss = guard.lost().recv_timeout(TTL / 3 + command_timeout(TTL) + SLACK).unwrap();
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", guard.fence(), LossReason::Expired));
+    drop(guard);
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    assert_nothing_left(place, "k");
+}
+
+fn a_lease_that_lapses_unawaited_leaves_the_lock_free(place: &Place) {
+    let (ours, other) = (patient(place), patient(place));
+    assert!(!place.lapse("k"), "nobody has ever had it");
+    let guard = ours.lock("k").unwrap();
+    assert!(place.lapse("k"));
+    assert!(!place.lapse("k"), "nobody has it any more");
+    let next = other.try_lock("k").unwrap().expect("it is free");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    let Err(Error::Lost { loss, .. }) = guard.unlock() else { panic!("unlocked what was lost") };
+    assert_eq!(loss.reason, LossReason::Expired);
+    next.unlock().unwrap();
+    assert!(!place.lapse("k"), "it was released");
+    assert_nothing_left(place, "k");
+}
+
+fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
+    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+    let guard = ours.lock("k").unwrap();
+    let passed_over = ours.enqueue("k").unwrap();
+    let waiter = other.enqueue("k").unwrap();
+    assert!(place.lapse("k"));
+    let next = waiter.wait().unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    next.unlock().unwrap();
+    passed_over.wait().unwrap().unlock().unwrap();
+    assert_eq!((ours.stats().requeued, other.stats().requeued), (1, 0));
+    drop(guard);
+    assert_nothing_left(place, "k");
 }

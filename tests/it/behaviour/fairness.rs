@@ -15,16 +15,37 @@ use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
 use crate::{
     managers::{EndLoops, assert_nothing_left, patient, queue},
     place::{Place, on_both_stores},
+    scene::Line,
     support::{SLACK, until},
     worker::SOON,
 };
 
 on_both_stores! {
+    waiters_of_several_managers_are_granted_in_their_order,
     waiters_of_one_process_are_granted_in_their_order,
     equal_threads_take_equal_shares,
     try_lock_in_a_loop_never_overtakes_a_queue,
     try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself,
     a_releaser_that_locks_again_goes_behind_the_queue,
+}
+
+fn waiters_of_several_managers_are_granted_in_their_order(place: &Place) {
+    let managers: [LockManager; 4] = std::array::from_fn(|_| patient(place));
+    let guard = managers[0].lock("k").unwrap();
+    let mut line = Line::of("k");
+    // In each round all four come, each round beginning with another.
+    for i in 0..32 {
+        line.stand(&managers[(i / 4 + i) % 4]);
+    }
+    guard.unlock().unwrap();
+    let mut last = 0;
+    for who in 0..32 {
+        let guard = line.serve(who, SOON);
+        assert!(guard.fence() > last, "waiter {who}");
+        last = guard.fence();
+        guard.unlock().unwrap();
+    }
+    assert_nothing_left(place, "k");
 }
 
 fn waiters_of_one_process_are_granted_in_their_order(place: &Place) {

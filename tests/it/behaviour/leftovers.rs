@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use crate::{
-    managers::{assert_nothing_left, fields, horizon, manager, patient, queue, record},
+    managers::{assert_nothing_left, fields, horizon, manager, owner, patient, queue, record},
     place::{Place, on_both_stores},
+    support::{SLACK, until},
 };
 
 const TTL: Duration = Duration::from_secs(2);
-const NAMES: [&str; 3] = ["a", "b", "c"];
 
 on_both_stores! {
     a_wait_that_ended_leaves_no_place_in_the_queue,
     stamps_of_managers_that_went_away_do_not_pile_up,
+    what_nobody_uses_is_gone_after_its_retention,
 }
 
 fn a_wait_that_ended_leaves_no_place_in_the_queue(place: &Place) {
@@ -58,4 +59,25 @@ fn stamps_of_managers_that_went_away_do_not_pile_up(place: &Place) {
     guard.unlock().unwrap();
     stays.wait().unwrap().unlock().unwrap();
     assert_nothing_left(place, "k");
+}
+
+fn what_nobody_uses_is_gone_after_its_retention(place: &Place) {
+    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+    let guard = ours.lock("k").unwrap();
+    let waiters = [ours.enqueue("k").unwrap(), other.enqueue("k").unwrap()];
+    guard.unlock().unwrap();
+    drop(waiters);
+    until(TTL + SLACK, "nobody owns it", || owner(place, "k").is_none());
+    assert_eq!(place.keys("k"), ["fairlock:{k}"]);
+    let retention = Duration::from_secs(3600) + TTL;
+    if let Some(server) = place.server() {
+        let left: u64 = server.query(&["PTTL", "fairlock:{k}"]);
+        assert!(Duration::from_millis(left) <= retention, "it stays for {left} ms");
+        assert!(Duration::from_millis(left) + SLACK >= Duration::from_secs(3600), "it stays for only {left} ms");
+    } else {
+        place.pass(Duration::from_secs(3600) - SLACK);
+        assert_eq!(place.keys("k"), ["fairlock:{k}"]);
+        place.pass(TTL + SLACK);
+        assert_eq!(place.keys("k"), [""; 0]);
+    }
 }

@@ -17,6 +17,7 @@ pub(crate) mod data_loss;
 mod ends;
 mod exclusion;
 mod fairness;
+mod faults;
 mod grant_or_timeout;
 mod guard;
 mod inspect;

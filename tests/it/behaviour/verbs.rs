@@ -69,7 +69,8 @@ fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(place: &Place) {
 
 fn a_fresh_manager_has_done_nothing_but_connect(place: &Place) {
     let stats = manager(place).stats();
-    assert_eq!(stats.connects, 1);
+    // In memory there is nothing to connect to.
+    assert_eq!(stats.connects, u64::from(place.server().is_some()));
     let idle = Stats::default();
     assert_eq!((stats.held, stats.waiting, stats.granted), (0, 0, 0));
     assert_eq!((idle.connects, idle.requests), (0, 0));
@@ -124,7 +125,7 @@ fn losses_renewals_failures_and_background_releases_are_counted(place: &Place) {
     place.come_back();
     until(TTL + SLACK, "a release in the background", || mgr.stats().background_releases > 0);
     assert!(mgr.try_lock_for("n", TTL + SLACK).unwrap().is_some());
-    assert!(mgr.stats().connects > before.connects);
+    assert_eq!(mgr.stats().connects > before.connects, place.server().is_some());
 }
 
 fn debug_shows_what_matters(place: &Place) {
