@@ -15,6 +15,8 @@ mod kids;
 mod leftovers;
 mod lost_replies;
 mod managers;
+#[cfg(feature = "memory")]
+mod memory;
 mod paused;
 mod place;
 mod rules;
