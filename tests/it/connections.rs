@@ -1,4 +1,5 @@
-//! Connections that break, and what a call on them comes to.
+//! Connections: those that break, what a call on them comes to, and how many there are. On Redis alone, since in memory
+//! there are none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! P5: what a dead process costs the others, whether it held or waited.
+//! P5: what a dead process costs the others, whether it held or waited. On Redis alone, which processes share.
 
 use std::{
     collections::BTreeSet,

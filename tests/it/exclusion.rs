@@ -1,4 +1,5 @@
-//! P1 and P2: one holder at a time, each with a larger fence than all before.
+//! P1 and P2: one holder at a time, each with a larger fence than all before, over processes. On Redis alone, which they
+//! share.
 
 use std::{
     fs::{self, File},

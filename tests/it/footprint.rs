@@ -1,5 +1,5 @@
 //! What a manager costs: threads, connections, requests and wake-ups; and that all of it ends with the
-//! last handle.
+//! last handle. On Redis alone: it is counted there, and in processes of their own.
 
 use std::{
     fs,

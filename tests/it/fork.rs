@@ -1,4 +1,5 @@
 //! A process that forks while it holds: the child has a copy of everything, and may touch nothing.
+//! On Redis alone, which outlives the fork.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -1,4 +1,5 @@
-//! Requests that were carried out and whose replies were lost, and requests that come too late.
+//! Requests that were carried out and whose replies were lost, and requests that come too late. On Redis alone, where a
+//! proxy picks the very request; those that any request may meet are in `behaviour/faults.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

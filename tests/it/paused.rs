@@ -1,4 +1,4 @@
-//! Processes that sleep through the end of their leases, or through their turns.
+//! Processes that sleep through the end of their leases, or through their turns. On Redis alone, which processes share.
 
 use std::{thread, time::Duration};
 

@@ -218,7 +218,7 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
     // It was not dead after all, and its waiter is at the end of the queue now.
     guard.unlock().unwrap();
     drop(unheard.wait().unwrap());
-    assert_eq!(dying.stats().requeued, 1);
+    until(SLACK, "its new place is counted", || dying.stats().requeued == 1);
 }
 
 #[test]

@@ -45,8 +45,9 @@ pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
         guard.unlock().unwrap();
     }
     assert_eq!(seen, [vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
-    let requeued: u64 = managers.iter().map(|m| m.stats().requeued).sum();
-    assert!(requeued >= 7, "all but one that came to a free lock stood in the queue again: {requeued}");
+    until(SLACK, "all but one, that came to a free lock, stood in the queue again", || {
+        managers.iter().map(|m| m.stats().requeued).sum::<u64>() >= 7
+    });
     let again = managers[1].try_lock("a").unwrap().expect("it is free");
     assert!(again.fence() > largest);
     drop((holder, again));

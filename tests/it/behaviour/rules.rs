@@ -74,7 +74,7 @@ fn r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order(pla
     until(SOON, "all are back", || record.tokens().len() == 6);
     let after: HashSet<String> = record.tokens().into_iter().collect();
     assert!(before.is_disjoint(&after), "every attempt has a token of its own");
-    assert_eq!(ours.stats().requeued % 6, 0);
+    until(SLACK, "each is counted", || ours.stats().requeued > 0 && ours.stats().requeued % 6 == 0);
     holder.unlock().unwrap();
     for who in 0..6 {
         line.serve(who, P + T + SLACK).unlock().unwrap();
