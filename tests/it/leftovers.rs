@@ -2,9 +2,8 @@
 
 use std::{thread, time::Duration};
 
-use fairlock::LockManager;
-
 use crate::{
+    behaviour::leftovers::contend,
     managers::{assert_nothing_left, fields, manager, owner},
     support::{Kid, SLACK, Server, until},
     worker::{self, SOON, expect_got},
@@ -28,7 +27,7 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
     thread::scope(|scope| {
         for i in 0..12 {
             let mgr = &managers[i % 2];
-            scope.spawn(move || contend(mgr, i));
+            scope.spawn(move || contend(mgr, &NAMES, i));
         }
         for kid in &mut kids {
             kid.kill();
@@ -47,17 +46,4 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
         assert!(Duration::from_millis(left) <= retention, "{key} stays for {left} ms");
     }
     assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
-}
-
-/// An answer that comes late on a busy machine is an error here, and no less to be cleaned up after.
-fn contend(mgr: &LockManager, who: usize) {
-    for turn in 0..30 {
-        let name = NAMES[(who + turn) % NAMES.len()];
-        match (who + turn) % 4 {
-            0 => drop(mgr.lock(name)),
-            1 => drop(mgr.try_lock_for(name, Duration::from_millis(2))),
-            2 => drop(mgr.enqueue(name)),
-            _ => drop(mgr.try_lock(name)),
-        }
-    }
 }

@@ -1,6 +1,8 @@
 //! What stays in Redis when all is over: nothing that counts, and nothing for ever.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
+
+use fairlock::LockManager;
 
 use crate::{
     managers::{assert_nothing_left, fields, horizon, manager, owner, patient, queue, record},
@@ -11,9 +13,41 @@ use crate::{
 const TTL: Duration = Duration::from_secs(2);
 
 on_both_stores! {
+    nothing_is_left_after_contention_and_timeouts,
     a_wait_that_ended_leaves_no_place_in_the_queue,
     stamps_of_managers_that_went_away_do_not_pile_up,
     what_nobody_uses_is_gone_after_its_retention,
+}
+
+fn nothing_is_left_after_contention_and_timeouts(place: &Place) {
+    const NAMES: [&str; 3] = ["a", "b", "c"];
+    let managers = [manager(place, TTL), manager(place, TTL)];
+    thread::scope(|scope| {
+        for i in 0..12 {
+            let mgr = &managers[i % 2];
+            scope.spawn(move || contend(mgr, &NAMES, i));
+        }
+    });
+    for name in NAMES {
+        drop(managers[0].lock(name).unwrap());
+        until(TTL + SLACK, "what went on in the background ends", || fields(place, name, "w:") == 0);
+        until(TTL + SLACK, "the last owner ends", || owner(place, name).is_none());
+        assert_nothing_left(place, name);
+    }
+    assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
+}
+
+/// An answer that comes late on a busy machine is an error here, and no less to be cleaned up after.
+pub(crate) fn contend(mgr: &LockManager, names: &[&str], who: usize) {
+    for turn in 0..30 {
+        let name = names[(who + turn) % names.len()];
+        match (who + turn) % 4 {
+            0 => drop(mgr.lock(name)),
+            1 => drop(mgr.try_lock_for(name, Duration::from_millis(2))),
+            2 => drop(mgr.enqueue(name)),
+            _ => drop(mgr.try_lock(name)),
+        }
+    }
 }
 
 fn a_wait_that_ended_leaves_no_place_in_the_queue(place: &Place) {

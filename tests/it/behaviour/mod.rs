@@ -21,7 +21,7 @@ mod faults;
 mod grant_or_timeout;
 mod guard;
 mod inspect;
-mod leftovers;
+pub(crate) mod leftovers;
 mod long_waits;
 mod options;
 mod outage;
