@@ -4,8 +4,9 @@
 //! a place offers is what both can do; a test that needs a process, a socket or a setting of the server is written
 //! against [`Server`] and says so.
 
-use std::time::Duration;
+use std::{convert::Infallible, panic::resume_unwind, sync::Arc, thread, time::Duration};
 
+use crossbeam_channel::{RecvTimeoutError, bounded};
 use fairlock::Endpoint;
 #[cfg(feature = "memory")]
 use fairlock::memory::{Fault, Memory, Reply};
@@ -26,13 +27,13 @@ macro_rules! on_both_stores {
 
             #[test]
             fn on_redis() {
-                super::$claim(&Place::$redis());
+                Place::$redis().hold(super::$claim);
             }
 
             #[cfg(feature = "memory")]
             #[test]
             fn in_memory() {
-                super::$claim(&Place::memory());
+                Place::memory().hold(super::$claim);
             }
         }
     )+};
@@ -102,6 +103,32 @@ impl Place {
     #[cfg(feature = "memory")]
     pub(crate) fn memory() -> Place {
         Place::Memory(Memory::new())
+    }
+
+    /// Holds a claim against this place. One that never ends would stall all tests and name none, so it fails.
+    pub(crate) fn hold(self, claim: fn(&Place)) {
+        const LONGEST: Duration = Duration::from_secs(120);
+        let place = Arc::new(self);
+        let (under_way, over) = bounded::<Infallible>(0);
+        // Under the test's own name, by which its failure is told.
+        let named = thread::Builder::new().name(thread::current().name().unwrap_or("claim").to_owned());
+        let holding = named.spawn({
+            let place = Arc::clone(&place);
+            move || {
+                let _under_way = under_way;
+                claim(&place);
+            }
+        });
+        if over.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
+            // Nobody else will, since the thread is left behind with it.
+            if let Some(server) = place.server() {
+                server.kill();
+            }
+            panic!("this has not ended after {LONGEST:?}");
+        }
+        if let Err(panic) = holding.expect("a thread can be started").join() {
+            resume_unwind(panic);
+        }
     }
 
     /// Sends one command and panics unless the answer is a `T`. In memory only the commands that the scripts use are
@@ -195,7 +222,7 @@ impl Place {
     /// Time passes: on Redis it is waited for, in memory the clock is set forward.
     pub(crate) fn pass(&self, time: Duration) {
         match self {
-            Place::Redis(..) => std::thread::sleep(time),
+            Place::Redis(..) => thread::sleep(time),
             #[cfg(feature = "memory")]
             Place::Memory(memory) => memory.advance(time),
         }

@@ -10,7 +10,7 @@ use std::{
 use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
-    managers::{assert_nothing_left, command_timeout, manager, patient},
+    managers::{assert_nothing_left, check_period, command_timeout, manager, patient},
     place::{Place, on_both_stores},
     support::{SLACK, until},
 };
@@ -83,9 +83,9 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
 fn a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: &Place) {
     let (ours, other) = (manager(place, TTL), manager(place, TTL));
     let guard = ours.lock("k").unwrap();
-    let waiter = other.enqueue("k").unwrap();
+    let mut waiter = other.enqueue("k").unwrap();
     assert!(place.lapse("k"));
-    let next = waiter.wait().unwrap();
+    let next = waiter.wait_for(check_period(TTL) + SLACK).unwrap().expect("it is the next alive");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
     let loss = guard.lost().recv_timeout(TTL / 3 + command_timeout(TTL) + SLACK).unwrap();
@@ -115,9 +115,9 @@ fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
     let (ours, other) = (manager(place, TTL), manager(place, TTL));
     let guard = ours.lock("k").unwrap();
     let passed_over = ours.enqueue("k").unwrap();
-    let waiter = other.enqueue("k").unwrap();
+    let mut waiter = other.enqueue("k").unwrap();
     assert!(place.lapse("k"));
-    let next = waiter.wait().unwrap();
+    let next = waiter.wait_for(check_period(TTL) + SLACK).unwrap().expect("it is the next alive");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     next.unlock().unwrap();
     passed_over.wait().unwrap().unlock().unwrap();
