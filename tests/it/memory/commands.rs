@@ -138,15 +138,17 @@ fn command() -> impl Strategy<Value = Command> {
     let by = select(vec![None, Some("call"), Some("pcall")]);
     // A far future and a past; the moment itself is another test's.
     let texts = select([TEXTS, &["99999999999999"]].concat()).prop_map(str::to_owned);
-    (by, select(NAMES), vec(0..3_usize, 1..=2), vec(texts, 0..5), 0..10).prop_map(|(by, name, mut keys, mut args, few)| {
-        if name != "DEL" {
-            keys.truncate(1);
-        }
-        if few == 0 {
-            (keys, args) = (Vec::new(), Vec::new());
-        }
-        Command { by, name, keys, args }
-    })
+    (by, select(NAMES), vec(0..3_usize, 1..=2), vec(texts, 0..5), 0..10).prop_map(
+        |(by, name, mut keys, mut args, few)| {
+            if name != "DEL" {
+                keys.truncate(1);
+            }
+            if few == 0 {
+                (keys, args) = (Vec::new(), Vec::new());
+            }
+            Command { by, name, keys, args }
+        },
+    )
 }
 
 /// A hash's fields come in no promised order.
