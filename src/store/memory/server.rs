@@ -253,11 +253,8 @@ fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
         Value::Int(n) => LuaValue::Number(*n as f64),
         Value::BulkString(bytes) => LuaValue::String(lua.create_string(bytes)?),
         Value::Array(values) => {
-            let table = lua.create_table_with_capacity(values.len(), 0)?;
-            for value in values {
-                table.raw_push(to_lua(lua, value)?)?;
-            }
-            LuaValue::Table(table)
+            let values: Vec<LuaValue> = values.iter().map(|value| to_lua(lua, value)).collect::<Result<_, _>>()?;
+            LuaValue::Table(lua.create_sequence_from(values)?)
         }
         _ => LuaValue::Boolean(false),
     })
