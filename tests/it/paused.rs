@@ -84,3 +84,24 @@ fn a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
     kid.tell("unlock k");
     assert_eq!(kid.expect("unlocked k", SOON), "ok");
 }
+
+#[test]
+fn a_waiter_paused_past_its_outage_limit_waits_on() {
+    let limit = Duration::from_secs(1);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kid = worker::start_impatient(&server.url(), TTL, limit);
+    kid.tell("queue k");
+    kid.expect("queued", SOON);
+    kid.stop();
+    thread::sleep(2 * limit);
+    kid.cont();
+    // Long enough to find out that the silence was its own.
+    thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
+    guard.unlock().unwrap();
+    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    assert!(got.held, "{got:?}");
+    kid.tell("unlock k");
+    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+}
