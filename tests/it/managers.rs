@@ -6,24 +6,20 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager, LockOptions};
+use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager};
 
 use crate::place::Keyspace;
+use crate::scene::{build, with_ttl};
 
 /// A manager with this ttl and all numbers derived from it.
 pub(crate) fn manager(to: impl Into<Endpoint>, ttl: Duration) -> LockManager {
-    LockManager::builder(to).options(LockOptions::new().ttl(ttl)).build().unwrap_or_else(|e| panic!("no manager: {e}"))
+    build(with_ttl(to, ttl))
 }
 
 /// A manager for tests of order alone: it bears with a machine that is too busy to answer for seconds.
 pub(crate) fn patient(to: impl Into<Endpoint>) -> LockManager {
-    LockManager::builder(to)
-        .options(LockOptions::new().ttl(Duration::from_secs(60)))
-        .command_timeout(Duration::from_secs(5))
-        .check_period(DEFAULT_CHECK_PERIOD)
-        .horizon(Duration::from_secs(20))
-        .build()
-        .unwrap_or_else(|e| panic!("no manager: {e}"))
+    let builder = with_ttl(to, Duration::from_secs(60)).command_timeout(Duration::from_secs(5));
+    build(builder.check_period(DEFAULT_CHECK_PERIOD).horizon(Duration::from_secs(20)))
 }
 
 /// The T of a manager with this ttl.

@@ -8,6 +8,7 @@ use std::{
 use fairlock::{Builder, Error, LockManager, LockOptions, LockState, Result};
 
 use crate::{
+    managers,
     place::{Keyspace as _, Place, on_both_stores},
     support::{SLACK, until},
 };
@@ -49,7 +50,7 @@ fn assert_nothing_written(place: &Place) {
 }
 
 fn manager(place: &Place) -> LockManager {
-    LockManager::builder(place).options(LockOptions::new().ttl(Duration::from_secs(2))).build().unwrap()
+    managers::manager(place, Duration::from_secs(2))
 }
 
 fn ms(ms: u64) -> Duration {

@@ -6,10 +6,11 @@ use std::{
 };
 
 use fairlock::{
-    Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Result,
+    Error, FenceGate, LockGuard, LockManager, LossReason, PreviousHolder, Result,
     crossbeam_channel::{RecvTimeoutError, TryRecvError, select},
 };
 
+use crate::managers;
 use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
@@ -45,7 +46,7 @@ on_both_stores! {
 }
 
 fn manager(place: &Place) -> LockManager {
-    LockManager::builder(place).options(LockOptions::new().ttl(TTL)).build().unwrap()
+    managers::manager(place, TTL)
 }
 
 /// Renews so late that what a test does to the record is not undone by a renewal in between.

@@ -8,7 +8,7 @@ use std::{
 
 use fairlock::{Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Result};
 
-use crate::managers::patient;
+use crate::managers::{self, patient};
 use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
@@ -33,7 +33,7 @@ on_both_stores! {
 }
 
 fn manager(place: &Place) -> LockManager {
-    LockManager::builder(place).options(LockOptions::new().ttl(TTL)).build().unwrap()
+    managers::manager(place, TTL)
 }
 
 /// Looks after its queues so seldom that a test can see what nobody has looked after.

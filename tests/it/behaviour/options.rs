@@ -13,6 +13,7 @@ use std::{
 use crossbeam_channel::unbounded;
 use fairlock::{LockManager, LockOptions, LockState, Loss, LossReason, PreviousHolder};
 
+use crate::managers;
 use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
@@ -42,7 +43,7 @@ on_both_stores! {
 }
 
 fn manager(place: &Place) -> LockManager {
-    LockManager::builder(place).options(LockOptions::new().ttl(TTL)).build().unwrap()
+    managers::manager(place, TTL)
 }
 
 fn ms(ms: u64) -> Duration {

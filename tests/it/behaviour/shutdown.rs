@@ -8,6 +8,7 @@ use std::{
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, Result, crossbeam_channel::TryRecvError};
 
+use crate::managers;
 use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
@@ -29,7 +30,7 @@ on_both_stores! {
 }
 
 fn manager(place: &Place) -> LockManager {
-    LockManager::builder(place).options(LockOptions::new().ttl(TTL)).build().unwrap()
+    managers::manager(place, TTL)
 }
 
 fn ms(ms: u64) -> Duration {

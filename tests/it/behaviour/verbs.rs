@@ -7,6 +7,7 @@ use std::{
 
 use fairlock::{Endpoint, LockGuard, LockManager, LockOptions, Result, Stats};
 
+use crate::managers;
 use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
@@ -24,7 +25,7 @@ on_both_stores! {
 }
 
 fn manager(place: &Place) -> LockManager {
-    LockManager::builder(place).options(LockOptions::new().ttl(TTL)).build().unwrap()
+    managers::manager(place, TTL)
 }
 
 fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(place: &Place) {

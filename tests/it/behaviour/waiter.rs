@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockOptions, LockState};
+use fairlock::{Error, LockManager, LockState};
 
+use crate::managers;
 use crate::place::{Keyspace as _, Place, on_both_stores};
 use crate::support::{SLACK, until};
 
@@ -34,7 +35,7 @@ on_both_stores! {
 }
 
 fn manager(place: &Place) -> LockManager {
-    LockManager::builder(place).options(LockOptions::new().ttl(TTL)).build().unwrap()
+    managers::manager(place, TTL)
 }
 
 fn ms(ms: u64) -> Duration {
