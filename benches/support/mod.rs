@@ -15,7 +15,7 @@ pub(crate) use private_redis::Redis;
 
 /// A private server on TCP, unless `FAIRLOCK_BENCH_URL` names one.
 pub(crate) fn server() -> Redis {
-    redis_or_exit("FAIRLOCK_BENCH_URL", Over::Tcp)
+    redis_or_exit("FAIRLOCK_BENCH_URL", Over::Tcp, None)
 }
 
 /// A connection with nothing of ours about it, but without Nagle's delay, which no lock client should have.
