@@ -71,6 +71,8 @@ impl fmt::Display for Rounds {
         let (Some(least), Some(most)) = (self.0.first(), self.0.last()) else {
             return f.write_str("–");
         };
-        f.pad(&format!("{:.2} ({least:.2}..{most:.2})", self.median()))
+        let digits = f.precision().unwrap_or(2);
+        let shown = format!("{:.digits$} ({least:.digits$}..{most:.digits$})", self.median());
+        write!(f, "{shown:<0$}", f.width().unwrap_or(0))
     }
 }
