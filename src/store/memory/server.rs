@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value as LuaValue};
+use mlua::{Either, Function, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value as LuaValue};
 use parking_lot::Mutex;
 use redis::Value;
 
@@ -112,8 +112,8 @@ impl Server {
         let (keys, args) = rest.split_at(count);
         let globals = self.lua.globals();
         let run = || -> mlua::Result<LuaValue> {
-            globals.raw_set("KEYS", self.lua.create_sequence_from(keys.iter().map(Text))?)?;
-            globals.raw_set("ARGV", self.lua.create_sequence_from(args.iter().map(Text))?)?;
+            globals.raw_set("KEYS", self.lua.create_sequence_from(keys.iter().map(text))?)?;
+            globals.raw_set("ARGV", self.lua.create_sequence_from(args.iter().map(text))?)?;
             script.call(())
         };
         match run() {
@@ -249,15 +249,37 @@ fn told(error: &mlua::Error, sha: &str) -> String {
 
 /// A reply as a script sees it.
 fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
-    Ok(match value {
-        Value::Int(n) => LuaValue::Number(*n as f64),
-        Value::BulkString(bytes) => LuaValue::String(lua.create_string(bytes)?),
-        Value::Array(values) => {
-            let values: Vec<LuaValue> = values.iter().map(|value| to_lua(lua, value)).collect::<Result<_, _>>()?;
-            LuaValue::Table(lua.create_sequence_from(values)?)
-        }
-        _ => LuaValue::Boolean(false),
-    })
+    match value {
+        Value::Int(n) => Ok(LuaValue::Number(*n as f64)),
+        Value::Array(values) => lua.create_sequence_from(values.iter().map(element)).map(LuaValue::Table),
+        other => element(other).into_lua(lua),
+    }
+}
+
+/// Text, bytes that are none, or nothing at all. What is passed as a `&str` costs a script's caller least.
+type Element<'a> = Either<&'a str, Either<LuaBytes<'a>, bool>>;
+
+fn element(value: &Value) -> Element<'_> {
+    match value {
+        Value::BulkString(bytes) => text(bytes),
+        // No command answers anything else in a list.
+        _ => Either::Right(Either::Right(false)),
+    }
+}
+
+fn text(bytes: &Bytes) -> Element<'_> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Either::Left(text),
+        Err(_) => Either::Right(Either::Left(LuaBytes(bytes))),
+    }
+}
+
+struct LuaBytes<'a>(&'a [u8]);
+
+impl IntoLua for LuaBytes<'_> {
+    fn into_lua(self, lua: &Lua) -> mlua::Result<LuaValue> {
+        lua.create_string(self.0).map(LuaValue::String)
+    }
 }
 
 /// What a script returns, as a reply.
@@ -283,15 +305,6 @@ fn from_table(table: &Table) -> Answer {
     // An array ends before its first nil.
     let values = (1..).map_while(|i| table.raw_get(i).ok().filter(|value| !matches!(value, LuaValue::Nil)));
     values.map(from_lua).collect::<Result<_, _>>().map(Value::Array)
-}
-
-/// Bytes on their way to a script.
-struct Text<'a>(&'a Bytes);
-
-impl mlua::IntoLua for Text<'_> {
-    fn into_lua(self, lua: &Lua) -> mlua::Result<LuaValue> {
-        lua.create_string(self.0).map(LuaValue::String)
-    }
 }
 
 #[cfg(test)]
