@@ -14,7 +14,7 @@ use crate::{
 
 const MANAGERS: usize = 8;
 const THREADS: usize = 4;
-const TURNS: usize = 50;
+const TURNS: usize = 25;
 
 on_both_stores! {
     fences_rise_with_every_grant_also_after_the_record_is_deleted,
