@@ -107,7 +107,7 @@ impl Place {
 
     /// Holds a claim against this place. One that never ends would stall all tests and name none, so it fails.
     pub(crate) fn hold(self, claim: fn(&Place)) {
-        const LONGEST: Duration = Duration::from_secs(60);
+        const LONGEST: Duration = Duration::from_secs(120);
         let place = Arc::new(self);
         let (under_way, over) = bounded::<Infallible>(0);
         // Under the test's own name, by which its failure is told.

@@ -5,6 +5,8 @@ use std::{
     thread,
 };
 
+use fairlock::FenceGate;
+
 use crate::{
     managers::{assert_nothing_left, patient},
     place::{Place, on_both_stores},
@@ -12,9 +14,11 @@ use crate::{
 
 const MANAGERS: usize = 8;
 const THREADS: usize = 4;
-const TURNS: usize = 50;
+const TURNS: usize = 25;
 
 on_both_stores! {
+    fences_rise_with_every_grant_also_after_the_record_is_deleted,
+    a_fence_gate_turns_away_a_holder_that_was_overtaken,
     turns_of_eight_managers_never_overlap_and_their_fences_rise,
 }
 
@@ -42,4 +46,44 @@ fn turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place) {
     let granted: u64 = managers.iter().map(|mgr| mgr.stats().granted).sum();
     assert_eq!(granted, (MANAGERS * THREADS * TURNS) as u64);
     assert_nothing_left(place, "till");
+}
+
+fn fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) {
+    let managers = [patient(place), patient(place)];
+    let mut last = 0;
+    for turn in 0..30 {
+        let guard = managers[turn % 2].lock("n").unwrap();
+        assert!(guard.fence() > last, "turn {turn}: {} after {last}", guard.fence());
+        last = guard.fence();
+        match turn % 5 {
+            0 => drop(guard),
+            1 => guard.unlock().unwrap(),
+            2 => {
+                place.delete("n");
+                drop(guard);
+            }
+            3 => {
+                place.flush_all();
+                drop(guard);
+            }
+            _ => {
+                assert!(managers[0].force_release("n", guard.fence()).unwrap());
+                drop(guard);
+            }
+        }
+    }
+    // About the server's clock, so that one which lost all its data still goes on above it.
+    assert!(last > 1_600_000_000_000_000, "{last}");
+}
+
+fn a_fence_gate_turns_away_a_holder_that_was_overtaken(place: &Place) {
+    let (mgr, other) = (patient(place), patient(place));
+    let gate = FenceGate::new();
+    let old = mgr.lock("n").unwrap();
+    assert!(gate.admit(old.fence()));
+    assert!(other.force_release("n", old.fence()).unwrap());
+    let new = other.lock("n").unwrap();
+    // The old one may still believe that it holds the lock; the gate does not.
+    assert!(gate.admit(new.fence()));
+    assert!(!gate.admit(old.fence()));
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use fairlock::{
-    Error, FenceGate, LockGuard, LockManager, LossReason, PreviousHolder, Result,
+    Error, LockGuard, LockManager, LossReason, PreviousHolder, Result,
     crossbeam_channel::{RecvTimeoutError, TryRecvError, select},
 };
 
@@ -24,8 +24,6 @@ on_both_stores! {
     a_guard_tells_its_name_and_that_it_is_held,
     looking_at_a_guard_costs_no_request,
     dropping_a_guard_releases_at_once,
-    fences_rise_with_every_grant_also_after_the_record_is_deleted,
-    a_fence_gate_turns_away_a_holder_that_was_overtaken,
     a_clean_unlock_disconnects_the_loss_channel_at_once,
     a_loss_is_told_also_to_those_who_ask_for_the_channel_later,
     a_loss_can_be_selected_beside_the_work,
@@ -107,46 +105,6 @@ fn dropping_a_guard_releases_at_once(place: &Place) {
     let (mgr, other) = (manager(place), manager(place));
     drop(mgr.lock("n").unwrap());
     assert!(other.try_lock("n").unwrap().is_some());
-}
-
-fn fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) {
-    let managers = [manager(place), manager(place)];
-    let mut last = 0;
-    for turn in 0..30 {
-        let guard = managers[turn % 2].lock("n").unwrap();
-        assert!(guard.fence() > last, "turn {turn}: {} after {last}", guard.fence());
-        last = guard.fence();
-        match turn % 5 {
-            0 => drop(guard),
-            1 => guard.unlock().unwrap(),
-            2 => {
-                place.delete("n");
-                drop(guard);
-            }
-            3 => {
-                place.flush_all();
-                drop(guard);
-            }
-            _ => {
-                assert!(managers[0].force_release("n", guard.fence()).unwrap());
-                drop(guard);
-            }
-        }
-    }
-    // About the server's clock, so that one which lost all its data still goes on above it.
-    assert!(last > 1_600_000_000_000_000, "{last}");
-}
-
-fn a_fence_gate_turns_away_a_holder_that_was_overtaken(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
-    let gate = FenceGate::new();
-    let old = mgr.lock("n").unwrap();
-    assert!(gate.admit(old.fence()));
-    assert!(other.force_release("n", old.fence()).unwrap());
-    let new = other.lock("n").unwrap();
-    // The old one may still believe that it holds the lock; the gate does not.
-    assert!(gate.admit(new.fence()));
-    assert!(!gate.admit(old.fence()));
 }
 
 fn a_clean_unlock_disconnects_the_loss_channel_at_once(place: &Place) {

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `verbs` | the verbs, what they count, how all of it is shown |
 //! | `guard`, `ends` | a lock that is held; the ways in which that ends |
-//! | `waiter`, `long_waits`, `grant_or_timeout` | a place in the queue |
+//! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | a place in the queue |
 //! | `exclusion`, `fairness` | one at a time, in order |
-//! | `options`, `inspect`, `shutdown`, `bad_input` | what is asked for, looked at, ended and refused |
+//! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | what is asked for, looked at, ended and refused |
 //! | `outage`, `faults`, `data_loss`, `leftovers` | what goes wrong, and what is left of it |
 //! | `rules` | the protocol's rules, by reading and rewriting the record |
 //!
@@ -22,7 +22,9 @@ mod grant_or_timeout;
 mod guard;
 mod inspect;
 pub(crate) mod leftovers;
+mod long_queues;
 mod long_waits;
+mod names;
 mod options;
 mod outage;
 mod rules;

@@ -1,0 +1,134 @@
+//! R11 and R19: a queue whose entries were lost, and one whose entries are mostly dead.
+
+use crate::place::{Place, on_both_stores};
+use crate::scene::{Line, P, Record, SOON, T, manager};
+use crate::support::{SLACK, until};
+
+on_both_stores! {
+    r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again,
+    r11_a_list_left_from_a_lost_record_is_nobodys_queue,
+    r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace,
+    r19_the_last_ones_who_leave_take_the_dead_before_them_along,
+    r19_more_dead_heads_than_one_call_may_pass_are_passed,
+}
+
+fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(place: &Place) {
+    let managers = [manager(place), manager(place)];
+    let record = Record::of(place, "a");
+    let damages: [&[&str]; 4] =
+        [&["DEL", &record.queue], &["LPOP", &record.queue], &["RPOP", &record.queue, "2"], &["DEL", &record.key]];
+    for damage in damages {
+        let holder = managers[0].lock("a").unwrap();
+        let mut line = Line::of("a");
+        for who in 0..6 {
+            line.stand(&managers[who % 2]);
+        }
+        let requeued = || managers.iter().map(|m| m.stats().requeued).sum::<u64>();
+        let before = requeued();
+        let _: redis::Value = place.query(damage);
+        if damage[1] == record.queue {
+            // Their syncs find out, long before the queue is needed.
+            until(SOON, "all stand in it again", || requeued() == before + 6);
+            holder.check().unwrap();
+        }
+        drop(holder);
+        let mut seen: [Vec<usize>; 2] = Default::default();
+        for _ in 0..6 {
+            let (who, guard) = line.next(SOON);
+            seen[who % 2].push(who);
+            guard.unwrap().unlock().unwrap();
+        }
+        for order in &mut seen {
+            assert_eq!(order.len(), 3, "{damage:?}");
+        }
+        if damage[0] == "DEL" {
+            assert_eq!(seen, [vec![0, 2, 4], vec![1, 3, 5]], "{damage:?}");
+        }
+        record.comes_to_rest();
+    }
+}
+
+fn r11_a_list_left_from_a_lost_record_is_nobodys_queue(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let holder = other.lock("a").unwrap();
+    let stale: Vec<String> = (0..70).map(|i| format!("{i:032x}")).collect();
+    for token in &stale {
+        let _: i64 = place.query(&["RPUSH", &record.queue, token]);
+    }
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&ours);
+    assert_eq!(record.tokens().len(), 2, "only those who wait");
+    assert_eq!((record.number("n"), record.number("r")), (2, 2));
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    line.serve(1, P + T + SLACK).unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(place: &Place) {
+    let manager = manager(place);
+    let record = Record::of(place, "a");
+    let holder = manager.lock("a").unwrap();
+    let mut waiters: Vec<Option<fairlock::Waiter>> = (0..300).map(|_| Some(manager.enqueue("a").unwrap())).collect();
+    let all = record.tokens();
+    assert_eq!(all.len(), 300);
+    let stays = |i: usize| i % 30 == 7;
+    for (i, waiter) in waiters.iter_mut().enumerate() {
+        if !stays(i) {
+            *waiter = None;
+        }
+    }
+    let live: Vec<&String> = all.iter().enumerate().filter(|(i, _)| stays(*i)).map(|(_, token)| token).collect();
+    until(SOON, "all have left", || record.starting("w:").len() == live.len());
+    let (tokens, n, r) = (record.tokens(), record.number("n"), record.number("r"));
+    assert_eq!(r as usize, live.len());
+    assert_eq!(n as usize, tokens.len());
+    assert!(tokens.len() <= 2 * live.len() + 64, "{} for {}", tokens.len(), live.len());
+    let kept: Vec<&String> = tokens.iter().filter(|token| live.contains(token)).collect();
+    assert_eq!(kept, live, "in the order in which they stood");
+
+    holder.unlock().unwrap();
+    let mut fence = 0;
+    for waiter in waiters.into_iter().flatten() {
+        let guard = waiter.wait().unwrap();
+        assert!(guard.fence() > fence);
+        fence = guard.fence();
+        guard.unlock().unwrap();
+    }
+    record.comes_to_rest();
+}
+
+fn r19_the_last_ones_who_leave_take_the_dead_before_them_along(place: &Place) {
+    let manager = manager(place);
+    let record = Record::of(place, "a");
+    let holder = manager.lock("a").unwrap();
+    let mut waiters: Vec<_> = (0..20).map(|_| manager.enqueue("a").unwrap()).collect();
+    // From the second on, and the last at the end: each leaves a dead entry until the tail is free.
+    waiters.drain(1..19);
+    until(SOON, "two are left", || record.number("r") == 2);
+    assert_eq!(record.tokens().len(), 20);
+    waiters.pop();
+    until(SOON, "the tail is gone", || record.tokens().len() == 1);
+    assert_eq!((record.number("n"), record.number("r")), (1, 1));
+    holder.unlock().unwrap();
+    waiters.pop().unwrap().wait().unwrap().unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r19_more_dead_heads_than_one_call_may_pass_are_passed(place: &Place) {
+    let manager = manager(place);
+    let holder = manager.lock("a").unwrap();
+    let mut waiters: Vec<_> = (0..200).map(|_| manager.enqueue("a").unwrap()).collect();
+    // The record keeps as many dead as are alive, and 64.
+    waiters.drain(0..130);
+    let mut line = Line::of("a");
+    line.stand(&manager);
+    drop(holder);
+    for waiter in waiters {
+        waiter.wait().unwrap().unlock().unwrap();
+    }
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    Record::of(place, "a").comes_to_rest();
+}

@@ -1,0 +1,110 @@
+//! Every name within its length is a name, and no two are the same lock.
+
+use std::{collections::HashSet, time::Duration};
+
+use fairlock::{LockManager, LockOptions, LockState};
+
+use crate::{
+    managers::patient,
+    place::{Place, on_both_stores},
+    support::SLACK,
+};
+
+on_both_stores! {
+    any_other_name_works_and_none_collide,
+    a_grant_message_brings_any_name_to_another_manager,
+}
+
+fn any_other_name_works_and_none_collide(place: &Place) {
+    let mgr = patient(place);
+    let mut names: Vec<String> = [
+        "a",
+        "A",
+        "a b",
+        " a",
+        "a ",
+        "a\nb",
+        "a\r\nb",
+        "\t",
+        "\0",
+        "\"",
+        "'",
+        "`",
+        "\\",
+        "\\x00",
+        "{",
+        "}",
+        "{}",
+        "}{",
+        "}x",
+        "{a}",
+        "a{b}c",
+        "%",
+        "%%",
+        "%7B",
+        "%7b",
+        "%257B",
+        "%7D",
+        "%25",
+        "a:q",
+        "a}:q",
+        "{a}:q",
+        ":",
+        "*",
+        "?",
+        "[a]",
+        "fairlock:{a}",
+        "🦀",
+        "👩‍👩‍👧",
+        "é",
+        "e\u{301}",
+        "名前",
+        "\u{202e}",
+        "\u{feff}",
+    ]
+    .map(str::to_owned)
+    .into();
+    names.extend(["x".repeat(512), "é".repeat(256), "{".repeat(512), "🦀".repeat(128)]);
+    let guards: Vec<_> =
+        names.iter().map(|name| mgr.try_lock(name).unwrap().unwrap_or_else(|| panic!("{name:?} collides"))).collect();
+    for (guard, name) in guards.iter().zip(&names) {
+        assert_eq!(guard.name(), name);
+        assert!(mgr.try_lock(name).unwrap().is_none(), "{name:?}");
+        let info = mgr.inspect(name).unwrap().unwrap();
+        assert_eq!((&*info.name, info.fence), (name.as_str(), guard.fence()));
+        assert_eq!(info.state, LockState::Held);
+    }
+    // Every name can be waited for, and is handed over.
+    let waiters: Vec<_> = names.iter().map(|name| mgr.enqueue(name).unwrap()).collect();
+    for guard in guards {
+        guard.unlock().unwrap();
+    }
+    let guards: Vec<_> = waiters.into_iter().map(|waiter| waiter.wait().unwrap()).collect();
+    for (guard, name) in guards.iter().zip(&names) {
+        assert_eq!(guard.name(), name);
+        guard.check().unwrap();
+    }
+    let listed: Vec<String> = mgr.list("*").map(|info| info.unwrap().name.to_string()).collect();
+    assert_eq!(listed.len(), names.len());
+    assert_eq!(listed.into_iter().collect::<HashSet<_>>(), names.into_iter().collect::<HashSet<_>>());
+}
+
+fn a_grant_message_brings_any_name_to_another_manager(place: &Place) {
+    // A check period longer than the test: only the message can bring the news in time.
+    let slow = || {
+        LockManager::builder(place)
+            .options(LockOptions::new().ttl(Duration::from_secs(60)))
+            .check_period(Duration::from_secs(30))
+            .horizon(Duration::from_secs(32))
+            .build()
+            .unwrap()
+    };
+    let (here, there) = (slow(), slow());
+    for name in ["a b", "a\nb c", " ", "{x} %", "🦀 🦀"] {
+        let guard = here.lock(name).unwrap();
+        let mut waiter = there.enqueue(name).unwrap();
+        guard.unlock().unwrap();
+        let next = waiter.wait_for(SLACK).unwrap();
+        assert_eq!(next.unwrap_or_else(|| panic!("{name:?} was not handed over")).name(), name);
+    }
+}
