@@ -43,13 +43,9 @@ impl Waiting {
         self.give_word();
     }
 
-    /// Redis was asked about this name, and this came of it. That an old connection was closed says nothing: the
-    /// next one does.
-    pub(crate) fn miss(&self, fault: &Fault) {
-        if !matches!(fault, Fault::NotReady) && !fault.is_closed() {
-            self.missed.store(true, Ordering::Release);
-            self.give_word();
-        }
+    pub(crate) fn miss(&self) {
+        self.missed.store(true, Ordering::Release);
+        self.give_word();
     }
 
     pub(crate) fn was_missed(&self) -> bool {

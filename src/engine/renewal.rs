@@ -34,6 +34,8 @@ pub(super) struct Renewal {
     leases: Schedule<Kept>,
     pub(super) errands: Schedule<Errand>,
     pub(super) lookups: Vec<Call>,
+    /// When the last pipeline was sent.
+    pub(super) asked: Time,
     /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
     look_in: Time,
     stopping: bool,
@@ -74,6 +76,7 @@ impl Renewal {
             leases: Schedule::new(),
             errands: Schedule::new(),
             lookups: Vec::new(),
+            asked: Time::from_nanos(0),
             look_in: Time::NEVER,
             stopping: false,
         }
@@ -239,6 +242,7 @@ impl Renewal {
         let mut batch = batch.into_iter().peekable();
         while batch.peek().is_some() {
             let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(BATCH).unzip();
+            self.asked = self.engine.now();
             let answers = self.link.run(&calls);
             for ((task, call), answer) in tasks.into_iter().zip(&calls).zip(answers) {
                 if let Ok(answer) = &answer {
@@ -377,7 +381,9 @@ impl Renewal {
                 (Task::Job(job), call)
             });
             self.carry_out(batch.collect());
-            self.engine.clock.sleep_until(self.errands.next().min(self.engine.now() + CONNECTING).min(until));
+            // Rung when a connection is ready; what is not settled yet is put again at a slower pace.
+            let again = self.engine.now() + self.engine.config.command_timeout / 8;
+            let _ = self.engine.clock.receive(&self.bell, again.min(until));
         }
     }
 

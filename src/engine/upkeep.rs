@@ -19,7 +19,7 @@ impl Renewal {
                 _ => waiting.place.lock().absent(token, sent),
             },
             Err(fault) => {
-                waiting.miss(&fault);
+                self.miss(&waiting, &fault);
                 let again = self.again_at(&fault);
                 return self.errands.put(again, Errand::Confirm(waiting));
             }
@@ -43,10 +43,19 @@ impl Renewal {
                 self.engine.act(&waiting, action);
             }
             Settled::Fault(fault) => {
-                waiting.miss(&fault);
+                self.miss(&waiting, &fault);
                 let again = self.again_at(&fault);
                 self.errands.put(again, Errand::Requeue(waiting));
             }
+        }
+    }
+
+    /// Redis was asked about a waiter's name, and did not answer. Not if this process slept meanwhile: then it may
+    /// have answered in time. What comes of a closed connection, the next one tells.
+    fn miss(&self, waiting: &Waiting, fault: &Fault) {
+        let slept = self.engine.now() - self.asked > self.engine.config.command_timeout * 2;
+        if !slept && !matches!(fault, Fault::NotReady) && !fault.is_closed() {
+            waiting.miss();
         }
     }
 
@@ -62,7 +71,7 @@ impl Renewal {
                     if matches!(fault, Fault::Server { .. }) {
                         waiting.refuse(refusal(&fault, waiting, now));
                     }
-                    waiting.miss(&fault);
+                    self.miss(waiting, &fault);
                 }
                 return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
             }

@@ -25,6 +25,9 @@ struct Shared {
     requests: AtomicU64,
 }
 
+/// The least that a request is given.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// How often a request is put again whose connection closed, as a pool does.
 const CLOSED_AT_MOST: u32 = 2;
 
@@ -38,14 +41,11 @@ impl Session {
         Ok(Session(Arc::new(Shared { world, terms, command_timeout, requests: AtomicU64::new(0) })))
     }
 
-    /// Puts a call once.
+    /// Puts a call once. What is answered is answered at once, so a long batch cannot run out of time.
     fn put(&self, call: &Call, give_up: Time) -> Result<Answer, Fault> {
         let Shared { world, terms, command_timeout, requests } = &*self.0;
         let sent = world.clock.now();
-        let give_up = give_up.min(sent + *command_timeout);
-        if give_up <= sent {
-            return Err(timed_out());
-        }
+        let give_up = give_up.min(sent + *command_timeout).max(sent + SHORTEST);
         let not_after = self.anchor_at(sent).server_time_at_least(give_up);
         requests.fetch_add(1, Ordering::Relaxed);
         let command = call.command(terms, Form::default(), not_after);
@@ -75,6 +75,9 @@ impl Store for Session {
     }
 
     fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {
+        if self.0.world.clock.now() >= patience.reply {
+            return calls.iter().map(|_| Err(timed_out())).collect();
+        }
         let run = |call| {
             let mut answer = self.put(call, patience.reply);
             for _ in 0..CLOSED_AT_MOST {
