@@ -21,6 +21,8 @@ mod managers;
 mod options;
 mod outage;
 mod paused;
+#[cfg(feature = "sim")]
+mod property;
 mod rules;
 mod scene;
 mod server_faults;
