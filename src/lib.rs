@@ -298,6 +298,8 @@ mod lock;
 mod guard;
 mod waiter;
 mod manager;
+#[cfg(feature = "memory")]
+pub mod memory;
 mod engine;
 mod store;
 mod script;

@@ -10,7 +10,9 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::script::Terms;
 use crate::stats::Stats;
-use crate::store::{Single, parse_url};
+#[cfg(feature = "memory")]
+use crate::store::memory::{Memory, Session};
+use crate::store::{Single, Store, parse_url};
 
 /// Hands out locks that live in Redis.
 ///
@@ -46,6 +48,22 @@ impl LockManager {
     /// [`DEFAULT_COMMAND_TIMEOUT`]: crate::DEFAULT_COMMAND_TIMEOUT
     pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
         LockManager::builder(to).build()
+    }
+
+    /// A manager on a [`Memory`](crate::memory::Memory) of its own, with all defaults: locks for the threads of this process,
+    /// with no Redis. Needs the feature `memory`.
+    ///
+    /// ```
+    /// let mgr = fairlock::LockManager::in_memory()?;
+    /// let _g = mgr.lock("invoices:42")?;
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread can be started.
+    #[cfg(feature = "memory")]
+    pub fn in_memory() -> Result<LockManager> {
+        LockManager::connect(&Memory::new())
     }
 
     /// Begins a manager with other settings.
@@ -122,30 +140,46 @@ pub struct Shutdown {
 /// - `redis://[user:password@]host[:port][/database]`
 /// - `redis+unix:///path/to/socket[?db=n&user=u&pass=p]`
 ///
-/// What is wrong with it is told by [`Builder::build`].
+/// or, with the feature `memory`, from a `&Memory`. What is wrong with a URL is told by [`Builder::build`].
 #[derive(Clone)]
-pub struct Endpoint {
-    url: String,
+pub struct Endpoint(Place);
+
+#[derive(Clone)]
+enum Place {
+    Url(String),
+    #[cfg(feature = "memory")]
+    Memory(Memory),
 }
 
 impl From<&str> for Endpoint {
     fn from(url: &str) -> Endpoint {
-        Endpoint { url: url.to_owned() }
+        Endpoint(Place::Url(url.to_owned()))
     }
 }
 
 impl From<String> for Endpoint {
     fn from(url: String) -> Endpoint {
-        Endpoint { url }
+        Endpoint(Place::Url(url))
+    }
+}
+
+#[cfg(feature = "memory")]
+impl From<&Memory> for Endpoint {
+    fn from(memory: &Memory) -> Endpoint {
+        Endpoint(Place::Memory(memory.clone()))
     }
 }
 
 /// Shows where, never the password.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match parse_url(&self.url) {
-            Ok(info) => write!(f, "Endpoint({})", info.addr()),
-            Err(_) => f.write_str("Endpoint(not a URL)"),
+        match &self.0 {
+            Place::Url(url) => match parse_url(url) {
+                Ok(info) => write!(f, "Endpoint({})", info.addr()),
+                Err(_) => f.write_str("Endpoint(not a URL)"),
+            },
+            #[cfg(feature = "memory")]
+            Place::Memory(_) => f.write_str("Endpoint(in memory)"),
         }
     }
 }
@@ -221,12 +255,15 @@ impl Builder {
     /// # Errors
     /// As [`LockManager::connect`]; [`Error::Config`](crate::Error::Config) also for settings that do not fit each other.
     pub fn build(self) -> Result<LockManager> {
-        let info = parse_url(&self.endpoint.url)?;
         let (config, options) = Config::new(self.wanted)?;
         let terms = Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon);
         let terms = Arc::new(terms);
-        let store = Single::connect(info, &config, Arc::clone(&terms))?;
-        let running = Running::start(config, Box::new(store), terms)?;
+        let store: Box<dyn Store> = match &self.endpoint.0 {
+            Place::Url(url) => Box::new(Single::connect(parse_url(url)?, &config, Arc::clone(&terms))?),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => Box::new(Session::open(memory, config.command_timeout, Arc::clone(&terms))),
+        };
+        let running = Running::start(config, store, terms)?;
         Ok(LockManager { running: Arc::new(running), built_with: Arc::new(options.clone()), options })
     }
 }

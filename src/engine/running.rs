@@ -1,8 +1,8 @@
 //! The life of an engine: its start, its threads, its end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::error::{Error, Result, Step};
 use crate::script::Terms;
 use crate::stats::Counters;
-use crate::store::clock::Time;
+use crate::store::clock::{Sleepers, Time};
 use crate::store::{Fault, Store};
 
 pub(super) struct Thread {
@@ -85,6 +85,8 @@ impl Running {
             threads: Mutex::new(Vec::new()),
             process: std::process::id(),
         });
+        let sleepers: Weak<dyn Sleepers> = Arc::downgrade(&engine) as _;
+        engine.clock.on_jump(sleepers);
         let renewal = Renewal::new(Arc::clone(&engine), received, bell);
         engine.spawn("fairlock-renewal", move || renewal.run_to_the_end())?;
         Ok(Running(engine))
@@ -92,6 +94,18 @@ impl Running {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.0
+    }
+}
+
+impl Sleepers for Engine {
+    fn wake_all(&self) {
+        for waiting in self.places.all() {
+            drop(waiting.place.lock());
+            waiting.changed.notify_all();
+        }
+        self.listening.wake();
+        drop(self.drained.lock());
+        self.guard_dropped.notify_all();
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+#[cfg(feature = "memory")]
+use std::sync::Arc;
+use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -60,19 +63,21 @@ fn nanos(d: Duration) -> u64 {
 }
 
 /// The clock of a store. It also runs while the host is suspended, where the system has such a clock.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Clock;
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Clock {
+    /// For a clock that can be put forward, how far it was.
+    #[cfg(feature = "memory")]
+    shift: Option<Arc<shift::Shift>>,
+}
 
 impl Clock {
-    #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn now(&self) -> Time {
-        clock_gettime(rustix::time::ClockId::Boottime)
-    }
-
-    /// Elsewhere the monotonic clock has to do; some systems stop it during a suspend.
-    #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    pub(crate) fn now(&self) -> Time {
-        clock_gettime(rustix::time::ClockId::Monotonic)
+        let now = host_time();
+        #[cfg(feature = "memory")]
+        if let Some(shift) = &self.shift {
+            return now + shift.so_far();
+        }
+        now
     }
 
     /// The moment of an instant.
@@ -81,7 +86,8 @@ impl Clock {
         if instant > now { self.now() + (instant - now) } else { self.now() - (now - instant) }
     }
 
-    /// Blocks until notified or until `until`, whichever is first; may wake for no reason.
+    /// Blocks until notified or until `until`, whichever is first; may wake for no reason. If the clock can
+    /// jump, somebody has to notify then: see [`Sleepers`].
     pub(crate) fn wait<T>(&self, condvar: &Condvar, guard: &mut MutexGuard<'_, T>, until: Time) {
         if until == Time::NEVER {
             condvar.wait(guard);
@@ -91,6 +97,10 @@ impl Clock {
     }
 
     pub(crate) fn sleep_until(&self, until: Time) {
+        #[cfg(feature = "memory")]
+        if let Some(shift) = &self.shift {
+            return shift.sleep_while(|| until - self.now());
+        }
         std::thread::sleep(until - self.now());
     }
 
@@ -99,11 +109,130 @@ impl Clock {
         if until == Time::NEVER {
             return from.recv().ok();
         }
+        #[cfg(feature = "memory")]
+        if let Some(shift) = &self.shift {
+            return shift.receive_while(from, || until - self.now());
+        }
         from.recv_timeout(until - self.now()).ok()
     }
+
+    /// Wakes these after each jump.
+    pub(crate) fn on_jump(&self, sleepers: Weak<dyn Sleepers>) {
+        #[cfg(feature = "memory")]
+        if let Some(shift) = &self.shift {
+            return shift.on_jump(sleepers);
+        }
+        drop(sleepers);
+    }
+}
+
+/// Those who sleep in [`Clock::wait`], where a clock cannot find them.
+pub(crate) trait Sleepers: Send + Sync {
+    /// Has each of them look at the clock again. Takes the mutex of each for a moment, so that nobody is
+    /// missed between his look at the clock and his sleep.
+    #[cfg_attr(not(feature = "memory"), expect(dead_code, reason = "the host's clock does not jump"))]
+    fn wake_all(&self);
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn host_time() -> Time {
+    clock_gettime(rustix::time::ClockId::Boottime)
+}
+
+/// Elsewhere the monotonic clock has to do; some systems stop it during a suspend.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn host_time() -> Time {
+    clock_gettime(rustix::time::ClockId::Monotonic)
 }
 
 fn clock_gettime(id: rustix::time::ClockId) -> Time {
     let t = rustix::time::clock_gettime(id);
     Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// Clocks that can be put forward.
+#[cfg(feature = "memory")]
+mod shift {
+    use std::convert::Infallible;
+    use std::fmt;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Weak};
+    use std::time::Duration;
+
+    use crossbeam_channel::{Receiver, Sender, bounded, select};
+    use parking_lot::Mutex;
+
+    use super::{Clock, Sleepers, nanos};
+
+    /// As far as a clock goes forward in all: the scripts' numbers are exact for two hundred years from now.
+    const FURTHEST: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
+
+    pub(super) struct Shift {
+        ns: AtomicU64,
+        /// Whoever sleeps holds the receiver as well, and is woken when the sender is dropped.
+        next_jump: Mutex<(Sender<Infallible>, Receiver<Infallible>)>,
+        sleepers: Mutex<Vec<Weak<dyn Sleepers>>>,
+    }
+
+    impl Clock {
+        /// A clock that runs on from the host's time, and that [`Clock::advance`] puts forward.
+        pub(crate) fn movable() -> Clock {
+            let shift =
+                Shift { ns: AtomicU64::new(0), next_jump: Mutex::new(bounded(0)), sleepers: Mutex::new(Vec::new()) };
+            Clock { shift: Some(Arc::new(shift)) }
+        }
+
+        /// Puts the clock forward and wakes all who sleep by it.
+        pub(crate) fn advance(&self, by: Duration) {
+            let Some(shift) = &self.shift else { return };
+            let further = |ns: u64| Some(ns.saturating_add(nanos(by)).min(FURTHEST));
+            let _ = shift.ns.fetch_update(Ordering::SeqCst, Ordering::SeqCst, further);
+            // The time is changed first: who takes the next receiver sees it.
+            let over = std::mem::replace(&mut *shift.next_jump.lock(), bounded(0));
+            drop(over);
+            let sleepers = shift.sleepers.lock().clone();
+            sleepers.iter().filter_map(Weak::upgrade).for_each(|sleepers| sleepers.wake_all());
+        }
+    }
+
+    impl Shift {
+        pub(super) fn so_far(&self) -> Duration {
+            Duration::from_nanos(self.ns.load(Ordering::SeqCst))
+        }
+
+        pub(super) fn on_jump(&self, sleepers: Weak<dyn Sleepers>) {
+            let mut all = self.sleepers.lock();
+            all.retain(|sleepers| sleepers.strong_count() > 0);
+            all.push(sleepers);
+        }
+
+        pub(super) fn sleep_while(&self, left: impl Fn() -> Duration) {
+            loop {
+                let jump = self.next_jump.lock().1.clone();
+                let left = left();
+                if left.is_zero() {
+                    return;
+                }
+                let _ = jump.recv_timeout(left);
+            }
+        }
+
+        pub(super) fn receive_while<T>(&self, from: &Receiver<T>, left: impl Fn() -> Duration) -> Option<T> {
+            loop {
+                let jump = self.next_jump.lock().1.clone();
+                let left = left();
+                select! {
+                    recv(from) -> message => return message.ok(),
+                    recv(jump) -> _ => {}
+                    default(left) => return None,
+                }
+            }
+        }
+    }
+
+    impl fmt::Debug for Shift {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "Shift({:?})", self.so_far())
+        }
+    }
 }

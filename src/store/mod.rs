@@ -2,6 +2,8 @@
 
 pub(crate) mod clock;
 mod connection;
+#[cfg(feature = "memory")]
+pub(crate) mod memory;
 mod node;
 mod single;
 

@@ -57,12 +57,13 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
 impl Single {
     /// Opens one connection, so that a wrong address or password is told at once and in the server's words.
     pub(crate) fn connect(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> ApiResult<Single> {
-        let started = Clock.now();
-        Single::open(info, config, terms).map_err(|fault| fault.into_error(None, Clock.now() - started))
+        let clock = Clock::default();
+        let started = clock.now();
+        Single::open(info, config, terms).map_err(|fault| fault.into_error(None, clock.now() - started))
     }
 
     fn open(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> Result<Single, Fault> {
-        let node = Node::new(info, terms, Clock, config.connect_timeout, config.command_timeout)
+        let node = Node::new(info, terms, Clock::default(), config.connect_timeout, config.command_timeout)
             .map_err(|e| fault(e, Step::Connect))?;
         let node = Arc::new(node);
         let first = node
@@ -153,7 +154,7 @@ const CLOSED_AT_MOST: u32 = 2;
 
 impl Store for Single {
     fn clock(&self) -> Clock {
-        self.node.clock
+        self.node.clock.clone()
     }
 
     fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {

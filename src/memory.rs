@@ -1,0 +1,19 @@
+//! The in-memory store: a whole fairlock without a Redis.
+//!
+//! A [`Memory`] stands where a Redis would. It runs the very same Lua scripts, in an embedded interpreter, over
+//! a keyspace in this process, behind the very same engine: what holds on Redis holds here, and what goes
+//! wrong there can be made to go wrong here. Needs the feature `memory`, and a C compiler for the interpreter.
+//!
+//! - **To test your own code:** give it a manager on a [`Memory`], let time pass with [`Memory::advance`], end
+//!   its lease with [`Memory::lapse`], take Redis away with [`Memory::go_down`]. The example `unit_test` shows each.
+//! - **To try the crate** with nothing installed: [`LockManager::in_memory`](crate::LockManager::in_memory).
+//! - **To lock within one process** with queues, fences and TTLs, for instance where a Redis is optional.
+//!   Whoever needs only exclusion between threads is far better served by a mutex: a lock here costs
+//!   microseconds, and one there nanoseconds.
+//!
+//! # Limits
+//! - One process: whoever has not the same [`Memory`] is not excluded, and nothing outlives the process.
+//! - Faults are those of [`Fault`], a server that is down, and the passing of time. What else a network or a
+//!   server can do wants the real one.
+
+pub use crate::store::memory::{Fault, Memory, Reply};

@@ -1,0 +1,218 @@
+//! What a Redis holds, as a plain value, and the commands on it that the scripts use, each as Redis
+//! defines it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use redis::Value;
+
+/// What keys, fields and elements are made of.
+pub(super) type Bytes = Vec<u8>;
+
+/// A reply, or the text of an error.
+pub(super) type Answer = Result<Value, String>;
+
+/// All keys. Two that are equal answer every command alike.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Keyspace {
+    keys: BTreeMap<Bytes, Entry>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Entry {
+    content: Content,
+    /// The last ms of the server's time in which the key is there.
+    expires_at: Option<i64>,
+}
+
+/// Never empty: a key goes with its last field or element.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Content {
+    Hash(BTreeMap<Bytes, Bytes>),
+    List(VecDeque<Bytes>),
+}
+
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
+const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
+
+impl Keyspace {
+    /// Runs a command at a server's time in ms; `None` if it is not one of these.
+    pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> Option<Answer> {
+        // A key whose time is over is gone, whichever command finds it so.
+        for key in if name == "DEL" { args } else { args.get(..1).unwrap_or_default() } {
+            if self.keys.get(key).and_then(|entry| entry.expires_at).is_some_and(|at| at < now_ms) {
+                self.keys.remove(key);
+            }
+        }
+        Some(match (name, args) {
+            ("HGET", [key, field]) => self.hash(key).map(|hash| bulk(hash.and_then(|hash| hash.get(field)))),
+            ("HMGET", [key, fields @ ..]) if !fields.is_empty() => self.hash(key).map(|hash| {
+                Value::Array(fields.iter().map(|field| bulk(hash.and_then(|hash| hash.get(field)))).collect())
+            }),
+            ("HGETALL", [key]) => self.hash(key).map(|hash| {
+                let pairs = hash.into_iter().flatten();
+                Value::Array(pairs.flat_map(|(field, value)| [bulk(Some(field)), bulk(Some(value))]).collect())
+            }),
+            ("HKEYS", [key]) => self.hash(key).map(|hash| {
+                let pairs = hash.into_iter().flatten();
+                Value::Array(pairs.map(|(field, _)| bulk(Some(field))).collect())
+            }),
+            ("HEXISTS", [key, field]) => {
+                self.hash(key).map(|hash| number(usize::from(hash.is_some_and(|hash| hash.contains_key(field)))))
+            }
+            ("HSET", [key, pairs @ ..]) if !pairs.is_empty() && pairs.len() % 2 == 0 => self.set_fields(key, pairs),
+            ("HDEL", [key, fields @ ..]) if !fields.is_empty() => self.delete_fields(key, fields),
+            ("LLEN", [key]) => self.list(key).map(|list| number(list.map_or(0, VecDeque::len))),
+            ("LINDEX", [key, index]) => self.element(key, index),
+            ("LRANGE", [key, first, last]) => self.range(key, first, last),
+            ("LPOP", [key]) => self.pop(key, 1, VecDeque::pop_front).map(first),
+            ("RPOP", [key]) => self.pop(key, 1, VecDeque::pop_back).map(first),
+            ("LPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_front),
+            ("RPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_back),
+            ("RPUSH", [key, elements @ ..]) if !elements.is_empty() => self.push(key, elements),
+            ("DEL", keys) if !keys.is_empty() => {
+                Ok(number(keys.iter().filter(|key| self.keys.remove(*key).is_some()).count()))
+            }
+            ("PEXPIREAT", [key, at]) => self.expire_at(now_ms, key, at),
+            (
+                "HGET" | "HMGET" | "HGETALL" | "HKEYS" | "HEXISTS" | "HSET" | "HDEL" | "LLEN" | "LINDEX" | "LRANGE"
+                | "LPOP" | "RPOP" | "RPUSH" | "DEL" | "PEXPIREAT",
+                _,
+            ) => Err(wrong_number(name)),
+            _ => return None,
+        })
+    }
+
+    /// The keys of all hashes that are there.
+    pub(super) fn hashes(&self, now_ms: i64) -> impl Iterator<Item = &Bytes> {
+        let there = move |entry: &Entry| entry.expires_at.is_none_or(|at| at >= now_ms);
+        let hashes = self.keys.iter().filter(move |(_, e)| there(e) && matches!(e.content, Content::Hash(_)));
+        hashes.map(|(key, _)| key)
+    }
+
+    /// Drops what nobody asked for since its time was over. Changes no answer.
+    pub(super) fn sweep(&mut self, now_ms: i64) {
+        self.keys.retain(|_, entry| entry.expires_at.is_none_or(|at| at >= now_ms));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn hash(&self, key: &Bytes) -> Result<Option<&BTreeMap<Bytes, Bytes>>, String> {
+        match self.keys.get(key).map(|entry| &entry.content) {
+            None => Ok(None),
+            Some(Content::Hash(hash)) => Ok(Some(hash)),
+            Some(Content::List(_)) => Err(WRONG_TYPE.to_owned()),
+        }
+    }
+
+    fn list(&self, key: &Bytes) -> Result<Option<&VecDeque<Bytes>>, String> {
+        match self.keys.get(key).map(|entry| &entry.content) {
+            None => Ok(None),
+            Some(Content::List(list)) => Ok(Some(list)),
+            Some(Content::Hash(_)) => Err(WRONG_TYPE.to_owned()),
+        }
+    }
+
+    fn set_fields(&mut self, key: &Bytes, pairs: &[Bytes]) -> Answer {
+        let empty = || Entry { content: Content::Hash(BTreeMap::new()), expires_at: None };
+        let Content::Hash(hash) = &mut self.keys.entry(key.clone()).or_insert_with(empty).content else {
+            return Err(WRONG_TYPE.to_owned());
+        };
+        let new = pairs.chunks(2).filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
+        Ok(number(new.count()))
+    }
+
+    fn delete_fields(&mut self, key: &Bytes, fields: &[Bytes]) -> Answer {
+        let Some(entry) = self.keys.get_mut(key) else { return Ok(Value::Int(0)) };
+        let Content::Hash(hash) = &mut entry.content else { return Err(WRONG_TYPE.to_owned()) };
+        let deleted = fields.iter().filter(|field| hash.remove(*field).is_some()).count();
+        if hash.is_empty() {
+            self.keys.remove(key);
+        }
+        Ok(number(deleted))
+    }
+
+    fn push(&mut self, key: &Bytes, elements: &[Bytes]) -> Answer {
+        let empty = || Entry { content: Content::List(VecDeque::new()), expires_at: None };
+        let Content::List(list) = &mut self.keys.entry(key.clone()).or_insert_with(empty).content else {
+            return Err(WRONG_TYPE.to_owned());
+        };
+        list.extend(elements.iter().cloned());
+        Ok(number(list.len()))
+    }
+
+    fn element(&self, key: &Bytes, index: &Bytes) -> Answer {
+        // Redis looks for the key before it reads the index.
+        let Some(list) = self.list(key)? else { return Ok(Value::Nil) };
+        let index = integer(index)?;
+        let from_front = if index < 0 { index + list.len() as i64 } else { index };
+        Ok(bulk(usize::try_from(from_front).ok().and_then(|at| list.get(at))))
+    }
+
+    fn range(&self, key: &Bytes, first: &Bytes, last: &Bytes) -> Answer {
+        let (first, last) = (integer(first)?, integer(last)?);
+        let Some(list) = self.list(key)? else { return Ok(Value::Array(Vec::new())) };
+        let from_front = |index: i64| if index < 0 { index.saturating_add(list.len() as i64).max(-1) } else { index };
+        let skipped = from_front(first).max(0);
+        let taken = from_front(last).saturating_sub(skipped).saturating_add(1).max(0);
+        let elements = list.iter().skip(skipped as usize).take(taken as usize);
+        Ok(Value::Array(elements.map(|element| bulk(Some(element))).collect()))
+    }
+
+    /// `None` if there is no such key.
+    fn pop(
+        &mut self,
+        key: &Bytes,
+        count: usize,
+        end: fn(&mut VecDeque<Bytes>) -> Option<Bytes>,
+    ) -> Result<Option<Vec<Bytes>>, String> {
+        let Some(entry) = self.keys.get_mut(key) else { return Ok(None) };
+        let Content::List(list) = &mut entry.content else { return Err(WRONG_TYPE.to_owned()) };
+        let popped = (0..count.min(list.len())).map_while(|_| end(list)).collect();
+        if list.is_empty() {
+            self.keys.remove(key);
+        }
+        Ok(Some(popped))
+    }
+
+    fn pop_many(&mut self, key: &Bytes, count: &Bytes, end: fn(&mut VecDeque<Bytes>) -> Option<Bytes>) -> Answer {
+        let count = integer(count).ok().and_then(|n| usize::try_from(n).ok()).ok_or(NOT_POSITIVE)?;
+        let popped = self.pop(key, count, end)?;
+        Ok(popped.map_or(Value::Nil, |popped| Value::Array(popped.iter().map(|e| bulk(Some(e))).collect())))
+    }
+
+    /// An expiry that is not in the future deletes the key, and that counts as set.
+    fn expire_at(&mut self, now_ms: i64, key: &Bytes, at: &Bytes) -> Answer {
+        let at = integer(at)?;
+        let Some(entry) = self.keys.get_mut(key) else { return Ok(Value::Int(0)) };
+        entry.expires_at = Some(at);
+        if at <= now_ms {
+            self.keys.remove(key);
+        }
+        Ok(Value::Int(1))
+    }
+}
+
+pub(super) fn wrong_number(name: &str) -> String {
+    format!("ERR wrong number of arguments for '{}' command", name.to_lowercase())
+}
+
+fn bulk(bytes: Option<&Bytes>) -> Value {
+    bytes.map_or(Value::Nil, |bytes| Value::BulkString(bytes.clone()))
+}
+
+fn first(popped: Option<Vec<Bytes>>) -> Value {
+    bulk(popped.unwrap_or_default().first())
+}
+
+fn number(n: usize) -> Value {
+    Value::Int(n as i64)
+}
+
+/// Redis takes a number only in the way in which it would write it itself.
+fn integer(bytes: &Bytes) -> Result<i64, String> {
+    let read = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
+    read.filter(|n: &i64| n.to_string().as_bytes() == bytes).ok_or_else(|| NOT_AN_INTEGER.to_owned())
+}

@@ -1,0 +1,269 @@
+//! The part of Redis that runs commands and scripts, one at a time, over a keyspace.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mlua::{Function, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value as LuaValue};
+use parking_lot::Mutex;
+use redis::Value;
+
+use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
+
+/// An interpreter that keeps nothing between calls but the scripts that it has compiled.
+pub(crate) struct Server {
+    lua: Lua,
+    /// By their digest, as EVALSHA names them.
+    scripts: HashMap<String, Function>,
+    /// Shared with the functions that scripts call.
+    state: Arc<Mutex<State>>,
+}
+
+/// What commands see.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) keyspace: Keyspace,
+    /// In µs. It stands still while a script runs, and all of a script sees the same keys.
+    now: u64,
+    /// How many listen on each channel.
+    pub(crate) listeners: HashMap<Bytes, usize>,
+    published: Vec<Message>,
+    sweep_at: usize,
+}
+
+/// What was published.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Message {
+    pub(crate) channel: Bytes,
+    pub(crate) text: Bytes,
+}
+
+/// The globals that Redis gives to scripts; any other is an error, to read as well as to set.
+const STRICT: &str = "
+setmetatable(_G, {
+  __index = function(_, name) error('Script attempted to access nonexistent global variable \\'' .. tostring(name) .. '\\'', 2) end,
+  __newindex = function() error('Attempt to modify a readonly table', 2) end,
+})";
+
+impl Server {
+    pub(crate) fn new() -> Server {
+        let state = Arc::new(Mutex::new(State::default()));
+        // Building the interpreter fails only without memory, of which an allocation does not tell either.
+        let lua = interpreter(&state).expect("an interpreter needs nothing but memory");
+        Server { lua, scripts: HashMap::new(), state }
+    }
+
+    /// Runs one command at a server's time in µs. What it published is in [`Server::published`] then.
+    pub(crate) fn run(&mut self, now: u64, command: &[Bytes]) -> Answer {
+        self.state.lock().now = now;
+        let Some((name, args)) = command.split_first() else { return Err("ERR no command".to_owned()) };
+        match (upper(name).as_str(), args) {
+            ("EVAL", [source, count, rest @ ..]) => {
+                let sha = redis::Script::new(&String::from_utf8_lossy(source)).get_hash().to_owned();
+                if !self.scripts.contains_key(&sha) {
+                    let compiled = self.lua.load(source.as_slice()).set_name("@user_script").into_function();
+                    let script = compiled.map_err(|e| format!("ERR Error compiling script (new function): {e}"))?;
+                    self.scripts.insert(sha.clone(), script);
+                }
+                self.call(&sha, count, rest)
+            }
+            ("EVALSHA", [sha, count, rest @ ..]) => self.call(&String::from_utf8_lossy(sha), count, rest),
+            (name @ ("EVAL" | "EVALSHA"), _) => Err(wrong_number(name)),
+            (name, args) => self
+                .state
+                .lock()
+                .run(name, args)
+                .unwrap_or_else(|| Err(format!("ERR unknown command '{}'", String::from_utf8_lossy(&command[0])))),
+        }
+    }
+
+    /// What was published since this was last asked.
+    pub(crate) fn published(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.state.lock().published)
+    }
+
+    pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    fn call(&self, sha: &str, count: &Bytes, rest: &[Bytes]) -> Answer {
+        let count = std::str::from_utf8(count).ok().and_then(|n| n.parse().ok());
+        let count: usize = count.ok_or("ERR value is not an integer or out of range")?;
+        if count > rest.len() {
+            return Err("ERR Number of keys can't be greater than number of args".to_owned());
+        }
+        let script = self.scripts.get(sha).ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
+        let (keys, args) = rest.split_at(count);
+        let globals = self.lua.globals();
+        let run = || -> mlua::Result<LuaValue> {
+            globals.raw_set("KEYS", self.lua.create_sequence_from(keys.iter().map(Text))?)?;
+            globals.raw_set("ARGV", self.lua.create_sequence_from(args.iter().map(Text))?)?;
+            script.call(())
+        };
+        match run() {
+            Ok(value) => from_lua(value),
+            Err(error) => Err(told(&error, sha)),
+        }
+    }
+}
+
+impl State {
+    /// Drops the keys whose time is over, once there are twice as many keys as the last time left.
+    pub(super) fn sweep(&mut self, now: u64) {
+        if self.keyspace.len() > self.sweep_at {
+            self.keyspace.sweep((now / 1000) as i64);
+            self.sweep_at = 1024 + 2 * self.keyspace.len();
+        }
+    }
+
+    fn run(&mut self, name: &str, args: &[Bytes]) -> Option<Answer> {
+        match (name, args) {
+            ("TIME", []) => {
+                let part = |n: u64| Value::BulkString(n.to_string().into_bytes());
+                Some(Ok(Value::Array(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)])))
+            }
+            ("PUBLISH", [channel, text]) => {
+                let listeners = self.listeners.get(channel).copied().unwrap_or(0);
+                self.published.push(Message { channel: channel.clone(), text: text.clone() });
+                Some(Ok(Value::Int(listeners as i64)))
+            }
+            ("TIME" | "PUBLISH", _) => Some(Err(wrong_number(name))),
+            _ => self.keyspace.run((self.now / 1000) as i64, name, args),
+        }
+    }
+}
+
+fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<Lua> {
+    let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::default())?;
+    let redis = lua.create_table()?;
+    let of_call = Arc::clone(state);
+    redis.set(
+        "call",
+        lua.create_function(move |lua, args: MultiValue| match command(&of_call, args)? {
+            Ok(value) => to_lua(lua, &value),
+            Err(message) => {
+                let line = lua.inspect_stack(1, |caller| caller.current_line()).flatten();
+                Err(mlua::Error::external(Refused { message, line: line.unwrap_or(0) }))
+            }
+        })?,
+    )?;
+    let of_pcall = Arc::clone(state);
+    redis.set(
+        "pcall",
+        lua.create_function(move |lua, args: MultiValue| match command(&of_pcall, args)? {
+            Ok(value) => to_lua(lua, &value),
+            Err(message) => Ok(LuaValue::Table(lua.create_table_from([("err", message)])?)),
+        })?,
+    )?;
+    lua.globals().set("redis", redis)?;
+    lua.load(STRICT).exec()?;
+    Ok(lua)
+}
+
+/// A command's refusal on its way through a script.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+struct Refused {
+    message: String,
+    line: usize,
+}
+
+/// Runs what a script asks for. The outer error is the store's own: it does not know what Redis would do.
+fn command(state: &Mutex<State>, args: MultiValue) -> mlua::Result<Answer> {
+    let mut words = Vec::with_capacity(args.len());
+    for arg in args {
+        words.push(match arg {
+            LuaValue::String(text) => text.as_bytes().to_vec(),
+            LuaValue::Integer(n) => n.to_string().into_bytes(),
+            // Redis writes it with 17 digits, which is another text for what is not whole.
+            LuaValue::Number(n) => {
+                return Err(mlua::Error::runtime(format!("{n} as an argument is not supported here")));
+            }
+            _ => return Ok(Err("ERR Lua redis lib command arguments must be strings or integers".to_owned())),
+        });
+    }
+    let Some((name, args)) = words.split_first() else {
+        return Ok(Err("ERR Please specify at least one argument for this redis.call() call".to_owned()));
+    };
+    let answer = state.lock().run(&upper(name), args);
+    Ok(match answer {
+        // Redis checks the number of arguments before the command does, but for pairs that are not whole.
+        Some(Err(message)) if message == wrong_number(&upper(name)) && !(upper(name) == "HSET" && args.len() > 2) => {
+            Err("ERR Wrong number of args calling Redis command from script".to_owned())
+        }
+        Some(answer) => answer,
+        None => Err("ERR Unknown Redis command called from script".to_owned()),
+    })
+}
+
+fn upper(name: &Bytes) -> String {
+    String::from_utf8_lossy(name).to_ascii_uppercase()
+}
+
+/// What a script failed of, in Redis's words.
+fn told(error: &mlua::Error, sha: &str) -> String {
+    if let Some(Refused { message, line }) = error.downcast_ref() {
+        return format!("{message} script: {sha}, on @user_script:{line}.");
+    }
+    let mut cause = error;
+    while let mlua::Error::CallbackError { cause: inner, .. } = cause {
+        cause = inner;
+    }
+    let text = match cause {
+        mlua::Error::RuntimeError(text) => text.clone(),
+        other => other.to_string(),
+    };
+    // The rest is a traceback.
+    let text = text.lines().next().unwrap_or_default();
+    let line = text.strip_prefix("user_script:").and_then(|rest| rest.split(':').next()).unwrap_or("0");
+    format!("ERR {text} script: {sha}, on @user_script:{line}.")
+}
+
+/// A reply as a script sees it.
+fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
+    Ok(match value {
+        Value::Int(n) => LuaValue::Number(*n as f64),
+        Value::BulkString(bytes) => LuaValue::String(lua.create_string(bytes)?),
+        Value::Array(values) => {
+            let table = lua.create_table_with_capacity(values.len(), 0)?;
+            for value in values {
+                table.raw_push(to_lua(lua, value)?)?;
+            }
+            LuaValue::Table(table)
+        }
+        _ => LuaValue::Boolean(false),
+    })
+}
+
+/// What a script returns, as a reply.
+fn from_lua(value: LuaValue) -> Answer {
+    Ok(match value {
+        LuaValue::Integer(n) => Value::Int(n),
+        // Redis cuts off what is behind the point.
+        LuaValue::Number(n) => Value::Int(n as i64),
+        LuaValue::String(text) => Value::BulkString(text.as_bytes().to_vec()),
+        LuaValue::Boolean(true) => Value::Int(1),
+        LuaValue::Table(table) => return from_table(&table),
+        _ => Value::Nil,
+    })
+}
+
+fn from_table(table: &Table) -> Answer {
+    if let Ok(Some(error)) = table.raw_get::<Option<LuaString>>("err") {
+        return Err(error.to_string_lossy());
+    }
+    if let Ok(Some(status)) = table.raw_get::<Option<LuaString>>("ok") {
+        return Ok(Value::SimpleString(status.to_string_lossy()));
+    }
+    // An array ends before its first nil.
+    let values = (1..).map_while(|i| table.raw_get(i).ok().filter(|value| !matches!(value, LuaValue::Nil)));
+    values.map(from_lua).collect::<Result<_, _>>().map(Value::Array)
+}
+
+/// Bytes on their way to a script.
+struct Text<'a>(&'a Bytes);
+
+impl mlua::IntoLua for Text<'_> {
+    fn into_lua(self, lua: &Lua) -> mlua::Result<LuaValue> {
+        lua.create_string(self.0).map(LuaValue::String)
+    }
+}

@@ -1,0 +1,172 @@
+//! One manager's way to a world in memory.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Memory, Mishap, World, words_of};
+use crate::error::Step;
+use crate::glob::Glob;
+use crate::key::Key;
+use crate::script::{Call, Form, Reply, Terms};
+use crate::store::clock::{Clock, Time};
+use crate::store::{Anchor, Answer, Fault, Heard, Link, Patience, Store};
+
+/// What a manager on a [`Memory`] has in the place of connections.
+#[derive(Clone)]
+pub(crate) struct Session(Arc<Shared>);
+
+struct Shared {
+    world: Arc<World>,
+    terms: Arc<Terms>,
+    command_timeout: Duration,
+    requests: AtomicU64,
+}
+
+/// How often a request is put again whose connection closed, as a pool does.
+const CLOSED_AT_MOST: u32 = 2;
+
+impl Session {
+    pub(crate) fn open(memory: &Memory, command_timeout: Duration, terms: Arc<Terms>) -> Session {
+        let world = Arc::clone(&memory.0);
+        Session(Arc::new(Shared { world, terms, command_timeout, requests: AtomicU64::new(0) }))
+    }
+
+    /// Puts a call once.
+    fn put(&self, call: &Call, give_up: Time) -> Result<Answer, Fault> {
+        let Shared { world, terms, command_timeout, requests } = &*self.0;
+        let mut form = Form::default();
+        loop {
+            let sent = world.clock.now();
+            let give_up = give_up.min(sent + *command_timeout);
+            if give_up <= sent {
+                return Err(timed_out());
+            }
+            let not_after = self.anchor_at(sent).server_time_at_least(give_up);
+            requests.fetch_add(1, Ordering::Relaxed);
+            let answer = match world.request(&words_of(&call.command(terms, form, not_after))) {
+                Ok(answer) => answer,
+                Err(Mishap::Down) => return Err(refused()),
+                Err(Mishap::Closed) => return Err(closed()),
+                Err(Mishap::Silence) => {
+                    world.clock.sleep_until(give_up);
+                    return Err(timed_out());
+                }
+            };
+            return match answer {
+                Ok(value) => Ok(Answer { reply: Reply::parse(call, &value)?, sent, resent: false }),
+                Err(error) if error.starts_with("NOSCRIPT") && !form.by_source => {
+                    form.by_source = true;
+                    continue;
+                }
+                Err(error) => {
+                    let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
+                    Err(Fault::Server { code: code.to_owned(), message: message.to_owned() })
+                }
+            };
+        }
+    }
+
+    fn anchor_at(&self, now: Time) -> Anchor {
+        Anchor { server: self.0.world.server_time(now), sent: now, received: now }
+    }
+}
+
+impl Store for Session {
+    fn clock(&self) -> Clock {
+        self.0.world.clock.clone()
+    }
+
+    fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {
+        let run = |call| {
+            let mut answer = self.put(call, patience.reply);
+            for _ in 0..CLOSED_AT_MOST {
+                match &answer {
+                    Err(Fault::Unavailable { step: Step::Reply, source }) if is_closed(&**source) => {}
+                    _ => break,
+                }
+                answer = match self.put(call, patience.reply) {
+                    Ok(answer) => Ok(Answer { resent: true, ..answer }),
+                    Err(fault) if fault.is_ambiguous() => Err(fault),
+                    Err(fault) => Err(Fault::InDoubt(Box::new(fault))),
+                };
+            }
+            answer
+        };
+        calls.iter().map(run).collect()
+    }
+
+    fn link(&self, _ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+        Box::new(self.clone())
+    }
+
+    fn listen(
+        &self,
+        channel: &str,
+        ping_every: Duration,
+        heard: &mut dyn FnMut(Heard<'_>) -> ControlFlow<()>,
+    ) -> Result<(), Fault> {
+        let world = &self.0.world;
+        let (id, messages) = world.subscribe(channel).ok_or_else(refused)?;
+        let mut told = heard(Heard::Subscribed);
+        while told.is_continue() {
+            told = match world.clock.receive(&messages, world.clock.now() + ping_every) {
+                Some(message) => heard(Heard::Message(&message)),
+                None if world.is_subscribed(id) => heard(Heard::Quiet),
+                None => return Err(closed()),
+            };
+        }
+        world.unsubscribe(id);
+        Ok(())
+    }
+
+    fn poke(&self, channel: &str) {
+        let _ = self.0.world.run(&super::bytes_of(&["PUBLISH", channel, ""]));
+    }
+
+    /// All in one page.
+    fn scan(&self, _cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
+        self.0.requests.fetch_add(1, Ordering::Relaxed);
+        let glob = Glob::new(pattern);
+        let keys = self.0.world.scan(|key| glob.matches(key)).ok_or_else(refused)?;
+        Ok((0, keys))
+    }
+
+    fn anchor(&self, _key: &Key) -> Option<Anchor> {
+        Some(self.anchor_at(self.0.world.clock.now()))
+    }
+
+    /// There is nothing to connect to.
+    fn connects(&self) -> u64 {
+        0
+    }
+
+    fn requests(&self) -> u64 {
+        self.0.requests.load(Ordering::Relaxed)
+    }
+}
+
+impl Link for Session {
+    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>> {
+        let give_up = self.0.world.clock.now() + self.0.command_timeout;
+        calls.iter().map(|call| self.put(call, give_up)).collect()
+    }
+}
+
+fn refused() -> Fault {
+    Fault::unavailable(Step::Connect, io::Error::from(io::ErrorKind::ConnectionRefused))
+}
+
+fn closed() -> Fault {
+    Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::UnexpectedEof))
+}
+
+fn timed_out() -> Fault {
+    Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
+}
+
+fn is_closed(source: &(dyn std::error::Error + 'static)) -> bool {
+    source.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::UnexpectedEof)
+}
