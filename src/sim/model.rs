@@ -37,7 +37,7 @@ impl fmt::Display for Promise {
 
 /// What is known of the fence of a grant: it lies between these, exclusively. Nobody sees the fence of a grant that
 /// nobody has claimed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fence {
     above: u64,
     below: u64,
@@ -54,6 +54,16 @@ impl Fence {
 
     fn admits(self, fence: u64) -> bool {
         self.above < fence && fence < self.below
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.is_known(), self.below) {
+            (true, _) => write!(f, "{}", self.above + 1),
+            (false, u64::MAX) => write!(f, "above {}", self.above),
+            (false, below) => write!(f, "above {} and below {below}", self.above),
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! What clients do with a lock, what befalls it, and what they see of it.
 
+use std::fmt;
+
 /// One wish for a lock, and all that comes of it: a try, or a place in the queue, and the guard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attempt {
     /// Attempts are numbered in the order in which they are made. A process that has lost places takes them
     /// again in that order (R4).
@@ -10,6 +12,13 @@ pub struct Attempt {
     pub client: u8,
     /// On what terms.
     pub lease: Lease,
+}
+
+/// Short, since whoever reads of one reads of many: `3@0 Fixed` is the third of all, by client 0.
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{} {:?}", self.number, self.client, self.lease)
+    }
 }
 
 /// Whether somebody renews a lock while it is held.

@@ -13,8 +13,17 @@ use code::{code_of, paths_from_root, words};
 
 /// The layers of `src`, top to bottom; a module may name those below it and in its own row.
 /// Every other file in `src` is a leaf, below them all, and leaves may name each other.
-const LAYERS: &[&[&str]] =
-    &[&["lib"], &["inspect"], &["lock"], &["guard", "waiter"], &["manager"], &["memory"], &["engine"], &["store"], &["script"]];
+const LAYERS: &[&[&str]] = &[
+    &["lib"],
+    &["inspect"],
+    &["lock"],
+    &["guard", "waiter"],
+    &["manager"],
+    &["memory"],
+    &["engine"],
+    &["store"],
+    &["script"],
+];
 
 /// The command-line tool and the simulator stand outside: they may name what they like, and
 /// nothing names them.

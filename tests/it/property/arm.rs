@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fairlock::memory::{Fault, Memory, Reply};
 use fairlock::{Endpoint, LockManager};
 
 use super::play::CLIENTS;
@@ -15,19 +16,27 @@ const T: Duration = Duration::from_secs(5);
 /// Syncs are what a sequence waits for, so they come soon.
 pub(super) const P: Duration = Duration::from_millis(50);
 const H: Duration = Duration::from_secs(20);
+/// For so long a record outlives its last request: an hour more than the lease.
+const RETENTION: Duration = Duration::from_secs(3600 + TTL.as_secs());
 
 /// A store with a manager for each client.
 pub(super) trait Arm {
     fn managers(&self) -> &[LockManager];
 
+    /// An hour after the last lease nothing is there any more.
+    fn assert_forgets(&self);
+
     /// Runs a script on a name's two keys.
-    fn eval(&self, script: &str, keys: [&str; 2], args: &[&str]) -> Answer;
+    fn eval(&self, script: &str, keys: [&str; 2], args: &[&str]) -> Reply;
 
     /// The reply to the client's next request of this verb is lost, so that it asks again.
     fn lose_reply(&self, client: u8, name: &str, verb: Verb);
 
     /// No reply is lost any more.
     fn have_mercy(&self, client: u8);
+
+    /// News of a grant is lost, now or soon.
+    fn lose_news(&self);
 
     /// The holder's time is over, if there is one.
     fn run_out(&self, name: &str) {
@@ -37,7 +46,7 @@ pub(super) trait Arm {
     /// The holder's time is over and a stranger's request is the first to see it. Whether there was one.
     fn lapse(&self, name: &str) -> bool {
         // A token that is unknown leaves a queue in which it does not stand.
-        self.script(RUN_OUT, RELEASE, name, &["nobody", "0", "unused"]) != Answer::Nil
+        self.script(RUN_OUT, RELEASE, name, &["nobody", "0", "unused"]) != Reply::Nil
     }
 
     /// The owner's request arrives once more. The fence that it is answered.
@@ -47,10 +56,10 @@ pub(super) trait Arm {
                    ARGV[1], ARGV[5] = string.match(asked, '^%d+ %d+ (%S+)'), owner\n";
         let answer = self.script(own, ACQUIRE, name, &["", "9e15", "0", "60000 1 0 -\t0\t-\t"]);
         match answer {
-            Answer::Nil => None,
-            Answer::List(parts) => match (&parts[0], &parts[3]) {
-                (Answer::Text(status), Answer::List(fields)) if status == "granted" => match fields[0] {
-                    Answer::Int(fence) => Some(fence as u64),
+            Reply::Nil => None,
+            Reply::List(parts) => match (&parts[0], &parts[3]) {
+                (Reply::Text(status), Reply::List(fields)) if status == "granted" => match fields[0] {
+                    Reply::Int(fence) => Some(fence as u64),
                     _ => panic!("a grant without a fence: {parts:?}"),
                 },
                 // No fence at all is another than the one that was granted.
@@ -72,13 +81,13 @@ pub(super) trait Arm {
                     end
                     return left";
         match self.script("", look, name, &[]) {
-            Answer::List(left) if left.is_empty() => None,
+            Reply::List(left) if left.is_empty() => None,
             left => Some(format!("{left:?}")),
         }
     }
 
     /// Runs one of fairlock's scripts, after what is put before it, as a manager that nobody knows.
-    fn script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Answer {
+    fn script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Reply {
         let promote = include_str!("../../../src/script/mutex_promote.lua");
         let script = format!("{before}{}", script.replacen("--include mutex_promote.lua\n", promote, 1));
         let key = format!("fairlock:{{{}}}", encoded(name));
@@ -87,19 +96,11 @@ pub(super) trait Arm {
     }
 }
 
+/// With `u` at its fence, the lease has had its one time of grace.
 const RUN_OUT: &str = "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
-                       redis.call('HSET', KEYS[1], 'e', '1')\n";
+                       redis.call('HSET', KEYS[1], 'e', '1', 'u', redis.call('HGET', KEYS[1], 'f'))\n";
 const ACQUIRE: &str = include_str!("../../../src/script/mutex_acquire.lua");
 const RELEASE: &str = include_str!("../../../src/script/mutex_release.lua");
-
-/// What a script returned.
-#[derive(Debug, PartialEq)]
-pub(super) enum Answer {
-    Nil,
-    Int(i64),
-    Text(String),
-    List(Vec<Answer>),
-}
 
 /// A real server, and a proxy before each client.
 pub(super) struct OnRedis {
@@ -122,7 +123,16 @@ impl Arm for OnRedis {
         &self.managers
     }
 
-    fn eval(&self, script: &str, [key, queue]: [&str; 2], args: &[&str]) -> Answer {
+    fn assert_forgets(&self) {
+        let keys: Vec<String> = self.server.query(&["KEYS", "*"]);
+        assert!(!keys.is_empty());
+        for key in keys {
+            let left: i64 = self.server.query(&["PTTL", &key]);
+            assert!((0..=RETENTION.as_millis() as i64).contains(&left), "{key} stays for {left} ms");
+        }
+    }
+
+    fn eval(&self, script: &str, [key, queue]: [&str; 2], args: &[&str]) -> Reply {
         let mut command = vec!["EVAL", script, "2", key, queue];
         command.extend(args);
         read(self.server.query(&command))
@@ -134,6 +144,62 @@ impl Arm for OnRedis {
 
     fn have_mercy(&self, client: u8) {
         self.proxies[usize::from(client)].disarm();
+    }
+
+    fn lose_news(&self) {
+        // What is published before they have subscribed again reaches nobody.
+        let _: i64 = self.server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+}
+
+/// The in-memory store.
+pub(super) struct InMemory {
+    managers: Vec<LockManager>,
+    memory: Memory,
+}
+
+impl InMemory {
+    pub(super) fn new() -> InMemory {
+        let memory = Memory::new();
+        InMemory { managers: (0..CLIENTS).map(|_| client(&memory)).collect(), memory }
+    }
+}
+
+impl Arm for InMemory {
+    fn managers(&self) -> &[LockManager] {
+        &self.managers
+    }
+
+    fn assert_forgets(&self) {
+        // The record that every manager has warmed up with.
+        let warm = || self.memory.command(&["HGETALL", "fairlock:{warm}"]);
+        assert_ne!(warm(), Reply::List(Vec::new()));
+        self.memory.advance(RETENTION);
+        assert_eq!(warm(), Reply::List(Vec::new()), "it stays for longer than {RETENTION:?}");
+    }
+
+    fn eval(&self, script: &str, [key, queue]: [&str; 2], args: &[&str]) -> Reply {
+        let mut command = vec!["EVAL", script, "2", key, queue];
+        command.extend(args);
+        self.memory.command(&command)
+    }
+
+    /// It strikes whatever request comes next; any of them may be put twice.
+    fn lose_reply(&self, _: u8, _: &str, _: Verb) {
+        self.memory.inject(Fault::Disconnect);
+    }
+
+    fn have_mercy(&self, client: u8) {
+        // If no request came, the fault strikes this one, which changes nothing.
+        let _ = self.managers[usize::from(client)].inspect("nobody's");
+    }
+
+    fn lose_news(&self) {
+        self.memory.inject(Fault::LoseMessage);
+    }
+
+    fn lapse(&self, name: &str) -> bool {
+        self.memory.lapse(name)
     }
 }
 
@@ -148,11 +214,11 @@ fn encoded(name: &str) -> String {
     name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
 }
 
-fn read(value: redis::Value) -> Answer {
+fn read(value: redis::Value) -> Reply {
     match value {
-        redis::Value::Nil => Answer::Nil,
-        redis::Value::Int(n) => Answer::Int(n),
-        redis::Value::Array(items) => Answer::List(items.into_iter().map(read).collect()),
-        other => Answer::Text(redis::from_redis_value(other).expect("scripts return no other types")),
+        redis::Value::Nil => Reply::Nil,
+        redis::Value::Int(n) => Reply::Int(n),
+        redis::Value::Array(items) => Reply::List(items.into_iter().map(read).collect()),
+        other => Reply::Text(redis::from_redis_value(other).expect("what else a script returns is a text")),
     }
 }

@@ -8,7 +8,7 @@ use fairlock::{Error, LockGuard, LockInfo, LockManager, LockOptions, Waiter};
 use proptest::test_runner::TestCaseError;
 
 use super::arm::{Arm, P, TTL};
-use crate::scene::{SOON, Verb};
+use crate::scene::Verb;
 
 pub(super) const CLIENTS: u8 = 3;
 pub(super) const NAMES: u8 = 2;
@@ -39,6 +39,7 @@ pub(super) enum What {
     Misuse,
     RunOut,
     Lapse,
+    LoseNews,
 }
 
 type Seen<T = ()> = Result<T, TestCaseError>;
@@ -48,6 +49,8 @@ const ODD: [&str; 5] = ["plain", "with space", "{br}ace%7B", "'\"\n\t", "ünï�
 
 pub(super) struct Run<'a> {
     arm: &'a dyn Arm,
+    /// What must happen happens within this.
+    patience: Duration,
     names: Vec<Name>,
     waiters: Vec<(Attempt, usize, Waiter)>,
     guards: Vec<(Attempt, usize, LockGuard)>,
@@ -63,7 +66,7 @@ struct Name {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(arm: &'a dyn Arm) -> Run<'a> {
+    pub(super) fn new(arm: &'a dyn Arm, patience: Duration) -> Run<'a> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let run = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = |i: u32| {
@@ -71,7 +74,7 @@ impl<'a> Run<'a> {
             Name { text, worlds: Worlds::new(), fences: Vec::new() }
         };
         let names = (0..u32::from(NAMES)).map(name).collect();
-        Run { arm, names, waiters: Vec::new(), guards: Vec::new(), attempts: 0, trail: String::new() }
+        Run { arm, patience, names, waiters: Vec::new(), guards: Vec::new(), attempts: 0, trail: String::new() }
     }
 
     /// Does what is wished for, if it can be done.
@@ -140,6 +143,11 @@ impl<'a> Run<'a> {
                 let outcome = if matches!(end, Err(Error::Config { .. })) { Outcome::Forbidden } else { Outcome::Done };
                 self.see(name, Op::Misuse, outcome)
             }
+            // A message is only the sooner way to hear of a grant (P4).
+            What::LoseNews => {
+                self.arm.lose_news();
+                Ok(())
+            }
             What::RunOut => {
                 self.arm.run_out(&self.names[name].text);
                 self.see(name, Op::RunOut, Outcome::Done)
@@ -164,7 +172,7 @@ impl<'a> Run<'a> {
                     last = Instant::now();
                 }
             }
-            if last.elapsed() > SOON {
+            if last.elapsed() > self.patience {
                 return Err(self.fail("P4: nobody is served"));
             }
         }
@@ -173,14 +181,14 @@ impl<'a> Run<'a> {
             let start = Instant::now();
             // What goes on in the background may still end.
             while self.guards.is_empty() {
-                if start.elapsed() > SOON {
+                if start.elapsed() > self.patience {
                     return Err(self.fail("P4: nobody has it, and nobody gets it"));
                 }
                 self.try_lock(&wish, Lease::Fixed)?;
             }
             self.unlock(0, None)?;
             while let Some(left) = self.arm.left(&self.names[name].text) {
-                if start.elapsed() > SOON {
+                if start.elapsed() > self.patience {
                     return Err(self.fail(&format!("P7: something is left: {left}")));
                 }
             }
@@ -215,7 +223,7 @@ impl<'a> Run<'a> {
         let patience = match chance {
             Chance::None => Duration::ZERO,
             Chance::Some => P,
-            Chance::Certain => SOON,
+            Chance::Certain => self.patience,
         };
         let end = waiter.wait_for(patience);
         match self.known(end)? {
