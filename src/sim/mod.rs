@@ -2,9 +2,10 @@
 //! allow. Without any promise of stability.
 
 mod op;
+mod grant;
 mod model;
 mod worlds;
 
-pub use model::{Fence, Held, Lock, Promise};
+pub use model::{Lock, Promise};
 pub use op::{Attempt, Lease, Op, Outcome, Sight};
 pub use worlds::{Chance, Violation, Worlds};

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use super::grant::{Fence, Held};
 use super::op::{Attempt, Lease, Op, Outcome, Sight};
 
 /// What the model holds a store to.
@@ -35,51 +36,6 @@ impl fmt::Display for Promise {
     }
 }
 
-/// What is known of the fence of a grant: it lies between these, exclusively. Nobody sees the fence of a grant that
-/// nobody has claimed.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fence {
-    above: u64,
-    below: u64,
-}
-
-impl Fence {
-    fn is_known(self) -> bool {
-        self.below - self.above == 2
-    }
-
-    fn is(self, fence: u64) -> bool {
-        self.is_known() && self.above + 1 == fence
-    }
-
-    fn admits(self, fence: u64) -> bool {
-        self.above < fence && fence < self.below
-    }
-}
-
-impl fmt::Debug for Fence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.is_known(), self.below) {
-            (true, _) => write!(f, "{}", self.above + 1),
-            (false, u64::MAX) => write!(f, "above {}", self.above),
-            (false, below) => write!(f, "above {} and below {below}", self.above),
-        }
-    }
-}
-
-/// A grant that has not ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Held {
-    /// Whose.
-    pub by: Attempt,
-    /// Under which fence.
-    pub fence: Fence,
-    /// It is a guard's, and no longer a place's.
-    pub claimed: bool,
-    /// Its time is over, and nobody has noticed.
-    pub lapsed: bool,
-}
-
 /// One name in one possible world.
 ///
 /// What no client can see at once is not told but guessed: [`Lock::by_itself`] lists what may happen in the
@@ -108,21 +64,6 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Who holds it.
-    pub fn holder(&self) -> Option<&Held> {
-        self.holder.as_ref()
-    }
-
-    /// Who waits, in order.
-    pub fn queue(&self) -> &[Attempt] {
-        &self.queue
-    }
-
-    /// Whether nobody holds it, waits, or will.
-    pub fn is_at_rest(&self) -> bool {
-        self.holder.is_none() && self.queue.is_empty() && self.gone.is_empty()
-    }
-
     /// Whether this attempt may make a guard now.
     pub fn has_grant_for(&self, attempt: Attempt) -> bool {
         self.holder.iter().chain(&self.adrift).any(|held| held.by == attempt && !held.claimed)
@@ -297,7 +238,7 @@ impl Lock {
             if self.void.contains(&head.client) {
                 self.gone.insert(head);
             } else {
-                let fence = Fence { above: self.floor, below: u64::MAX };
+                let fence = Fence::above(self.floor);
                 self.holder = Some(Held { by: head, fence, claimed: false, lapsed: false });
             }
         }
@@ -324,13 +265,9 @@ impl Lock {
         if !known.admits(fence) {
             return Err(if known.is_known() { Promise::OneGrant } else { Promise::Fencing });
         }
-        grants[at].fence = Fence { above: fence - 1, below: fence + 1 };
-        for earlier in &mut grants[..at] {
-            earlier.fence.below = earlier.fence.below.min(fence);
-        }
-        for later in &mut grants[at + 1..] {
-            later.fence.above = later.fence.above.max(fence);
-        }
+        grants[at].fence = Fence::known(fence);
+        grants[..at].iter_mut().for_each(|earlier| earlier.fence.keep_below(fence));
+        grants[at + 1..].iter_mut().for_each(|later| later.fence.keep_above(fence));
         self.floor = self.floor.max(fence);
         Ok(())
     }

@@ -81,16 +81,6 @@ impl Worlds {
             _ => Chance::Some,
         }
     }
-
-    /// Whether nobody holds the lock, waits or will, in some world.
-    pub fn may_be_at_rest(&self) -> bool {
-        closure(self.possible.iter().cloned()).iter().any(Lock::is_at_rest)
-    }
-
-    /// The worlds that are possible, leaving out what the background may have done since the last look.
-    pub fn possible(&self) -> &BTreeSet<Lock> {
-        &self.possible
-    }
 }
 
 impl fmt::Display for Violation {
