@@ -18,6 +18,8 @@ mod leftovers;
 mod long_waits;
 mod lost_replies;
 mod managers;
+#[cfg(feature = "memory")]
+mod memory;
 mod options;
 mod outage;
 mod paused;

@@ -26,7 +26,7 @@ use play::{CLIENTS, NAMES, Run, What, Wish};
 use crate::scene::SOON;
 
 /// How many sequences a store is tried with, unless the environment says otherwise.
-const CASES: u32 = 64;
+const CASES: u32 = 160;
 
 const LONGEST: usize = 40;
 
@@ -85,7 +85,7 @@ fn what() -> impl Strategy<Value = What> {
         2 => Just(What::Inspect),
         1 => Just(What::Repeat),
         1 => Just(What::Misuse),
-        1 => Just(What::RunOut),
+        2 => Just(What::RunOut),
         1 => Just(What::Lapse),
         1 => Just(What::LoseNews),
     ]

@@ -31,22 +31,46 @@ enum Content {
     List(VecDeque<Bytes>),
 }
 
+/// The commands and how many words each has, its name included; if negative, at least as many.
+const COMMANDS: [(&str, i8); 15] = [
+    ("DEL", -2),
+    ("HDEL", -3),
+    ("HEXISTS", 3),
+    ("HGET", 3),
+    ("HGETALL", 2),
+    ("HKEYS", 2),
+    ("HMGET", -3),
+    ("HSET", -4),
+    ("LINDEX", 3),
+    ("LLEN", 2),
+    ("LPOP", -2),
+    ("LRANGE", 4),
+    ("PEXPIREAT", -3),
+    ("RPOP", -2),
+    ("RPUSH", -3),
+];
+
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 
 impl Keyspace {
-    /// Runs a command at a server's time in ms; `None` if it is not one of these.
-    pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> Option<Answer> {
+    /// How many words a command has, if it is one of these.
+    pub(super) fn arity(name: &str) -> Option<i8> {
+        COMMANDS.iter().find(|(command, _)| *command == name).map(|(_, arity)| *arity)
+    }
+
+    /// Runs a command, with as many words as it should have, at a server's time in ms.
+    pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> Answer {
         // A key whose time is over is gone, whichever command finds it so.
-        for key in if name == "DEL" { args } else { args.get(..1).unwrap_or_default() } {
+        for key in if name == "DEL" { args } else { &args[..1] } {
             if self.keys.get(key).and_then(|entry| entry.expires_at).is_some_and(|at| at < now_ms) {
                 self.keys.remove(key);
             }
         }
-        Some(match (name, args) {
+        match (name, args) {
             ("HGET", [key, field]) => self.hash(key).map(|hash| bulk(hash.and_then(|hash| hash.get(field)))),
-            ("HMGET", [key, fields @ ..]) if !fields.is_empty() => self.hash(key).map(|hash| {
+            ("HMGET", [key, fields @ ..]) => self.hash(key).map(|hash| {
                 Value::Array(fields.iter().map(|field| bulk(hash.and_then(|hash| hash.get(field)))).collect())
             }),
             ("HGETALL", [key]) => self.hash(key).map(|hash| {
@@ -60,8 +84,8 @@ impl Keyspace {
             ("HEXISTS", [key, field]) => {
                 self.hash(key).map(|hash| number(usize::from(hash.is_some_and(|hash| hash.contains_key(field)))))
             }
-            ("HSET", [key, pairs @ ..]) if !pairs.is_empty() && pairs.len() % 2 == 0 => self.set_fields(key, pairs),
-            ("HDEL", [key, fields @ ..]) if !fields.is_empty() => self.delete_fields(key, fields),
+            ("HSET", [key, pairs @ ..]) if pairs.len() % 2 == 0 => self.set_fields(key, pairs),
+            ("HDEL", [key, fields @ ..]) => self.delete_fields(key, fields),
             ("LLEN", [key]) => self.list(key).map(|list| number(list.map_or(0, VecDeque::len))),
             ("LINDEX", [key, index]) => self.element(key, index),
             ("LRANGE", [key, first, last]) => self.range(key, first, last),
@@ -69,18 +93,14 @@ impl Keyspace {
             ("RPOP", [key]) => self.pop(key, 1, VecDeque::pop_back).map(first),
             ("LPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_front),
             ("RPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_back),
-            ("RPUSH", [key, elements @ ..]) if !elements.is_empty() => self.push(key, elements),
-            ("DEL", keys) if !keys.is_empty() => {
-                Ok(number(keys.iter().filter(|key| self.keys.remove(*key).is_some()).count()))
-            }
+            ("RPUSH", [key, elements @ ..]) => self.push(key, elements),
+            ("DEL", keys) => Ok(number(keys.iter().filter(|key| self.keys.remove(*key).is_some()).count())),
             ("PEXPIREAT", [key, at]) => self.expire_at(now_ms, key, at),
-            (
-                "HGET" | "HMGET" | "HGETALL" | "HKEYS" | "HEXISTS" | "HSET" | "HDEL" | "LLEN" | "LINDEX" | "LRANGE"
-                | "LPOP" | "RPOP" | "RPUSH" | "DEL" | "PEXPIREAT",
-                _,
-            ) => Err(wrong_number(name)),
-            _ => return None,
-        })
+            ("PEXPIREAT", [_, _, option, ..]) => {
+                Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(option)))
+            }
+            _ => Err(wrong_number(name)),
+        }
     }
 
     /// The keys of all hashes that are there.

@@ -61,18 +61,23 @@ impl Server {
                 let sha = redis::Script::new(&String::from_utf8_lossy(source)).get_hash().to_owned();
                 if !self.scripts.contains_key(&sha) {
                     let compiled = self.lua.load(source.as_slice()).set_name("@user_script").into_function();
-                    let script = compiled.map_err(|e| format!("ERR Error compiling script (new function): {e}"))?;
+                    let script = compiled.map_err(|error| match error {
+                        mlua::Error::SyntaxError { message, .. } => {
+                            format!("ERR Error compiling script (new function): {message}")
+                        }
+                        other => format!("ERR {other}"),
+                    })?;
                     self.scripts.insert(sha.clone(), script);
                 }
                 self.call(&sha, count, rest)
             }
             ("EVALSHA", [sha, count, rest @ ..]) => self.call(&String::from_utf8_lossy(sha), count, rest),
             (name @ ("EVAL" | "EVALSHA"), _) => Err(wrong_number(name)),
-            (name, args) => self
-                .state
-                .lock()
-                .run(name, args)
-                .unwrap_or_else(|| Err(format!("ERR unknown command '{}'", String::from_utf8_lossy(&command[0])))),
+            (upper, args) => self.state.lock().run(upper, args).map_err(|refusal| match refusal {
+                Refusal::Unknown => format!("ERR unknown command '{}'", String::from_utf8_lossy(name)),
+                Refusal::WrongNumber => wrong_number(upper),
+                Refusal::Own(error) => error,
+            }),
         }
     }
 
@@ -115,21 +120,37 @@ impl State {
         }
     }
 
-    fn run(&mut self, name: &str, args: &[Bytes]) -> Option<Answer> {
-        match (name, args) {
-            ("TIME", []) => {
+    fn run(&mut self, name: &str, args: &[Bytes]) -> Result<Value, Refusal> {
+        let arity = match name {
+            "TIME" => 1,
+            "PUBLISH" => 3,
+            _ => Keyspace::arity(name).ok_or(Refusal::Unknown)?,
+        };
+        let words = i8::try_from(args.len() + 1).unwrap_or(i8::MAX);
+        if if arity < 0 { words < -arity } else { words != arity } {
+            return Err(Refusal::WrongNumber);
+        }
+        match name {
+            "TIME" => {
                 let part = |n: u64| Value::BulkString(n.to_string().into_bytes());
-                Some(Ok(Value::Array(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)])))
+                Ok(Value::Array(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
             }
-            ("PUBLISH", [channel, text]) => {
-                let listeners = self.listeners.get(channel).copied().unwrap_or(0);
-                self.published.push(Message { channel: channel.clone(), text: text.clone() });
-                Some(Ok(Value::Int(listeners as i64)))
+            "PUBLISH" => {
+                let listeners = self.listeners.get(&args[0]).copied().unwrap_or(0);
+                self.published.push(Message { channel: args[0].clone(), text: args[1].clone() });
+                Ok(Value::Int(listeners as i64))
             }
-            ("TIME" | "PUBLISH", _) => Some(Err(wrong_number(name))),
-            _ => self.keyspace.run((self.now / 1000) as i64, name, args),
+            _ => self.keyspace.run((self.now / 1000) as i64, name, args).map_err(Refusal::Own),
         }
     }
+}
+
+/// Why a command did not run. What Redis says to it depends on who asked.
+enum Refusal {
+    Unknown,
+    WrongNumber,
+    /// The command's own error.
+    Own(String),
 }
 
 fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<Lua> {
@@ -182,17 +203,13 @@ fn command(state: &Mutex<State>, args: MultiValue) -> mlua::Result<Answer> {
         });
     }
     let Some((name, args)) = words.split_first() else {
-        return Ok(Err("ERR Please specify at least one argument for this redis.call() call".to_owned()));
+        return Ok(Err("ERR Please specify at least one argument for this redis lib call".to_owned()));
     };
-    let answer = state.lock().run(&upper(name), args);
-    Ok(match answer {
-        // Redis checks the number of arguments before the command does, but for pairs that are not whole.
-        Some(Err(message)) if message == wrong_number(&upper(name)) && !(upper(name) == "HSET" && args.len() > 2) => {
-            Err("ERR Wrong number of args calling Redis command from script".to_owned())
-        }
-        Some(answer) => answer,
-        None => Err("ERR Unknown Redis command called from script".to_owned()),
-    })
+    Ok(state.lock().run(&upper(name), args).map_err(|refusal| match refusal {
+        Refusal::Unknown => "ERR Unknown Redis command called from script".to_owned(),
+        Refusal::WrongNumber => "ERR Wrong number of args calling Redis command from script".to_owned(),
+        Refusal::Own(error) => error,
+    }))
 }
 
 fn upper(name: &Bytes) -> String {

@@ -159,41 +159,47 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// All let go; then everybody who waits is served, and nothing is left.
+    /// All let go and one more comes to each name; then everybody who waits is served, and nothing is left.
     pub(super) fn calm_down(mut self) -> Seen {
         while !self.guards.is_empty() {
             self.unlock(0, None)?;
         }
-        let mut last = Instant::now();
+        for name in 0..NAMES {
+            let last = Wish { client: 0, name, pick: 0, what: What::Enqueue(Lease::Fixed), twice: false };
+            self.grant(&last)?;
+        }
+        let mut served = Instant::now();
         while !self.waiters.is_empty() {
-            for at in (0..self.waiters.len()).rev() {
-                if self.claim(at)? {
-                    self.unlock(self.guards.len() - 1, None)?;
-                    last = Instant::now();
-                }
-            }
-            if last.elapsed() > self.patience {
+            let (chance, at) = self.next_to_serve();
+            if self.claim(at)? {
+                self.unlock(0, None)?;
+                served = Instant::now();
+            } else if served.elapsed() > self.patience {
                 return Err(self.fail("P4: nobody is served"));
+            } else if chance == Chance::Some {
+                // In another world it is another's turn.
+                self.waiters.rotate_left(at + 1);
             }
         }
-        for name in 0..self.names.len() {
-            let wish = Wish { client: 0, name: name as u8, pick: 0, what: What::Unlock, twice: false };
-            let start = Instant::now();
-            // What goes on in the background may still end.
-            while self.guards.is_empty() {
-                if start.elapsed() > self.patience {
-                    return Err(self.fail("P4: nobody has it, and nobody gets it"));
-                }
-                self.try_lock(&wish, Lease::Fixed)?;
-            }
-            self.unlock(0, None)?;
-            while let Some(left) = self.arm.left(&self.names[name].text) {
-                if start.elapsed() > self.patience {
+        for name in &self.names {
+            while let Some(left) = self.arm.left(&name.text) {
+                if served.elapsed() > self.patience {
                     return Err(self.fail(&format!("P7: something is left: {left}")));
                 }
             }
         }
         Ok(())
+    }
+
+    fn next_to_serve(&self) -> (Chance, usize) {
+        let chance = |(attempt, name, _): &(Attempt, usize, Waiter)| self.names[*name].worlds.chance(*attempt);
+        let first = |wanted| self.waiters.iter().position(|waiter| chance(waiter) == wanted);
+        for wanted in [Chance::Certain, Chance::Some] {
+            if let Some(at) = first(wanted) {
+                return (wanted, at);
+            }
+        }
+        (Chance::None, 0)
     }
 
     fn try_lock(&mut self, wish: &Wish, lease: Lease) -> Seen {
@@ -280,7 +286,10 @@ impl<'a> Run<'a> {
     }
 
     fn see(&mut self, name: usize, op: Op, outcome: Outcome) -> Seen {
-        self.trail += &format!("  {:?}: {op:?} -> {outcome:?}\n", self.names[name].text);
+        let line = format!("  {:?}: {op:?} -> {outcome:?}\n", self.names[name].text);
+        if !self.trail.ends_with(&line) {
+            self.trail += &line;
+        }
         match self.names[name].worlds.observe(&op, &outcome) {
             Ok(()) => Ok(()),
             Err(violation) => Err(self.fail(&violation.to_string())),
