@@ -26,7 +26,7 @@ use play::{CLIENTS, NAMES, Run, What, Wish};
 use crate::scene::SOON;
 
 /// How many sequences a store is tried with, unless the environment says otherwise.
-const CASES: u32 = 160;
+const CASES: u32 = 128;
 
 const LONGEST: usize = 40;
 
@@ -45,7 +45,7 @@ fn assert_promises_hold(arm: &dyn Arm) {
     let default = Config::default();
     let cases = if env::var_os("PROPTEST_CASES").is_some() { default.cases } else { CASES };
     // A sequence that fails is found by its promise, not by a file of seeds.
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, max_shrink_time: 120_000, ..default });
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, max_shrink_time: 60_000, ..default });
     // What fails because nothing happens would make shrinking slow if each try waited for it as long.
     let patience = Cell::new(SOON);
     let result = runner.run(&vec(wish(), 1..LONGEST), |wishes| {

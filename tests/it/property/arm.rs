@@ -12,9 +12,9 @@ use crate::support::{Proxy, Server};
 /// So long that nothing ends by itself within a sequence.
 pub(super) const TTL: Duration = Duration::from_secs(60);
 /// A busy machine may be silent for so long.
-const T: Duration = Duration::from_secs(5);
+const T: Duration = Duration::from_secs(3);
 /// Syncs are what a sequence waits for, so they come soon.
-pub(super) const P: Duration = Duration::from_millis(50);
+pub(super) const P: Duration = Duration::from_millis(20);
 const H: Duration = Duration::from_secs(20);
 /// For so long a record outlives its last request: an hour more than the lease.
 const RETENTION: Duration = Duration::from_secs(3600 + TTL.as_secs());
@@ -91,7 +91,7 @@ pub(super) trait Arm {
         let promote = include_str!("../../../src/script/mutex_promote.lua");
         let script = format!("{before}{}", script.replacen("--include mutex_promote.lua\n", promote, 1));
         let key = format!("fairlock:{{{}}}", encoded(name));
-        let all = ["stranger", "5050000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
+        let all = ["stranger", "3020000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
         self.eval(&script, [&key, &format!("{key}:q")], &all.collect::<Vec<_>>())
     }
 }
