@@ -48,11 +48,12 @@ impl Waiter {
 
     /// Waits for the lock for at most so long. `None`: not yet, and the place is kept.
     ///
-    /// Blocks for no longer than `at_most`; `Duration::MAX` means for ever.
+    /// Blocks for no longer than `at_most`, or one command timeout longer if Redis has been silent by then;
+    /// `Duration::MAX` means for ever.
     ///
     /// # Errors
-    /// As [`wait`](Waiter::wait), and [`Error::Unavailable`] if Redis has been silent for longer than a check period.
-    /// The place is kept then as well. [`Error::Config`] if this waiter has given its guard before.
+    /// As [`wait`](Waiter::wait), and [`Error::Unavailable`] if Redis has been silent for longer than a check period and
+    /// does not answer then either. The place is kept then as well. [`Error::Config`] if this waiter has given its guard before.
     pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<LockGuard>> {
         let now = self.running.engine().now();
         self.wait_until(now + at_most)

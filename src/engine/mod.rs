@@ -24,6 +24,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::key::Key;
 use crate::loss::Loss;
 use crate::script::{Call, Mode, Outcome, Terms, Token, Verb};
 use crate::stats::{Counters, Stats};
@@ -202,9 +203,9 @@ impl Engine {
     }
 
     /// A sync at once, if anybody here waits for the name.
-    fn look_after(&self, about: &Call) {
+    fn look_after(&self, key: &Key) {
         let now = self.now();
-        self.places.put_off(&about.key.name, now);
+        self.places.put_off(&key.name, now);
         self.bell.ring_if_late_for(now);
     }
 

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -23,6 +23,10 @@ pub(crate) struct Waiting {
     order: u64,
     /// When Redis last answered about this name.
     heard: AtomicU64,
+    /// It was asked since then, and did not answer.
+    missed: AtomicBool,
+    /// Somebody is to be woken by the next answer, or failure to.
+    awaits_word: AtomicBool,
     /// What it refused with since then.
     refusal: Mutex<Option<Error>>,
 }
@@ -34,7 +38,38 @@ impl Waiting {
 
     pub(crate) fn hear(&self, at: Time) {
         self.heard.fetch_max(at.as_nanos(), Ordering::AcqRel);
+        self.missed.store(false, Ordering::Release);
         *self.refusal.lock() = None;
+        self.give_word();
+    }
+
+    /// Redis was asked about this name, and this came of it. That an old connection was closed says nothing: the
+    /// next one does.
+    pub(crate) fn miss(&self, fault: &Fault) {
+        if !matches!(fault, Fault::NotReady) && !fault.is_closed() {
+            self.missed.store(true, Ordering::Release);
+            self.give_word();
+        }
+    }
+
+    pub(crate) fn was_missed(&self) -> bool {
+        self.missed.load(Ordering::Acquire)
+    }
+
+    /// Has the next answer wake whoever waits, once: waiters sleep through all others.
+    pub(crate) fn await_word(&self) {
+        self.awaits_word.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn awaits_word(&self) -> bool {
+        self.awaits_word.load(Ordering::Acquire)
+    }
+
+    fn give_word(&self) {
+        if self.awaits_word.swap(false, Ordering::AcqRel) {
+            drop(self.place.lock());
+            self.changed.notify_all();
+        }
     }
 
     pub(crate) fn refuse(&self, error: Error) {
@@ -83,6 +118,8 @@ impl Places {
             changed: Condvar::new(),
             order: self.orders.fetch_add(1, Ordering::Relaxed),
             heard: AtomicU64::new(now.as_nanos()),
+            missed: AtomicBool::new(false),
+            awaits_word: AtomicBool::new(false),
             refusal: Mutex::new(None),
         });
         self.registry.lock().tokens.insert(token, Arc::clone(&waiting));

@@ -46,7 +46,7 @@ impl Engine {
                 self.deliver_all(&call, &answer);
                 if answer.resent {
                     // The reply that was lost may have had the grant of a waiter of ours.
-                    self.look_after(&call);
+                    self.look_after(&call.key);
                 }
                 if answer.reply.more {
                     self.hand_to_renewal(Work::Background(job()));

@@ -329,7 +329,7 @@ impl Renewal {
                     self.engine.places.unclaim(job.token);
                     if job.resent {
                         // The reply that was lost may have had the grant of a waiter of ours.
-                        self.engine.look_after(&job.call);
+                        self.engine.look_after(&job.call.key);
                     }
                 }
             }

@@ -30,6 +30,9 @@ impl Standing {
     }
 
     /// Waits for the grant until `until`; the place stays. An error if Redis was silent for too long.
+    ///
+    /// The silence may be this process's own, which was stopped, or whose host slept: it is not held against a
+    /// Redis that has not been asked meanwhile.
     pub(crate) fn wait(&self, until: Time) -> Result<Option<Arc<Lease>>> {
         let (engine, waiting) = (&self.engine, &self.waiting);
         engine.check_fork()?;
@@ -50,16 +53,25 @@ impl Standing {
                 }
                 Claim::NotYet => {}
             }
-            let heard = waiting.heard_at();
             // A place that was granted at once has had no reason to hear of Redis since.
-            let outage = heard.max(entered) + engine.config.outage_limit;
-            if now >= outage {
+            let outage = waiting.heard_at().max(entered) + engine.config.outage_limit;
+            let wake = if now < outage && now < until {
+                until.min(outage)
+            } else if now < outage && self.is_informed(now) {
+                return Ok(None);
+            } else if waiting.was_missed() {
                 return Err(self.outage(now));
-            }
-            if now >= until {
-                return if self.is_informed(now) { Ok(None) } else { Err(self.outage(now)) };
-            }
-            engine.clock.wait(&waiting.changed, &mut place, until.min(outage));
+            } else {
+                waiting.await_word();
+                drop(place);
+                engine.look_after(&waiting.request.key);
+                place = waiting.place.lock();
+                if !waiting.awaits_word() {
+                    continue;
+                }
+                Time::NEVER
+            };
+            engine.clock.wait(&waiting.changed, &mut place, wake);
         }
     }
 

@@ -19,6 +19,7 @@ impl Renewal {
                 _ => waiting.place.lock().absent(token, sent),
             },
             Err(fault) => {
+                waiting.miss(&fault);
                 let again = self.again_at(&fault);
                 return self.errands.put(again, Errand::Confirm(waiting));
             }
@@ -41,6 +42,7 @@ impl Renewal {
                 self.engine.act(&waiting, action);
             }
             Settled::Fault(fault) => {
+                waiting.miss(&fault);
                 let again = self.again_at(&fault);
                 self.errands.put(again, Errand::Requeue(waiting));
             }
@@ -55,8 +57,11 @@ impl Renewal {
         let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => {
-                for waiting in line.iter().filter(|_| matches!(fault, Fault::Server { .. })) {
-                    waiting.refuse(refusal(&fault, waiting, now));
+                for waiting in &line {
+                    if matches!(fault, Fault::Server { .. }) {
+                        waiting.refuse(refusal(&fault, waiting, now));
+                    }
+                    waiting.miss(&fault);
                 }
                 return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
             }

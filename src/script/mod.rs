@@ -239,6 +239,12 @@ struct Script {
 /// How many scripts there are.
 pub(crate) const SCRIPTS: usize = 5;
 
+/// All scripts, for a store that runs them itself.
+#[cfg(feature = "memory")]
+pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
+    MUTEX.iter().map(|script| script.source.as_str())
+}
+
 static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
     let promote = include_str!("mutex_promote.lua");
     [

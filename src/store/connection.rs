@@ -90,7 +90,6 @@ pub(super) fn refusal(value: Value) -> Result<Value, Fault> {
     }
 }
 
-/// The peer had closed the connection: another one may do better at once.
 pub(super) fn is_closed(fault: &Fault) -> bool {
     io_kind_of(fault).is_some_and(is_closed_kind)
 }

@@ -179,6 +179,11 @@ impl Fault {
         }
     }
 
+    /// The peer had closed the connection: another one may do better at once.
+    pub(crate) fn is_closed(&self) -> bool {
+        connection::is_closed(self)
+    }
+
     /// The request may have been carried out although no reply came.
     pub(crate) fn is_ambiguous(&self) -> bool {
         match self {

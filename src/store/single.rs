@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use redis::{ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
-use super::connection::{Connection, fault, is_closed, is_interrupted};
+use super::connection::{Connection, fault, is_interrupted};
 use super::node::Node;
 use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
 use crate::config::Config;
@@ -115,7 +115,7 @@ impl Single {
         let answers = self.node.exchange(&mut connection, calls, patience.reply);
         let again = match answers.first() {
             Some(Err(f)) if is_interrupted(f) => Again::Interrupted,
-            Some(Err(f)) if is_closed(f) => {
+            Some(Err(f)) if f.is_closed() => {
                 // The others of its age are as likely closed.
                 self.node.retire_from_pool(&connection);
                 Again::Closed
@@ -129,7 +129,7 @@ impl Single {
         let until = self.node.clock.now() + self.node.command_timeout;
         let mut connection = self.check_out(Checkout::Until(until))?;
         match run(&mut connection) {
-            Err(f) if is_interrupted(&f) || is_closed(&f) => {
+            Err(f) if is_interrupted(&f) || f.is_closed() => {
                 self.node.retire_from_pool(&connection);
                 drop(connection);
                 run(&mut *self.check_out(Checkout::Until(until))?)
@@ -370,7 +370,7 @@ impl Link for SingleLink {
             let why = answers.iter().find_map(|a| a.as_ref().err().map(Fault::repeat));
             // A connection that was closed while idle is no sign of an outage: open another at once.
             let aged = connection.opened + self.back_off < now;
-            let closed = aged && why.as_ref().is_some_and(|f| is_closed(f) || is_interrupted(f));
+            let closed = aged && why.as_ref().is_some_and(|f| f.is_closed() || is_interrupted(f));
             let since = if closed { Time::from_nanos(0) } else { now };
             self.state = LinkState::Down { since, why };
         }

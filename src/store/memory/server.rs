@@ -8,8 +8,9 @@ use parking_lot::Mutex;
 use redis::Value;
 
 use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
+use crate::script;
 
-/// An interpreter that keeps nothing between calls but the scripts that it has compiled.
+/// An interpreter that keeps nothing between calls but compiled scripts.
 pub(crate) struct Server {
     lua: Lua,
     /// By their digest, as EVALSHA names them.
@@ -49,7 +50,12 @@ impl Server {
         let state = Arc::new(Mutex::new(State::default()));
         // Building the interpreter fails only without memory, of which an allocation does not tell either.
         let lua = interpreter(&state).expect("an interpreter needs nothing but memory");
-        Server { lua, scripts: HashMap::new(), state }
+        let mut server = Server { lua, scripts: HashMap::new(), state };
+        // So that the first request is not spent on making a script known.
+        for source in script::sources() {
+            server.compile(source).expect("the scripts are Lua");
+        }
+        server
     }
 
     /// Runs one command at a server's time in µs. What it published is in [`Server::published`] then.
@@ -58,17 +64,7 @@ impl Server {
         let Some((name, args)) = command.split_first() else { return Err("ERR no command".to_owned()) };
         match (upper(name).as_str(), args) {
             ("EVAL", [source, count, rest @ ..]) => {
-                let sha = redis::Script::new(&String::from_utf8_lossy(source)).get_hash().to_owned();
-                if !self.scripts.contains_key(&sha) {
-                    let compiled = self.lua.load(source.as_slice()).set_name("@user_script").into_function();
-                    let script = compiled.map_err(|error| match error {
-                        mlua::Error::SyntaxError { message, .. } => {
-                            format!("ERR Error compiling script (new function): {message}")
-                        }
-                        other => format!("ERR {other}"),
-                    })?;
-                    self.scripts.insert(sha.clone(), script);
-                }
+                let sha = self.compile(&String::from_utf8_lossy(source))?;
                 self.call(&sha, count, rest)
             }
             ("EVALSHA", [sha, count, rest @ ..]) => self.call(&String::from_utf8_lossy(sha), count, rest),
@@ -88,6 +84,22 @@ impl Server {
 
     pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Makes a script known, and answers its digest.
+    fn compile(&mut self, source: &str) -> Result<String, String> {
+        let sha = redis::Script::new(source).get_hash().to_owned();
+        if !self.scripts.contains_key(&sha) {
+            let script = self.lua.load(source).set_name("@user_script").into_function();
+            let script = script.map_err(|error| match error {
+                mlua::Error::SyntaxError { message, .. } => {
+                    format!("ERR Error compiling script (new function): {message}")
+                }
+                other => format!("ERR {other}"),
+            })?;
+            self.scripts.insert(sha.clone(), script);
+        }
+        Ok(sha)
     }
 
     fn call(&self, sha: &str, count: &Bytes, rest: &[Bytes]) -> Answer {

@@ -37,35 +37,26 @@ impl Session {
     /// Puts a call once.
     fn put(&self, call: &Call, give_up: Time) -> Result<Answer, Fault> {
         let Shared { world, terms, command_timeout, requests } = &*self.0;
-        let mut form = Form::default();
-        loop {
-            let sent = world.clock.now();
-            let give_up = give_up.min(sent + *command_timeout);
-            if give_up <= sent {
-                return Err(timed_out());
+        let sent = world.clock.now();
+        let give_up = give_up.min(sent + *command_timeout);
+        if give_up <= sent {
+            return Err(timed_out());
+        }
+        let not_after = self.anchor_at(sent).server_time_at_least(give_up);
+        requests.fetch_add(1, Ordering::Relaxed);
+        let command = call.command(terms, Form::default(), not_after);
+        match world.request(&words_of(&command)) {
+            Ok(Ok(value)) => Ok(Answer { reply: Reply::parse(call, &value)?, sent, resent: false }),
+            Ok(Err(error)) => {
+                let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
+                Err(Fault::Server { code: code.to_owned(), message: message.to_owned() })
             }
-            let not_after = self.anchor_at(sent).server_time_at_least(give_up);
-            requests.fetch_add(1, Ordering::Relaxed);
-            let answer = match world.request(&words_of(&call.command(terms, form, not_after))) {
-                Ok(answer) => answer,
-                Err(Mishap::Down) => return Err(refused()),
-                Err(Mishap::Closed) => return Err(closed()),
-                Err(Mishap::Silence) => {
-                    world.clock.sleep_until(give_up);
-                    return Err(timed_out());
-                }
-            };
-            return match answer {
-                Ok(value) => Ok(Answer { reply: Reply::parse(call, &value)?, sent, resent: false }),
-                Err(error) if error.starts_with("NOSCRIPT") && !form.by_source => {
-                    form.by_source = true;
-                    continue;
-                }
-                Err(error) => {
-                    let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
-                    Err(Fault::Server { code: code.to_owned(), message: message.to_owned() })
-                }
-            };
+            Err(Mishap::Down) => Err(refused()),
+            Err(Mishap::Closed) => Err(closed()),
+            Err(Mishap::Silence) => {
+                world.clock.sleep_until(give_up);
+                Err(timed_out())
+            }
         }
     }
 
@@ -83,9 +74,8 @@ impl Store for Session {
         let run = |call| {
             let mut answer = self.put(call, patience.reply);
             for _ in 0..CLOSED_AT_MOST {
-                match &answer {
-                    Err(Fault::Unavailable { step: Step::Reply, source }) if is_closed(&**source) => {}
-                    _ => break,
+                if !matches!(&answer, Err(fault) if fault.is_closed()) {
+                    break;
                 }
                 answer = match self.put(call, patience.reply) {
                     Ok(answer) => Ok(Answer { resent: true, ..answer }),
@@ -165,8 +155,4 @@ fn closed() -> Fault {
 
 fn timed_out() -> Fault {
     Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
-}
-
-fn is_closed(source: &(dyn std::error::Error + 'static)) -> bool {
-    source.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::UnexpectedEof)
 }

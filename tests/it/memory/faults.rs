@@ -1,1 +1,203 @@
+//! Outages, losses and injected faults: each strikes as it says, and what fairlock makes of it is what it makes
+//! of the same on Redis.
 
+use std::{thread, time::Duration};
+
+use fairlock::{
+    Error, LockManager, LockOptions, LossReason, PreviousHolder, Step,
+    memory::{Fault, Memory, Reply},
+};
+
+use super::SOON;
+use crate::support::until;
+
+fn two(memory: &Memory) -> [LockManager; 2] {
+    [(); 2].map(|()| LockManager::connect(memory).unwrap())
+}
+
+#[test]
+fn worlds_are_apart_and_clones_are_one() {
+    let (one, other) = (Memory::new(), Memory::default());
+    let guard = LockManager::connect(&one).unwrap().lock("k").unwrap();
+    assert!(LockManager::connect(&other).unwrap().try_lock("k").unwrap().is_some());
+    assert!(LockManager::in_memory().unwrap().try_lock("k").unwrap().is_some());
+    assert!(LockManager::connect(&one.clone()).unwrap().try_lock("k").unwrap().is_none());
+    drop(one);
+    guard.unlock().unwrap();
+}
+
+#[test]
+fn two_managers_hand_over_like_two_processes() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    let mut guard = ours.lock("k").unwrap();
+    for turn in 0..200 {
+        let next = if turn % 2 == 0 { &theirs } else { &ours };
+        let mut waiter = next.enqueue("k").unwrap();
+        assert!(waiter.wait_for(Duration::ZERO).unwrap().is_none());
+        let fence = guard.fence();
+        guard.unlock().unwrap();
+        guard = waiter.wait().unwrap();
+        assert!(guard.fence() > fence);
+    }
+    assert_eq!(ours.stats().handed_over + theirs.stats().handed_over, 200);
+}
+
+#[test]
+fn a_lapse_is_told_at_the_next_renewal_and_seen_by_the_next_holder() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    assert!(!memory.lapse("k"), "nobody has it");
+    let guard = ours.lock("k").unwrap();
+    let mut waiter = theirs.enqueue("k").unwrap();
+    assert!(memory.lapse("k"));
+    let next = waiter.wait_for(SOON).unwrap().expect("it is the first in the queue");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(guard.is_held(), "nothing has told it yet");
+    memory.advance(fairlock::DEFAULT_TTL / 3);
+    assert_eq!(guard.lost().recv_timeout(SOON).unwrap().reason, LossReason::Expired);
+    assert!(next.is_held());
+    drop(waiter);
+    drop(next);
+    assert!(!memory.lapse("k"), "nobody has it any more");
+}
+
+#[test]
+fn a_lapse_finds_the_lock_under_any_prefix_and_name() {
+    let memory = Memory::new();
+    let mgr = LockManager::builder(&memory).prefix("a:b").build().unwrap();
+    for name in ["plain", "a{b}%c", "ends:{k}", "ü \n"] {
+        let guard = mgr.lock(name).unwrap();
+        let other = mgr.lock(&format!("not {name}")).unwrap();
+        assert!(memory.lapse(name), "{name:?}");
+        assert!(guard.renew().is_err());
+        other.unlock().unwrap();
+    }
+    assert!(!memory.lapse(""));
+}
+
+#[test]
+fn an_outage_is_told_at_once_and_loses_nobody_his_place() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    let guard = ours.lock("k").unwrap();
+    let mut first = theirs.enqueue("k").unwrap();
+    let mut second = ours.enqueue("k").unwrap();
+    memory.go_down();
+    let refused = theirs.try_lock("other").unwrap_err();
+    assert!(matches!(refused, Error::Unavailable { step: Step::Connect, .. }), "{refused:?}");
+    assert!(guard.is_held() && first.wait_for(Duration::ZERO).unwrap().is_none());
+    memory.advance(Duration::from_secs(2));
+    memory.come_back();
+    guard.unlock().unwrap();
+    let guard = first.wait_for(SOON).unwrap().expect("it came first");
+    let fence = guard.fence();
+    guard.unlock().unwrap();
+    assert!(second.wait_for(SOON).unwrap().expect("it came second").fence() > fence);
+}
+
+#[test]
+fn a_lock_is_lost_in_an_outage_when_its_time_is_over_and_not_before() {
+    let memory = Memory::new();
+    let mgr = LockManager::connect(&memory).unwrap();
+    let guard = mgr.lock("k").unwrap();
+    memory.go_down();
+    memory.advance(fairlock::DEFAULT_TTL / 2);
+    assert!(guard.is_held());
+    memory.advance(fairlock::DEFAULT_TTL / 2);
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().recv_timeout(SOON).unwrap().reason, LossReason::Expired);
+    memory.come_back();
+    until(SOON, "the next holder", || matches!(mgr.try_lock("k"), Ok(Some(_))));
+    assert!(!guard.is_held());
+}
+
+#[test]
+fn what_is_flushed_is_lost_and_fences_rise_on() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    let guard = ours.lock("k").unwrap();
+    memory.flush_all();
+    let next = theirs.try_lock("k").unwrap().expect("nobody is known to have it");
+    assert!(next.fence() > guard.fence());
+    assert!(matches!(guard.renew(), Err(Error::Lost { .. })));
+}
+
+#[test]
+fn a_request_whose_connection_closed_is_put_again_and_granted_once() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    for _ in 0..3 {
+        memory.inject(Fault::Disconnect);
+        let guard = ours.try_lock("k").unwrap().expect("it is free");
+        assert_eq!(memory.command(&["HGET", "fairlock:{k}", "f"]), Reply::Text(guard.fence().to_string()));
+        assert!(theirs.try_lock("k").unwrap().is_none());
+        memory.inject(Fault::Disconnect);
+        guard.unlock().unwrap();
+        assert!(ours.inspect("k").unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_lost_reply_is_an_error_and_its_grant_is_taken_back() {
+    let memory = Memory::new();
+    let mgr = LockManager::builder(&memory).options(LockOptions::new().ttl(Duration::from_secs(1))).build().unwrap();
+    for fault in [Fault::LoseReply, Fault::LoseRequest] {
+        memory.inject(fault.clone());
+        let error = mgr.try_lock("k").unwrap_err();
+        assert!(matches!(error, Error::Unavailable { step: Step::Reply, .. }), "{fault:?}: {error:?}");
+        until(SOON, "it is free again", || mgr.try_lock("k").unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_refusal_is_told_in_its_own_words_and_strikes_once() {
+    let memory = Memory::new();
+    let mgr = LockManager::connect(&memory).unwrap();
+    memory.inject(Fault::Refuse("OOM command not allowed when used memory > 'maxmemory'.".to_owned()));
+    match mgr.try_lock("k") {
+        Err(Error::Server { code, message, .. }) => {
+            assert_eq!(
+                (code.as_str(), message.as_str()),
+                ("OOM", "command not allowed when used memory > 'maxmemory'.")
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(mgr.try_lock("k").unwrap().is_some());
+}
+
+#[test]
+fn a_lost_message_costs_a_check_period_and_no_more() {
+    let memory = Memory::new();
+    let [ours, theirs] = two(&memory);
+    let guard = ours.lock("k").unwrap();
+    let mut waiter = theirs.enqueue("k").unwrap();
+    // Two to get there, and one when the subscription stands; the next is due a check period later.
+    until(SOON, "its first look at the queue", || theirs.stats().requests >= 3);
+    memory.inject(Fault::LoseMessage);
+    guard.unlock().unwrap();
+    assert!(waiter.wait_for(Duration::from_millis(50)).unwrap().is_none(), "the message was lost");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.wait_for(4 * SOON).unwrap().is_some());
+        memory.advance(fairlock::DEFAULT_CHECK_PERIOD);
+        until(SOON, "the check finds it", || waiting.is_finished());
+        assert!(waiting.join().unwrap());
+    });
+}
+
+#[test]
+fn messages_reach_whoever_listens() {
+    let memory = Memory::new();
+    assert_eq!(memory.command(&["PUBLISH", "fairlock:grants:x", "hello"]), Reply::Int(0));
+    let [ours, theirs] = two(&memory);
+    let _guard = ours.lock("k").unwrap();
+    let _waiter = theirs.enqueue("k").unwrap();
+    let manager = theirs.inspect("k").unwrap().unwrap().queue[0].manager.to_string();
+    let channel = format!("fairlock:grants:{manager}");
+    assert_eq!(memory.command(&["PUBLISH", &channel, ""]), Reply::Int(1));
+    memory.go_down();
+    assert_eq!(memory.command(&["PUBLISH", &channel, ""]), Reply::Int(0));
+    memory.come_back();
+    until(SOON, "it listens again", || memory.command(&["PUBLISH", &channel, ""]) == Reply::Int(1));
+}
