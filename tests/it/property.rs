@@ -26,7 +26,7 @@ use play::{CLIENTS, NAMES, Run, What, Wish};
 use crate::scene::SOON;
 
 /// How many sequences a store is tried with, unless the environment says otherwise.
-const CASES: u32 = 128;
+const CASES: u32 = 100;
 
 const LONGEST: usize = 40;
 
@@ -50,7 +50,7 @@ fn assert_promises_hold(arm: &dyn Arm) {
     let patience = Cell::new(SOON);
     let result = runner.run(&vec(wish(), 1..LONGEST), |wishes| {
         let mut run = Run::new(arm, patience.get());
-        let seen = wishes.iter().try_for_each(|wish| run.grant(wish)).and_then(|()| run.calm_down());
+        let seen = wishes.iter().try_for_each(|wish| run.fulfil(wish)).and_then(|()| run.calm_down());
         if seen.is_err() {
             patience.set(Duration::from_secs(1));
         }

@@ -12,7 +12,7 @@ use crate::support::{Proxy, Server};
 /// So long that nothing ends by itself within a sequence.
 pub(super) const TTL: Duration = Duration::from_secs(60);
 /// A busy machine may be silent for so long.
-const T: Duration = Duration::from_secs(3);
+const T: Duration = Duration::from_secs(2);
 /// Syncs are what a sequence waits for, so they come soon.
 pub(super) const P: Duration = Duration::from_millis(20);
 const H: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ pub(super) trait Arm {
     fn lose_reply(&self, client: u8, name: &str, verb: Verb);
 
     /// No reply is lost any more.
-    fn have_mercy(&self, client: u8);
+    fn lose_no_more(&self, client: u8);
 
     /// News of a grant is lost, now or soon.
     fn lose_news(&self);
@@ -91,7 +91,7 @@ pub(super) trait Arm {
         let promote = include_str!("../../../src/script/mutex_promote.lua");
         let script = format!("{before}{}", script.replacen("--include mutex_promote.lua\n", promote, 1));
         let key = format!("fairlock:{{{}}}", encoded(name));
-        let all = ["stranger", "3020000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
+        let all = ["stranger", "2020000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
         self.eval(&script, [&key, &format!("{key}:q")], &all.collect::<Vec<_>>())
     }
 }
@@ -142,7 +142,7 @@ impl Arm for OnRedis {
         drop(self.proxies[usize::from(client)].swallow_and_reset_when(request(verb, &encoded(name))));
     }
 
-    fn have_mercy(&self, client: u8) {
+    fn lose_no_more(&self, client: u8) {
         self.proxies[usize::from(client)].disarm();
     }
 
@@ -189,7 +189,7 @@ impl Arm for InMemory {
         self.memory.inject(Fault::Disconnect);
     }
 
-    fn have_mercy(&self, client: u8) {
+    fn lose_no_more(&self, client: u8) {
         // If no request came, the fault strikes this one, which changes nothing.
         let _ = self.managers[usize::from(client)].inspect("nobody's");
     }

@@ -78,7 +78,7 @@ impl<'a> Run<'a> {
     }
 
     /// Does what is wished for, if it can be done.
-    pub(super) fn grant(&mut self, wish: &Wish) -> Seen {
+    pub(super) fn fulfil(&mut self, wish: &Wish) -> Seen {
         let name = usize::from(wish.name);
         match wish.what {
             What::TryLock(lease) => self.try_lock(wish, lease),
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
         }
         for name in 0..NAMES {
             let last = Wish { client: 0, name, pick: 0, what: What::Enqueue(Lease::Fixed), twice: false };
-            self.grant(&last)?;
+            self.fulfil(&last)?;
         }
         let mut served = Instant::now();
         while !self.waiters.is_empty() {
@@ -174,7 +174,7 @@ impl<'a> Run<'a> {
             if chance == Chance::Some {
                 // A look leaves fewer worlds, and nobody has to be waited for in vain.
                 let name = self.waiters[at].1 as u8;
-                self.grant(&Wish { client: 0, name, pick: 0, what: What::Inspect, twice: false })?;
+                self.fulfil(&Wish { client: 0, name, pick: 0, what: What::Inspect, twice: false })?;
             }
             if self.claim(at)? {
                 self.unlock(0, None)?;
@@ -286,7 +286,7 @@ impl<'a> Run<'a> {
         }
         self.arm.lose_reply(client, &self.names[name].text, verb);
         let end = act();
-        self.arm.have_mercy(client);
+        self.arm.lose_no_more(client);
         end
     }
 
