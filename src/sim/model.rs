@@ -69,6 +69,11 @@ impl Lock {
         self.holder.iter().chain(&self.adrift).any(|held| held.by == attempt && !held.claimed)
     }
 
+    /// How many attempts the background has yet to do with.
+    pub fn unsettled(&self) -> usize {
+        self.adrift.len() + self.gone.len() + self.ending.len()
+    }
+
     /// The worlds that this one may turn into without anybody's doing.
     pub fn by_itself(&self) -> Vec<Lock> {
         let mut next = Vec::new();

@@ -81,6 +81,12 @@ impl Worlds {
             _ => Chance::Some,
         }
     }
+
+    /// How many attempts the background has yet to do with, at most. Their orders multiply the worlds: whoever
+    /// wants to be through soon adds to no more than a handful.
+    pub fn unsettled(&self) -> usize {
+        self.possible.iter().map(Lock::unsettled).max().unwrap_or(0)
+    }
 }
 
 impl fmt::Display for Violation {

@@ -13,6 +13,9 @@ use crate::scene::Verb;
 pub(super) const CLIENTS: u8 = 3;
 pub(super) const NAMES: u8 = 2;
 
+/// With more attempts in the hands of the background the model has too many worlds to look into.
+const UNSETTLED_AT_MOST: usize = 3;
+
 /// What somebody would like to do. Of `pick` comes the waiter or the guard that it is done with.
 #[derive(Debug, Clone)]
 pub(super) struct Wish {
@@ -80,6 +83,11 @@ impl<'a> Run<'a> {
     /// Does what is wished for, if it can be done.
     pub(super) fn fulfil(&mut self, wish: &Wish) -> Seen {
         let name = usize::from(wish.name);
+        let unsettles =
+            matches!(wish.what, What::RunOut | What::Lapse | What::Leave | What::Drop | What::ForceRelease { .. });
+        if unsettles && self.names[name].worlds.unsettled() >= UNSETTLED_AT_MOST {
+            return Ok(());
+        }
         match wish.what {
             What::TryLock(lease) => self.try_lock(wish, lease),
             What::Enqueue(lease) => self.enqueue(wish, lease),
