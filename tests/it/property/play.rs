@@ -85,7 +85,7 @@ impl<'a> Run<'a> {
         let name = usize::from(wish.name);
         let unsettles =
             matches!(wish.what, What::RunOut | What::Lapse | What::Leave | What::Drop | What::ForceRelease { .. });
-        if unsettles && self.names[name].worlds.unsettled() >= UNSETTLED_AT_MOST {
+        if unsettles && self.names.iter().any(|name| name.worlds.unsettled() >= UNSETTLED_AT_MOST) {
             return Ok(());
         }
         match wish.what {
