@@ -261,7 +261,7 @@ impl Builder {
         let store: Box<dyn Store> = match &self.endpoint.0 {
             Place::Url(url) => Box::new(Single::connect(parse_url(url)?, &config, Arc::clone(&terms))?),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => Box::new(Session::open(memory, config.command_timeout, Arc::clone(&terms))),
+            Place::Memory(memory) => Box::new(Session::open(memory, config.command_timeout, Arc::clone(&terms))?),
         };
         let running = Running::start(config, store, terms)?;
         Ok(LockManager { running: Arc::new(running), built_with: Arc::new(options.clone()), options })

@@ -319,6 +319,11 @@ impl Place {
         matches!(self.stage, Stage::Claimed | Stage::Ended | Stage::Failed(_))
     }
 
+    /// Ended without its lock.
+    pub(crate) fn is_given_up(&self) -> bool {
+        matches!(self.stage, Stage::Ended | Stage::Failed(_))
+    }
+
     pub(crate) fn position(&self) -> Option<u64> {
         if self.is_ended() { None } else { self.position }
     }

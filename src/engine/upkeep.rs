@@ -30,7 +30,8 @@ impl Renewal {
 
     pub(super) fn requeued(&mut self, waiting: Arc<Waiting>, call: &Call, answer: Result<Answer, Fault>) {
         match self.engine.settle_acquire(&waiting, call, answer) {
-            Settled::Done if waiting.place.lock().is_ended() => {}
+            // A waiter that has claimed its grant by now did take a place.
+            Settled::Done if waiting.place.lock().is_given_up() => {}
             Settled::Done => {
                 self.engine.counters.requeued.add(1);
                 log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);

@@ -1,26 +1,24 @@
-//! What is not allowed is refused with what is, before anything is written; everything else works.
+//! URLs, addresses, passwords and servers that cannot be used, and passwords that are told to nobody. On Redis alone, or
+//! on something that is not even that.
 
 use std::{
-    collections::HashSet,
     error::Error as _,
     net::{Ipv4Addr, TcpListener},
     sync::Mutex,
     time::{Duration, Instant},
 };
 
-use fairlock::{Builder, Endpoint, Error, LockManager, LockOptions, LockState, Result, Step};
+use fairlock::{Endpoint, Error, LockManager, LockOptions, Result, Step};
 
 use crate::support::{
     Fake, FakeReply, Kid, SLACK, Server,
     fake::is,
     kid::{Role, say},
-    until,
 };
 
 pub(crate) const SPILL: (&str, Role) = ("spill", spill);
 
 const SECRET: &str = "hunter2-pa55phrase";
-const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The error must be of `what` and say each of `allowed`.
 #[track_caller]
@@ -34,178 +32,8 @@ fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
     }
 }
 
-#[track_caller]
-fn assert_nothing_written(server: &Server) {
-    assert_eq!(server.query::<i64>(&["DBSIZE"]), 0);
-}
-
-fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url()).options(LockOptions::new().ttl(Duration::from_secs(2))).build().unwrap()
-}
-
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
-}
-
-#[test]
-fn a_name_that_is_empty_or_too_long_is_refused_by_every_verb() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    for name in [String::new(), "n".repeat(513), "é".repeat(257)] {
-        let length = name.len().to_string();
-        let allowed = ["1 to 512 bytes", &length];
-        assert_config(mgr.lock(&name), "name", &allowed);
-        assert_config(mgr.try_lock(&name), "name", &allowed);
-        assert_config(mgr.try_lock_for(&name, ms(1)), "name", &allowed);
-        assert_config(mgr.try_lock_until(&name, Instant::now()), "name", &allowed);
-        assert_config(mgr.enqueue(&name), "name", &allowed);
-        assert_config(mgr.inspect(&name), "name", &allowed);
-        assert_config(mgr.force_release(&name, 1), "name", &allowed);
-        let mutex = mgr.mutex(&name);
-        assert_eq!(mutex.name(), name);
-        assert_config(mutex.lock(), "name", &allowed);
-        assert_config(mutex.try_lock(), "name", &allowed);
-        assert_config(mutex.try_lock_for(ms(1)), "name", &allowed);
-        assert_config(mutex.try_lock_until(Instant::now()), "name", &allowed);
-        assert_config(mutex.enqueue(), "name", &allowed);
-    }
-    assert_nothing_written(&server);
-}
-
-#[test]
-fn a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let renewed = [Duration::ZERO, ms(1), ms(999), DAY + Duration::from_nanos(1), Duration::MAX];
-    for ttl in renewed {
-        let options = LockOptions::new().ttl(ttl);
-        let allowed = ["1s to 86400s", &format!("{ttl:?}")];
-        assert_config(LockManager::builder(server.url()).options(options.clone()).build(), "ttl", &allowed);
-        assert_config(mgr.with(options.clone()).lock("n"), "ttl", &allowed);
-        assert_config(mgr.with(options.clone()).try_lock("n"), "ttl", &allowed);
-        assert_config(mgr.with(options).mutex("n").enqueue(), "ttl", &allowed);
-    }
-    let fixed = [Duration::ZERO, Duration::from_micros(9_999), DAY + ms(1), Duration::MAX];
-    for lease in fixed {
-        let options = LockOptions::new().fixed_lease(lease);
-        let allowed = ["10ms to 86400s", &format!("{lease:?}")];
-        assert_config(LockManager::builder(server.url()).options(options.clone()).build(), "fixed_lease", &allowed);
-        assert_config(mgr.with(options).try_lock("n"), "fixed_lease", &allowed);
-    }
-    assert_nothing_written(&server);
-}
-
-#[test]
-fn a_ttl_at_the_edge_of_its_range_works() {
-    let server = Server::start();
-    for ttl in [Duration::from_secs(1), DAY] {
-        let options = LockOptions::new().ttl(ttl);
-        let mgr = LockManager::builder(server.url()).options(options).build().unwrap();
-        assert!(mgr.lock("n").unwrap().remaining() > ttl / 2);
-    }
-    let mgr = manager(&server).with(LockOptions::new().fixed_lease(DAY));
-    assert!(mgr.try_lock("n").unwrap().unwrap().remaining() > DAY / 2);
-    // So short a lease may end on the way of its reply.
-    let shortest = mgr.with(LockOptions::new().fixed_lease(ms(10))).try_lock("n");
-    assert!(matches!(shortest, Ok(Some(_)) | Err(Error::Lost { .. })), "{shortest:?}");
-}
-
-#[test]
-fn a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build() {
-    let server = Server::start();
-    let mgr = LockManager::connect(server.url()).unwrap();
-    let short = mgr.with(LockOptions::new().ttl(Duration::from_secs(2)));
-    // H is 5 s, and H × 30/17 is 8.824 s.
-    assert_config(short.try_lock("n"), "ttl", &["8.824s", "horizon", "5s", "builder the ttl 2s"]);
-    assert_config(short.lock("n"), "ttl", &["8.824s"]);
-    assert_nothing_written(&server);
-    let enough = mgr.with(LockOptions::new().ttl(ms(8824)));
-    assert!(enough.try_lock("n").unwrap().is_some());
-}
-
-#[test]
-fn a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone() {
-    let server = Server::start();
-    let mgr = LockManager::connect(server.url()).unwrap();
-    // P + 2 T is 2 s here; the lease must be longer.
-    for lease in [ms(10), ms(999), Duration::from_secs(2)] {
-        let short = mgr.with(LockOptions::new().fixed_lease(lease));
-        let allowed = ["at least 1s", "more than", "2s", "try_lock"];
-        assert_config(short.lock("n"), "fixed_lease", &allowed);
-        assert_config(short.enqueue("n"), "fixed_lease", &allowed);
-        assert_config(short.try_lock_for("n", ms(5)), "fixed_lease", &allowed);
-        assert_nothing_written(&server);
-    }
-    let short = mgr.with(LockOptions::new().fixed_lease(ms(999)));
-    assert!(short.try_lock("n").unwrap().is_some());
-    // A deadline that has passed is one try, so nothing is waited for.
-    assert!(short.try_lock_for("n", Duration::ZERO).unwrap().is_some());
-    assert!(mgr.with(LockOptions::new().fixed_lease(ms(2001))).lock("n").is_ok());
-}
-
-#[test]
-fn timeouts_that_do_not_fit_each_other_are_refused() {
-    let server = Server::start();
-    let of = |set: fn(Builder) -> Builder, what: &str, allowed: &[&str]| {
-        assert_config(set(LockManager::builder(server.url())).build(), what, allowed);
-    };
-    let zero = |b: Builder| b.command_timeout(Duration::ZERO);
-    of(zero, "command_timeout", &["1ms to 86400s"]);
-    of(|b| b.command_timeout(Duration::MAX), "command_timeout", &["1ms to 86400s"]);
-    of(|b| b.connect_timeout(Duration::ZERO), "connect_timeout", &["1ms to 86400s"]);
-    of(|b| b.connect_timeout(Duration::MAX), "connect_timeout", &["1ms to 86400s"]);
-    of(|b| b.check_period(Duration::ZERO), "check_period", &["1ms to 86400s"]);
-    of(|b| b.check_period(Duration::MAX), "check_period", &["1ms to 86400s"]);
-    of(|b| b.horizon(Duration::ZERO), "horizon", &["1ms to 86400s"]);
-    of(|b| b.horizon(Duration::MAX), "horizon", &["1ms to 86400s"]);
-    // P + 3 T is 2.5 s with the defaults.
-    of(|b| b.horizon(ms(2499)), "horizon", &["check_period + 3 × command_timeout", "2.5s", "2.499s"]);
-    of(|b| b.command_timeout(ms(1400)), "horizon", &["5.2s", "5s"]);
-    of(|b| b.check_period(ms(4000)), "horizon", &["5.5s", "5s"]);
-    // 2/3 − 1/10 of the ttl of 10 s is 5.667 s.
-    of(|b| b.horizon(ms(5700)), "ttl", &["at least 10.059s", "shorter horizon"]);
-    of(|b| b.outage_limit(ms(499)), "outage_limit", &["at least the command timeout", "500ms"]);
-    assert_nothing_written(&server);
-}
-
-#[test]
-fn a_pool_size_or_a_prefix_that_cannot_be_used_is_refused() {
-    let server = Server::start();
-    for size in [0, 10_001, u32::MAX] {
-        assert_config(LockManager::builder(server.url()).pool_size(size).build(), "pool_size", &["1 to 10,000"]);
-    }
-    let long = "p".repeat(129);
-    for prefix in ["", "a{b", "a}b", "a\nb", "\0", &long] {
-        assert_config(
-            LockManager::builder(server.url()).prefix(prefix).build(),
-            "prefix",
-            &["1 to 128 bytes", "without braces and control characters"],
-        );
-    }
-    assert_nothing_written(&server);
-}
-
-#[test]
-fn options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let refused = |options: LockOptions, what: &str, allowed: &[&str]| {
-        let options = options.ttl(Duration::from_secs(2));
-        assert_config(LockManager::builder(server.url()).options(options.clone()).build(), what, allowed);
-        assert_config(mgr.with(options.clone()).lock("n"), what, allowed);
-        assert_config(mgr.with(options).try_lock("n"), what, allowed);
-    };
-    let label = ["at most 256 bytes", "without control characters"];
-    refused(LockOptions::new().label("l".repeat(257)), "label", &label);
-    refused(LockOptions::new().label("é".repeat(129)), "label", &label);
-    for text in ["a\tb", "a\nb", "\0", "\u{7f}", "\u{85}"] {
-        refused(LockOptions::new().label(text), "label", &label);
-    }
-    refused(LockOptions::new().max_hold(Duration::ZERO), "max_hold", &["more than zero"]);
-    let cap = ["at most 86400s"];
-    refused(LockOptions::new().hold_at_least(DAY + ms(1)), "hold_at_least", &cap);
-    refused(LockOptions::new().hold_at_least(Duration::MAX), "hold_at_least", &cap);
-    assert_nothing_written(&server);
 }
 
 #[test]
@@ -404,48 +232,6 @@ fn assert_code(error: &Error, expected: &str) {
 }
 
 #[test]
-fn a_wrong_typed_key_in_the_way_is_left_as_it_is() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let _: () = server.query(&["SET", "fairlock:{n}", "mine"]);
-    for result in [
-        mgr.lock("n").map(drop),
-        mgr.try_lock("n").map(drop),
-        mgr.try_lock_for("n", ms(50)).map(drop),
-        mgr.enqueue("n").map(drop),
-        mgr.inspect("n").map(drop),
-        mgr.force_release("n", 1).map(drop),
-    ] {
-        let error = result.unwrap_err();
-        assert_code(&error, "WRONGTYPE");
-        assert!(error.to_string().contains("\"n\""), "{error}");
-    }
-    assert_eq!(server.query::<String>(&["GET", "fairlock:{n}"]), "mine");
-    assert_eq!(server.query::<i64>(&["DBSIZE"]), 1);
-}
-
-#[test]
-fn a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let _: () = server.query(&["SET", "fairlock:{n}:q", "mine"]);
-    let guard = mgr.lock("n").unwrap();
-    let before: Vec<String> = record(&server, "n");
-    let started = Instant::now();
-    assert_code(&mgr.lock("n").unwrap_err(), "WRONGTYPE");
-    assert_code(&mgr.enqueue("n").unwrap_err(), "WRONGTYPE");
-    assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
-    assert_eq!(record(&server, "n"), before);
-    assert_eq!(server.query::<String>(&["GET", "fairlock:{n}:q"]), "mine");
-    assert_eq!(mgr.stats().waiting, 0);
-    guard.unlock().unwrap();
-}
-
-fn record(server: &Server, name: &str) -> Vec<String> {
-    server.query(&["HGETALL", &format!("fairlock:{{{name}}}")])
-}
-
-#[test]
 fn a_server_older_than_6_2_is_refused() {
     for version in ["6.0.16", "6.1.240", "5.9.9"] {
         let old = Fake::start(move |words| {
@@ -472,168 +258,4 @@ fn a_server_older_than_6_2_is_refused() {
         });
         assert!(LockManager::connect(good.url()).is_ok(), "{version}");
     }
-}
-
-#[test]
-fn any_other_name_works_and_none_collide() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let mut names: Vec<String> = [
-        "a",
-        "A",
-        "a b",
-        " a",
-        "a ",
-        "a\nb",
-        "a\r\nb",
-        "\t",
-        "\0",
-        "\"",
-        "'",
-        "`",
-        "\\",
-        "\\x00",
-        "{",
-        "}",
-        "{}",
-        "}{",
-        "}x",
-        "{a}",
-        "a{b}c",
-        "%",
-        "%%",
-        "%7B",
-        "%7b",
-        "%257B",
-        "%7D",
-        "%25",
-        "a:q",
-        "a}:q",
-        "{a}:q",
-        ":",
-        "*",
-        "?",
-        "[a]",
-        "fairlock:{a}",
-        "🦀",
-        "👩‍👩‍👧",
-        "é",
-        "e\u{301}",
-        "名前",
-        "\u{202e}",
-        "\u{feff}",
-    ]
-    .map(str::to_owned)
-    .into();
-    names.extend(["x".repeat(512), "é".repeat(256), "{".repeat(512), "🦀".repeat(128)]);
-    let guards: Vec<_> =
-        names.iter().map(|name| mgr.try_lock(name).unwrap().unwrap_or_else(|| panic!("{name:?} collides"))).collect();
-    for (guard, name) in guards.iter().zip(&names) {
-        assert_eq!(guard.name(), name);
-        assert!(mgr.try_lock(name).unwrap().is_none(), "{name:?}");
-        let info = mgr.inspect(name).unwrap().unwrap();
-        assert_eq!((&*info.name, info.fence), (name.as_str(), guard.fence()));
-        assert_eq!(info.state, LockState::Held);
-    }
-    // Every name can be waited for, and is handed over.
-    let waiters: Vec<_> = names.iter().map(|name| mgr.enqueue(name).unwrap()).collect();
-    for guard in guards {
-        guard.unlock().unwrap();
-    }
-    let guards: Vec<_> = waiters.into_iter().map(|waiter| waiter.wait().unwrap()).collect();
-    for (guard, name) in guards.iter().zip(&names) {
-        assert_eq!(guard.name(), name);
-        guard.check().unwrap();
-    }
-    let listed: Vec<String> = mgr.list("*").map(|info| info.unwrap().name.to_string()).collect();
-    assert_eq!(listed.len(), names.len());
-    assert_eq!(listed.into_iter().collect::<HashSet<_>>(), names.into_iter().collect::<HashSet<_>>());
-}
-
-#[test]
-fn a_grant_message_brings_any_name_to_another_manager() {
-    let server = Server::start();
-    // A check period longer than the test: only the message can bring the news in time.
-    let slow = || {
-        LockManager::builder(server.url())
-            .options(LockOptions::new().ttl(Duration::from_secs(60)))
-            .check_period(Duration::from_secs(30))
-            .horizon(Duration::from_secs(32))
-            .build()
-            .unwrap()
-    };
-    let (here, there) = (slow(), slow());
-    for name in ["a b", "a\nb c", " ", "{x} %", "🦀 🦀"] {
-        let guard = here.lock(name).unwrap();
-        let mut waiter = there.enqueue(name).unwrap();
-        guard.unlock().unwrap();
-        let next = waiter.wait_for(SLACK).unwrap();
-        assert_eq!(next.unwrap_or_else(|| panic!("{name:?} was not handed over")).name(), name);
-    }
-}
-
-#[test]
-fn waiting_for_ever_and_deadlines_that_have_passed_are_no_errors() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let mutex = mgr.mutex("n");
-    let ages_ago = Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or_else(Instant::now);
-    let mut far_future = Instant::now();
-    while let Some(later) = far_future.checked_add(Duration::from_secs(u32::MAX.into())) {
-        far_future = later;
-        if far_future.duration_since(ages_ago) > Duration::from_secs(1 << 40) {
-            break;
-        }
-    }
-    // Free: each takes it.
-    drop(mgr.try_lock_for("n", Duration::MAX).unwrap().unwrap());
-    drop(mgr.try_lock_until("n", far_future).unwrap().unwrap());
-    drop(mgr.try_lock_for("n", Duration::ZERO).unwrap().unwrap());
-    drop(mgr.try_lock_until("n", ages_ago).unwrap().unwrap());
-    drop(mutex.try_lock_for(Duration::MAX).unwrap().unwrap());
-    drop(mutex.try_lock_until(far_future).unwrap().unwrap());
-    drop(mgr.enqueue("n").unwrap().wait_for(Duration::MAX).unwrap().unwrap());
-
-    let guard = mgr.lock("n").unwrap();
-    // Taken: a passed deadline is one try.
-    assert!(mgr.try_lock_for("n", Duration::ZERO).unwrap().is_none());
-    assert!(mgr.try_lock_until("n", ages_ago).unwrap().is_none());
-    assert!(mutex.try_lock_until(ages_ago).unwrap().is_none());
-    assert_eq!(mgr.stats().waiting, 0);
-    // Taken: those who wait for ever do wait.
-    std::thread::scope(|scope| {
-        let waits: [Box<dyn FnOnce() -> bool + Send>; 4] = [
-            Box::new(|| mgr.try_lock_for("n", Duration::MAX).unwrap().is_some()),
-            Box::new(|| mgr.try_lock_until("n", far_future).unwrap().is_some()),
-            Box::new(|| mgr.try_lock_for("n", Duration::from_nanos(u64::MAX)).unwrap().is_some()),
-            Box::new(|| mgr.enqueue("n").unwrap().wait_for(Duration::MAX - Duration::from_nanos(1)).unwrap().is_some()),
-        ];
-        let waits = waits.map(|wait| scope.spawn(wait));
-        until(SLACK, "all four wait", || mgr.stats().waiting == 4);
-        drop(guard);
-        assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
-    });
-    // No deadline at all is far enough in the future for a shutdown with nothing to wait for.
-    mgr.shutdown(Duration::MAX).unwrap();
-}
-
-#[test]
-fn largest_settings_build_and_work() {
-    let server = Server::start();
-    let mgr = LockManager::builder(server.url())
-        .options(LockOptions::new().ttl(DAY).max_hold(Duration::MAX).hold_at_least(DAY))
-        .outage_limit(Duration::MAX)
-        .connect_timeout(DAY)
-        .command_timeout(Duration::from_secs(3600))
-        .check_period(Duration::from_secs(3600))
-        .horizon(Duration::from_secs(12 * 3600))
-        .pool_size(10_000)
-        .prefix("p".repeat(128))
-        .build()
-        .unwrap();
-    let guard = mgr.lock(&"n".repeat(512)).unwrap();
-    assert!(guard.remaining() > DAY / 2);
-    guard.renew().unwrap();
-    guard.unlock().unwrap();
-    assert!(server.keys_without_ttl().is_empty());
 }

@@ -1,12 +1,15 @@
-//! Connections that break, and what a call on them comes to.
+//! Connections: those that break, what a call on them comes to, and how many there are. On Redis alone, since in memory
+//! there are none.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, Step};
+use fairlock::{Error, LockManager, LockOptions, Step};
 
-use crate::scene::{Record, SOON, T, Verb, build, release, request, steady, warm_up};
-use crate::support::{Fake, FakeReply, Proxy, Server, fake::is, until};
+use crate::scene::{Record, SOON, STEADY_TTL, T, Verb, build, builder, release, request, steady, warm_up};
+use crate::support::{Fake, FakeReply, Proxy, SLACK, Server, fake::is, until};
 
 #[test]
 fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
@@ -204,6 +207,84 @@ fn what_a_malformed_reply_may_have_granted_is_given_back() {
         words[9].clone()
     };
     assert_eq!(token(13), token(12), "the one that was asked with");
+}
+
+#[test]
+fn renewals_of_many_leases_outlast_a_flapping_network() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let lost = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&lost);
+    let options = LockOptions::new().ttl(STEADY_TTL).on_lost(move |_| {
+        counting.fetch_add(1, Ordering::SeqCst);
+    });
+    let manager = build(steady(proxy.url())).with(options);
+    let guards: Vec<_> = (0..40).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
+    let end = Instant::now() + STEADY_TTL + T;
+    while Instant::now() < end {
+        thread::sleep(Duration::from_millis(300));
+        proxy.reset_all();
+    }
+    assert!(guards.iter().all(fairlock::LockGuard::is_held));
+    assert_eq!(lost.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn waiters_hold_no_connection() {
+    let server = Server::start();
+    let mgr = builder(server.url()).pool_size(1).build().unwrap();
+    let guard = mgr.lock("n").unwrap();
+    let mut waiting: Vec<_> = (0..20).map(|_| mgr.enqueue("n").unwrap()).collect();
+    let thread = thread::spawn({
+        let mgr = mgr.clone();
+        move || mgr.lock("n").unwrap().unlock()
+    });
+    until(SLACK, "a thread waits as well", || mgr.inspect("n").unwrap().unwrap().waiters == 21);
+    mgr.lock("another").unwrap().unlock().unwrap();
+    // The pool's, the renewal thread's and the listener's.
+    assert!(server.clients().len() <= 3, "{:?}", server.clients());
+    guard.unlock().unwrap();
+    for mut waiter in waiting.drain(..) {
+        waiter.wait_for(SOON).unwrap().unwrap().unlock().unwrap();
+    }
+    thread.join().unwrap().unwrap();
+    assert!(mgr.inspect("n").unwrap().is_none());
+}
+
+#[test]
+fn a_pool_is_no_larger_than_asked_for() {
+    let server = Server::start();
+    let size = 2;
+    let mgr = builder(server.url()).pool_size(size).build().unwrap();
+    let most = thread::scope(|scope| {
+        let threads: Vec<_> = (0..16)
+            .map(|i| {
+                let mgr = &mgr;
+                scope.spawn(move || {
+                    for turn in 0..20 {
+                        drop(mgr.lock(&format!("n{}", (i + turn) % 4)).unwrap());
+                    }
+                })
+            })
+            .collect();
+        let mut most = 0;
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            most = most.max(server.clients().len());
+            thread::sleep(Duration::from_millis(2));
+        }
+        most
+    });
+    // The renewal thread and the listener have one each of their own.
+    assert!(most <= size as usize + 2, "{most} connections");
+    assert!(most > size as usize, "{most} connections: nothing was measured");
+}
+
+#[test]
+fn connections_are_opened_as_they_are_needed() {
+    let server = Server::start();
+    let mgr = LockManager::connect(server.url()).unwrap();
+    mgr.lock("n").unwrap().unlock().unwrap();
+    assert!(server.clients().len() <= 2, "{:?}", server.clients());
 }
 
 /// The server's reply to an acquire that takes the lock.

@@ -1,4 +1,4 @@
-//! P5: what a dead process costs the others, whether it held or waited.
+//! P5: what a dead process costs the others, whether it held or waited. On Redis alone, which processes share.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("lock k");
     let dead = expect_got(&kid, "k", SOON);
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let waiter = mgr.enqueue("k").unwrap();
     let crash = Instant::now();
     kid.kill();
@@ -37,7 +37,7 @@ fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
 #[test]
 fn one_who_comes_after_the_crash_is_delayed_no_longer() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("lock k");
     expect_got(&kid, "k", SOON);
@@ -52,7 +52,7 @@ fn one_who_comes_after_the_crash_is_delayed_no_longer() {
 #[test]
 fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("queue k");
@@ -67,7 +67,7 @@ fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
 #[test]
 fn twenty_waiters_that_crashed_cost_one_ttl_together() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
     let mut kids = queue_up(&server, 20);
     let waiter = mgr.enqueue("k").unwrap();
@@ -81,7 +81,7 @@ fn twenty_waiters_that_crashed_cost_one_ttl_together() {
 #[test]
 fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
     let mut kids = queue_up(&server, 20);
     let waiter = mgr.enqueue("k").unwrap();
@@ -101,7 +101,7 @@ fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
 #[test]
 fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("lock k");
     expect_got(&kid, "k", SOON);
@@ -120,7 +120,7 @@ fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
 #[test]
 fn a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("lock k");
     expect_got(&kid, "k", SOON);
@@ -145,7 +145,7 @@ fn a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
 #[test]
 fn a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
     let names: Vec<String> = (0..10).map(|i| format!("k{i}")).collect();
     for name in &names {

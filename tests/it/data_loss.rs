@@ -1,59 +1,21 @@
-//! Redis loses what it knew, or a part of it.
+//! What a server does to its data: it comes back without them, or with them, or forgets its scripts. On Redis alone.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{LossReason, PreviousHolder};
+use fairlock::PreviousHolder;
 
-use crate::scene::{Line, P, Record, SOON, STEADY_TTL as TTL, build, steady, warm_up};
+use crate::behaviour::data_loss::loses_everything;
+use crate::place::Place;
+use crate::scene::{Line, P, Record, STEADY_TTL as TTL, build, steady};
 use crate::support::{SLACK, Server, until};
 
 #[test]
 fn an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
-    loses_everything(Server::restart);
-}
-
-#[test]
-fn a_flushall_is_told_to_holders_and_waiters_are_served_in_order() {
-    loses_everything(|server| server.query(&["FLUSHALL"]));
-}
-
-fn loses_everything(disaster: impl Fn(&Server)) {
-    let server = Server::start();
-    let managers = [build(steady(server.url())), build(steady(server.url()))];
-    managers.iter().for_each(warm_up);
-    let holder = managers[0].lock("a").unwrap();
-    let mut largest = holder.fence();
-    let mut line = Line::of("a");
-    for who in 0..8 {
-        line.stand(&managers[who % 2]);
-    }
-
-    disaster(&server);
-    let loss = holder.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
-    assert_eq!((loss.reason, loss.fence), (LossReason::Taken, holder.fence()));
-    assert!(!holder.is_held());
-
-    // Across processes the order of their syncs decides; within each one it is kept.
-    let mut seen: [Vec<usize>; 2] = Default::default();
-    for _ in 0..8 {
-        let (who, end) = line.next(SOON);
-        let guard = end.unwrap();
-        assert!(guard.is_held());
-        assert!(guard.fence() > largest, "fences rise over a loss of data");
-        largest = guard.fence();
-        seen[who % 2].push(who);
-        guard.unlock().unwrap();
-    }
-    assert_eq!(seen, [vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
-    let requeued: u64 = managers.iter().map(|m| m.stats().requeued).sum();
-    assert!(requeued >= 7, "all but one that came to a free lock stood in the queue again: {requeued}");
-    let again = managers[1].try_lock("a").unwrap().expect("it is free");
-    assert!(again.fence() > largest);
-    drop((holder, again));
-    Record::of(&server, "a").comes_to_rest();
+    let place = Place::redis();
+    let server = place.server().expect("it is one");
+    loses_everything(&place, || server.restart());
 }
 
 #[test]
@@ -126,25 +88,4 @@ fn no_caller_notices_scripts_flushed_in_a_loop() {
     kept.unlock().unwrap();
     let stats = managers.each_ref().map(|m| m.stats());
     assert_eq!(stats.map(|s| s.lost + s.renewal_failures + s.requeued), [0, 0]);
-}
-
-#[test]
-fn holders_of_many_names_are_each_told_of_a_flush_once() {
-    let server = Server::start();
-    let told = Arc::new(AtomicU32::new(0));
-    let counting = Arc::clone(&told);
-    let options = fairlock::LockOptions::new().ttl(TTL).on_lost(move |loss| {
-        assert_eq!(loss.reason, LossReason::Taken);
-        counting.fetch_add(1, Ordering::SeqCst);
-    });
-    let manager = build(steady(server.url())).with(options);
-    let guards: Vec<_> = (0..50).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
-    let _: () = server.query(&["FLUSHALL"]);
-    for guard in &guards {
-        guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
-        assert!(guard.lost().recv_timeout(SLACK).is_err(), "and once, then the channel is closed");
-    }
-    until(SOON, "every callback is called", || told.load(Ordering::SeqCst) == 50);
-    drop(guards);
-    assert_eq!((manager.stats().lost, told.load(Ordering::SeqCst)), (50, 50));
 }

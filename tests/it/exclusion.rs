@@ -1,4 +1,5 @@
-//! P1 and P2: one holder at a time, each with a larger fence than all before.
+//! P1 and P2: one holder at a time, each with a larger fence than all before, over processes. On Redis alone, which they
+//! share.
 
 use std::{
     fs::{self, File},
@@ -74,7 +75,7 @@ impl Turn {
 
 /// Takes its turns in each of its threads, and leaves what it saw in a file named by its pid.
 pub(crate) fn turns(args: &[String]) {
-    let mgr = manager(&args[0], DEFAULT_TTL);
+    let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     let dir = Path::new(&args[1]);
     let taken = Mutex::new(String::new());
     say("ready");

@@ -1,19 +1,11 @@
-//! P3: first come, first served, and nobody barges.
+//! P3: first come, first served, over processes. On Redis alone, which they share.
 
-use std::{
-    mem,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{sync::Mutex, thread};
 
-use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
+use fairlock::DEFAULT_TTL;
 
 use crate::{
-    managers::{EndLoops, assert_nothing_left, patient, queue},
+    managers::{patient, queue},
     support::{SLACK, Server, until},
     worker::{self, SOON, expect_got},
 };
@@ -22,9 +14,9 @@ use crate::{
 fn grants_come_in_the_order_of_enqueues_of_all_processes() {
     const ROUNDS: usize = 8;
     let server = Server::start();
-    let holder = patient(&server.url());
+    let holder = patient(server.url());
     let guard = holder.lock("k").unwrap();
-    let local = [holder.clone(), patient(&server.url())];
+    let local = [holder.clone(), patient(server.url())];
     let mut kids = [worker::start(&server.url(), DEFAULT_TTL), worker::start(&server.url(), DEFAULT_TTL)];
 
     // In each round all four come, each round beginning with another.
@@ -61,137 +53,4 @@ fn grants_come_in_the_order_of_enqueues_of_all_processes() {
     let went: Vec<usize> = granted.iter().map(|(_, who)| *who).collect();
     assert_eq!(went, came, "grants by fence: {granted:?}");
     until(SLACK, "the last release", || queue(&server, "k").is_empty());
-}
-
-#[test]
-fn waiters_of_one_process_are_granted_in_their_order() {
-    let server = Server::start();
-    let mgr = patient(&server.url());
-    let guard = mgr.lock("k").unwrap();
-    let waiters: Vec<Waiter> = (0..50).map(|_| mgr.enqueue("k").unwrap()).collect();
-    guard.unlock().unwrap();
-    let mut last = 0;
-    for (i, waiter) in waiters.into_iter().enumerate() {
-        let guard = waiter.wait().unwrap();
-        assert!(guard.fence() > last, "waiter {i}");
-        last = guard.fence();
-        guard.unlock().unwrap();
-    }
-    assert_nothing_left(&server, "k");
-}
-
-#[test]
-fn equal_threads_take_equal_shares() {
-    const THREADS: usize = 12;
-    const TURNS: usize = 240;
-    let server = Server::start();
-    let managers = [patient(&server.url()), patient(&server.url())];
-    let start = managers[0].lock("k").unwrap();
-    let turns = Mutex::new(Vec::new());
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for i in 0..THREADS {
-            let (mgr, turns, over, server) = (&managers[i % 2], &turns, &over, &server);
-            scope.spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    let _guard = mgr.lock("k").unwrap();
-                    // With all others in the queue the share of each is a matter of order alone, and
-                    // none of how fast anybody comes back.
-                    until(SOON, "the others queue", || {
-                        over.load(Ordering::Relaxed) || queue(server, "k").len() == THREADS - 1
-                    });
-                    let mut turns = turns.lock().unwrap();
-                    turns.push(i);
-                    if turns.len() >= TURNS {
-                        over.store(true, Ordering::Relaxed);
-                    }
-                }
-            });
-        }
-        until(SOON, "all queue", || queue(&server, "k").len() == THREADS);
-        start.unlock().unwrap();
-    });
-    let turns = turns.into_inner().unwrap();
-    for i in THREADS..TURNS {
-        assert_eq!(turns[i], turns[i - THREADS], "turn {i} of {turns:?}");
-    }
-}
-
-#[test]
-fn try_lock_in_a_loop_never_overtakes_a_queue() {
-    let server = Server::start();
-    let ours = patient(&server.url());
-    let other = patient(&server.url());
-    let mut guard = ours.lock("k").unwrap();
-    let mut next = other.enqueue("k").unwrap();
-    let (tries, wins, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
-    let barge = |mgr: &LockManager| {
-        while !over.load(Ordering::Relaxed) {
-            if mgr.try_lock("k").unwrap().is_some() {
-                wins.fetch_add(1, Ordering::Relaxed);
-            }
-            tries.fetch_add(1, Ordering::Relaxed);
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| barge(&ours));
-        scope.spawn(|| barge(&patient(&server.url())));
-        let end = EndLoops(&over);
-        until(SOON, "the loops run", || tries.load(Ordering::Relaxed) > 10);
-        for i in 0..300 {
-            let mgr = if i % 2 == 0 { &ours } else { &other };
-            let after = mgr.enqueue("k").unwrap();
-            guard.unlock().unwrap();
-            guard = mem::replace(&mut next, after).wait().unwrap();
-        }
-        assert_eq!(wins.load(Ordering::Relaxed), 0, "of {tries:?} tries");
-        drop(next);
-        drop(guard);
-        until(SOON, "a try wins once nobody waits", || wins.load(Ordering::Relaxed) > 0);
-        drop(end);
-    });
-    assert_nothing_left(&server, "k");
-}
-
-#[test]
-fn try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself() {
-    let server = Server::start();
-    let lease = Duration::from_millis(300);
-    let holder = patient(&server.url()).with(LockOptions::new().fixed_lease(lease));
-    let barger = patient(&server.url());
-    let waiting = patient(&server.url());
-    let lapsing = holder.try_lock("k").unwrap().expect("it is free");
-    let mut waiter = waiting.enqueue("k").unwrap();
-    until(lease + check_period() + SLACK, "the waiter is granted", || {
-        assert!(barger.try_lock("k").unwrap().is_none(), "overtook the waiter");
-        waiter.position().is_none()
-    });
-    let guard = waiter.wait_for(Duration::ZERO).unwrap().expect("it is granted");
-    assert!(guard.fence() > lapsing.fence());
-    assert!(!lapsing.is_held());
-}
-
-#[test]
-fn a_releaser_that_locks_again_goes_behind_the_queue() {
-    let server = Server::start();
-    let ours = patient(&server.url());
-    let other = patient(&server.url());
-    for round in 0..50 {
-        let guard = ours.lock("k").unwrap();
-        let first = if round % 2 == 0 { &ours } else { &other };
-        let waiters = [first.enqueue("k").unwrap(), other.enqueue("k").unwrap()];
-        let (again, mut fences) = thread::scope(|scope| {
-            let threads = waiters.map(|waiter| scope.spawn(move || waiter.wait().unwrap().fence()));
-            drop(guard);
-            let again = ours.lock("k").unwrap().fence();
-            (again, threads.map(|thread| thread.join().unwrap()).to_vec())
-        });
-        fences.push(again);
-        assert!(fences.is_sorted(), "round {round}: {fences:?}");
-    }
-    assert_nothing_left(&server, "k");
-}
-
-fn check_period() -> Duration {
-    crate::managers::check_period(DEFAULT_TTL)
 }

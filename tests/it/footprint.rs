@@ -1,5 +1,5 @@
 //! What a manager costs: threads, connections, requests and wake-ups; and that all of it ends with the
-//! last handle.
+//! last handle. On Redis alone: it is counted there, and in processes of their own.
 
 use std::{
     fs,
@@ -150,7 +150,7 @@ fn check_sleep(mode: &str) {
 
 /// Locks and unlocks ten thousand times, and says how often the renewal thread went to sleep meanwhile.
 pub(crate) fn cycles(args: &[String]) {
-    let mgr = manager(&args[0], DEFAULT_TTL);
+    let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     if args[1] == "warm" {
         contend(&mgr);
     }
@@ -187,7 +187,7 @@ pub(crate) fn last_handle(args: &[String]) {
         drop(in_callback.lock().unwrap().take());
         told.send(()).unwrap();
     });
-    let mgr = manager(&args[0], DEFAULT_TTL);
+    let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     contend(&mgr);
     let lossy = mgr.with(options);
     let guard = lossy.lock("k").unwrap();

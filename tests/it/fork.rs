@@ -1,4 +1,5 @@
 //! A process that forks while it holds: the child has a copy of everything, and may touch nothing.
+//! On Redis alone, which outlives the fork.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -31,7 +32,7 @@ fn a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
 }
 
 pub(crate) fn forks(args: &[String]) {
-    let mgr = patient(&args[0]);
+    let mgr = patient(args[0].as_str());
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..3 {

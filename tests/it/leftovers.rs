@@ -1,11 +1,10 @@
-//! What stays in Redis when all is over: nothing that counts, and nothing for ever.
+//! What stays in Redis when all is over, crashes of processes included. On Redis alone for these, and for its TTLs.
 
 use std::{thread, time::Duration};
 
-use fairlock::LockManager;
-
 use crate::{
-    managers::{assert_nothing_left, fields, horizon, manager, owner, patient, queue, record},
+    behaviour::leftovers::contend,
+    managers::{assert_nothing_left, fields, manager, owner},
     support::{Kid, SLACK, Server, until},
     worker::{self, SOON, expect_got},
 };
@@ -16,7 +15,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 #[test]
 fn nothing_is_left_after_contention_timeouts_and_crashes() {
     let server = Server::start();
-    let managers = [manager(&server.url(), TTL), manager(&server.url(), TTL)];
+    let managers = [manager(server.url(), TTL), manager(server.url(), TTL)];
     let mut kids: Vec<Kid> = NAMES.iter().map(|_| worker::launch(&server.url(), TTL)).collect();
     for (kid, name) in kids.iter_mut().zip(NAMES) {
         kid.expect("ready", SOON);
@@ -28,7 +27,7 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
     thread::scope(|scope| {
         for i in 0..12 {
             let mgr = &managers[i % 2];
-            scope.spawn(move || contend(mgr, i));
+            scope.spawn(move || contend(mgr, &NAMES, i));
         }
         for kid in &mut kids {
             kid.kill();
@@ -47,64 +46,4 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
         assert!(Duration::from_millis(left) <= retention, "{key} stays for {left} ms");
     }
     assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
-}
-
-/// An answer that comes late on a busy machine is an error here, and no less to be cleaned up after.
-fn contend(mgr: &LockManager, who: usize) {
-    for turn in 0..30 {
-        let name = NAMES[(who + turn) % NAMES.len()];
-        match (who + turn) % 4 {
-            0 => drop(mgr.lock(name)),
-            1 => drop(mgr.try_lock_for(name, Duration::from_millis(2))),
-            2 => drop(mgr.enqueue(name)),
-            _ => drop(mgr.try_lock(name)),
-        }
-    }
-}
-
-#[test]
-fn a_wait_that_ended_leaves_no_place_in_the_queue() {
-    let server = Server::start();
-    let holder = patient(&server.url());
-    let other = patient(&server.url());
-    let guard = holder.lock("k").unwrap();
-    let stays = holder.enqueue("k").unwrap();
-    let mut tries = other.enqueue("k").unwrap();
-    assert!(other.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
-    assert!(holder.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
-    assert!(tries.wait_for(Duration::from_millis(20)).unwrap().is_none());
-    assert_eq!(fields(&server, "k", "w:"), 2, "a waiter keeps its place between two waits");
-    drop(tries);
-    assert_eq!(fields(&server, "k", "w:"), 1);
-    assert_eq!(queue(&server, "k").len(), 1, "{:?}", record(&server, "k"));
-    drop(stays);
-    guard.unlock().unwrap();
-    assert_nothing_left(&server, "k");
-}
-
-#[test]
-fn stamps_of_managers_that_went_away_do_not_pile_up() {
-    const ROUNDS: usize = 8;
-    const MANAGERS: usize = 60;
-    let server = Server::start();
-    let holder = manager(&server.url(), TTL);
-    let guard = holder.lock("k").unwrap();
-    let stays = holder.enqueue("k").unwrap();
-    let mut most = 0;
-    for _ in 0..ROUNDS {
-        for _ in 0..MANAGERS {
-            let passer_by = manager(&server.url(), TTL);
-            let waiter = passer_by.enqueue("k").unwrap();
-            drop(waiter);
-            most = most.max(fields(&server, "k", "m:"));
-        }
-        // A stamp is good for one horizon of served time, which passes here; only then may it be swept.
-        let passed = horizon(TTL).as_micros().to_string();
-        let _: i64 = server.query(&["HINCRBY", "fairlock:{k}", "v", &passed]);
-    }
-    assert!(most > MANAGERS && most < ROUNDS * MANAGERS / 2, "{most} stamps of {} managers", ROUNDS * MANAGERS);
-    assert!(guard.is_held());
-    guard.unlock().unwrap();
-    stays.wait().unwrap().unlock().unwrap();
-    assert_nothing_left(&server, "k");
 }

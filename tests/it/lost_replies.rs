@@ -1,8 +1,10 @@
-//! Requests that were carried out and whose replies were lost, and requests that come too late.
+//! Requests that were carried out and whose replies were lost, and requests that come too late. On Redis alone, where a
+//! proxy picks the very request; those that any request may meet are in `behaviour/faults.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
 
@@ -248,7 +250,7 @@ fn a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_fir
     deaf.wait(SOON);
     let held = s.proxy.hold_request_when(release("keep_if_owner", "a"));
     let ours = s.ours.clone();
-    let call = std::thread::spawn(move || ours.try_lock_for("a", T));
+    let call = thread::spawn(move || ours.try_lock_for("a", T));
     held.wait(SOON);
     holder.unlock().unwrap();
     let answer = held.release();
@@ -353,4 +355,23 @@ fn a_renewal_that_arrives_after_the_release_extends_nobody() {
         record.comes_to_rest();
     }
     assert_eq!((lost.load(Ordering::SeqCst), s.ours.stats().lost), (0, 0));
+}
+
+#[test]
+fn a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
+    let s = scene();
+    let before = s.ours.stats();
+    let guard = s.other.lock("a").unwrap();
+    let leaving = s.proxy.hold_request_when(release("keep_if_owner", "a"));
+    thread::scope(|scope| {
+        let trying = scope.spawn(|| s.ours.try_lock_for("a", Duration::from_millis(50)).unwrap());
+        leaving.wait(SLACK);
+        guard.unlock().unwrap();
+        leaving.release();
+        let guard = trying.join().unwrap().expect("it was granted before it left the queue");
+        guard.renew().unwrap();
+        guard.unlock().unwrap();
+    });
+    let stats = s.ours.stats();
+    assert_eq!((stats.granted - before.granted, stats.missed - before.missed, stats.waiting), (1, 0, 0));
 }

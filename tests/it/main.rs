@@ -2,6 +2,7 @@
 
 mod api;
 mod bad_input;
+mod behaviour;
 mod connections;
 mod crash;
 mod data_loss;
@@ -10,19 +11,14 @@ mod exclusion;
 mod fairness;
 mod footprint;
 mod fork;
-mod grant_or_timeout;
-mod guard;
-mod inspect;
 mod kids;
 mod leftovers;
-mod long_waits;
 mod lost_replies;
 mod managers;
 #[cfg(feature = "memory")]
 mod memory;
-mod options;
-mod outage;
 mod paused;
+mod place;
 #[cfg(feature = "sim")]
 mod property;
 mod rules;
@@ -34,7 +30,6 @@ mod subscription;
 mod support;
 mod support_works;
 mod tidy;
-mod waiter;
 mod worker;
 
 /// Not a test: where the worker processes begin, see [`support::Kid`].

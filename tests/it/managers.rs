@@ -6,27 +6,20 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, LockManager, LockOptions};
+use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager};
 
-use crate::support::Server;
+use crate::place::Keyspace;
+use crate::scene::{build, with_ttl};
 
 /// A manager with this ttl and all numbers derived from it.
-pub(crate) fn manager(url: &str, ttl: Duration) -> LockManager {
-    LockManager::builder(url)
-        .options(LockOptions::new().ttl(ttl))
-        .build()
-        .unwrap_or_else(|e| panic!("no manager for {url}: {e}"))
+pub(crate) fn manager(to: impl Into<Endpoint>, ttl: Duration) -> LockManager {
+    build(with_ttl(to, ttl))
 }
 
 /// A manager for tests of order alone: it bears with a machine that is too busy to answer for seconds.
-pub(crate) fn patient(url: &str) -> LockManager {
-    LockManager::builder(url)
-        .options(LockOptions::new().ttl(Duration::from_secs(60)))
-        .command_timeout(Duration::from_secs(5))
-        .check_period(DEFAULT_CHECK_PERIOD)
-        .horizon(Duration::from_secs(20))
-        .build()
-        .unwrap_or_else(|e| panic!("no manager for {url}: {e}"))
+pub(crate) fn patient(to: impl Into<Endpoint>) -> LockManager {
+    let builder = with_ttl(to, Duration::from_secs(60)).command_timeout(Duration::from_secs(5));
+    build(builder.check_period(DEFAULT_CHECK_PERIOD).horizon(Duration::from_secs(20)))
 }
 
 /// The T of a manager with this ttl.
@@ -45,37 +38,37 @@ pub(crate) fn horizon(ttl: Duration) -> Duration {
 }
 
 /// All fields of a name's record.
-pub(crate) fn record(server: &Server, name: &str) -> HashMap<String, String> {
-    server.query(&["HGETALL", &format!("fairlock:{{{name}}}")])
+pub(crate) fn record(keys: &dyn Keyspace, name: &str) -> HashMap<String, String> {
+    keys.query(&["HGETALL", &format!("fairlock:{{{name}}}")])
 }
 
 /// How many fields of a name's record begin so: `w:` for waiters, `m:` for managers' stamps.
-pub(crate) fn fields(server: &Server, name: &str, prefix: &str) -> usize {
-    record(server, name).keys().filter(|field| field.starts_with(prefix)).count()
+pub(crate) fn fields(keys: &dyn Keyspace, name: &str, prefix: &str) -> usize {
+    record(keys, name).keys().filter(|field| field.starts_with(prefix)).count()
 }
 
 /// The token that a name's record has as the owner.
-pub(crate) fn owner(server: &Server, name: &str) -> Option<String> {
-    server.query(&["HGET", &format!("fairlock:{{{name}}}"), "o"])
+pub(crate) fn owner(keys: &dyn Keyspace, name: &str) -> Option<String> {
+    keys.query(&["HGET", &format!("fairlock:{{{name}}}"), "o"])
 }
 
 /// The tokens in a name's queue, dead ones included.
-pub(crate) fn queue(server: &Server, name: &str) -> Vec<String> {
-    server.query(&["LRANGE", &format!("fairlock:{{{name}}}:q"), "0", "-1"])
+pub(crate) fn queue(keys: &dyn Keyspace, name: &str) -> Vec<String> {
+    keys.query(&["LRANGE", &format!("fairlock:{{{name}}}:q"), "0", "-1"])
 }
 
 /// Nobody owns the name or waits for it, and nothing of those who did stays for ever.
 #[track_caller]
-pub(crate) fn assert_nothing_left(server: &Server, name: &str) {
-    let record = record(server, name);
+pub(crate) fn assert_nothing_left(keys: &dyn Keyspace, name: &str) {
+    let record = record(keys, name);
     let waiters: Vec<_> = record.keys().filter(|field| field.starts_with("w:")).collect();
     assert!(waiters.is_empty(), "waiters are left: {record:?}");
     assert_eq!(record.get("o"), None, "an owner is left: {record:?}");
     for count in ["n", "r"] {
         assert!(record.get(count).is_none_or(|n| n == "0"), "{count} is not 0: {record:?}");
     }
-    assert_eq!(queue(server, name), [""; 0], "the queue has entries");
-    assert_eq!(server.keys_without_ttl(), [""; 0], "keys would stay for ever");
+    assert_eq!(queue(keys, name), [""; 0], "the queue has entries");
+    assert_eq!(keys.keys_without_ttl(), [""; 0], "keys would stay for ever");
 }
 
 /// Ends the loops of a test's other threads also when the test panics, so that it fails and does not hang.

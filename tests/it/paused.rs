@@ -1,4 +1,4 @@
-//! Processes that sleep through the end of their leases, or through their turns.
+//! Processes that sleep through the end of their leases, or through their turns. On Redis alone, which processes share.
 
 use std::{thread, time::Duration};
 
@@ -21,7 +21,7 @@ fn a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
     let old = expect_got(&kid, "k", SOON);
     assert!(gate.admit(old.fence));
     kid.tell("watch k");
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let mut waiter = mgr.enqueue("k").unwrap();
     kid.stop();
     let guard = waiter.wait_for(TTL + check_period(TTL) + SLACK).unwrap().expect("the pause costs one ttl");
@@ -41,7 +41,7 @@ fn a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
 #[test]
 fn a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("queue k");
@@ -69,7 +69,7 @@ fn a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
 #[test]
 fn a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
     let server = Server::start();
-    let mgr = manager(&server.url(), TTL);
+    let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("queue k");
@@ -81,6 +81,27 @@ fn a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
     let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
     assert!(got.held, "{got:?}");
     assert!(mgr.try_lock("k").unwrap().is_none());
+    kid.tell("unlock k");
+    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+}
+
+#[test]
+fn a_waiter_paused_past_its_outage_limit_waits_on() {
+    let limit = Duration::from_secs(1);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kid = worker::start_impatient(&server.url(), TTL, limit);
+    kid.tell("queue k");
+    kid.expect("queued", SOON);
+    kid.stop();
+    thread::sleep(2 * limit);
+    kid.cont();
+    // Long enough to find out that the silence was its own.
+    thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
+    guard.unlock().unwrap();
+    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    assert!(got.held, "{got:?}");
     kid.tell("unlock k");
     assert_eq!(kid.expect("unlocked k", SOON), "ok");
 }

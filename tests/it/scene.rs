@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Result};
 
+use crate::place::Keyspace;
 use crate::support::fake::{is, next_command};
 use crate::support::{Server, until, until_some};
 
@@ -111,20 +112,20 @@ impl Line {
 
 /// A lock's two keys, read and rewritten behind fairlock's back.
 pub(crate) struct Record<'a> {
-    server: &'a Server,
+    keys: &'a dyn Keyspace,
     pub(crate) key: String,
     pub(crate) queue: String,
 }
 
 impl<'a> Record<'a> {
-    pub(crate) fn of(server: &'a Server, name: &str) -> Record<'a> {
+    pub(crate) fn of(keys: &'a dyn Keyspace, name: &str) -> Record<'a> {
         let key = format!("fairlock:{{{name}}}");
         let queue = format!("{key}:q");
-        Record { server, key, queue }
+        Record { keys, key, queue }
     }
 
     pub(crate) fn field(&self, field: &str) -> Option<String> {
-        self.server.query(&["HGET", &self.key, field])
+        self.keys.query(&["HGET", &self.key, field])
     }
 
     #[track_caller]
@@ -137,7 +138,7 @@ impl<'a> Record<'a> {
     pub(crate) fn set(&self, fields: &[(&str, &str)]) {
         let mut command = vec!["HSET", &self.key];
         command.extend(fields.iter().flat_map(|(field, value)| [*field, *value]));
-        let _: i64 = self.server.query(&command);
+        let _: i64 = self.keys.query(&command);
     }
 
     pub(crate) fn owner(&self) -> Option<String> {
@@ -145,7 +146,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn fields(&self) -> BTreeMap<String, String> {
-        self.server.query(&["HGETALL", &self.key])
+        self.keys.query(&["HGETALL", &self.key])
     }
 
     /// The names of the fields that begin with this.
@@ -155,21 +156,21 @@ impl<'a> Record<'a> {
 
     /// The tokens in the queue, dead ones included.
     pub(crate) fn tokens(&self) -> Vec<String> {
-        self.server.query(&["LRANGE", &self.queue, "0", "-1"])
+        self.keys.query(&["LRANGE", &self.queue, "0", "-1"])
     }
 
     /// All there is under both keys, with when it expires. DUMP would not do: the order of a hash's fields is
     /// not part of its value.
     pub(crate) fn dump(&self) -> [Option<String>; 2] {
         [&self.key, &self.queue].map(|key| {
-            let kind: String = self.server.query(&["TYPE", key]);
+            let kind: String = self.keys.query(&["TYPE", key]);
             let value = match kind.as_str() {
                 "none" => return None,
-                "hash" => format!("{:?}", self.server.query::<BTreeMap<String, String>>(&["HGETALL", key])),
-                "list" => format!("{:?}", self.server.query::<Vec<String>>(&["LRANGE", key, "0", "-1"])),
-                _ => self.server.query(&["GET", key]),
+                "hash" => format!("{:?}", self.keys.query::<BTreeMap<String, String>>(&["HGETALL", key])),
+                "list" => format!("{:?}", self.keys.query::<Vec<String>>(&["LRANGE", key, "0", "-1"])),
+                _ => self.keys.query(&["GET", key]),
             };
-            let expires: i64 = self.server.query(&["PEXPIRETIME", key]);
+            let expires: i64 = self.keys.query(&["PEXPIRETIME", key]);
             Some(format!("{kind} {value} {expires}"))
         })
     }
@@ -186,13 +187,18 @@ impl<'a> Record<'a> {
                 && !fields.keys().any(|field| field.starts_with("w:"))
                 && self.tokens().is_empty()
         });
-        assert!(self.server.keys_without_ttl().is_empty());
+        assert!(self.keys.keys_without_ttl().is_empty());
     }
 }
 
+/// The manager that a record's request or waiter belongs to.
+pub(crate) fn manager_of(request: &str) -> String {
+    request.split(' ').nth(2).expect("a request names its manager").to_owned()
+}
+
 /// The server's time in µs.
-pub(crate) fn server_time(server: &Server) -> u64 {
-    let (seconds, micros): (u64, u64) = server.query(&["TIME"]);
+pub(crate) fn server_time(keys: &dyn Keyspace) -> u64 {
+    let (seconds, micros): (u64, u64) = keys.query(&["TIME"]);
     seconds * 1_000_000 + micros
 }
 

@@ -1,4 +1,5 @@
-//! The server refuses: transient errors pass within the bound, all others are told in its own words.
+//! The server refuses: transient errors pass within the bound, all others are told in its own words. On Redis alone, for
+//! the words are its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

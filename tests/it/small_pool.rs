@@ -1,4 +1,5 @@
-//! P9: a pool of one connection serves many, and renewals do not queue for it.
+//! P9: a pool of one connection serves many, and renewals do not queue for it. On Redis alone, since in memory there is no
+//! pool.
 
 use std::{
     sync::{

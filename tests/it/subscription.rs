@@ -1,4 +1,4 @@
-//! The channel of wake-ups fails: nobody waits for longer than a check period.
+//! The channel of wake-ups fails: nobody waits for longer than a check period. On Redis alone, where it is a connection.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,5 +1,5 @@
 //! The test support, tested: a fault that does not strike would make every test that relies on
-//! it pass for nothing.
+//! it pass for nothing. On no store: nothing here knows fairlock.
 
 use std::{
     io::{self, Read as _, Write as _},

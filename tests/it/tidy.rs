@@ -1,4 +1,4 @@
-//! The rules of this repository, held by tests because nobody remembers them all.
+//! The rules of this repository, held by tests because nobody remembers them all. On no store: they are read.
 
 mod code;
 
@@ -189,6 +189,37 @@ fn nothing_is_skipped_or_left_undone() {
         }
     }
     none(&wrong, "tests are skipped or code is missing");
+}
+
+/// The suite over both stores is where a test belongs, unless it says why it cannot be there.
+#[test]
+fn behaviours_are_tested_on_both_stores_or_say_why_not() {
+    let reasons = ["On Redis alone", "On this store alone", "On both stores", "On no store"];
+    let files = read("tests/it", "rs");
+    let head = |text: &str| {
+        let lines = text.lines().take_while(|line| line.starts_with("//!"));
+        lines.map(|line| line.trim_start_matches("//!").trim()).collect::<Vec<_>>().join(" ")
+    };
+    let says = |text: &str| reasons.iter().any(|reason| head(text).contains(reason));
+    let mut wrong = Vec::new();
+    for (path, text) in &files {
+        let has_tests = code_of(text).contains("#[test]");
+        if path.starts_with("tests/it/behaviour") {
+            if has_tests || code_of(text).contains("Server::start") {
+                wrong.push(format!(
+                    "{}: has a test or a server of its own, and not a claim about a place",
+                    path.display()
+                ));
+            }
+        } else if has_tests && !path.ends_with("main.rs") && !path.ends_with("place.rs") {
+            let of_folder = [path.with_file_name("mod.rs"), path.with_file_name("").with_extension("rs")];
+            let mut folder = files.iter().filter(|(path, _)| of_folder.contains(path));
+            if !says(text) && !folder.any(|(_, text)| says(text)) {
+                wrong.push(format!("{}: its head says none of {reasons:?}", path.display()));
+            }
+        }
+    }
+    none(&wrong, "tests stand outside the suite over both stores");
 }
 
 #[test]

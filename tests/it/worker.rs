@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockGuard, LockManager};
+use fairlock::{Error, LockGuard, LockManager, LockOptions};
 
 use crate::{
     managers::manager,
@@ -32,6 +32,14 @@ pub(crate) fn start(url: &str, ttl: Duration) -> Kid {
 /// Starts a worker that says `ready` when its manager is connected.
 pub(crate) fn launch(url: &str, ttl: Duration) -> Kid {
     Kid::spawn("worker", &[url, &ttl.as_millis().to_string()])
+}
+
+/// As [`start`], with a manager whose waits end after so long an outage.
+pub(crate) fn start_impatient(url: &str, ttl: Duration, outage_limit: Duration) -> Kid {
+    let [ttl, limit] = [ttl, outage_limit].map(|d| d.as_millis().to_string());
+    let kid = Kid::spawn("worker", &[url, &ttl, &limit]);
+    kid.expect("ready", SOON);
+    kid
 }
 
 /// What a worker says of a grant.
@@ -73,7 +81,14 @@ pub(crate) fn machine_time() -> u64 {
 /// | `abort`       | the same, less gently                    |                                          |
 pub(crate) fn worker(args: &[String]) {
     let ttl = Duration::from_millis(args[1].parse().unwrap());
-    let mgr = manager(&args[0], ttl);
+    let mgr = match args.get(2) {
+        None => manager(args[0].as_str(), ttl),
+        Some(limit) => LockManager::builder(args[0].as_str())
+            .options(LockOptions::new().ttl(ttl))
+            .outage_limit(Duration::from_millis(limit.parse().unwrap()))
+            .build()
+            .unwrap(),
+    };
     let guards = Guards::default();
     say("ready");
     while let Some(line) = hear() {

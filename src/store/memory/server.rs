@@ -253,11 +253,8 @@ fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
         Value::Int(n) => LuaValue::Number(*n as f64),
         Value::BulkString(bytes) => LuaValue::String(lua.create_string(bytes)?),
         Value::Array(values) => {
-            let table = lua.create_table_with_capacity(values.len(), 0)?;
-            for value in values {
-                table.raw_push(to_lua(lua, value)?)?;
-            }
-            LuaValue::Table(table)
+            let values: Vec<LuaValue> = values.iter().map(|value| to_lua(lua, value)).collect::<Result<_, _>>()?;
+            LuaValue::Table(lua.create_sequence_from(values)?)
         }
         _ => LuaValue::Boolean(false),
     })
@@ -294,5 +291,46 @@ struct Text<'a>(&'a Bytes);
 impl mlua::IntoLua for Text<'_> {
     fn into_lua(self, lua: &Lua) -> mlua::Result<LuaValue> {
         lua.create_string(self.0).map(LuaValue::String)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn run(server: &mut Server, now_ms: u64, command: &str) -> Value {
+        let words: Vec<Bytes> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        server.run(now_ms * 1000, &words).unwrap()
+    }
+
+    #[test]
+    fn worlds_can_be_copied_compared_and_put_back() {
+        let mut server = Server::new();
+        run(&mut server, 1, "HSET k a 1");
+        run(&mut server, 1, "RPUSH q x y");
+        let before = server.state().keyspace.clone();
+        run(&mut server, 1, "HSET k b 2");
+        run(&mut server, 1, "LPOP q");
+        let after = std::mem::replace(&mut server.state().keyspace, before.clone());
+        assert!(before != after);
+        // The same again, from the same.
+        run(&mut server, 2, "LPOP q");
+        run(&mut server, 2, "HSET k b 2");
+        let again = server.state().keyspace.clone();
+        assert!(again == after);
+        assert_eq!(HashSet::from([before, after, again]).len(), 2);
+    }
+
+    #[test]
+    fn keys_whose_time_is_over_do_not_pile_up() {
+        let mut server = Server::new();
+        for i in 0..100_000 {
+            run(&mut server, i, &format!("HSET k{i} a 1"));
+            run(&mut server, i, &format!("PEXPIREAT k{i} {}", i + 100));
+            server.state().sweep(i * 1000);
+        }
+        assert!(server.state().keyspace.len() < 2000);
     }
 }

@@ -29,9 +29,13 @@ struct Shared {
 const CLOSED_AT_MOST: u32 = 2;
 
 impl Session {
-    pub(crate) fn open(memory: &Memory, command_timeout: Duration, terms: Arc<Terms>) -> Session {
+    /// Refused while the world is down, as the connection would be that a manager begins with.
+    pub(crate) fn open(memory: &Memory, command_timeout: Duration, terms: Arc<Terms>) -> Result<Session, Fault> {
         let world = Arc::clone(&memory.0);
-        Session(Arc::new(Shared { world, terms, command_timeout, requests: AtomicU64::new(0) }))
+        if world.state.lock().is_down {
+            return Err(refused());
+        }
+        Ok(Session(Arc::new(Shared { world, terms, command_timeout, requests: AtomicU64::new(0) })))
     }
 
     /// Puts a call once.

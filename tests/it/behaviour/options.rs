@@ -13,24 +13,45 @@ use std::{
 use crossbeam_channel::unbounded;
 use fairlock::{LockManager, LockOptions, LockState, Loss, LossReason, PreviousHolder};
 
-use crate::support::{SLACK, Server, until};
+use crate::managers;
+use crate::place::{Place, on_both_stores};
+use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
 /// What a manager with that ttl derives from it.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 
-fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
+on_both_stores! {
+    a_lock_is_renewed_for_as_long_as_its_guard_lives,
+    a_ttl_is_what_the_lock_lives_for_without_renewal,
+    a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are,
+    a_fixed_lease_is_not_renewed_and_ends_by_itself,
+    renew_starts_a_fixed_lease_anew,
+    a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length,
+    max_hold_ends_the_holding_as_a_loss_and_hands_over,
+    max_hold_that_is_not_reached_ends_nothing,
+    a_leaked_guard_holds_its_lock_no_longer_than_max_hold,
+    hold_at_least_keeps_the_name_taken_after_an_early_release,
+    hold_at_least_that_has_passed_delays_nobody,
+    hold_at_least_may_be_longer_than_the_ttl,
+    a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind,
+    a_label_is_shown_beside_host_process_and_thread,
+    on_lost_is_called_once_for_each_lost_guard_and_for_no_other,
+    a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback,
+    a_callback_may_lock_and_may_drop_the_last_handle,
+    a_prefix_separates_managers,
+}
+
+fn manager(place: &Place) -> LockManager {
+    managers::manager(place, TTL)
 }
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-#[test]
-fn a_lock_is_renewed_for_as_long_as_its_guard_lives() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_lock_is_renewed_for_as_long_as_its_guard_lives(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     let taken = Instant::now();
     until(TTL * 2 + SLACK, "it is renewed past its first ttl", || {
@@ -38,14 +59,12 @@ fn a_lock_is_renewed_for_as_long_as_its_guard_lives() {
         taken.elapsed() > TTL * 3 / 2
     });
     assert!(mgr.stats().renewed >= 2);
-    assert!(manager(&server).try_lock("n").unwrap().is_none());
+    assert!(manager(place).try_lock("n").unwrap().is_none());
     guard.unlock().unwrap();
 }
 
-#[test]
-fn a_ttl_is_what_the_lock_lives_for_without_renewal() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_ttl_is_what_the_lock_lives_for_without_renewal(place: &Place) {
+    let mgr = manager(place);
     let long = mgr.with(LockOptions::new().ttl(Duration::from_secs(60)));
     for (name, mgr, ttl) in [("short", &mgr, TTL), ("long", &long, Duration::from_secs(60))] {
         let guard = mgr.lock(name).unwrap();
@@ -58,10 +77,8 @@ fn a_ttl_is_what_the_lock_lives_for_without_renewal() {
     }
 }
 
-#[test]
-fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are(place: &Place) {
+    let mgr = manager(place);
     let handle = mgr.with(LockOptions::new().label("mine"));
     let again = mgr.with(LockOptions::new().fixed_lease(Duration::from_secs(60))).with(LockOptions::new());
     let _guards = [handle.lock("a").unwrap(), mgr.lock("b").unwrap(), again.lock("c").unwrap()];
@@ -72,10 +89,8 @@ fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are()
     assert_eq!(held("a").manager, held("b").manager);
 }
 
-#[test]
-fn a_fixed_lease_is_not_renewed_and_ends_by_itself() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_fixed_lease_is_not_renewed_and_ends_by_itself(place: &Place) {
+    let mgr = manager(place);
     let lease = ms(700);
     let start = Instant::now();
     let guard = mgr.with(LockOptions::new().fixed_lease(lease)).try_lock("n").unwrap().unwrap();
@@ -85,27 +100,24 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself() {
     assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", guard.fence(), LossReason::Expired));
     assert!(!guard.is_held());
     assert_eq!(mgr.stats().renewed, 0);
-    let next = manager(&server).try_lock_for("n", lease + SLACK).unwrap().unwrap();
+    let next = manager(place).try_lock_for("n", lease + SLACK).unwrap().unwrap();
     assert!(next.fence() > guard.fence());
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
 }
 
-#[test]
-fn renew_starts_a_fixed_lease_anew() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn renew_starts_a_fixed_lease_anew(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.with(LockOptions::new().fixed_lease(ms(3000))).lock("n").unwrap();
-    until(ms(1500) + SLACK, "half of the lease passes", || guard.remaining() < ms(1500));
+    place.pass(ms(1600));
+    assert!(guard.remaining() < ms(1500), "{:?}", guard.remaining());
     guard.renew().unwrap();
     assert!(guard.remaining() > ms(1500), "{:?}", guard.remaining());
     assert!(mgr.inspect("n").unwrap().unwrap().time_left > ms(1500));
     guard.unlock().unwrap();
 }
 
-#[test]
-fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length(place: &Place) {
+    let mgr = manager(place);
     let fixed = mgr.with(LockOptions::new().fixed_lease(ms(5000)));
     let guard = mgr.lock("n").unwrap();
     let waiter = fixed.enqueue("n").unwrap();
@@ -115,14 +127,12 @@ fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length() {
     assert_eq!(mgr.inspect("n").unwrap().unwrap().holder.unwrap().ttl, ms(5000));
 }
 
-#[test]
-fn max_hold_ends_the_holding_as_a_loss_and_hands_over() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn max_hold_ends_the_holding_as_a_loss_and_hands_over(place: &Place) {
+    let mgr = manager(place);
     let limit = ms(500);
     let start = Instant::now();
     let guard = mgr.with(LockOptions::new().max_hold(limit)).lock("n").unwrap();
-    let waiter = manager(&server).enqueue("n").unwrap();
+    let waiter = manager(place).enqueue("n").unwrap();
     guard.renew().unwrap();
     let loss = guard.lost().recv_timeout(limit + COMMAND_TIMEOUT + SLACK).unwrap();
     assert!(start.elapsed() >= limit);
@@ -138,29 +148,23 @@ fn max_hold_ends_the_holding_as_a_loss_and_hands_over() {
     next.check().unwrap();
 }
 
-#[test]
-fn max_hold_that_is_not_reached_ends_nothing() {
-    let server = Server::start();
-    let mgr = manager(&server).with(LockOptions::new().max_hold(Duration::from_secs(60)));
+fn max_hold_that_is_not_reached_ends_nothing(place: &Place) {
+    let mgr = manager(place).with(LockOptions::new().max_hold(Duration::from_secs(60)));
     let guard = mgr.lock("n").unwrap();
     until(TTL + SLACK, "it is renewed", || mgr.stats().renewed > 0);
     guard.unlock().unwrap();
     assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Released);
 }
 
-#[test]
-fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold(place: &Place) {
+    let mgr = manager(place);
     let limit = ms(400);
     mem::forget(mgr.with(LockOptions::new().max_hold(limit)).lock("n").unwrap());
     assert!(mgr.try_lock_for("n", limit + SLACK).unwrap().is_some());
 }
 
-#[test]
-fn hold_at_least_keeps_the_name_taken_after_an_early_release() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn hold_at_least_keeps_the_name_taken_after_an_early_release(place: &Place) {
+    let mgr = manager(place);
     let least = ms(1500);
     let once = mgr.with(LockOptions::new().hold_at_least(least).label("once"));
     let guard = once.lock("n").unwrap();
@@ -183,23 +187,16 @@ fn hold_at_least_keeps_the_name_taken_after_an_early_release() {
     assert_eq!(_next.previous_holder(), PreviousHolder::Released);
 }
 
-#[test]
-fn hold_at_least_that_has_passed_delays_nobody() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn hold_at_least_that_has_passed_delays_nobody(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.with(LockOptions::new().hold_at_least(ms(100))).lock("n").unwrap();
-    until(SLACK, "the least time passes", || {
-        let since = mgr.inspect("n").unwrap().unwrap().holder.unwrap().since;
-        since.elapsed().unwrap() > ms(150)
-    });
+    place.pass(ms(150));
     guard.unlock().unwrap();
     assert!(mgr.try_lock("n").unwrap().is_some());
 }
 
-#[test]
-fn hold_at_least_may_be_longer_than_the_ttl() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn hold_at_least_may_be_longer_than_the_ttl(place: &Place) {
+    let mgr = manager(place);
     let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
     let guard = once.lock("n").unwrap();
     assert!(mgr.inspect("n").unwrap().unwrap().time_left > Duration::from_secs(50));
@@ -215,32 +212,28 @@ fn hold_at_least_may_be_longer_than_the_ttl() {
     assert!(mgr.try_lock("n").unwrap().is_some());
 }
 
-#[test]
-fn a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind(place: &Place) {
+    let mgr = manager(place);
     let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
     drop(once.enqueue("n").unwrap());
     assert!(mgr.try_lock_for("n", SLACK).unwrap().is_some());
 }
 
-#[test]
-fn a_label_is_shown_beside_host_process_and_thread() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_label_is_shown_beside_host_process_and_thread(place: &Place) {
+    let mgr = manager(place);
     let label = "nightly run 🦀 \"x\"";
     let _guard = mgr.with(LockOptions::new().label(label)).lock("n").unwrap();
     let holder = mgr.inspect("n").unwrap().unwrap().holder.unwrap();
     assert_eq!(holder.label, label);
     assert_eq!(holder.pid, process::id());
-    assert_eq!(holder.thread, thread::current().name().unwrap());
     assert_eq!(holder.host, rustix::system::uname().nodename().to_string_lossy());
     assert!(!holder.manager.is_empty());
     assert!(holder.since.elapsed().unwrap() < SLACK);
 
-    // A thread without a name, and one whose name holds what the record is split at.
+    // A thread with a name, one without, and one whose name holds what the record is split at.
     let longest = mgr.with(LockOptions::new().label("l".repeat(256)));
-    let threads = [thread::Builder::new(), thread::Builder::new().name("a\tb\nc".into())];
+    let named = |name: &str| thread::Builder::new().name(name.to_owned());
+    let threads = [named("billing"), thread::Builder::new(), named("a\tb\nc")];
     let shown = threads.map(|builder| {
         let (mgr, longest) = (mgr.clone(), longest.clone());
         let thread = builder.spawn(move || {
@@ -251,15 +244,12 @@ fn a_label_is_shown_beside_host_process_and_thread() {
         });
         thread.unwrap().join().unwrap()
     });
-    assert_eq!(shown[0].thread, "-");
-    assert_eq!(shown[1].thread, "a b c");
-    assert_eq!(shown[1].label.len(), 256);
+    assert_eq!(shown.each_ref().map(|holder| &*holder.thread), ["billing", "-", "a b c"]);
+    assert_eq!(shown[2].label.len(), 256);
 }
 
-#[test]
-fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place) {
+    let mgr = manager(place);
     let (sender, losses) = unbounded();
     let watched = mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.clone()).unwrap()));
     let lost = [watched.lock("a").unwrap(), watched.lock("b").unwrap()];
@@ -285,10 +275,8 @@ fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other() {
     assert_eq!(losses.iter().count(), 0);
 }
 
-#[test]
-fn a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(place: &Place) {
+    let mgr = manager(place);
     let (release, gate) = unbounded::<()>();
     let (sender, losses) = unbounded();
     let slow = mgr.with(LockOptions::new().on_lost(move |_| gate.recv().unwrap()));
@@ -313,11 +301,9 @@ fn a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback() {
     kept.unlock().unwrap();
 }
 
-#[test]
-fn a_callback_may_lock_and_may_drop_the_last_handle() {
-    let server = Server::start();
-    let mgr = manager(&server);
-    let other = manager(&server);
+fn a_callback_may_lock_and_may_drop_the_last_handle(place: &Place) {
+    let mgr = manager(place);
+    let other = manager(place);
     let (sender, done) = unbounded();
     let calls = Arc::new(AtomicUsize::new(0));
     let handle = {
@@ -348,12 +334,9 @@ fn a_callback_may_lock_and_may_drop_the_last_handle() {
     assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
 }
 
-#[test]
-fn a_prefix_separates_managers() {
-    let server = Server::start();
-    let with_prefix = |prefix: &str| {
-        LockManager::builder(server.url()).prefix(prefix).options(LockOptions::new().ttl(TTL)).build().unwrap()
-    };
+fn a_prefix_separates_managers(place: &Place) {
+    let with_prefix =
+        |prefix: &str| LockManager::builder(place).prefix(prefix).options(LockOptions::new().ttl(TTL)).build().unwrap();
     // Some are globs that match others, and one begins as another does.
     let prefixes = ["app", "app:x", "a*", "[ab]pp", "a?p", "a\\p", "é", "a b"];
     let managers = prefixes.map(with_prefix);
@@ -365,7 +348,7 @@ fn a_prefix_separates_managers() {
         assert_eq!(listed[0].fence, guard.fence());
     }
     for prefix in prefixes {
-        assert_eq!(server.query::<i64>(&["EXISTS", &format!("{prefix}:{{n}}")]), 1, "{prefix:?}");
+        assert_eq!(place.query::<i64>(&["HEXISTS", &format!("{prefix}:{{n}}"), "o"]), 1, "{prefix:?}");
     }
     // Grants find their way under each of them.
     for (mgr, guard) in managers.iter().zip(guards) {
@@ -375,40 +358,4 @@ fn a_prefix_separates_managers() {
         guard.unlock().unwrap();
         drop(waiter.wait().unwrap());
     }
-}
-
-#[test]
-fn a_pool_is_no_larger_than_asked_for() {
-    let server = Server::start();
-    let size = 2;
-    let mgr = LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).pool_size(size).build().unwrap();
-    let most = thread::scope(|scope| {
-        let threads: Vec<_> = (0..16)
-            .map(|i| {
-                let mgr = &mgr;
-                scope.spawn(move || {
-                    for turn in 0..20 {
-                        drop(mgr.lock(&format!("n{}", (i + turn) % 4)).unwrap());
-                    }
-                })
-            })
-            .collect();
-        let mut most = 0;
-        while threads.iter().any(|thread| !thread.is_finished()) {
-            most = most.max(server.clients().len());
-            thread::sleep(ms(2));
-        }
-        most
-    });
-    // The renewal thread and the listener have one each of their own.
-    assert!(most <= size as usize + 2, "{most} connections");
-    assert!(most > size as usize, "{most} connections: nothing was measured");
-}
-
-#[test]
-fn connections_are_opened_as_they_are_needed() {
-    let server = Server::start();
-    let mgr = LockManager::connect(server.url()).unwrap();
-    mgr.lock("n").unwrap().unlock().unwrap();
-    assert!(server.clients().len() <= 2, "{:?}", server.clients());
 }

@@ -9,15 +9,17 @@ use fairlock::PreviousHolder;
 
 use crate::{
     managers::{assert_nothing_left, manager},
-    support::Server,
+    place::{Place, on_both_stores},
 };
 
-#[test]
-fn a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait() {
+on_both_stores! {
+    a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait,
+}
+
+fn a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(place: &Place) {
     let ttl = Duration::from_millis(1500);
-    let server = Server::start();
-    let holder = manager(&server.url(), ttl);
-    let other = manager(&server.url(), ttl);
+    let holder = manager(place, ttl);
+    let other = manager(place, ttl);
     let guard = holder.lock("k").unwrap();
     let waiter = other.enqueue("k").unwrap();
     let neighbour = holder.enqueue("k").unwrap();
@@ -38,5 +40,5 @@ fn a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait() {
     assert!(next.fence() > fence);
     next.unlock().unwrap();
     neighbour.wait().unwrap().unlock().unwrap();
-    assert_nothing_left(&server, "k");
+    assert_nothing_left(place, "k");
 }

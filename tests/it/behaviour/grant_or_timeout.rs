@@ -13,7 +13,7 @@ use fairlock::LockManager;
 
 use crate::{
     managers::{assert_nothing_left, patient},
-    support::Server,
+    place::{Place, on_both_stores},
 };
 
 /// Of each of the two tests; ten thousand together.
@@ -21,20 +21,21 @@ const ROUNDS: u64 = 5000;
 /// Names on which this goes on side by side.
 const PAIRS: u64 = 4;
 
-#[test]
-fn a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing() {
-    let server = Server::start();
-    let mgr = patient(&server.url());
-    race(&server, &mgr, &mgr);
+on_both_stores! {
+    a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing,
+    a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing,
 }
 
-#[test]
-fn a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing() {
-    let server = Server::start();
-    race(&server, &patient(&server.url()), &patient(&server.url()));
+fn a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing(place: &Place) {
+    let mgr = patient(place);
+    race(place, &mgr, &mgr);
 }
 
-fn race(server: &Server, holder: &LockManager, other: &LockManager) {
+fn a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing(place: &Place) {
+    race(place, &patient(place), &patient(place));
+}
+
+fn race(place: &Place, holder: &LockManager, other: &LockManager) {
     let granted = AtomicU64::new(0);
     thread::scope(|scope| {
         for pair in 0..PAIRS {
@@ -46,7 +47,7 @@ fn race(server: &Server, holder: &LockManager, other: &LockManager) {
     // One order alone would not be the meeting that is under test.
     assert!((ROUNDS / 20..ROUNDS * 19 / 20).contains(&granted), "{granted} of {ROUNDS} were granted");
     for pair in 0..PAIRS {
-        assert_nothing_left(server, &format!("k{pair}"));
+        assert_nothing_left(place, &format!("k{pair}"));
     }
 }
 

@@ -6,11 +6,13 @@ use std::{
 };
 
 use fairlock::{
-    Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder, Result,
+    Error, FenceGate, LockGuard, LockManager, LossReason, PreviousHolder, Result,
     crossbeam_channel::{RecvTimeoutError, TryRecvError, select},
 };
 
-use crate::support::{SLACK, Server, until};
+use crate::managers;
+use crate::place::{Place, on_both_stores};
+use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
 /// What a manager with that ttl derives from it.
@@ -18,18 +20,43 @@ const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 /// How late the news of a loss may be that a renewal brings.
 const TOLD_WITHIN: Duration = TTL.saturating_add(SLACK);
 
-fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
+on_both_stores! {
+    a_guard_tells_its_name_and_that_it_is_held,
+    looking_at_a_guard_costs_no_request,
+    dropping_a_guard_releases_at_once,
+    fences_rise_with_every_grant_also_after_the_record_is_deleted,
+    a_fence_gate_turns_away_a_holder_that_was_overtaken,
+    a_clean_unlock_disconnects_the_loss_channel_at_once,
+    a_loss_is_told_also_to_those_who_ask_for_the_channel_later,
+    a_loss_can_be_selected_beside_the_work,
+    a_deleted_lock_is_lost_as_taken,
+    a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone,
+    force_release_compares_on_the_fence,
+    force_release_hands_over_to_the_first_waiter,
+    unlock_tells_of_a_loss_that_was_not_noticed,
+    a_lapsed_lease_that_nobody_has_taken_is_still_its_owners,
+    a_lapsed_and_taken_lease_is_lost_as_expired,
+    previous_holder_stays_lapsed_until_a_proper_release,
+    renew_extends_the_lease_and_shortens_none,
+    a_guard_keeps_its_lock_renewed_after_every_handle_is_gone,
+    guards_of_two_managers_do_not_know_each_other,
+    a_guard_may_be_unlocked_on_another_thread,
+    a_guard_is_released_when_its_thread_panics,
+    unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background,
+}
+
+fn manager(place: &Place) -> LockManager {
+    managers::manager(place, TTL)
 }
 
 /// Renews so late that what a test does to the record is not undone by a renewal in between.
-fn unhurried(server: &Server) -> LockManager {
-    LockManager::connect(server.url()).unwrap()
+fn unhurried(place: &Place) -> LockManager {
+    LockManager::connect(place).unwrap()
 }
 
 /// Makes the lease of `n` look lapsed to the server, whatever its holder believes.
-fn lapse(server: &Server) {
-    let _: () = server.query(&["HSET", "fairlock:{n}", "e", "1"]);
+fn lapse(place: &Place) {
+    let _: () = place.query(&["HSET", "fairlock:{n}", "e", "1"]);
 }
 
 #[track_caller]
@@ -50,10 +77,8 @@ fn assert_loses(guard: &LockGuard, reason: LossReason) {
     assert_lost(guard.renew(), reason, guard.fence());
 }
 
-#[test]
-fn a_guard_tells_its_name_and_that_it_is_held() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_guard_tells_its_name_and_that_it_is_held(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     assert_eq!(guard.name(), "n");
     assert!(guard.is_held());
@@ -65,10 +90,8 @@ fn a_guard_tells_its_name_and_that_it_is_held() {
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-#[test]
-fn looking_at_a_guard_costs_no_request() {
-    let server = Server::start();
-    let mgr = LockManager::connect(server.url()).unwrap();
+fn looking_at_a_guard_costs_no_request(place: &Place) {
+    let mgr = LockManager::connect(place).unwrap();
     let guard = mgr.lock("n").unwrap();
     let before = mgr.stats().requests;
     for _ in 0..1000 {
@@ -80,18 +103,14 @@ fn looking_at_a_guard_costs_no_request() {
     assert_eq!(mgr.stats().requests, before);
 }
 
-#[test]
-fn dropping_a_guard_releases_at_once() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn dropping_a_guard_releases_at_once(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     drop(mgr.lock("n").unwrap());
     assert!(other.try_lock("n").unwrap().is_some());
 }
 
-#[test]
-fn fences_rise_with_every_grant_also_after_the_record_is_deleted() {
-    let server = Server::start();
-    let managers = [manager(&server), manager(&server)];
+fn fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) {
+    let managers = [manager(place), manager(place)];
     let mut last = 0;
     for turn in 0..30 {
         let guard = managers[turn % 2].lock("n").unwrap();
@@ -101,11 +120,11 @@ fn fences_rise_with_every_grant_also_after_the_record_is_deleted() {
             0 => drop(guard),
             1 => guard.unlock().unwrap(),
             2 => {
-                let _: () = server.query(&["DEL", "fairlock:{n}"]);
+                place.delete("n");
                 drop(guard);
             }
             3 => {
-                let _: () = server.query(&["FLUSHALL"]);
+                place.flush_all();
                 drop(guard);
             }
             _ => {
@@ -118,35 +137,8 @@ fn fences_rise_with_every_grant_also_after_the_record_is_deleted() {
     assert!(last > 1_600_000_000_000_000, "{last}");
 }
 
-#[test]
-fn a_fence_gate_admits_the_newest_and_its_equals() {
-    static GATE: FenceGate = FenceGate::new();
-    assert!(GATE.admit(0) && GATE.admit(0) && GATE.admit(7) && GATE.admit(7));
-    assert!(!GATE.admit(6) && !GATE.admit(0));
-    assert!(GATE.admit(u64::MAX) && GATE.admit(u64::MAX) && !GATE.admit(u64::MAX - 1));
-
-    // Many threads: whatever is admitted is never followed by something smaller.
-    let gate = FenceGate::default();
-    let newest = std::sync::Mutex::new(0);
-    thread::scope(|scope| {
-        for start in 0..4 {
-            let (gate, newest) = (&gate, &newest);
-            scope.spawn(move || {
-                for fence in (start..4000).step_by(4) {
-                    let mut newest = newest.lock().unwrap();
-                    let admitted = gate.admit(fence);
-                    assert_eq!(admitted, fence >= *newest);
-                    *newest = fence.max(*newest);
-                }
-            });
-        }
-    });
-}
-
-#[test]
-fn a_fence_gate_turns_away_a_holder_that_was_overtaken() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn a_fence_gate_turns_away_a_holder_that_was_overtaken(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let gate = FenceGate::new();
     let old = mgr.lock("n").unwrap();
     assert!(gate.admit(old.fence()));
@@ -157,10 +149,8 @@ fn a_fence_gate_turns_away_a_holder_that_was_overtaken() {
     assert!(!gate.admit(old.fence()));
 }
 
-#[test]
-fn a_clean_unlock_disconnects_the_loss_channel_at_once() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_clean_unlock_disconnects_the_loss_channel_at_once(place: &Place) {
+    let mgr = manager(place);
     for unlock in [true, false] {
         let guard = mgr.lock("n").unwrap();
         let lost = guard.lost().clone();
@@ -174,12 +164,10 @@ fn a_clean_unlock_disconnects_the_loss_channel_at_once() {
     assert_eq!(mgr.stats().lost, 0);
 }
 
-#[test]
-fn a_loss_is_told_also_to_those_who_ask_for_the_channel_later() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_loss_is_told_also_to_those_who_ask_for_the_channel_later(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
-    let _: () = server.query(&["DEL", "fairlock:{n}"]);
+    place.delete("n");
     until(TOLD_WITHIN, "the loss is noticed", || mgr.stats().lost == 1);
     assert_loses(&guard, LossReason::Taken);
     // It stays lost, although the name is free again and a renewal would be answered.
@@ -188,10 +176,8 @@ fn a_loss_is_told_also_to_those_who_ask_for_the_channel_later() {
     assert_eq!(mgr.stats().lost, 1);
 }
 
-#[test]
-fn a_loss_can_be_selected_beside_the_work() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_loss_can_be_selected_beside_the_work(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     assert!(mgr.force_release("n", guard.fence()).unwrap());
     let never = fairlock::crossbeam_channel::never::<()>();
@@ -202,22 +188,18 @@ fn a_loss_can_be_selected_beside_the_work() {
     }
 }
 
-#[test]
-fn a_deleted_lock_is_lost_as_taken() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_deleted_lock_is_lost_as_taken(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
-    let _: () = server.query(&["FLUSHALL"]);
+    place.flush_all();
     assert_loses(&guard, LossReason::Taken);
     // Nothing of it comes back.
     drop(guard);
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-#[test]
-fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.lock("n").unwrap();
     assert!(other.force_release("n", guard.fence()).unwrap());
     let next = other.try_lock("n").unwrap().unwrap();
@@ -229,12 +211,10 @@ fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone() {
     next.unlock().unwrap();
 }
 
-#[test]
-fn force_release_compares_on_the_fence() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn force_release_compares_on_the_fence(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     assert!(!mgr.force_release("n", 1).unwrap());
-    assert_eq!(server.query::<i64>(&["DBSIZE"]), 0);
+    assert_eq!(place.keys("n"), [""; 0]);
     let guard = mgr.lock("n").unwrap();
     for fence in [0, 1, guard.fence() - 1, guard.fence() + 1, u64::MAX] {
         assert!(!other.force_release("n", fence).unwrap(), "{fence}");
@@ -249,10 +229,8 @@ fn force_release_compares_on_the_fence() {
     assert!(!mgr.force_release("n", fence).unwrap());
 }
 
-#[test]
-fn force_release_hands_over_to_the_first_waiter() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn force_release_hands_over_to_the_first_waiter(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.lock("n").unwrap();
     let mut first = other.enqueue("n").unwrap();
     let mut second = mgr.enqueue("n").unwrap();
@@ -263,14 +241,12 @@ fn force_release_hands_over_to_the_first_waiter() {
     assert_loses(&guard, LossReason::Forced);
 }
 
-#[test]
-fn unlock_tells_of_a_loss_that_was_not_noticed() {
-    let server = Server::start();
-    let (mgr, other) = (unhurried(&server), unhurried(&server));
+fn unlock_tells_of_a_loss_that_was_not_noticed(place: &Place) {
+    let (mgr, other) = (unhurried(place), unhurried(place));
 
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
-    let _: () = server.query(&["DEL", "fairlock:{n}"]);
+    place.delete("n");
     assert_lost(guard.unlock(), LossReason::Taken, fence);
 
     let guard = mgr.lock("n").unwrap();
@@ -280,7 +256,7 @@ fn unlock_tells_of_a_loss_that_was_not_noticed() {
 
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
-    lapse(&server);
+    lapse(place);
     let next = other.try_lock("n").unwrap().unwrap();
     assert_lost(guard.unlock(), LossReason::Expired, fence);
     next.check().unwrap();
@@ -291,31 +267,27 @@ fn unlock_tells_of_a_loss_that_was_not_noticed() {
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
     for _ in 0..2 {
-        lapse(&server);
+        lapse(place);
         std::mem::forget(other.try_lock("n").unwrap().unwrap());
     }
     assert_lost(guard.unlock(), LossReason::Taken, fence);
 }
 
-#[test]
-fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners() {
-    let server = Server::start();
-    let mgr = unhurried(&server);
+fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners(place: &Place) {
+    let mgr = unhurried(place);
     let guard = mgr.lock("n").unwrap();
-    lapse(&server);
+    lapse(place);
     guard.renew().unwrap();
     guard.check().unwrap();
-    lapse(&server);
+    lapse(place);
     guard.unlock().unwrap();
     assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Released);
 }
 
-#[test]
-fn a_lapsed_and_taken_lease_is_lost_as_expired() {
-    let server = Server::start();
-    let (mgr, other) = (unhurried(&server), unhurried(&server));
+fn a_lapsed_and_taken_lease_is_lost_as_expired(place: &Place) {
+    let (mgr, other) = (unhurried(place), unhurried(place));
     let guard = mgr.lock("n").unwrap();
-    lapse(&server);
+    lapse(place);
     let next = other.try_lock("n").unwrap().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert_lost(guard.renew(), LossReason::Expired, guard.fence());
@@ -323,17 +295,15 @@ fn a_lapsed_and_taken_lease_is_lost_as_expired() {
     next.unlock().unwrap();
 }
 
-#[test]
-fn previous_holder_stays_lapsed_until_a_proper_release() {
-    let server = Server::start();
-    let (mgr, other) = (unhurried(&server), unhurried(&server));
+fn previous_holder_stays_lapsed_until_a_proper_release(place: &Place) {
+    let (mgr, other) = (unhurried(place), unhurried(place));
     let first = mgr.lock("n").unwrap();
     assert_eq!(first.previous_holder(), PreviousHolder::Unknown);
     first.unlock().unwrap();
     let second = mgr.lock("n").unwrap();
     assert_eq!(second.previous_holder(), PreviousHolder::Released);
 
-    lapse(&server);
+    lapse(place);
     // Granted and never claimed is no proper release.
     drop(other.enqueue("n").unwrap());
     let third = other.try_lock_for("n", SLACK).unwrap().unwrap();
@@ -351,19 +321,16 @@ fn previous_holder_stays_lapsed_until_a_proper_release() {
     fifth.unlock().unwrap();
     assert_eq!(last.wait().unwrap().previous_holder(), PreviousHolder::Released);
     // The record's end is the end of its history.
-    let _: () = server.query(&["FLUSHALL"]);
+    place.flush_all();
     assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Unknown);
     drop((second, third, fourth));
 }
 
-#[test]
-fn renew_extends_the_lease_and_shortens_none() {
-    let server = Server::start();
-    let mgr = LockManager::connect(server.url()).unwrap();
+fn renew_extends_the_lease_and_shortens_none(place: &Place) {
+    let mgr = LockManager::connect(place).unwrap();
     let guard = mgr.lock("n").unwrap();
     let left = |guard: &LockGuard| (guard.remaining(), mgr.inspect("n").unwrap().unwrap().time_left);
-    let start = Instant::now();
-    until(SLACK, "some time passes", || start.elapsed() > Duration::from_millis(300));
+    place.pass(Duration::from_millis(300));
     let before = left(&guard);
     let renewed = mgr.stats().renewed;
     guard.renew().unwrap();
@@ -372,11 +339,9 @@ fn renew_extends_the_lease_and_shortens_none() {
     assert_eq!(mgr.stats().renewed, renewed + 1);
 }
 
-#[test]
-fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone() {
-    let server = Server::start();
-    let guard = manager(&server).lock("n").unwrap();
-    let other = manager(&server);
+fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone(place: &Place) {
+    let guard = manager(place).lock("n").unwrap();
+    let other = manager(place);
     let start = Instant::now();
     until(TTL * 2 + SLACK, "it outlives its first ttl", || {
         guard.check().unwrap();
@@ -385,13 +350,13 @@ fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone() {
     assert!(other.try_lock("n").unwrap().is_none());
     guard.unlock().unwrap();
     assert!(other.try_lock("n").unwrap().is_some());
-    until(SLACK, "its connections close", || server.clients().len() <= 2);
+    if let Some(server) = place.server() {
+        until(SLACK, "its connections close", || server.clients().len() <= 2);
+    }
 }
 
-#[test]
-fn guards_of_two_managers_do_not_know_each_other() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn guards_of_two_managers_do_not_know_each_other(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let (a, b) = (mgr.lock("a").unwrap(), other.lock("b").unwrap());
     assert!(mgr.try_lock("b").unwrap().is_none());
     assert!(other.try_lock("a").unwrap().is_none());
@@ -405,10 +370,8 @@ fn guards_of_two_managers_do_not_know_each_other() {
     b.unlock().unwrap();
 }
 
-#[test]
-fn a_guard_may_be_unlocked_on_another_thread() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_guard_may_be_unlocked_on_another_thread(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     thread::spawn(move || guard.unlock()).join().unwrap().unwrap();
     let guard = std::sync::Arc::new(mgr.lock("n").unwrap());
@@ -423,10 +386,8 @@ fn a_guard_may_be_unlocked_on_another_thread() {
     }
 }
 
-#[test]
-fn a_guard_is_released_when_its_thread_panics() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_guard_is_released_when_its_thread_panics(place: &Place) {
+    let mgr = manager(place);
     let panicked = thread::spawn({
         let mgr = mgr.clone();
         move || {
@@ -439,18 +400,16 @@ fn a_guard_is_released_when_its_thread_panics() {
     assert_eq!(mgr.stats().held, 0);
 }
 
-#[test]
-fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.lock("n").unwrap();
     let lost = guard.lost().clone();
-    server.stop();
+    place.go_away();
     let start = Instant::now();
     let error = guard.unlock().unwrap_err();
     assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
     assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
-    server.cont();
+    place.come_back();
     assert!(other.try_lock_for("n", TTL + SLACK).unwrap().is_some());
 }

@@ -1,22 +1,32 @@
 //! Redis is silent: every call ends in time, losses are told, and what comes back goes on.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
-use crate::scene::{H, Line, P, Record, SOON, STEADY_TTL, T, TTL, build, builder, manager, steady, warm_up, with_ttl};
-use crate::support::{Proxy, SLACK, Server, until};
+use crate::place::{Place, on_both_stores};
+use crate::scene::{H, Line, P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
+use crate::support::{SLACK, until};
 
-#[test]
-fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout() {
-    let server = Server::start();
-    let manager = manager(server.url());
+on_both_stores! {
+    drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout,
+    in_a_black_hole_every_verb_ends_within_its_bound,
+    a_lease_outlives_an_outage_of_half_its_ttl,
+    a_loss_in_a_silent_outage_is_told_on_time_and_stays,
+    is_held_turns_false_by_the_clock_alone,
+    waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out,
+    a_call_made_in_an_outage_is_served_when_it_is_over,
+    past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards,
+    a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
+}
+
+fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
+    let manager = manager(place);
     warm_up(&manager);
     let [dropped, unlocked, third] = ["dropped", "unlocked", "third"].map(|name| manager.lock(name).unwrap());
-    server.stop();
+    place.go_away();
     let start = Instant::now();
     drop(dropped);
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
@@ -28,31 +38,27 @@ fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout() {
     let start = Instant::now();
     drop(third);
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
-    server.cont();
+    place.come_back();
     // A lapsed record would still name its owner: these were released.
     for name in ["dropped", "unlocked", "third"] {
-        Record::of(&server, name).comes_to_rest();
+        Record::of(place, name).comes_to_rest();
     }
 }
 
-#[test]
-fn in_a_black_hole_every_verb_ends_within_its_bound() {
+fn in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
     // T is longer than the slack, so that a verb that waited twice would show.
     const T: Duration = Duration::from_millis(1600);
     const P: Duration = Duration::from_millis(500);
     const OUTAGE: Duration = Duration::from_secs(2);
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
     let manager =
-        LockManager::builder(proxy.url()).command_timeout(T).check_period(P).horizon(P + 3 * T).outage_limit(OUTAGE);
+        LockManager::builder(place).command_timeout(T).check_period(P).horizon(P + 3 * T).outage_limit(OUTAGE);
     let manager = manager.pool_size(32).build().unwrap();
     warm_up(&manager);
-    let other = LockManager::connect(server.url()).unwrap();
+    let other = LockManager::connect(place).unwrap();
     let _taken = other.lock("taken").unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| manager.lock(name).unwrap());
     let [stays, leaves] = [(); 2].map(|()| manager.enqueue("taken").unwrap());
-    proxy.pause_requests();
-    proxy.pause_replies();
+    place.go_away();
 
     let took = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -97,9 +103,9 @@ fn in_a_black_hole_every_verb_ends_within_its_bound() {
         bounded("renew", 2 * T, Box::new(move || a.renew().err()));
         bounded("unlock", T, Box::new(move || b.unlock().err()));
         bounded("build", T, {
-            let url = proxy.url();
+            let to = fairlock::Endpoint::from(place);
             Box::new(move || {
-                LockManager::builder(url).command_timeout(T).check_period(P).horizon(P + 3 * T).build().err()
+                LockManager::builder(to).command_timeout(T).check_period(P).horizon(P + 3 * T).build().err()
             })
         });
         let unknown = || Some(Error::Closed);
@@ -130,21 +136,16 @@ fn in_a_black_hole_every_verb_ends_within_its_bound() {
     assert!(start.elapsed() <= 3 * T + SLACK, "{:?}", start.elapsed());
 }
 
-#[test]
-fn a_lease_outlives_an_outage_of_half_its_ttl() {
+fn a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
     const TTL: Duration = Duration::from_secs(3);
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let manager = build(with_ttl(proxy.url(), TTL));
+    let manager = build(with_ttl(place, TTL));
     let guard = manager.lock("a").unwrap();
     let start = Instant::now();
-    proxy.pause_requests();
-    proxy.pause_replies();
-    thread::sleep(TTL / 2);
-    proxy.resume_requests();
-    proxy.resume_replies();
+    place.go_away();
+    place.pass(TTL / 2);
+    until(TTL / 4, "a renewal falls into the outage", || manager.stats().renewal_failures > 0);
+    place.come_back();
     let at_its_return = manager.stats();
-    assert!(at_its_return.renewal_failures > 0, "a renewal fell into the outage");
     until(TTL / 2, "a renewal comes through", || manager.stats().renewed > at_its_return.renewed);
     while start.elapsed() < TTL + TTL / 10 {
         assert!(guard.is_held());
@@ -155,19 +156,15 @@ fn a_lease_outlives_an_outage_of_half_its_ttl() {
     guard.unlock().unwrap();
 }
 
-#[test]
-fn a_loss_in_a_silent_outage_is_told_on_time_and_stays() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
+fn a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     let (called, calls) = crossbeam_channel::unbounded();
     let options = LockOptions::new().ttl(TTL).on_lost(move |loss| {
         let _ = called.send((Instant::now(), loss.clone()));
     });
-    let ours = manager(proxy.url()).with(options);
-    let other = manager(server.url());
+    let ours = manager(place).with(options);
+    let other = manager(place);
     let guard = ours.lock("a").unwrap();
-    proxy.pause_requests();
-    proxy.pause_replies();
+    place.go_away();
     // What had arrived before has been read by now.
     thread::sleep(T / 4);
     let deadline = Instant::now() + guard.remaining();
@@ -181,9 +178,8 @@ fn a_loss_in_a_silent_outage_is_told_on_time_and_stays() {
     assert_eq!(same, loss);
     assert!(called + Duration::from_millis(5) >= deadline);
 
-    proxy.resume_requests();
-    proxy.resume_replies();
-    Record::of(&server, "a").comes_to_rest();
+    place.come_back();
+    Record::of(place, "a").comes_to_rest();
     assert!(!guard.is_held() && guard.remaining().is_zero());
     let next = other.try_lock("a").unwrap().expect("it was given up");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
@@ -195,16 +191,14 @@ fn a_loss_in_a_silent_outage_is_told_on_time_and_stays() {
     assert!(calls.is_empty(), "once");
 }
 
-#[test]
-fn is_held_turns_false_by_the_clock_alone() {
-    let server = Server::start();
-    let manager = manager(server.url());
+fn is_held_turns_false_by_the_clock_alone(place: &Place) {
+    let manager = manager(place);
     let guard = manager.lock("a").unwrap();
-    server.stop();
+    place.go_away();
     let deadline = Instant::now() + guard.remaining() + T;
     until(TTL + SLACK, "it is not held any more", || !guard.is_held());
     assert!(Instant::now() <= deadline + SLACK);
-    server.cont();
+    place.come_back();
     let renewed = Instant::now() + TTL / 3;
     while Instant::now() < renewed {
         assert!(!guard.is_held(), "once lost, never again");
@@ -212,10 +206,8 @@ fn is_held_turns_false_by_the_clock_alone() {
     }
 }
 
-#[test]
-fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out() {
-    let server = Server::start();
-    let patient = || build(builder(server.url()).outage_limit(Duration::MAX));
+fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &Place) {
+    let patient = || build(builder(place).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of a third process: its own waiters would lose their places with its lease (R10).
     let holding = patient();
@@ -225,12 +217,12 @@ fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out() {
     for who in 0..6 {
         line.stand(&managers[who % 2]);
     }
-    server.stop();
+    place.go_away();
     // Past the holder's lease, and past the horizon: an outage ages nobody (R2).
-    thread::sleep(TTL + H / 2);
+    place.pass(TTL + H / 2);
     assert!(!holder.is_held());
     assert!(line.is_quiet());
-    server.cont();
+    place.come_back();
     let back = Instant::now();
     let mut last = fence;
     for who in 0..6 {
@@ -241,35 +233,31 @@ fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out() {
     }
     assert!(back.elapsed() <= Duration::from_secs(2) + SLACK, "{:?}", back.elapsed());
     assert_eq!(managers.each_ref().map(|m| m.stats().requeued), [0, 0]);
-    Record::of(&server, "a").comes_to_rest();
+    Record::of(place, "a").comes_to_rest();
 }
 
-#[test]
-fn a_call_made_in_an_outage_is_served_when_it_is_over() {
-    let server = Server::start();
-    let manager = manager(server.url());
-    server.stop();
+fn a_call_made_in_an_outage_is_served_when_it_is_over(place: &Place) {
+    let manager = manager(place);
+    place.go_away();
     let calls = ["a", "b"].map(|name| {
         let manager = manager.clone();
         thread::spawn(move || manager.lock(name).unwrap().unlock())
     });
-    thread::sleep(3 * T);
-    server.cont();
+    place.pass(3 * T);
+    place.come_back();
     for call in calls {
         call.join().unwrap().unwrap();
     }
 }
 
-#[test]
-fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards() {
+fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {
     const OUTAGE: Duration = Duration::from_secs(1);
-    let server = Server::start();
-    let manager = build(builder(server.url()).outage_limit(OUTAGE));
+    let manager = build(builder(place).outage_limit(OUTAGE));
     let holder = manager.lock("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&manager);
     line.stand(&manager);
-    server.stop();
+    place.go_away();
     let start = Instant::now();
     for _ in 0..2 {
         let (_, end) = line.next(OUTAGE + SLACK);
@@ -282,19 +270,17 @@ fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards() {
     let start = Instant::now();
     assert!(matches!(manager.lock("b"), Err(Error::Unavailable { .. })));
     assert!(start.elapsed() <= OUTAGE + T + SLACK);
-    server.cont();
+    place.come_back();
     drop(holder);
     // The waiters have left, so nobody is before the next.
     let guard = manager.try_lock_for("a", SOON).unwrap().expect("nobody has it");
     guard.unlock().unwrap();
-    Record::of(&server, "a").comes_to_rest();
-    Record::of(&server, "b").comes_to_rest();
+    Record::of(place, "a").comes_to_rest();
+    Record::of(place, "b").comes_to_rest();
 }
 
-#[test]
-fn a_try_at_its_deadline_in_silence_is_unavailable_and_not_none() {
-    let server = Server::start();
-    let (ours, other) = (manager(server.url()), manager(server.url()));
+fn a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
     warm_up(&ours);
     let _holder = other.lock("a").unwrap();
     assert!(ours.try_lock_for("a", 2 * T).unwrap().is_none(), "while Redis answers");
@@ -307,8 +293,8 @@ fn a_try_at_its_deadline_in_silence_is_unavailable_and_not_none() {
             (ours.try_lock_for("a", at_most), start.elapsed())
         }
     });
-    until(SOON, "it stands in the queue", || Record::of(&server, "a").number("r") == 2);
-    server.stop();
+    until(SOON, "it stands in the queue", || Record::of(place, "a").number("r") == 2);
+    place.go_away();
     let start = Instant::now();
     let end = waiter.wait_for(at_most);
     assert!(start.elapsed() <= at_most + SLACK);
@@ -316,27 +302,7 @@ fn a_try_at_its_deadline_in_silence_is_unavailable_and_not_none() {
     let (end, took) = call.join().unwrap();
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     assert!(took <= at_most + T + SLACK, "{took:?}");
-    server.cont();
+    place.come_back();
     // The waiter has kept its place, the call has left.
-    until(SOON, "one is left", || Record::of(&server, "a").number("r") == 1);
-}
-
-#[test]
-fn renewals_of_many_leases_outlast_a_flapping_network() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let lost = Arc::new(AtomicU32::new(0));
-    let counting = Arc::clone(&lost);
-    let options = LockOptions::new().ttl(STEADY_TTL).on_lost(move |_| {
-        counting.fetch_add(1, Ordering::SeqCst);
-    });
-    let manager = build(steady(proxy.url())).with(options);
-    let guards: Vec<_> = (0..40).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
-    let end = Instant::now() + STEADY_TTL + T;
-    while Instant::now() < end {
-        thread::sleep(Duration::from_millis(300));
-        proxy.reset_all();
-    }
-    assert!(guards.iter().all(fairlock::LockGuard::is_held));
-    assert_eq!(lost.load(Ordering::SeqCst), 0);
+    until(SOON, "one is left", || Record::of(place, "a").number("r") == 1);
 }

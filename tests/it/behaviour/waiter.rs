@@ -5,9 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockOptions, LockState};
+use fairlock::{Error, LockManager, LockState};
 
-use crate::support::{Proxy, SLACK, Server, contains, until};
+use crate::managers;
+use crate::place::{Keyspace as _, Place, on_both_stores};
+use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
 /// What a manager with that ttl derives from it.
@@ -16,8 +18,24 @@ const CHECK_PERIOD: Duration = Duration::from_millis(250);
 /// How long a grant may take to be known, its message lost or not.
 const GRANTED_WITHIN: Duration = CHECK_PERIOD.saturating_add(COMMAND_TIMEOUT).saturating_add(SLACK);
 
-fn manager(server: &Server) -> LockManager {
-    LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).build().unwrap()
+on_both_stores! {
+    a_waiter_on_a_free_lock_is_granted_at_once,
+    positions_count_from_one_and_move_as_others_are_served,
+    wait_for_keeps_the_place,
+    a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed,
+    a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order,
+    the_last_waiter_to_leave_leaves_nothing_behind,
+    dropping_a_granted_waiter_hands_the_lock_over,
+    an_unclaimed_grant_that_is_lost_is_queued_again_and_served,
+    an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free,
+    a_waiter_gives_one_guard,
+    a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle,
+    a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent,
+    a_wait_in_silence_is_unavailable_and_keeps_its_place,
+}
+
+fn manager(place: &Place) -> LockManager {
+    managers::manager(place, TTL)
 }
 
 fn ms(ms: u64) -> Duration {
@@ -29,10 +47,8 @@ fn waiters(mgr: &LockManager) -> u64 {
     mgr.inspect("n").unwrap().map_or(0, |info| info.waiters)
 }
 
-#[test]
-fn a_waiter_on_a_free_lock_is_granted_at_once() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_waiter_on_a_free_lock_is_granted_at_once(place: &Place) {
+    let mgr = manager(place);
     let mut waiter = mgr.enqueue("n").unwrap();
     assert_eq!(waiter.position(), None);
     assert_eq!(mgr.inspect("n").unwrap().unwrap().state, LockState::Held);
@@ -44,10 +60,8 @@ fn a_waiter_on_a_free_lock_is_granted_at_once() {
     assert_eq!(mgr.stats().waiting, 0);
 }
 
-#[test]
-fn positions_count_from_one_and_move_as_others_are_served() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn positions_count_from_one_and_move_as_others_are_served(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.lock("n").unwrap();
     let a = mgr.enqueue("n").unwrap();
     let b = other.enqueue("n").unwrap();
@@ -66,10 +80,8 @@ fn positions_count_from_one_and_move_as_others_are_served() {
     c.wait().unwrap().unlock().unwrap();
 }
 
-#[test]
-fn wait_for_keeps_the_place() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn wait_for_keeps_the_place(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.lock("n").unwrap();
     let mut first = mgr.enqueue("n").unwrap();
     let mut second = other.enqueue("n").unwrap();
@@ -88,10 +100,8 @@ fn wait_for_keeps_the_place() {
     assert!(second.wait_for(GRANTED_WITHIN).unwrap().is_some());
 }
 
-#[test]
-fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     // One that had to stand, and one that was granted when it came.
     let guard = mgr.lock("n").unwrap();
     let mut stood = mgr.enqueue("n").unwrap();
@@ -117,10 +127,8 @@ fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed() {
     assert_eq!(mgr.stats().requeued, 0);
 }
 
-#[test]
-fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.lock("n").unwrap();
     let a = mgr.enqueue("n").unwrap();
     let b = other.enqueue("n").unwrap();
@@ -139,25 +147,21 @@ fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order() {
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-#[test]
-fn the_last_waiter_to_leave_leaves_nothing_behind() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn the_last_waiter_to_leave_leaves_nothing_behind(place: &Place) {
+    let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     drop([mgr.enqueue("n").unwrap(), mgr.enqueue("n").unwrap()]);
-    until(GRANTED_WITHIN, "the queue is gone", || server.query::<i64>(&["EXISTS", "fairlock:{n}:q"]) == 0);
-    let fields: Vec<String> = server.query(&["HKEYS", "fairlock:{n}"]);
+    until(GRANTED_WITHIN, "the queue is gone", || place.query::<i64>(&["LLEN", "fairlock:{n}:q"]) == 0);
+    let fields: Vec<String> = place.query(&["HKEYS", "fairlock:{n}"]);
     assert!(!fields.iter().any(|field| field.starts_with("w:")), "{fields:?}");
     assert_eq!(mgr.stats().waiting, 0);
     guard.unlock().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());
-    assert!(server.keys_without_ttl().is_empty());
+    assert!(place.keys_without_ttl().is_empty());
 }
 
-#[test]
-fn dropping_a_granted_waiter_hands_the_lock_over() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn dropping_a_granted_waiter_hands_the_lock_over(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let granted = mgr.enqueue("n").unwrap();
     let stood = mgr.enqueue("n").unwrap();
     let mut last = other.enqueue("n").unwrap();
@@ -170,14 +174,13 @@ fn dropping_a_granted_waiter_hands_the_lock_over() {
     assert_eq!((mgr.stats().waiting, other.stats().waiting), (0, 0));
 }
 
-#[test]
-fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served() {
-    for flush in [&["DEL", "fairlock:{n}"][..], &["FLUSHALL"]] {
-        let server = Server::start();
-        let (mgr, other) = (manager(&server), manager(&server));
+fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served(place: &Place) {
+    let disasters: [fn(&Place); 2] = [|place| place.delete("n"), Place::flush_all];
+    for disaster in disasters {
+        let (mgr, other) = (manager(place), manager(place));
         let mut waiter = mgr.enqueue("n").unwrap();
         let lost = mgr.inspect("n").unwrap().unwrap().fence;
-        let _: () = server.query(flush);
+        disaster(place);
         let taken = other.try_lock("n").unwrap().expect("nobody is left");
         let again = || waiter.position() == Some(1) && mgr.stats().requeued == 1;
         until(TTL + SLACK, "it stands in the queue again", again);
@@ -192,23 +195,19 @@ fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served() {
     }
 }
 
-#[test]
-fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free(place: &Place) {
+    let mgr = manager(place);
     let waiter = mgr.enqueue("n").unwrap();
     let lost = mgr.inspect("n").unwrap().unwrap().fence;
-    let _: () = server.query(&["FLUSHALL"]);
+    place.flush_all();
     until(TTL + SLACK, "it is granted anew", || mgr.stats().requeued == 1);
     let guard = waiter.wait().unwrap();
     assert!(guard.fence() > lost);
     guard.renew().unwrap();
 }
 
-#[test]
-fn a_waiter_gives_one_guard() {
-    let server = Server::start();
-    let mgr = manager(&server);
+fn a_waiter_gives_one_guard(place: &Place) {
+    let mgr = manager(place);
     let mut waiter = mgr.enqueue("n").unwrap();
     let guard = waiter.wait_for(Duration::MAX).unwrap().unwrap();
     for _ in 0..2 {
@@ -221,12 +220,10 @@ fn a_waiter_gives_one_guard() {
     guard.check().unwrap();
 }
 
-#[test]
-fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle() {
-    let server = Server::start();
-    let other = manager(&server);
+fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(place: &Place) {
+    let other = manager(place);
     let guard = other.lock("n").unwrap();
-    let waiter = manager(&server).enqueue("n").unwrap();
+    let waiter = manager(place).enqueue("n").unwrap();
     let waiting = thread::spawn(move || waiter.wait());
     until(SLACK, "it stands in the queue", || waiters(&other) == 1);
     let start = Instant::now();
@@ -237,75 +234,28 @@ fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle() {
     guard.unlock().unwrap();
 }
 
-#[test]
-fn waiters_hold_no_connection() {
-    let server = Server::start();
-    let mgr = LockManager::builder(server.url()).options(LockOptions::new().ttl(TTL)).pool_size(1).build().unwrap();
-    let guard = mgr.lock("n").unwrap();
-    let mut waiting: Vec<_> = (0..20).map(|_| mgr.enqueue("n").unwrap()).collect();
-    let thread = thread::spawn({
-        let mgr = mgr.clone();
-        move || mgr.lock("n").unwrap().unlock()
-    });
-    until(SLACK, "a thread waits as well", || waiters(&mgr) == 21);
-    mgr.lock("another").unwrap().unlock().unwrap();
-    // The pool's, the renewal thread's and the listener's.
-    assert!(server.clients().len() <= 3, "{:?}", server.clients());
-    guard.unlock().unwrap();
-    for mut waiter in waiting.drain(..) {
-        waiter.wait_for(GRANTED_WITHIN).unwrap().unwrap().unlock().unwrap();
-    }
-    thread.join().unwrap().unwrap();
-    assert!(mgr.inspect("n").unwrap().is_none());
-}
-
-#[test]
-fn a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = other.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
-    server.stop();
+    place.go_away();
     let start = Instant::now();
     drop(waiter);
     assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
-    server.cont();
+    place.come_back();
     until(TTL + SLACK, "it leaves the queue in the background", || waiters(&other) == 0);
     drop(guard);
 }
 
-#[test]
-fn a_wait_in_silence_is_unavailable_and_keeps_its_place() {
-    let server = Server::start();
-    let (mgr, other) = (manager(&server), manager(&server));
+fn a_wait_in_silence_is_unavailable_and_keeps_its_place(place: &Place) {
+    let (mgr, other) = (manager(place), manager(place));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
-    server.stop();
+    place.go_away();
     let silence = CHECK_PERIOD * 2 + COMMAND_TIMEOUT * 2;
     let error = waiter.wait_for(silence).unwrap_err();
     assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
-    server.cont();
+    place.come_back();
     drop(guard);
     until(TTL * 2 + SLACK, "it is served all the same", || matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_))));
-}
-
-#[test]
-fn a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let other = manager(&server);
-    let mgr = LockManager::connect(proxy.url()).unwrap();
-    let guard = other.lock("n").unwrap();
-    let leaving = proxy.hold_request_when(contains("keep_if_owner"));
-    thread::scope(|scope| {
-        let trying = scope.spawn(|| mgr.try_lock_for("n", ms(50)).unwrap());
-        leaving.wait(SLACK);
-        guard.unlock().unwrap();
-        leaving.release();
-        let guard = trying.join().unwrap().expect("it was granted before it left the queue");
-        guard.renew().unwrap();
-        guard.unlock().unwrap();
-    });
-    let stats = mgr.stats();
-    assert_eq!((stats.granted, stats.missed, stats.waiting), (1, 0, 0));
 }

@@ -1,0 +1,74 @@
+//! Redis loses what it knew, or a part of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use fairlock::LossReason;
+
+use crate::place::{Place, on_both_stores};
+use crate::scene::{Line, Record, SOON, STEADY_TTL as TTL, build, steady, warm_up};
+use crate::support::{SLACK, until};
+
+on_both_stores! {
+    a_flushall_is_told_to_holders_and_waiters_are_served_in_order,
+    holders_of_many_names_are_each_told_of_a_flush_once,
+}
+
+fn a_flushall_is_told_to_holders_and_waiters_are_served_in_order(place: &Place) {
+    loses_everything(place, || place.flush_all());
+}
+
+pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
+    let managers = [build(steady(place)), build(steady(place))];
+    managers.iter().for_each(warm_up);
+    let holder = managers[0].lock("a").unwrap();
+    let mut largest = holder.fence();
+    let mut line = Line::of("a");
+    for who in 0..8 {
+        line.stand(&managers[who % 2]);
+    }
+
+    disaster();
+    let loss = holder.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+    assert_eq!((loss.reason, loss.fence), (LossReason::Taken, holder.fence()));
+    assert!(!holder.is_held());
+
+    // Across processes the order of their syncs decides; within each one it is kept.
+    let mut seen: [Vec<usize>; 2] = Default::default();
+    for _ in 0..8 {
+        let (who, end) = line.next(SOON);
+        let guard = end.unwrap();
+        assert!(guard.is_held());
+        assert!(guard.fence() > largest, "fences rise over a loss of data");
+        largest = guard.fence();
+        seen[who % 2].push(who);
+        guard.unlock().unwrap();
+    }
+    assert_eq!(seen, [vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
+    until(SLACK, "all but one, that came to a free lock, stood in the queue again", || {
+        managers.iter().map(|m| m.stats().requeued).sum::<u64>() >= 7
+    });
+    let again = managers[1].try_lock("a").unwrap().expect("it is free");
+    assert!(again.fence() > largest);
+    drop((holder, again));
+    Record::of(place, "a").comes_to_rest();
+}
+
+fn holders_of_many_names_are_each_told_of_a_flush_once(place: &Place) {
+    let told = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&told);
+    let options = fairlock::LockOptions::new().ttl(TTL).on_lost(move |loss| {
+        assert_eq!(loss.reason, LossReason::Taken);
+        counting.fetch_add(1, Ordering::SeqCst);
+    });
+    let manager = build(steady(place)).with(options);
+    let guards: Vec<_> = (0..50).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
+    place.flush_all();
+    for guard in &guards {
+        guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+        assert!(guard.lost().recv_timeout(SLACK).is_err(), "and once, then the channel is closed");
+    }
+    until(SOON, "every callback is called", || told.load(Ordering::SeqCst) == 50);
+    drop(guards);
+    assert_eq!((manager.stats().lost, told.load(Ordering::SeqCst)), (50, 50));
+}

@@ -1,0 +1,128 @@
+//! The ways in which the holding of a lock comes to its end, other than a drop in its place.
+
+use std::{
+    mem,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
+
+use crate::{
+    managers::{assert_nothing_left, check_period, command_timeout, manager, patient},
+    place::{Place, on_both_stores},
+    support::{SLACK, until},
+};
+
+const TTL: Duration = Duration::from_secs(1);
+
+on_both_stores! {
+    a_guard_is_released_by_the_thread_that_it_was_moved_to,
+    a_panic_releases_what_is_held,
+    a_guard_that_is_forgotten_is_renewed_until_max_hold,
+    a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
+    a_lease_that_lapses_unawaited_leaves_the_lock_free,
+    a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue,
+}
+
+fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
+    let mgr = patient(place);
+    let guard = mgr.lock("k").unwrap();
+    let waiter = mgr.enqueue("k").unwrap();
+    let moved = thread::spawn(move || {
+        assert!(guard.is_held());
+        guard.unlock()
+    });
+    moved.join().unwrap().unwrap();
+    waiter.wait().unwrap().unlock().unwrap();
+    assert_nothing_left(place, "k");
+}
+
+fn a_panic_releases_what_is_held(place: &Place) {
+    let mgr = patient(place);
+    let holder = mgr.clone();
+    let waiting = mgr.clone();
+    let (locked, is_locked) = mpsc::channel();
+    let (queued, is_queued) = mpsc::channel();
+    let panicking = thread::spawn(move || {
+        let _guard = holder.lock("k").unwrap();
+        locked.send(()).unwrap();
+        is_queued.recv().unwrap();
+        panic!("as the test wants it");
+    });
+    is_locked.recv().unwrap();
+    let waiter = waiting.enqueue("k").unwrap();
+    queued.send(()).unwrap();
+    assert!(panicking.join().is_err());
+    let guard = waiter.wait().unwrap();
+    assert_eq!(guard.previous_holder(), PreviousHolder::Released);
+    guard.unlock().unwrap();
+    assert_nothing_left(place, "k");
+}
+
+fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
+    let limit = TTL + TTL / 2;
+    let (told, losses) = mpsc::channel();
+    let options = LockOptions::new().max_hold(limit).on_lost(move |loss| told.send(loss.clone()).unwrap());
+    let holder = manager(place, TTL);
+    let start = Instant::now();
+    let guard = holder.with(options).lock("k").unwrap();
+    let fence = guard.fence();
+    mem::forget(guard);
+    let guard = manager(place, TTL).lock("k").unwrap();
+    let took = start.elapsed();
+    assert!(took >= limit, "the leaked guard's lease ended after {took:?}");
+    assert!(took < limit + command_timeout(TTL) + SLACK, "{took:?}");
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    let loss = losses.recv_timeout(SLACK).unwrap();
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", fence, LossReason::MaxHold));
+    assert!(losses.try_recv().is_err(), "it was told twice");
+}
+
+fn a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: &Place) {
+    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+    let guard = ours.lock("k").unwrap();
+    let mut waiter = other.enqueue("k").unwrap();
+    assert!(place.lapse("k"));
+    let next = waiter.wait_for(check_period(TTL) + SLACK).unwrap().expect("it is the next alive");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(next.fence() > guard.fence());
+    let loss = guard.lost().recv_timeout(TTL / 3 + command_timeout(TTL) + SLACK).unwrap();
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", guard.fence(), LossReason::Expired));
+    drop(guard);
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    assert_nothing_left(place, "k");
+}
+
+fn a_lease_that_lapses_unawaited_leaves_the_lock_free(place: &Place) {
+    let (ours, other) = (patient(place), patient(place));
+    assert!(!place.lapse("k"), "nobody has ever had it");
+    let guard = ours.lock("k").unwrap();
+    assert!(place.lapse("k"));
+    assert!(!place.lapse("k"), "nobody has it any more");
+    let next = other.try_lock("k").unwrap().expect("it is free");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    let Err(Error::Lost { loss, .. }) = guard.unlock() else { panic!("unlocked what was lost") };
+    assert_eq!(loss.reason, LossReason::Expired);
+    next.unlock().unwrap();
+    assert!(!place.lapse("k"), "it was released");
+    assert_nothing_left(place, "k");
+}
+
+fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
+    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+    let guard = ours.lock("k").unwrap();
+    let passed_over = ours.enqueue("k").unwrap();
+    let mut waiter = other.enqueue("k").unwrap();
+    assert!(place.lapse("k"));
+    let next = waiter.wait_for(check_period(TTL) + SLACK).unwrap().expect("it is the next alive");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    next.unlock().unwrap();
+    passed_over.wait().unwrap().unlock().unwrap();
+    until(SLACK, "its new place is counted", || ours.stats().requeued == 1);
+    assert_eq!(other.stats().requeued, 0);
+    drop(guard);
+    assert_nothing_left(place, "k");
+}

@@ -1,0 +1,172 @@
+//! P3: first come, first served, and nobody barges.
+
+use std::{
+    mem,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
+
+use crate::{
+    managers::{EndLoops, assert_nothing_left, patient, queue},
+    place::{Place, on_both_stores},
+    scene::Line,
+    support::{SLACK, until},
+    worker::SOON,
+};
+
+on_both_stores! {
+    waiters_of_several_managers_are_granted_in_their_order,
+    waiters_of_one_process_are_granted_in_their_order,
+    equal_threads_take_equal_shares,
+    try_lock_in_a_loop_never_overtakes_a_queue,
+    try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself,
+    a_releaser_that_locks_again_goes_behind_the_queue,
+}
+
+fn waiters_of_several_managers_are_granted_in_their_order(place: &Place) {
+    let managers: [LockManager; 4] = std::array::from_fn(|_| patient(place));
+    let guard = managers[0].lock("k").unwrap();
+    let mut line = Line::of("k");
+    // In each round all four come, each round beginning with another.
+    for i in 0..32 {
+        line.stand(&managers[(i / 4 + i) % 4]);
+    }
+    guard.unlock().unwrap();
+    let mut last = 0;
+    for who in 0..32 {
+        let guard = line.serve(who, SOON);
+        assert!(guard.fence() > last, "waiter {who}");
+        last = guard.fence();
+        guard.unlock().unwrap();
+    }
+    assert_nothing_left(place, "k");
+}
+
+fn waiters_of_one_process_are_granted_in_their_order(place: &Place) {
+    let mgr = patient(place);
+    let guard = mgr.lock("k").unwrap();
+    let waiters: Vec<Waiter> = (0..50).map(|_| mgr.enqueue("k").unwrap()).collect();
+    guard.unlock().unwrap();
+    let mut last = 0;
+    for (i, waiter) in waiters.into_iter().enumerate() {
+        let guard = waiter.wait().unwrap();
+        assert!(guard.fence() > last, "waiter {i}");
+        last = guard.fence();
+        guard.unlock().unwrap();
+    }
+    assert_nothing_left(place, "k");
+}
+
+fn equal_threads_take_equal_shares(place: &Place) {
+    const THREADS: usize = 12;
+    const TURNS: usize = 240;
+    let managers = [patient(place), patient(place)];
+    let start = managers[0].lock("k").unwrap();
+    let turns = Mutex::new(Vec::new());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for i in 0..THREADS {
+            let (mgr, turns, over) = (&managers[i % 2], &turns, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let _guard = mgr.lock("k").unwrap();
+                    // With all others in the queue the share of each is a matter of order alone, and
+                    // none of how fast anybody comes back.
+                    until(SOON, "the others queue", || {
+                        over.load(Ordering::Relaxed) || queue(place, "k").len() == THREADS - 1
+                    });
+                    let mut turns = turns.lock().unwrap();
+                    turns.push(i);
+                    if turns.len() >= TURNS {
+                        over.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        until(SOON, "all queue", || queue(place, "k").len() == THREADS);
+        start.unlock().unwrap();
+    });
+    let turns = turns.into_inner().unwrap();
+    for i in THREADS..TURNS {
+        assert_eq!(turns[i], turns[i - THREADS], "turn {i} of {turns:?}");
+    }
+}
+
+fn try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
+    let ours = patient(place);
+    let other = patient(place);
+    let mut guard = ours.lock("k").unwrap();
+    let mut next = other.enqueue("k").unwrap();
+    let (tries, wins, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let barge = |mgr: &LockManager| {
+        while !over.load(Ordering::Relaxed) {
+            if mgr.try_lock("k").unwrap().is_some() {
+                wins.fetch_add(1, Ordering::Relaxed);
+            }
+            tries.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| barge(&ours));
+        scope.spawn(|| barge(&patient(place)));
+        let end = EndLoops(&over);
+        until(SOON, "the loops run", || tries.load(Ordering::Relaxed) > 10);
+        for i in 0..300 {
+            let mgr = if i % 2 == 0 { &ours } else { &other };
+            let after = mgr.enqueue("k").unwrap();
+            guard.unlock().unwrap();
+            guard = mem::replace(&mut next, after).wait().unwrap();
+        }
+        assert_eq!(wins.load(Ordering::Relaxed), 0, "of {tries:?} tries");
+        drop(next);
+        drop(guard);
+        until(SOON, "a try wins once nobody waits", || wins.load(Ordering::Relaxed) > 0);
+        drop(end);
+    });
+    assert_nothing_left(place, "k");
+}
+
+fn try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(place: &Place) {
+    let lease = Duration::from_millis(300);
+    let holder = patient(place).with(LockOptions::new().fixed_lease(lease));
+    let barger = patient(place);
+    let waiting = patient(place);
+    let lapsing = holder.try_lock("k").unwrap().expect("it is free");
+    let mut waiter = waiting.enqueue("k").unwrap();
+    until(lease + check_period() + SLACK, "the waiter is granted", || {
+        assert!(barger.try_lock("k").unwrap().is_none(), "overtook the waiter");
+        waiter.position().is_none()
+    });
+    let guard = waiter.wait_for(Duration::ZERO).unwrap().expect("it is granted");
+    assert!(guard.fence() > lapsing.fence());
+    assert!(!lapsing.is_held());
+}
+
+fn a_releaser_that_locks_again_goes_behind_the_queue(place: &Place) {
+    let ours = patient(place);
+    let other = patient(place);
+    for round in 0..50 {
+        let guard = ours.lock("k").unwrap();
+        let first = if round % 2 == 0 { &ours } else { &other };
+        let waiters = [first.enqueue("k").unwrap(), other.enqueue("k").unwrap()];
+        let (again, mut fences) = thread::scope(|scope| {
+            let threads = waiters.map(|waiter| scope.spawn(move || waiter.wait().unwrap().fence()));
+            drop(guard);
+            let again = ours.lock("k").unwrap().fence();
+            (again, threads.map(|thread| thread.join().unwrap()).to_vec())
+        });
+        fences.push(again);
+        assert!(fences.is_sorted(), "round {round}: {fences:?}");
+    }
+    assert_nothing_left(place, "k");
+}
+
+fn check_period() -> Duration {
+    crate::managers::check_period(DEFAULT_TTL)
+}

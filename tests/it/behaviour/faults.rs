@@ -1,0 +1,184 @@
+//! One request, one reply or one message is lost, and nobody else notices.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockManager, PreviousHolder, Result, Step};
+
+use crate::place::{Mishap, Place, on_both_stores};
+use crate::scene::{Line, P, Record, SOON, STEADY_T as T, build, warm_up, with_ttl};
+use crate::support::{SLACK, until};
+
+on_both_stores! {
+    redis_with_faults:
+    a_try_whose_connection_ends_is_answered_the_same_grant,
+    a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind,
+    a_try_whose_request_is_lost_takes_nothing,
+    a_lock_that_hears_nothing_asks_again_and_is_granted_once,
+    a_renewal_whose_connection_ends_is_asked_for_again,
+    an_unlock_whose_connection_ends_is_ok_and_hands_over_once,
+    an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free,
+    a_place_is_taken_once_whatever_becomes_of_its_request,
+    a_place_is_given_up_whatever_becomes_of_its_request,
+    a_message_that_is_lost_is_made_up_for_by_the_next_check,
+}
+
+/// Sends nothing by itself for longer than a test lasts, so that what is injected strikes the test's own call.
+fn calm(place: &Place) -> LockManager {
+    let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
+    let builder = with_ttl(place, ttl).command_timeout(T).check_period(period).horizon(period + 3 * T);
+    let manager = build(builder);
+    warm_up(&manager);
+    manager
+}
+
+/// A call that meets a mishap; how many requests it took tells whether it did.
+fn meet<R>(place: &Place, mishap: Mishap, manager: &LockManager, call: impl FnOnce() -> R) -> (R, u64) {
+    let before = manager.stats().requests;
+    place.inject(mishap);
+    let end = call();
+    (end, manager.stats().requests - before)
+}
+
+#[track_caller]
+fn assert_unheard<X: std::fmt::Debug>(end: Result<X>) {
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+}
+
+fn a_try_whose_connection_ends_is_answered_the_same_grant(place: &Place) {
+    let ours = calm(place);
+    let (guard, requests) = meet(place, Mishap::Disconnect, &ours, || ours.try_lock("a").unwrap());
+    let guard = guard.expect("it is free");
+    assert_eq!(requests, 2);
+    let record = Record::of(place, "a");
+    assert_eq!((record.number("f"), record.number("g")), (guard.fence(), guard.fence()), "it was granted once");
+    guard.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind(place: &Place) {
+    let (ours, other) = (calm(place), calm(place));
+    let start = Instant::now();
+    let (end, _) = meet(place, Mishap::ReplyLost, &ours, || ours.try_lock("a"));
+    assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
+    assert_unheard(end);
+    let record = Record::of(place, "a");
+    assert!(record.field("f").is_some(), "it had been granted");
+    record.comes_to_rest();
+    let next = other.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(next.previous_holder(), PreviousHolder::Unknown, "nobody ever had it");
+}
+
+fn a_try_whose_request_is_lost_takes_nothing(place: &Place) {
+    let ours = calm(place);
+    let (end, _) = meet(place, Mishap::RequestLost, &ours, || ours.try_lock("a"));
+    assert_unheard(end);
+    assert_eq!(Record::of(place, "a").field("f"), None);
+    ours.try_lock("a").unwrap().expect("it is free").unlock().unwrap();
+}
+
+fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(place: &Place) {
+    let ours = calm(place);
+    for mishap in [Mishap::RequestLost, Mishap::ReplyLost] {
+        let (guard, requests) = meet(place, mishap, &ours, || ours.lock("a").unwrap());
+        assert!(requests >= 2, "{mishap:?} did not strike");
+        let record = Record::of(place, "a");
+        assert_eq!((record.number("f"), record.number("g")), (guard.fence(), guard.fence()), "{mishap:?}");
+        guard.unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+fn a_renewal_whose_connection_ends_is_asked_for_again(place: &Place) {
+    let ours = calm(place);
+    let guard = ours.lock("a").unwrap();
+    let (end, requests) = meet(place, Mishap::Disconnect, &ours, || guard.renew());
+    end.unwrap();
+    assert_eq!(requests, 2);
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+}
+
+fn an_unlock_whose_connection_ends_is_ok_and_hands_over_once(place: &Place) {
+    let (ours, other) = (calm(place), calm(place));
+    let guard = ours.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&other);
+    line.stand(&other);
+    let (end, requests) = meet(place, Mishap::Disconnect, &ours, || guard.unlock());
+    end.unwrap();
+    assert!(requests >= 2, "it was sent again");
+    let first = line.serve(0, SOON);
+    assert!(line.is_quiet(), "a release that is sent twice releases once");
+    assert_eq!(first.previous_holder(), PreviousHolder::Released);
+    first.unlock().unwrap();
+    line.serve(1, SOON).unlock().unwrap();
+    Record::of(place, "a").comes_to_rest();
+}
+
+fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(place: &Place) {
+    let (ours, other) = (calm(place), calm(place));
+    for mishap in [Mishap::ReplyLost, Mishap::RequestLost] {
+        let guard = ours.lock("a").unwrap();
+        let (start, before) = (Instant::now(), ours.stats().background_releases);
+        let (end, _) = meet(place, mishap, &ours, || guard.unlock());
+        assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
+        assert_unheard(end);
+        // The one is free at once, the other by the release that goes on in the background.
+        let next = other.try_lock_for("a", SOON).unwrap().expect("it is released");
+        assert_eq!(next.previous_holder(), PreviousHolder::Released, "{mishap:?}");
+        until(SOON, "the background is done", || ours.stats().background_releases > before);
+        next.renew().expect("what comes late is not the successor's");
+        next.unlock().unwrap();
+    }
+}
+
+fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
+    let (ours, other) = (calm(place), calm(place));
+    for mishap in [Mishap::Disconnect, Mishap::ReplyLost, Mishap::RequestLost] {
+        let holder = other.lock("a").unwrap();
+        let (waiter, requests) = meet(place, mishap, &ours, || ours.enqueue("a").unwrap());
+        assert!(requests >= 2, "{mishap:?} did not strike");
+        assert_eq!(waiter.position(), Some(1));
+        let record = Record::of(place, "a");
+        assert_eq!((record.tokens().len(), record.number("n"), record.number("r")), (1, 1, 1), "{mishap:?}");
+        holder.unlock().unwrap();
+        waiter.wait().unwrap().unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+fn a_place_is_given_up_whatever_becomes_of_its_request(place: &Place) {
+    let (ours, other) = (calm(place), calm(place));
+    let holder = other.lock("a").unwrap();
+    let record = Record::of(place, "a");
+    for mishap in [Mishap::Disconnect, Mishap::ReplyLost, Mishap::RequestLost] {
+        let waiter = ours.enqueue("a").unwrap();
+        let start = Instant::now();
+        let before = ours.stats().requests;
+        meet(place, mishap, &ours, || drop(waiter));
+        assert!(start.elapsed() <= T + SLACK, "{mishap:?}: {:?}", start.elapsed());
+        until(SOON, "it is asked for again", || ours.stats().requests >= before + 2);
+        until(SOON, "the place is given up", || record.number("r") == 0);
+    }
+    holder.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
+    let (ours, other) = (calm(place), calm(place));
+    let checking =
+        build(with_ttl(place, Duration::from_secs(20)).check_period(P).command_timeout(T).horizon(P + 4 * T));
+    warm_up(&checking);
+    let [holder, another] = ["a", "b"].map(|name| other.lock(name).unwrap());
+    let mut unchecked = ours.enqueue("a").unwrap();
+    let mut checked = checking.enqueue("b").unwrap();
+    place.inject(Mishap::MessageLost);
+    holder.unlock().unwrap();
+    assert!(unchecked.wait_for(SLACK).unwrap().is_none(), "its next check is far off");
+    place.inject(Mishap::MessageLost);
+    another.unlock().unwrap();
+    let guard = checked.wait_for(P + T + SLACK).unwrap().expect("the check brings what the message did not");
+    guard.unlock().unwrap();
+    drop(unchecked);
+    Record::of(place, "a").comes_to_rest();
+}

@@ -1,0 +1,31 @@
+//! How a lock behaves, whatever keeps it: each claim is stated once and holds on a redis-server and in memory.
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | `verbs` | the verbs, what they count, how all of it is shown |
+//! | `guard`, `ends` | a lock that is held; the ways in which that ends |
+//! | `waiter`, `long_waits`, `grant_or_timeout` | a place in the queue |
+//! | `exclusion`, `fairness` | one at a time, in order |
+//! | `options`, `inspect`, `shutdown`, `bad_input` | what is asked for, looked at, ended and refused |
+//! | `outage`, `faults`, `data_loss`, `leftovers` | what goes wrong, and what is left of it |
+//! | `rules` | the protocol's rules, by reading and rewriting the record |
+//!
+//! What needs processes, sockets, a network or a server's settings stands in the modules beside this folder.
+
+mod bad_input;
+pub(crate) mod data_loss;
+mod ends;
+mod exclusion;
+mod fairness;
+mod faults;
+mod grant_or_timeout;
+mod guard;
+mod inspect;
+pub(crate) mod leftovers;
+mod long_waits;
+mod options;
+mod outage;
+mod rules;
+mod shutdown;
+mod verbs;
+mod waiter;

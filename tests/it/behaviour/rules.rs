@@ -1,0 +1,474 @@
+//! The protocol's rules, each by its number, seen from outside: through the API, and by reading and rewriting
+//! the record.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
+
+use crate::place::{Place, on_both_stores};
+use crate::scene::{Line, P, Record, SOON, T, TTL, build, manager, manager_of, micros, server_time, warm_up, with_ttl};
+use crate::support::{SLACK, until};
+
+on_both_stores! {
+    r3_a_process_that_asks_counts_as_alive_when_it_does,
+    r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order,
+    r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it,
+    r9_only_a_good_release_ends_the_trace_of_a_lapse,
+    r15_a_clock_that_went_back_does_not_make_a_released_lock_cool,
+    every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock,
+    r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place,
+    r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again,
+    r11_a_list_left_from_a_lost_record_is_nobodys_queue,
+    r13_a_grant_that_nobody_wants_is_released_at_once,
+    r13_news_that_come_late_or_twice_harm_no_holder,
+    r14_a_lost_lease_is_given_up_as_well,
+    r15_no_other_lease_is_ever_shortened,
+    r15_the_fence_and_its_memory_outlast_a_clock_that_went_back,
+    r16_a_lock_that_is_to_be_held_at_least_cools,
+    r16_a_fixed_lease_that_may_wait_must_outlast_a_check,
+    r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace,
+    r19_the_last_ones_who_leave_take_the_dead_before_them_along,
+    r19_more_dead_heads_than_one_call_may_pass_are_passed,
+}
+
+fn r3_a_process_that_asks_counts_as_alive_when_it_does(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    // Nobody renews this lease, so that nobody but the waiter's process looks at the record.
+    let _lapses = other.with(LockOptions::new().fixed_lease(10 * TTL)).lock("a").unwrap();
+    let mut waiter = ours.enqueue("a").unwrap();
+    let record = Record::of(place, "a");
+    let token = record.tokens().remove(0);
+    let stamp = record.starting("m:").remove(0);
+    let since = record.field(&stamp).unwrap().split(' ').nth(1).unwrap().to_owned();
+    // At once: the stamp is long past, and the lock is free.
+    record.set(&[(&stamp, &format!("1 {since}")), ("v", "1000000000"), ("e", "1")]);
+    let guard = waiter.wait_for(P + T + SLACK).unwrap().expect("it was not taken for dead");
+    assert_eq!(record.owner(), Some(token), "in the place that it had");
+    assert_eq!(ours.stats().requeued, 0);
+    guard.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let mut holder = other.lock("a").unwrap();
+    let record = Record::of(place, "a");
+    let mut line = Line::of("a");
+    (0..6).for_each(|_| line.stand(&ours));
+    let before: HashSet<String> = record.tokens().into_iter().collect();
+    // The lock itself is taken again before any waiter is back.
+    let taken = loop {
+        let _: i64 = place.query(&["DEL", &record.key, &record.queue]);
+        if let Some(taken) = other.try_lock("a").unwrap() {
+            break taken;
+        }
+        // A waiter was faster, and has it.
+        let (_, guard) = line.next(SOON);
+        drop(guard);
+        line = Line::of("a");
+        until(SOON, "all have gone", || ours.stats().waiting == 0);
+        (0..6).for_each(|_| line.stand(&ours));
+    };
+    std::mem::replace(&mut holder, taken).lost();
+    until(SOON, "all are back", || record.tokens().len() == 6);
+    let after: HashSet<String> = record.tokens().into_iter().collect();
+    assert!(before.is_disjoint(&after), "every attempt has a token of its own");
+    until(SLACK, "each is counted", || ours.stats().requeued > 0 && ours.stats().requeued % 6 == 0);
+    holder.unlock().unwrap();
+    for who in 0..6 {
+        line.serve(who, P + T + SLACK).unlock().unwrap();
+    }
+    record.comes_to_rest();
+}
+
+fn r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let lapse = || {
+        let past = server_time(place) - micros(TTL);
+        record.set(&[("e", &past.to_string())]);
+    };
+    // A renewal extends it.
+    let guard = ours.lock("a").unwrap();
+    lapse();
+    guard.renew().unwrap();
+    assert!(record.number("e") > server_time(place));
+    // A release clears it, as a good one.
+    lapse();
+    guard.unlock().unwrap();
+    let guard = other.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(guard.previous_holder(), PreviousHolder::Released);
+    // Another token sees it as free, and from then on it is lost.
+    lapse();
+    let next = ours.try_lock("a").unwrap().expect("it has lapsed");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    let loss = guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+    assert_eq!(loss.reason, LossReason::Expired);
+    // What tells of the loss leaves the successor alone.
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r9_only_a_good_release_ends_the_trace_of_a_lapse(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let fixed = ours.with(LockOptions::new().fixed_lease(Duration::from_millis(20)));
+    drop(ours.lock("a").unwrap());
+    std::mem::forget(fixed.try_lock("a").unwrap().expect("it is free"));
+    let second = loop {
+        // Each one lapses as well.
+        if let Some(guard) = fixed.try_lock("a").unwrap() {
+            break guard;
+        }
+    };
+    assert_eq!(second.previous_holder(), PreviousHolder::Lapsed);
+    std::mem::forget(second);
+    let third = other.try_lock_for("a", SOON).unwrap().expect("it lapses");
+    assert_eq!(third.previous_holder(), PreviousHolder::Lapsed);
+    assert!(record.number("x") < third.fence());
+    third.unlock().unwrap();
+    let fourth = other.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(fourth.previous_holder(), PreviousHolder::Released);
+}
+
+fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let holder = ours.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&other);
+    record.set(&[("g", &(server_time(place) + micros(Duration::from_secs(1800))).to_string())]);
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let ahead = server_time(place) + micros(Duration::from_secs(1800));
+    drop(ours.lock("a").unwrap());
+    record.set(&[("f", &ahead.to_string())]);
+    let uncontended = ours.lock("a").unwrap();
+    assert_eq!(uncontended.fence(), ahead + 1);
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&other);
+    uncontended.unlock().unwrap();
+    let within = line.serve(0, SOON);
+    assert_eq!(within.fence(), ahead + 2, "handed over within a process");
+    within.unlock().unwrap();
+    let across = line.serve(1, SOON);
+    assert_eq!(across.fence(), ahead + 3, "handed over to another");
+    across.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    warm_up(&ours);
+    warm_up(&other);
+    let record = Record::of(place, "a");
+    for _ in 0..2 {
+        let holder = ours.lock("a").unwrap();
+        let mut line = Line::of("a");
+        line.stand(&ours);
+        line.stand(&other);
+        // As an outage leaves it that was longer than the lease.
+        let past = (server_time(place) - 2 * micros(P + T)).to_string();
+        record.set(&[("e", &past), ("s", &past)]);
+        // The first to come back is somebody else.
+        assert!(other.try_lock("a").unwrap().is_none());
+        // It may have been handed on already, to the waiter of the holder's own process.
+        let _ = holder.unlock();
+        line.serve(0, 2 * (P + T) + SLACK).unlock().unwrap();
+        line.serve(1, 2 * (P + T) + SLACK).unlock().unwrap();
+    }
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    record.comes_to_rest();
+}
+
+fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(place: &Place) {
+    let managers = [manager(place), manager(place)];
+    let record = Record::of(place, "a");
+    let damages: [&[&str]; 4] =
+        [&["DEL", &record.queue], &["LPOP", &record.queue], &["RPOP", &record.queue, "2"], &["DEL", &record.key]];
+    for damage in damages {
+        let holder = managers[0].lock("a").unwrap();
+        let mut line = Line::of("a");
+        for who in 0..6 {
+            line.stand(&managers[who % 2]);
+        }
+        let requeued = || managers.iter().map(|m| m.stats().requeued).sum::<u64>();
+        let before = requeued();
+        let _: redis::Value = place.query(damage);
+        if damage[1] == record.queue {
+            // Their syncs find out, long before the queue is needed.
+            until(SOON, "all stand in it again", || requeued() == before + 6);
+            holder.check().unwrap();
+        }
+        drop(holder);
+        let mut seen: [Vec<usize>; 2] = Default::default();
+        for _ in 0..6 {
+            let (who, guard) = line.next(SOON);
+            seen[who % 2].push(who);
+            guard.unwrap().unlock().unwrap();
+        }
+        for order in &mut seen {
+            assert_eq!(order.len(), 3, "{damage:?}");
+        }
+        if damage[0] == "DEL" {
+            assert_eq!(seen, [vec![0, 2, 4], vec![1, 3, 5]], "{damage:?}");
+        }
+        record.comes_to_rest();
+    }
+}
+
+fn r11_a_list_left_from_a_lost_record_is_nobodys_queue(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let holder = other.lock("a").unwrap();
+    let stale: Vec<String> = (0..70).map(|i| format!("{i:032x}")).collect();
+    for token in &stale {
+        let _: i64 = place.query(&["RPUSH", &record.queue, token]);
+    }
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&ours);
+    assert_eq!(record.tokens().len(), 2, "only those who wait");
+    assert_eq!((record.number("n"), record.number("r")), (2, 2));
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    line.serve(1, P + T + SLACK).unlock().unwrap();
+    record.comes_to_rest();
+}
+
+/// A record in which a token owns the lock that nobody has.
+fn plant(place: &Place, name: &str, token: &str, of: &str) -> String {
+    let record = Record::of(place, name);
+    let now = server_time(place);
+    let (now, end) = (now.to_string(), (now + 60_000_000).to_string());
+    record.set(&[
+        ("k", "mutex/1"),
+        ("o", token),
+        ("a", &format!("0 {now} {of} 60000 0 0")),
+        ("l", "host\t1\t-\t"),
+        ("e", &end),
+        ("g", &now),
+        ("f", &now),
+        ("x", "0"),
+    ]);
+    let expires_at_ms = (server_time(place) / 1000 + 120_000).to_string();
+    let _: i64 = place.query(&["PEXPIREAT", &record.key, &expires_at_ms]);
+    format!("{token} {now} {now} 60000000 0 {}", record.key)
+}
+
+/// The channel of a manager that was warmed up, which listens to it.
+fn listening(place: &Place) -> String {
+    let request = Record::of(place, "warm").field("a").expect("it was granted");
+    let channel = format!("fairlock:grants:{}", manager_of(&request));
+    until(SOON, "it listens", || place.query::<u64>(&["PUBLISH", &channel, ""]) == 1);
+    channel
+}
+
+fn r13_a_grant_that_nobody_wants_is_released_at_once(place: &Place) {
+    let manager = manager(place);
+    warm_up(&manager);
+    let channel = listening(place);
+    let of = channel.rsplit(':').next().unwrap();
+    let message = plant(place, "a", "0123456789abcdef0123456789abcdef", of);
+    assert!(manager.try_lock("a").unwrap().is_none());
+    let _: i64 = place.query(&["PUBLISH", &channel, &message]);
+    Record::of(place, "a").comes_to_rest();
+    // As unused: what the holder before left behind is not forgotten.
+    let guard = manager.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(guard.previous_holder(), PreviousHolder::Unknown);
+}
+
+fn r13_news_that_come_late_or_twice_harm_no_holder(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    warm_up(&ours);
+    let channel = listening(place);
+    let record = Record::of(place, "a");
+    let holder = other.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    holder.unlock().unwrap();
+    let guard = line.serve(0, P + T + SLACK);
+    let owner = record.owner().unwrap();
+    let [f, g] = ["f", "g"].map(|field| record.number(field));
+    let again = format!("{owner} {f} {g} {} 0 {}", TTL.as_micros(), record.key);
+    let after = plant(place, "after", "0123456789abcdef0123456789abcdef", "x");
+    for _ in 0..3 {
+        let _: i64 = place.query(&["PUBLISH", &channel, &again]);
+    }
+    for nonsense in ["", " ", "a b c d e f", &"x".repeat(100_000), "0123 1 1 1 1 fairlock:{a}"] {
+        let _: i64 = place.query(&["PUBLISH", &channel, nonsense]);
+    }
+    let _: i64 = place.query(&["PUBLISH", &channel, &after]);
+    // Messages are taken in order: once this one was acted upon, so were those before.
+    Record::of(place, "after").comes_to_rest();
+    assert_eq!(record.owner(), Some(owner));
+    guard.renew().unwrap();
+    guard.unlock().unwrap();
+    // And after the release, while somebody else has it.
+    let next = other.lock("a").unwrap();
+    let after = plant(place, "after", "0123456789abcdef0123456789abcdef", "x");
+    let _: i64 = place.query(&["PUBLISH", &channel, &again]);
+    let _: i64 = place.query(&["PUBLISH", &channel, &after]);
+    Record::of(place, "after").comes_to_rest();
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r14_a_lost_lease_is_given_up_as_well(place: &Place) {
+    let manager = manager(place);
+    let guard = manager.with(LockOptions::new().max_hold(T)).lock("a").unwrap();
+    let loss = guard.lost().recv_timeout(T + T + SLACK).expect("it may be held no longer");
+    assert_eq!(loss.reason, LossReason::MaxHold);
+    Record::of(place, "a").comes_to_rest();
+    drop(guard);
+}
+
+fn r15_no_other_lease_is_ever_shortened(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let guard = ours.with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL)).lock("a").unwrap();
+    let end = record.number("e");
+    assert_eq!(end, record.number("g") + micros(10 * TTL), "R16: the longer of the two");
+    guard.renew().unwrap();
+    let mut line = Line::of("a");
+    line.stand(&other);
+    let renewed = ours.stats().renewed;
+    until(TTL, "the renewal thread comes by", || ours.stats().renewed > renewed);
+    assert!(other.try_lock_for("a", 2 * P).unwrap().is_none());
+    assert_eq!(record.number("e"), end);
+}
+
+fn r15_the_fence_and_its_memory_outlast_a_clock_that_went_back(place: &Place) {
+    let manager = manager(place);
+    let record = Record::of(place, "a");
+    manager.lock("a").unwrap().unlock().unwrap();
+    // An hour ahead of the server's clock, as after a step back; and close to what a double can count.
+    for ahead in [server_time(place) + 3_600_000_000, (1 << 53) - 1000] {
+        record.set(&[("f", &ahead.to_string()), ("x", &ahead.to_string())]);
+        for n in 1..4 {
+            let guard = manager.lock("a").unwrap();
+            assert_eq!(guard.fence(), ahead + n, "R20: to the last digit");
+            guard.unlock().unwrap();
+            if let Some(server) = place.server() {
+                let keeps: u64 = server.query(&["PEXPIRETIME", &record.key]);
+                assert!(keeps >= ahead / 1000 + 3_600_000, "an hour past the fence");
+            }
+        }
+    }
+}
+
+fn r16_a_lock_that_is_to_be_held_at_least_cools(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let least = 3 * T;
+    let guard = ours.with(LockOptions::new().ttl(TTL).hold_at_least(least)).lock("a").unwrap();
+    let granted = record.number("g");
+    guard.unlock().unwrap();
+    assert_eq!((record.owner(), record.number("e")), (None, granted + micros(least)));
+    assert!(ours.try_lock("a").unwrap().is_none() && other.try_lock("a").unwrap().is_none());
+    let mut line = Line::of("a");
+    line.stand(&other);
+    let next = line.serve(0, least + P + T + SLACK);
+    assert!(record.number("g") >= granted + micros(least), "not before its time");
+    assert_eq!(next.previous_holder(), PreviousHolder::Released);
+    next.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check(place: &Place) {
+    // P + 2 T is 1.4 s here.
+    let manager = build(
+        with_ttl(place, 2 * TTL).check_period(Duration::from_millis(400)).command_timeout(Duration::from_millis(500)),
+    );
+    let short = manager.with(LockOptions::new().fixed_lease(Duration::from_millis(1400)));
+    for end in [short.lock("a").err(), short.enqueue("a").err(), short.try_lock_for("a", T).err()] {
+        assert!(matches!(end, Some(Error::Config { .. })), "{end:?}");
+    }
+    assert!(Record::of(place, "a").fields().is_empty());
+    drop(short.try_lock("a").unwrap().expect("for a try it is long enough"));
+    let long = manager.with(LockOptions::new().fixed_lease(Duration::from_millis(1500)));
+    let holder = manager.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&long);
+    holder.unlock().unwrap();
+    let guard = line.serve(0, SOON);
+    let granted = Record::of(place, "a").number("g");
+    guard.lost().recv_timeout(Duration::from_millis(1500) + SLACK).expect("nobody renews it");
+    assert_eq!(Record::of(place, "a").number("g"), granted);
+}
+
+fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(place: &Place) {
+    let manager = manager(place);
+    let record = Record::of(place, "a");
+    let holder = manager.lock("a").unwrap();
+    let mut waiters: Vec<Option<fairlock::Waiter>> = (0..300).map(|_| Some(manager.enqueue("a").unwrap())).collect();
+    let all = record.tokens();
+    assert_eq!(all.len(), 300);
+    let stays = |i: usize| i % 30 == 7;
+    for (i, waiter) in waiters.iter_mut().enumerate() {
+        if !stays(i) {
+            *waiter = None;
+        }
+    }
+    let live: Vec<&String> = all.iter().enumerate().filter(|(i, _)| stays(*i)).map(|(_, token)| token).collect();
+    until(SOON, "all have left", || record.starting("w:").len() == live.len());
+    let (tokens, n, r) = (record.tokens(), record.number("n"), record.number("r"));
+    assert_eq!(r as usize, live.len());
+    assert_eq!(n as usize, tokens.len());
+    assert!(tokens.len() <= 2 * live.len() + 64, "{} for {}", tokens.len(), live.len());
+    let kept: Vec<&String> = tokens.iter().filter(|token| live.contains(token)).collect();
+    assert_eq!(kept, live, "in the order in which they stood");
+
+    holder.unlock().unwrap();
+    let mut fence = 0;
+    for waiter in waiters.into_iter().flatten() {
+        let guard = waiter.wait().unwrap();
+        assert!(guard.fence() > fence);
+        fence = guard.fence();
+        guard.unlock().unwrap();
+    }
+    record.comes_to_rest();
+}
+
+fn r19_the_last_ones_who_leave_take_the_dead_before_them_along(place: &Place) {
+    let manager = manager(place);
+    let record = Record::of(place, "a");
+    let holder = manager.lock("a").unwrap();
+    let mut waiters: Vec<_> = (0..20).map(|_| manager.enqueue("a").unwrap()).collect();
+    // From the second on, and the last at the end: each leaves a dead entry until the tail is free.
+    waiters.drain(1..19);
+    until(SOON, "two are left", || record.number("r") == 2);
+    assert_eq!(record.tokens().len(), 20);
+    waiters.pop();
+    until(SOON, "the tail is gone", || record.tokens().len() == 1);
+    assert_eq!((record.number("n"), record.number("r")), (1, 1));
+    holder.unlock().unwrap();
+    waiters.pop().unwrap().wait().unwrap().unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r19_more_dead_heads_than_one_call_may_pass_are_passed(place: &Place) {
+    let manager = manager(place);
+    let holder = manager.lock("a").unwrap();
+    let mut waiters: Vec<_> = (0..200).map(|_| manager.enqueue("a").unwrap()).collect();
+    // The record keeps as many dead as are alive, and 64.
+    waiters.drain(0..130);
+    let mut line = Line::of("a");
+    line.stand(&manager);
+    drop(holder);
+    for waiter in waiters {
+        waiter.wait().unwrap().unlock().unwrap();
+    }
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    Record::of(place, "a").comes_to_rest();
+}

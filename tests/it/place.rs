@@ -1,0 +1,302 @@
+//! Where a behaviour takes place: a redis-server of its own, or an in-memory store of its own.
+//!
+//! A behaviour is stated once, against a [`Place`], and [`on_both_stores`] makes a test of it for either store. What
+//! a place offers is what both can do; a test that needs a process, a socket or a setting of the server is written
+//! against [`Server`] and says so.
+
+use std::{convert::Infallible, panic::resume_unwind, sync::Arc, thread, time::Duration};
+
+use crossbeam_channel::{RecvTimeoutError, bounded};
+use fairlock::Endpoint;
+#[cfg(feature = "memory")]
+use fairlock::memory::{Fault, Memory, Reply};
+use redis::{FromRedisValue, Value, from_redis_value};
+
+use crate::support::{Proxy, Server, contains};
+
+/// Makes two tests of each claim, a function that is passed a `&Place`: `claim::on_redis` and `claim::in_memory`.
+/// A claim that is missing here is code that nobody calls, which the lints refuse.
+/// Behind `redis_with_faults:` stand claims whose places [`inject`](Place::inject).
+macro_rules! on_both_stores {
+    ($($claim:ident),+ $(,)?) => {
+        on_both_stores! { redis: $($claim),+ }
+    };
+    ($redis:ident: $($claim:ident),+ $(,)?) => {$(
+        mod $claim {
+            use $crate::place::Place;
+
+            #[test]
+            fn on_redis() {
+                Place::$redis().hold(super::$claim);
+            }
+
+            #[cfg(feature = "memory")]
+            #[test]
+            fn in_memory() {
+                Place::memory().hold(super::$claim);
+            }
+        }
+    )+};
+}
+pub(crate) use on_both_stores;
+
+/// What keeps records, to be looked at and damaged behind fairlock's back.
+pub(crate) trait Keyspace {
+    /// Sends one command; panics if the answer is an error.
+    fn ask(&self, command: &[&str]) -> Value;
+
+    /// The keys that would stay for ever. None are named where this cannot be asked.
+    fn keys_without_ttl(&self) -> Vec<String>;
+}
+
+impl dyn Keyspace + '_ {
+    /// Sends one command and panics unless the answer is a `T`.
+    #[track_caller]
+    pub(crate) fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        from_redis_value(self.ask(command)).unwrap_or_else(|e| panic!("{command:?}: {e}"))
+    }
+}
+
+impl Keyspace for Server {
+    fn ask(&self, command: &[&str]) -> Value {
+        self.query(command)
+    }
+
+    fn keys_without_ttl(&self) -> Vec<String> {
+        Server::keys_without_ttl(self)
+    }
+}
+
+/// What befalls the next request of any manager, or the next message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Mishap {
+    /// The request does not arrive, and nothing is heard of it.
+    RequestLost,
+    /// The request is carried out, and nothing is heard of it.
+    ReplyLost,
+    /// The request is carried out, and the connection is closed before the reply.
+    Disconnect,
+    /// A grant is published to nobody. On Redis it strikes for good: the right to publish is taken away.
+    MessageLost,
+}
+
+/// One of the two stores, empty when the test begins and gone when it ends.
+pub(crate) enum Place {
+    /// With a proxy in between, if the network is to fail.
+    Redis(Box<Server>, Option<Proxy>),
+    #[cfg(feature = "memory")]
+    Memory(Memory),
+}
+
+impl Place {
+    pub(crate) fn redis() -> Place {
+        Place::Redis(Box::new(Server::start()), None)
+    }
+
+    /// As [`redis`](Self::redis), with a network that [`inject`](Self::inject) can break.
+    pub(crate) fn redis_with_faults() -> Place {
+        let server = Box::new(Server::tcp());
+        let proxy = Proxy::to(server.addr());
+        Place::Redis(server, Some(proxy))
+    }
+
+    #[cfg(feature = "memory")]
+    pub(crate) fn memory() -> Place {
+        Place::Memory(Memory::new())
+    }
+
+    /// Holds a claim against this place. One that never ends would stall all tests and name none, so it fails.
+    pub(crate) fn hold(self, claim: fn(&Place)) {
+        const LONGEST: Duration = Duration::from_secs(60);
+        let place = Arc::new(self);
+        let (under_way, over) = bounded::<Infallible>(0);
+        // Under the test's own name, by which its failure is told.
+        let named = thread::Builder::new().name(thread::current().name().unwrap_or("claim").to_owned());
+        let holding = named.spawn({
+            let place = Arc::clone(&place);
+            move || {
+                let _under_way = under_way;
+                claim(&place);
+            }
+        });
+        if over.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
+            // Nobody else will, since the thread is left behind with it.
+            if let Some(server) = place.server() {
+                server.kill();
+            }
+            panic!("this has not ended after {LONGEST:?}");
+        }
+        if let Err(panic) = holding.expect("a thread can be started").join() {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Sends one command and panics unless the answer is a `T`. In memory only the commands that the scripts use are
+    /// known.
+    #[track_caller]
+    pub(crate) fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let keys: &dyn Keyspace = self;
+        keys.query(command)
+    }
+
+    /// The record of one name is gone, as by DEL or an eviction.
+    pub(crate) fn delete(&self, name: &str) {
+        self.query(&["DEL", &format!("fairlock:{{{name}}}")])
+    }
+
+    /// All data is gone, as by FLUSHALL.
+    pub(crate) fn flush_all(&self) {
+        match self {
+            Place::Redis(server, _) => server.query(&["FLUSHALL"]),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.flush_all(),
+        }
+    }
+
+    /// From now on nobody is answered: a server is silent, in memory connections are refused.
+    pub(crate) fn go_away(&self) {
+        match self {
+            Place::Redis(server, _) => server.stop(),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.go_down(),
+        }
+    }
+
+    /// Answers again, and has kept its data.
+    pub(crate) fn come_back(&self) {
+        match self {
+            Place::Redis(server, _) => server.cont(),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.come_back(),
+        }
+    }
+
+    /// The lease of this name lapses and is acted upon; false if nobody has it. The lapse is an expiry rewritten to the
+    /// past, and who acts upon it is the shipped release script, asked about a token that nobody knows.
+    pub(crate) fn lapse(&self, name: &str) -> bool {
+        match self {
+            Place::Redis(server, _) => {
+                let (key, now) = (format!("fairlock:{{{name}}}"), "1");
+                // One script, so that no renewal comes between the two halves. It marks the grace as given, which
+                // a lease gets that lapsed while the server was away.
+                let lapsed = "do local owner, fence = unpack(redis.call('HMGET', KEYS[1], 'o', 'f'))\n\
+                    if not owner then return false end\n\
+                    redis.call('HSET', KEYS[1], 'e', ARGV[8], 'u', fence) end\n";
+                let release = include_str!("../../src/script/mutex_release.lua");
+                let promote = include_str!("../../src/script/mutex_promote.lua");
+                let source = lapsed.to_owned() + &release.replace("--include mutex_promote.lua\n", promote);
+                let step = Duration::from_secs(1).as_micros().to_string();
+                let (keys, caller) = ([&*key, &format!("{key}:q")], ["nobody", &step, &step, "fairlock:grants:"]);
+                let asked = ["0123456789abcdef0123456789abcdef", "0", "unused", now];
+                let command = [&["EVAL", &source, "2"][..], &keys, &caller, &asked].concat();
+                server.query::<Value>(&command) != Value::Nil
+            }
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.lapse(name),
+        }
+    }
+
+    pub(crate) fn inject(&self, mishap: Mishap) {
+        match self {
+            Place::Redis(server, Some(proxy)) => {
+                // Scripts alone, since no call is made of anything else. What comes of the traps is seen by the claims.
+                let script = contains("EVAL");
+                match mishap {
+                    Mishap::RequestLost => drop(proxy.hold_request_when(script)),
+                    Mishap::ReplyLost => drop(proxy.swallow_silently_when(script)),
+                    Mishap::Disconnect => drop(proxy.swallow_reply_when(script)),
+                    Mishap::MessageLost => server.query(&["ACL", "SETUSER", "default", "-publish"]),
+                }
+            }
+            Place::Redis(_, None) => panic!("nothing can be injected here: say redis_with_faults"),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.inject(match mishap {
+                Mishap::RequestLost => Fault::LoseRequest,
+                Mishap::ReplyLost => Fault::LoseReply,
+                Mishap::Disconnect => Fault::Disconnect,
+                Mishap::MessageLost => Fault::LoseMessage,
+            }),
+        }
+    }
+
+    /// Time passes: on Redis it is waited for, in memory the clock is set forward.
+    pub(crate) fn pass(&self, time: Duration) {
+        match self {
+            Place::Redis(..) => thread::sleep(time),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.advance(time),
+        }
+    }
+
+    /// All keys, this name's record first. In memory, where nobody asks for all, only those of this name.
+    pub(crate) fn keys(&self, name: &str) -> Vec<String> {
+        let record = format!("fairlock:{{{name}}}");
+        match self {
+            Place::Redis(server, _) => {
+                let mut keys: Vec<String> = server.query(&["KEYS", "*"]);
+                keys.sort_by_key(|key| *key != record);
+                keys
+            }
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => {
+                let queue = format!("{record}:q");
+                // A key of another type is there as well, and answers with an error.
+                let is_there = |key: &String| memory.command(&["HKEYS", key]) != Reply::List(Vec::new());
+                [record, queue].into_iter().filter(is_there).collect()
+            }
+        }
+    }
+
+    /// The server, for what nothing else can be asked.
+    pub(crate) fn server(&self) -> Option<&Server> {
+        match self {
+            Place::Redis(server, _) => Some(server),
+            #[cfg(feature = "memory")]
+            Place::Memory(_) => None,
+        }
+    }
+}
+
+impl Keyspace for Place {
+    fn ask(&self, command: &[&str]) -> Value {
+        match self {
+            Place::Redis(server, _) => server.query(command),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => as_value(command, memory.command(command)),
+        }
+    }
+
+    fn keys_without_ttl(&self) -> Vec<String> {
+        match self {
+            Place::Redis(server, _) => server.keys_without_ttl(),
+            // The scripts never ask for a TTL, so the store cannot be asked for one.
+            #[cfg(feature = "memory")]
+            Place::Memory(_) => Vec::new(),
+        }
+    }
+}
+
+#[cfg(feature = "memory")]
+#[track_caller]
+fn as_value(command: &[&str], reply: Reply) -> Value {
+    match reply {
+        Reply::Nil => Value::Nil,
+        Reply::Int(n) => Value::Int(n),
+        Reply::Text(text) => Value::BulkString(text.into_bytes()),
+        Reply::List(items) => Value::Array(items.into_iter().map(|item| as_value(command, item)).collect()),
+        Reply::Error(words) => panic!("{command:?} failed: {words}"),
+        other => panic!("{command:?} was answered {other:?}"),
+    }
+}
+
+/// So that a manager is built as `LockManager::builder(place)`.
+impl From<&Place> for Endpoint {
+    fn from(place: &Place) -> Endpoint {
+        match place {
+            Place::Redis(_, Some(proxy)) => proxy.url().into(),
+            Place::Redis(server, None) => server.url().into(),
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.into(),
+        }
+    }
+}
