@@ -1,5 +1,5 @@
-//! Whatever clients do and whatever befalls them, they see only what the promises allow: random sequences of
-//! operations, on both stores, against the reference model.
+//! Whatever clients do and whatever befalls them, they see only what the promises allow. On both stores: random
+//! sequences of operations, held against the reference model.
 //!
 //! The sequences are plain vectors of wishes, and no `proptest-state-machine`: that one draws each operation from the
 //! state of a model that knows what the last one did, and here a model cannot know who was handed a lock before it
