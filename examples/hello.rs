@@ -36,7 +36,7 @@ fn hello(url: &str) -> fairlock::Result<()> {
 }
 
 fn main() -> ExitCode {
-    let redis = redis_or_exit("REDIS_URL", Over::UnixSocket);
+    let redis = redis_or_exit("REDIS_URL", Over::UnixSocket, None);
     println!("using {}", redis.about);
     match hello(&redis.url) {
         Ok(()) => ExitCode::SUCCESS,

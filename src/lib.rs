@@ -4,7 +4,8 @@
 //! Redis and is handed the lock by the step that releases it. One thread keeps all the locks of a process alive.
 //!
 //! This is the guide: one program, grown step by step, then [what is promised](#what-is-promised), [the
-//! limits](#limits) and [what is logged](#what-is-logged). The examples `hello` and `worker_pool` run as they are.
+//! limits](#limits) and [what is logged](#what-is-logged). The examples `hello`, `worker_pool` and `unit_test` run as
+//! they are; the last shows how to test code that locks, without a Redis.
 //!
 //! # Lock
 //!

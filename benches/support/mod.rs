@@ -15,7 +15,7 @@ pub(crate) use private_redis::Redis;
 
 /// A private server on TCP, unless `FAIRLOCK_BENCH_URL` names one.
 pub(crate) fn server() -> Redis {
-    redis_or_exit("FAIRLOCK_BENCH_URL", Over::Tcp)
+    redis_or_exit("FAIRLOCK_BENCH_URL", Over::Tcp, None)
 }
 
 /// A connection with nothing of ours about it, but without Nagle's delay, which no lock client should have.
@@ -71,6 +71,8 @@ impl fmt::Display for Rounds {
         let (Some(least), Some(most)) = (self.0.first(), self.0.last()) else {
             return f.write_str("–");
         };
-        f.pad(&format!("{:.2} ({least:.2}..{most:.2})", self.median()))
+        let digits = f.precision().unwrap_or(2);
+        let shown = format!("{:.digits$} ({least:.digits$}..{most:.digits$})", self.median());
+        write!(f, "{shown:<0$}", f.width().unwrap_or(0))
     }
 }

@@ -29,13 +29,13 @@ pub(crate) enum Over {
 }
 
 /// The Redis that the environment variable names, else a private one. If there is neither, says what to do
-/// and ends the program with status 2.
-pub(crate) fn redis_or_exit(variable: &str, over: Over) -> Redis {
+/// and ends the program with status 2. `without` is the command that needs none, if there is one.
+pub(crate) fn redis_or_exit(variable: &str, over: Over, without: Option<&str>) -> Redis {
     if let Some(url) = env::var(variable).ok().filter(|url| !url.is_empty()) {
         return Redis { url, about: format!("the one that {variable} names"), _keeper: None };
     }
     start_private(over).unwrap_or_else(|why| {
-        eprintln!("{}", how_to_get_one(variable, &why));
+        eprintln!("{}", how_to_get_one(variable, without, &why));
         exit(2)
     })
 }
@@ -143,11 +143,13 @@ fn await_pong(socket: &Path) -> io::Result<()> {
     }
 }
 
-fn how_to_get_one(variable: &str, why: &str) -> String {
+fn how_to_get_one(variable: &str, without: Option<&str>, why: &str) -> String {
+    let without =
+        without.map(|command| format!("Run it without one, on an in-memory store:\n    {command}\n\nor name"));
     format!(
         "This needs a Redis, and {why}.
 
-Name one that you have in front of the same command:
+{} one that you have in front of the same command:
     {variable}=redis://127.0.0.1/
 
 or install the server; this program starts and ends one of its own then:
@@ -155,6 +157,7 @@ or install the server; this program starts and ends one of its own then:
     Fedora           sudo dnf install redis
     Arch             sudo pacman -S redis
     Alpine           sudo apk add redis
-    macOS            brew install redis"
+    macOS            brew install redis",
+        without.as_deref().unwrap_or("Name")
     )
 }

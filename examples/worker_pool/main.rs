@@ -1,34 +1,42 @@
 //! The main job: workers in several processes take turns at one resource, first come, first served.
 //!
+//!     cargo run --features memory --example worker_pool
 //!     cargo run --example worker_pool
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example worker_pool
 //!
-//! Without `REDIS_URL` it starts a private redis-server and ends it again. The program starts itself again
-//! as four processes of four threads. For four seconds each thread does nothing but ask for the lock, write
-//! into a ledger that breaks if two write at once, and pass the lock on. Then it shows who got how many
-//! turns and how long they waited, and checks the order, the fences and, from outside Redis, that no two
-//! turns overlapped. It ends with 0 if all that holds, with 1 if anything is wrong, with 2 without a Redis.
+//! With `REDIS_URL` it uses that Redis. Without, it uses an in-memory store if it is built with one, and else
+//! starts a private redis-server and ends it again. On a Redis, the program starts itself again as four
+//! processes of four threads. An in-memory store belongs to one process, so there the four are managers with
+//! four threads each: they know of each other no more than processes do.
+//!
+//! For four seconds each thread does nothing but ask for the lock, write into a ledger that breaks if two write
+//! at once, and pass the lock on. Then the program shows who got how many turns and how long they waited, and
+//! checks the order, the fences and, from outside the store, that no two turns overlapped. It ends with 0 if all
+//! that holds, with 1 if anything is wrong, with 2 without a store.
 //!
 //! How the lock is used is in `worker.rs`.
 
+mod crew;
 mod ledger;
 #[path = "../support/private_redis.rs"]
 mod private_redis;
 mod report;
+mod store;
 mod turn;
 mod worker;
 
 use std::error::Error;
-use std::io::{self, BufRead, BufReader, IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use std::{env, process, thread};
+use std::{env, process};
 
+use crew::{Crew, Said};
 use fairlock::{LockInfo, LockManager};
 use ledger::Ledger;
-use private_redis::{Over, redis_or_exit};
+use store::Store;
 use turn::{Turn, now};
 
 const PROCESSES: usize = 4;
@@ -40,7 +48,9 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let outcome = match args.as_slice() {
-        [role, process, lock, dir] if role == "worker" => worker::work(process, lock, Path::new(dir)).map(|()| true),
+        [role, process, lock, dir] if role == "worker" => {
+            crew::be_a_process(process, lock, Path::new(dir)).map(|()| true)
+        }
         _ => direct(),
     };
     match outcome {
@@ -58,83 +68,33 @@ fn main() -> ExitCode {
 
 /// Starts the workers, watches them, and judges what they did.
 fn direct() -> Outcome<bool> {
-    let redis = redis_or_exit("REDIS_URL", Over::UnixSocket);
-    let mgr = LockManager::connect(redis.url.as_str())?;
+    let store = Store::choose_or_exit();
+    let mgr = store.connect()?;
     let dir = tempfile::tempdir()?;
     let ledger = Ledger::create(dir.path())?;
     // A name of this run's own: the Redis may be shared with others who try this.
     let lock = format!("worker_pool:{}:{}", process::id(), now());
     println!("{PROCESSES} processes of {THREADS} threads take turns at one ledger for {} s,", RUN_FOR.as_secs());
-    println!("using {}", redis.about);
+    println!("{}", store.about());
     println!();
 
     let (sender, said) = channel();
-    let mut workers = Vec::new();
-    for process in 1..=PROCESSES {
-        workers.push(Worker::start(process, &redis.url, &lock, dir.path(), sender.clone())?);
+    let mut crews = Vec::new();
+    for number in 1..=PROCESSES {
+        crews.push(Crew::start(number, &store, &lock, dir.path(), sender.clone())?);
     }
     drop(sender);
     await_all(&said)?;
     let until = now() + RUN_FOR.as_nanos() as u64;
-    for worker in &mut workers {
-        worker.tell(&format!("{until}"))?;
+    for crew in &mut crews {
+        crew.work_until(until)?;
     }
     let turns = watch(&said, &mgr, &lock);
     let mut failed = Vec::new();
-    for mut worker in workers {
-        let status = worker.process.wait()?;
-        if !status.success() {
-            failed.push(format!("process {} ended with {status}", worker.number));
-        }
+    for crew in crews {
+        failed.extend(crew.end()?);
     }
     Ok(report::print(&turns, ledger.entries()?, &failed))
-}
-
-/// A process of workers; ended with this one.
-struct Worker {
-    number: usize,
-    process: Child,
-}
-
-enum Said {
-    Ready,
-    Turn(Turn),
-    Ended(usize),
-}
-
-impl Worker {
-    fn start(number: usize, url: &str, lock: &str, dir: &Path, sender: Sender<Said>) -> Outcome<Worker> {
-        let mut process = Command::new(env::current_exe()?)
-            .args(["worker", &number.to_string(), lock])
-            .arg(dir)
-            // Not an argument: those can be read by every user of this host, and it may have a password.
-            .env("REDIS_URL", url)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let stdout = process.stdout.take().expect("stdout is piped");
-        thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let said = if line == "ready" { Some(Said::Ready) } else { line.parse().ok().map(Said::Turn) };
-                // Nobody listens any more when this program ends early.
-                let _ = said.map(|said| sender.send(said));
-            }
-            let _ = sender.send(Said::Ended(number));
-        });
-        Ok(Worker { number, process })
-    }
-
-    fn tell(&mut self, line: &str) -> io::Result<()> {
-        let stdin = self.process.stdin.as_mut().expect("stdin is piped");
-        writeln!(stdin, "{line}")
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 fn await_all(said: &Receiver<Said>) -> Outcome<()> {

@@ -2,13 +2,20 @@
 //! compare-and-delete script, which is the least that any lock on Redis can do.
 //!
 //!     cargo bench --bench uncontended
+//!     cargo bench --features memory --bench uncontended
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench uncontended
 //!
 //! Without the variable it starts a private redis-server on a port of this host. Floor and fairlock take
 //! turns every few milliseconds, so what disturbs the machine disturbs both. Ratios are the median of all
 //! rounds (least..most). The times beside them say where a cycle goes: what the server spends in its
 //! commands, and what this thread spends of the processor; the rest is the way there and back.
+//!
+//! With the feature `memory` it also sets a lock of the in-memory store beside one on this Redis and beside a
+//! `parking_lot::Mutex`, where several threads want one name, too.
 
+#[cfg(feature = "memory")]
+mod in_memory;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::sync::Barrier;
@@ -38,6 +45,11 @@ fn main() {
     one_thread(&redis.url, rounds(15));
     println!();
     many_threads(&redis.url, rounds(7));
+    #[cfg(feature = "memory")]
+    {
+        println!();
+        in_memory::compare(&redis.url, rounds(9));
+    }
 }
 
 /// A lock as bare as can be.
@@ -156,9 +168,13 @@ fn many_threads(url: &str, rounds: usize) {
     let mut floors: Vec<Floor> = (0..THREADS).map(|i| Floor::new(url, &format!("bench:floor:{i}"))).collect();
     let mgr = LockManager::connect(url).expect("a Redis that answers");
     let mut locks: Vec<_> = (0..THREADS).map(|i| mgr.mutex(&format!("bench:uncontended:{i}"))).collect();
-    let mut floor = || throughput(floors.iter_mut().map(|floor| move || floor.cycle()).collect());
-    let mut ours =
-        || throughput(locks.iter_mut().map(|lock| move || drop(lock.lock().expect("nobody else wants it"))).collect());
+    let mut floor = || throughput(THREADS_RUN_FOR, floors.iter_mut().map(|floor| move || floor.cycle()).collect());
+    let mut ours = || {
+        throughput(
+            THREADS_RUN_FOR,
+            locks.iter_mut().map(|lock| move || drop(lock.lock().expect("nobody else wants it"))).collect(),
+        )
+    };
     floor();
     ours();
 
@@ -187,7 +203,7 @@ fn many_threads(url: &str, rounds: usize) {
 }
 
 /// Cycles a second of all together, each on a thread of its own.
-fn throughput<F: FnMut() + Send>(cycles: Vec<F>) -> u64 {
+fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -> u64 {
     let (start, over, done) = (Barrier::new(cycles.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
     let mut started = 0;
     thread::scope(|scope| {
@@ -205,7 +221,7 @@ fn throughput<F: FnMut() + Send>(cycles: Vec<F>) -> u64 {
         }
         start.wait();
         started = now();
-        thread::sleep(THREADS_RUN_FOR);
+        thread::sleep(run_for);
         over.store(true, Ordering::Relaxed);
     });
     done.into_inner() * 1_000_000_000 / (now() - started)
