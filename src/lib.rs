@@ -312,6 +312,8 @@ mod fence;
 mod loss;
 mod kind;
 mod error;
+#[cfg(feature = "sim")]
+pub mod sim;
 
 pub use crossbeam_channel;
 

@@ -19,6 +19,8 @@ mod managers;
 mod memory;
 mod paused;
 mod place;
+#[cfg(feature = "sim")]
+mod property;
 mod rules;
 mod scene;
 mod server_faults;

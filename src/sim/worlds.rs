@@ -1,0 +1,246 @@
+//! The worlds that agree with all that was seen.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::model::{Lock, Promise, closure};
+use super::op::{Attempt, Op, Outcome};
+
+/// One name, as far as it is known: each of these worlds allows all that was seen of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Worlds {
+    possible: BTreeSet<Lock>,
+}
+
+/// Whether a place can be made a guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Chance {
+    /// In no world.
+    None,
+    /// In some.
+    Some,
+    /// In all, as soon as the news arrives.
+    Certain,
+}
+
+/// Something was seen that no possible world allows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Violation {
+    /// What was done.
+    pub op: Op,
+    /// What was seen.
+    pub outcome: Outcome,
+    /// What that breaks, by the worlds that were possible before.
+    pub broken: BTreeSet<Promise>,
+    /// Those worlds.
+    pub before: BTreeSet<Lock>,
+}
+
+impl Default for Worlds {
+    fn default() -> Worlds {
+        Worlds { possible: [Lock::default()].into() }
+    }
+}
+
+impl Worlds {
+    /// A name that nobody has used.
+    pub fn new() -> Worlds {
+        Worlds::default()
+    }
+
+    /// Takes in what was done and what was seen of it, and keeps the worlds that allow it.
+    ///
+    /// # Errors
+    /// A [`Violation`] if there is none. The worlds stay as they were.
+    pub fn observe(&mut self, op: &Op, outcome: &Outcome) -> Result<(), Violation> {
+        let before = closure(self.possible.iter().cloned());
+        let mut broken = BTreeSet::new();
+        let mut after = BTreeSet::new();
+        for world in &before {
+            match world.after(op, outcome) {
+                Ok(worlds) => after.extend(worlds),
+                Err(promise) => {
+                    broken.insert(promise);
+                }
+            }
+        }
+        if after.is_empty() {
+            return Err(Violation { op: *op, outcome: outcome.clone(), broken, before });
+        }
+        self.possible = after;
+        Ok(())
+    }
+
+    /// Whether this place can be made a guard, now or when the background is through.
+    pub fn chance(&self, attempt: Attempt) -> Chance {
+        let all = closure(self.possible.iter().cloned());
+        let granted = all.iter().filter(|world| world.has_grant_for(attempt)).count();
+        match granted {
+            0 => Chance::None,
+            n if n == all.len() => Chance::Certain,
+            _ => Chance::Some,
+        }
+    }
+
+    /// How many attempts the background has yet to do with, at most. Their orders multiply the worlds: whoever
+    /// wants to be through soon adds to no more than a handful.
+    pub fn unsettled(&self) -> usize {
+        self.possible.iter().map(Lock::unsettled).max().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let broken: Vec<String> = self.broken.iter().map(Promise::to_string).collect();
+        writeln!(f, "{:?} ended in {:?}, which breaks {}; possible were", self.op, self.outcome, broken.join(" or "))?;
+        self.before.iter().try_for_each(|world| writeln!(f, "  {world:?}"))
+    }
+}
+
+impl std::error::Error for Violation {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{Lease, Sight};
+
+    const A: Attempt = attempt(1, 0, Lease::Fixed);
+    const B: Attempt = attempt(2, 1, Lease::Fixed);
+    const C: Attempt = attempt(3, 2, Lease::Fixed);
+
+    const fn attempt(number: u16, client: u8, lease: Lease) -> Attempt {
+        Attempt { number, client, lease }
+    }
+
+    fn granted(fence: u64) -> Outcome {
+        Outcome::Granted { fence }
+    }
+
+    fn waiting(position: u64) -> Outcome {
+        Outcome::Waiting { position: Some(position) }
+    }
+
+    /// What was seen up to the last is allowed, and the last breaks this.
+    #[track_caller]
+    fn assert_breaks(seen: &[(Op, Outcome)], promise: Promise) {
+        let (last, before) = seen.split_last().unwrap();
+        let mut worlds = allowed(before);
+        let violation = worlds.observe(&last.0, &last.1).unwrap_err();
+        assert_eq!(violation.broken, [promise].into(), "{violation}");
+    }
+
+    #[track_caller]
+    fn allowed(seen: &[(Op, Outcome)]) -> Worlds {
+        let mut worlds = Worlds::new();
+        for (op, outcome) in seen {
+            worlds.observe(op, outcome).unwrap_or_else(|violation| panic!("{violation}"));
+        }
+        worlds
+    }
+
+    /// A holds it, B and C wait.
+    fn line() -> Vec<(Op, Outcome)> {
+        vec![(Op::TryLock(A), granted(10)), (Op::Enqueue(B), waiting(1)), (Op::Enqueue(C), waiting(2))]
+    }
+
+    fn after_line(more: &[(Op, Outcome)]) -> Vec<(Op, Outcome)> {
+        [line(), more.to_vec()].concat()
+    }
+
+    #[test]
+    fn two_holders_break_exclusion() {
+        assert_breaks(&[(Op::TryLock(A), granted(10)), (Op::TryLock(B), granted(11))], Promise::Exclusion);
+        assert_breaks(&after_line(&[(Op::Claim(B), granted(11))]), Promise::Exclusion);
+        assert_breaks(&after_line(&[(Op::Unlock(A), Outcome::Lost)]), Promise::Exclusion);
+    }
+
+    #[test]
+    fn a_fence_that_does_not_rise_breaks_fencing() {
+        for fence in [9, 10] {
+            let last = [(Op::Unlock(A), Outcome::Released), (Op::Claim(B), granted(fence))];
+            assert_breaks(&after_line(&last), Promise::Fencing);
+        }
+    }
+
+    #[test]
+    fn a_late_look_at_an_earlier_grant_bounds_its_fence_from_above() {
+        let lost = |fence| {
+            after_line(&[
+                (Op::Unlock(A), Outcome::Released),
+                (Op::Lapse, Outcome::Released),
+                (Op::Claim(C), granted(20)),
+                (Op::Claim(B), granted(fence)),
+            ])
+        };
+        allowed(&lost(15));
+        // It can also have waited again, and then there is no grant that it could have.
+        assert_breaks(&[lost(15), vec![(Op::Unlock(B), Outcome::Released)]].concat(), Promise::Exclusion);
+        let mut worlds = allowed(&lost(15)[..6]);
+        assert!(worlds.observe(&Op::Claim(B), &granted(25)).unwrap_err().broken.contains(&Promise::Fencing));
+    }
+
+    #[test]
+    fn overtaking_breaks_the_order() {
+        let last = [(Op::Unlock(A), Outcome::Released), (Op::Claim(C), granted(11))];
+        assert_breaks(&after_line(&last), Promise::Order);
+        let shown = Sight { holder: Some((A.number, 10)), queue: vec![C.number, B.number] };
+        assert_breaks(&after_line(&[(Op::Inspect, Outcome::Seen(Some(shown)))]), Promise::Order);
+        assert_breaks(&[&line()[..2], &[(Op::Enqueue(C), waiting(1))]].concat(), Promise::Order);
+        let barging = [(Op::Unlock(A), Outcome::Released), (Op::TryLock(attempt(4, 0, Lease::Fixed)), granted(11))];
+        assert_breaks(&after_line(&barging), Promise::Order);
+    }
+
+    #[test]
+    fn a_free_lock_that_is_refused_breaks_the_wake_up() {
+        assert_breaks(&[(Op::TryLock(A), Outcome::Busy)], Promise::WakeUp);
+        assert_breaks(&[(Op::Enqueue(A), waiting(1))], Promise::WakeUp);
+    }
+
+    #[test]
+    fn a_second_fence_for_one_request_breaks_one_grant() {
+        assert_breaks(&[(Op::TryLock(A), granted(10)), (Op::Repeat, granted(11))], Promise::OneGrant);
+        let twice = Sight { holder: Some((A.number, 10)), queue: vec![B.number, B.number] };
+        assert_breaks(&after_line(&[(Op::Inspect, Outcome::Seen(Some(twice)))]), Promise::OneGrant);
+    }
+
+    #[test]
+    fn misuse_that_is_granted_breaks_bad_input() {
+        assert_breaks(&[(Op::Misuse, granted(1))], Promise::BadInput);
+    }
+
+    #[test]
+    fn a_fixed_lease_that_lapses_costs_its_process_no_place() {
+        let again = attempt(4, 0, Lease::Fixed);
+        let seen = after_line(&[(Op::Leave(B), Outcome::Done), (Op::Leave(C), Outcome::Done)]);
+        let seen = [seen, vec![(Op::Enqueue(again), waiting(3)), (Op::Lapse, Outcome::Released)]].concat();
+        assert_eq!(allowed(&[&line()[..1], &seen[5..]].concat()).chance(again), Chance::Certain);
+        assert_eq!(allowed(&seen).chance(C), Chance::Some, "its leave may still be under way");
+    }
+
+    #[test]
+    fn a_renewed_lease_that_lapses_can_cost_its_process_the_place() {
+        let dead = attempt(1, 0, Lease::Renewed);
+        let its_other = attempt(2, 0, Lease::Renewed);
+        let seen = [
+            (Op::TryLock(dead), granted(10)),
+            (Op::Enqueue(its_other), waiting(1)),
+            (Op::Enqueue(C), waiting(2)),
+            (Op::RunOut, Outcome::Done),
+        ];
+        let worlds = allowed(&seen);
+        assert_eq!((worlds.chance(its_other), worlds.chance(C)), (Chance::Some, Chance::Some));
+        // Passed over, it comes after C, and not before.
+        let passed = [&seen[..], &[(Op::Claim(C), granted(11)), (Op::Unlock(C), Outcome::Released)]].concat();
+        assert_eq!(allowed(&passed).chance(its_other), Chance::Some);
+        assert_breaks(&[&passed[..5], &[(Op::Claim(its_other), granted(12))]].concat(), Promise::Exclusion);
+    }
+
+    #[test]
+    fn a_lapse_that_nobody_noticed_leaves_the_holder_its_release() {
+        let seen = after_line(&[(Op::RunOut, Outcome::Done), (Op::Unlock(A), Outcome::Released)]);
+        assert_eq!(allowed(&seen).chance(B), Chance::Certain);
+        let noticed =
+            after_line(&[(Op::RunOut, Outcome::Done), (Op::TryLock(attempt(4, 1, Lease::Fixed)), Outcome::Busy)]);
+        assert_breaks(&[noticed, vec![(Op::Unlock(A), Outcome::Released)]].concat(), Promise::Exclusion);
+    }
+}

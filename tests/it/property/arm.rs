@@ -1,0 +1,225 @@
+//! The stores that the sequences run on, and what is done to them behind fairlock's back.
+
+use std::time::Duration;
+
+use fairlock::memory::{Fault, Memory, Reply};
+use fairlock::{Endpoint, LockManager};
+
+use super::play::CLIENTS;
+use crate::scene::{Verb, build, request, with_ttl};
+use crate::support::{Proxy, Server};
+
+/// So long that nothing ends by itself within a sequence.
+pub(super) const TTL: Duration = Duration::from_secs(60);
+/// A busy machine may be silent for so long.
+const T: Duration = Duration::from_secs(2);
+/// Syncs are what a sequence waits for, so they come soon.
+pub(super) const P: Duration = Duration::from_millis(20);
+const H: Duration = Duration::from_secs(20);
+/// For so long a record outlives its last request: an hour more than the lease.
+const RETENTION: Duration = Duration::from_secs(3600 + TTL.as_secs());
+
+/// A store with a manager for each client.
+pub(super) trait Arm {
+    fn managers(&self) -> &[LockManager];
+
+    /// An hour after the last lease nothing is there any more.
+    fn assert_forgets(&self);
+
+    /// Runs a script on a name's two keys.
+    fn eval(&self, script: &str, keys: [&str; 2], args: &[&str]) -> Reply;
+
+    /// The reply to the client's next request of this verb is lost, so that it asks again.
+    fn lose_reply(&self, client: u8, name: &str, verb: Verb);
+
+    /// No reply is lost any more.
+    fn lose_no_more(&self, client: u8);
+
+    /// News of a grant is lost, now or soon.
+    fn lose_news(&self);
+
+    /// The holder's time is over, if there is one.
+    fn run_out(&self, name: &str) {
+        self.script(RUN_OUT, "return 1", name, &[]);
+    }
+
+    /// The holder's time is over and a stranger's request is the first to see it. Whether there was one.
+    fn lapse(&self, name: &str) -> bool {
+        // A token that is unknown leaves a queue in which it does not stand.
+        self.script(RUN_OUT, RELEASE, name, &["nobody", "0", "unused"]) != Reply::Nil
+    }
+
+    /// The owner's request arrives once more. The fence that it is answered.
+    fn repeat(&self, name: &str) -> Option<u64> {
+        let own = "local owner, asked = unpack(redis.call('HMGET', KEYS[1], 'o', 'a'))
+                   if not owner then return false end
+                   ARGV[1], ARGV[5] = string.match(asked, '^%d+ %d+ (%S+)'), owner\n";
+        let answer = self.script(own, ACQUIRE, name, &["", "9e15", "0", "60000 1 0 -\t0\t-\t"]);
+        match answer {
+            Reply::Nil => None,
+            Reply::List(parts) => match (&parts[0], &parts[3]) {
+                (Reply::Text(status), Reply::List(fields)) if status == "granted" => match fields[0] {
+                    Reply::Int(fence) => Some(fence as u64),
+                    _ => panic!("a grant without a fence: {parts:?}"),
+                },
+                // No fence at all is another than the one that was granted.
+                _ => Some(0),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What there is under a name that nobody has and nobody waits for.
+    fn left(&self, name: &str) -> Option<String> {
+        let look = "local fields, left = redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1)
+                    for i = 1, #fields, 2 do
+                      local field, value = fields[i], fields[i + 1]
+                      if field == 'o' or field == 'e' or string.find(field, '^w:')
+                        or ((field == 'n' or field == 'r') and value ~= '0') then
+                        left[#left + 1] = field .. ' = ' .. value
+                      end
+                    end
+                    return left";
+        match self.script("", look, name, &[]) {
+            Reply::List(left) if left.is_empty() => None,
+            left => Some(format!("{left:?}")),
+        }
+    }
+
+    /// Runs one of fairlock's scripts, after what is put before it, as a manager that nobody knows.
+    fn script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Reply {
+        let promote = include_str!("../../../src/script/mutex_promote.lua");
+        let script = format!("{before}{}", script.replacen("--include mutex_promote.lua\n", promote, 1));
+        let key = format!("fairlock:{{{}}}", encoded(name));
+        let all = ["stranger", "2020000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
+        self.eval(&script, [&key, &format!("{key}:q")], &all.collect::<Vec<_>>())
+    }
+}
+
+/// With `u` at its fence, the lease has had its one time of grace.
+const RUN_OUT: &str = "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
+                       redis.call('HSET', KEYS[1], 'e', '1', 'u', redis.call('HGET', KEYS[1], 'f'))\n";
+const ACQUIRE: &str = include_str!("../../../src/script/mutex_acquire.lua");
+const RELEASE: &str = include_str!("../../../src/script/mutex_release.lua");
+
+/// A real server, and a proxy before each client.
+pub(super) struct OnRedis {
+    managers: Vec<LockManager>,
+    proxies: Vec<Proxy>,
+    server: Server,
+}
+
+impl OnRedis {
+    pub(super) fn start() -> OnRedis {
+        let server = Server::tcp();
+        let proxies: Vec<Proxy> = (0..CLIENTS).map(|_| Proxy::to(server.addr())).collect();
+        let managers = proxies.iter().map(|proxy| client(proxy.url())).collect();
+        OnRedis { managers, proxies, server }
+    }
+}
+
+impl Arm for OnRedis {
+    fn managers(&self) -> &[LockManager] {
+        &self.managers
+    }
+
+    fn assert_forgets(&self) {
+        let keys: Vec<String> = self.server.query(&["KEYS", "*"]);
+        assert!(!keys.is_empty());
+        for key in keys {
+            let left: i64 = self.server.query(&["PTTL", &key]);
+            assert!((0..=RETENTION.as_millis() as i64).contains(&left), "{key} stays for {left} ms");
+        }
+    }
+
+    fn eval(&self, script: &str, [key, queue]: [&str; 2], args: &[&str]) -> Reply {
+        let mut command = vec!["EVAL", script, "2", key, queue];
+        command.extend(args);
+        read(self.server.query(&command))
+    }
+
+    fn lose_reply(&self, client: u8, name: &str, verb: Verb) {
+        drop(self.proxies[usize::from(client)].swallow_and_reset_when(request(verb, &encoded(name))));
+    }
+
+    fn lose_no_more(&self, client: u8) {
+        self.proxies[usize::from(client)].disarm();
+    }
+
+    fn lose_news(&self) {
+        // What is published before they have subscribed again reaches nobody.
+        let _: i64 = self.server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+}
+
+/// The in-memory store.
+pub(super) struct InMemory {
+    managers: Vec<LockManager>,
+    memory: Memory,
+}
+
+impl InMemory {
+    pub(super) fn new() -> InMemory {
+        let memory = Memory::new();
+        InMemory { managers: (0..CLIENTS).map(|_| client(&memory)).collect(), memory }
+    }
+}
+
+impl Arm for InMemory {
+    fn managers(&self) -> &[LockManager] {
+        &self.managers
+    }
+
+    fn assert_forgets(&self) {
+        // The record that every manager began with.
+        let warm = || self.memory.command(&["HGETALL", "fairlock:{warm}"]);
+        assert_ne!(warm(), Reply::List(Vec::new()));
+        self.memory.advance(RETENTION);
+        assert_eq!(warm(), Reply::List(Vec::new()), "it stays for longer than {RETENTION:?}");
+    }
+
+    fn eval(&self, script: &str, [key, queue]: [&str; 2], args: &[&str]) -> Reply {
+        let mut command = vec!["EVAL", script, "2", key, queue];
+        command.extend(args);
+        self.memory.command(&command)
+    }
+
+    /// It strikes whatever request comes next; any of them may be put twice.
+    fn lose_reply(&self, _: u8, _: &str, _: Verb) {
+        self.memory.inject(Fault::Disconnect);
+    }
+
+    fn lose_no_more(&self, client: u8) {
+        // If no request came, the fault strikes this one, which changes nothing.
+        let _ = self.managers[usize::from(client)].inspect("nobody's");
+    }
+
+    fn lose_news(&self) {
+        self.memory.inject(Fault::LoseMessage);
+    }
+
+    fn lapse(&self, name: &str) -> bool {
+        self.memory.lapse(name)
+    }
+}
+
+fn client(to: impl Into<Endpoint>) -> LockManager {
+    let manager = build(with_ttl(to, TTL).command_timeout(T).check_period(P).horizon(H));
+    // The subscription is opened with the first place.
+    drop(manager.enqueue("warm").expect("nothing was broken yet"));
+    manager
+}
+
+/// As names stand in keys.
+fn encoded(name: &str) -> String {
+    name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
+}
+
+fn read(value: redis::Value) -> Reply {
+    match value {
+        redis::Value::Nil => Reply::Nil,
+        redis::Value::Int(n) => Reply::Int(n),
+        redis::Value::Array(items) => Reply::List(items.into_iter().map(read).collect()),
+        other => Reply::Text(redis::from_redis_value(other).expect("what else a script returns is a text")),
+    }
+}

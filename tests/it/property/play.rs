@@ -1,0 +1,367 @@
+//! One sequence: wishes become operations on real managers, and what comes of each is held against the model.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use fairlock::sim::{Attempt, Chance, Lease, Op, Outcome, Sight, Worlds};
+use fairlock::{Error, LockGuard, LockInfo, LockManager, LockOptions, Waiter};
+use proptest::test_runner::TestCaseError;
+
+use super::arm::{Arm, P, TTL};
+use crate::scene::Verb;
+
+pub(super) const CLIENTS: u8 = 3;
+pub(super) const NAMES: u8 = 2;
+
+/// With more attempts in the hands of the background the model has too many worlds to look into.
+const UNSETTLED_AT_MOST: usize = 3;
+
+/// What somebody would like to do. Of `pick` comes the waiter or the guard that it is done with.
+#[derive(Debug, Clone)]
+pub(super) struct Wish {
+    pub(super) client: u8,
+    pub(super) name: u8,
+    pub(super) pick: u8,
+    pub(super) what: What,
+    /// Its request is put twice: the first reply is lost.
+    pub(super) twice: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    TryLock(Lease),
+    Enqueue(Lease),
+    Claim,
+    Leave,
+    Unlock,
+    Drop,
+    Renew,
+    ForceRelease { stale: bool },
+    Inspect,
+    Repeat,
+    Misuse,
+    RunOut,
+    Lapse,
+    LoseNews,
+}
+
+type Seen<T = ()> = Result<T, TestCaseError>;
+
+/// Names of a sequence's own, so that a store serves many.
+const ODD: [&str; 5] = ["plain", "with space", "{br}ace%7B", "'\"\n\t", "ünï→"];
+
+pub(super) struct Run<'a> {
+    arm: &'a dyn Arm,
+    /// What must happen happens within this.
+    patience: Duration,
+    names: Vec<Name>,
+    waiters: Vec<(Attempt, usize, Waiter)>,
+    guards: Vec<(Attempt, usize, LockGuard)>,
+    attempts: u16,
+    trail: String,
+}
+
+struct Name {
+    text: String,
+    worlds: Worlds,
+    /// All fences that were seen.
+    fences: Vec<u64>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(arm: &'a dyn Arm, patience: Duration) -> Run<'a> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let run = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = |i: u32| {
+            let text = format!("{} {run}.{i}", ODD[(run + i) as usize % ODD.len()]);
+            Name { text, worlds: Worlds::new(), fences: Vec::new() }
+        };
+        let names = (0..u32::from(NAMES)).map(name).collect();
+        Run { arm, patience, names, waiters: Vec::new(), guards: Vec::new(), attempts: 0, trail: String::new() }
+    }
+
+    /// Does what is wished for, if it can be done.
+    pub(super) fn fulfil(&mut self, wish: &Wish) -> Seen {
+        let name = usize::from(wish.name);
+        let unsettles =
+            matches!(wish.what, What::RunOut | What::Lapse | What::Leave | What::Drop | What::ForceRelease { .. });
+        if unsettles && self.names.iter().any(|name| name.worlds.unsettled() >= UNSETTLED_AT_MOST) {
+            return Ok(());
+        }
+        match wish.what {
+            What::TryLock(lease) => self.try_lock(wish, lease),
+            What::Enqueue(lease) => self.enqueue(wish, lease),
+            What::Claim => match pick(wish, self.waiters.len()) {
+                Some(at) => self.claim(at).map(|_| ()),
+                None => Ok(()),
+            },
+            What::Leave => match pick(wish, self.waiters.len()) {
+                Some(at) => {
+                    let (attempt, name, waiter) = self.waiters.remove(at);
+                    self.twice(wish, attempt.client, name, Verb::Release, || drop(waiter));
+                    self.see(name, Op::Leave(attempt), Outcome::Done)
+                }
+                None => Ok(()),
+            },
+            What::Unlock => pick(wish, self.guards.len()).map_or(Ok(()), |at| self.unlock(at, Some(wish))),
+            What::Drop => match pick(wish, self.guards.len()) {
+                Some(at) => {
+                    let (attempt, name, guard) = self.guards.remove(at);
+                    self.twice(wish, attempt.client, name, Verb::Release, || drop(guard));
+                    self.see(name, Op::Drop(attempt), Outcome::Done)
+                }
+                None => Ok(()),
+            },
+            What::Renew => match pick(wish, self.guards.len()) {
+                Some(at) => {
+                    let (attempt, name, guard) = &self.guards[at];
+                    let (attempt, name) = (*attempt, *name);
+                    let end = self.twice(wish, attempt.client, name, Verb::Renew, || guard.renew());
+                    let outcome = self.kept(end, Outcome::Renewed)?;
+                    self.see(name, Op::Renew(attempt), outcome)
+                }
+                None => Ok(()),
+            },
+            What::ForceRelease { stale } => {
+                let fences = &self.names[name].fences;
+                let Some(fence) = (if stale { fences.first() } else { fences.iter().max() }).copied() else {
+                    return Ok(());
+                };
+                let end = self.manager(wish).force_release(&self.names[name].text, fence);
+                let taken = self.known(end)?;
+                let outcome = if taken { Outcome::Released } else { Outcome::Refused };
+                self.see(name, Op::ForceRelease { fence }, outcome)
+            }
+            What::Inspect => {
+                let info = self.manager(wish).inspect(&self.names[name].text);
+                let info = self.known(info)?;
+                let sight = info.as_ref().map(sight);
+                if let Some((_, fence)) = sight.as_ref().and_then(|sight| sight.holder) {
+                    self.names[name].fences.push(fence);
+                }
+                self.see(name, Op::Inspect, Outcome::Seen(sight))
+            }
+            What::Repeat => {
+                let fence = self.arm.repeat(&self.names[name].text);
+                let outcome = fence.map_or(Outcome::Refused, |fence| Outcome::Granted { fence });
+                self.see(name, Op::Repeat, outcome)
+            }
+            What::Misuse => {
+                let end = misuse(self.manager(wish), &self.names[name].text, wish.pick);
+                let outcome = if matches!(end, Err(Error::Config { .. })) { Outcome::Forbidden } else { Outcome::Done };
+                self.see(name, Op::Misuse, outcome)
+            }
+            // A message is only the sooner way to hear of a grant (P4).
+            What::LoseNews => {
+                self.arm.lose_news();
+                Ok(())
+            }
+            What::RunOut => {
+                self.arm.run_out(&self.names[name].text);
+                self.see(name, Op::RunOut, Outcome::Done)
+            }
+            What::Lapse => {
+                let held = self.arm.lapse(&self.names[name].text);
+                self.see(name, Op::Lapse, if held { Outcome::Released } else { Outcome::Refused })
+            }
+        }
+    }
+
+    /// All let go and one more comes to each name; then everybody who waits is served, and nothing is left.
+    pub(super) fn calm_down(mut self) -> Seen {
+        while !self.guards.is_empty() {
+            self.unlock(0, None)?;
+        }
+        for name in 0..NAMES {
+            let last = Wish { client: 0, name, pick: 0, what: What::Enqueue(Lease::Fixed), twice: false };
+            self.fulfil(&last)?;
+        }
+        let mut served = Instant::now();
+        while !self.waiters.is_empty() {
+            let (chance, at) = self.next_to_serve();
+            if chance == Chance::Some {
+                // A look leaves fewer worlds, and nobody has to be waited for in vain.
+                let name = self.waiters[at].1 as u8;
+                self.fulfil(&Wish { client: 0, name, pick: 0, what: What::Inspect, twice: false })?;
+            }
+            if self.claim(at)? {
+                self.unlock(0, None)?;
+                served = Instant::now();
+            } else if served.elapsed() > self.patience {
+                return Err(self.fail("P4: nobody is served"));
+            } else if chance == Chance::Some {
+                // In another world it is another's turn.
+                self.waiters.rotate_left(at + 1);
+            }
+        }
+        for name in &self.names {
+            while let Some(left) = self.arm.left(&name.text) {
+                if served.elapsed() > self.patience {
+                    return Err(self.fail(&format!("P7: something is left: {left}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn next_to_serve(&self) -> (Chance, usize) {
+        let chance = |(attempt, name, _): &(Attempt, usize, Waiter)| self.names[*name].worlds.chance(*attempt);
+        let first = |wanted| self.waiters.iter().position(|waiter| chance(waiter) == wanted);
+        for wanted in [Chance::Certain, Chance::Some] {
+            if let Some(at) = first(wanted) {
+                return (wanted, at);
+            }
+        }
+        (Chance::None, 0)
+    }
+
+    fn try_lock(&mut self, wish: &Wish, lease: Lease) -> Seen {
+        let (attempt, name) = (self.attempt(wish, lease), usize::from(wish.name));
+        let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
+        let end = self.twice(wish, attempt.client, name, Verb::Acquire, || manager.try_lock(&self.names[name].text));
+        match self.known(end)? {
+            Some(guard) => self.keep(attempt, name, guard, Op::TryLock(attempt)),
+            None => self.see(name, Op::TryLock(attempt), Outcome::Busy),
+        }
+    }
+
+    fn enqueue(&mut self, wish: &Wish, lease: Lease) -> Seen {
+        let (attempt, name) = (self.attempt(wish, lease), usize::from(wish.name));
+        let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
+        let end = self.twice(wish, attempt.client, name, Verb::Acquire, || manager.enqueue(&self.names[name].text));
+        let waiter = self.known(end)?;
+        let position = waiter.position();
+        self.waiters.push((attempt, name, waiter));
+        self.see(name, Op::Enqueue(attempt), Outcome::Waiting { position })
+    }
+
+    /// Waits as long as the model gives reason to. Whether it is a guard now.
+    fn claim(&mut self, at: usize) -> Seen<bool> {
+        let (attempt, name, mut waiter) = self.waiters.remove(at);
+        let chance = self.names[name].worlds.chance(attempt);
+        let patience = match chance {
+            Chance::None => Duration::ZERO,
+            Chance::Some => P,
+            Chance::Certain => self.patience,
+        };
+        let end = waiter.wait_for(patience);
+        match self.known(end)? {
+            Some(guard) => {
+                self.keep(attempt, name, guard, Op::Claim(attempt))?;
+                Ok(true)
+            }
+            None => {
+                self.waiters.insert(at, (attempt, name, waiter));
+                self.see(name, Op::Claim(attempt), Outcome::NotYet)?;
+                if chance == Chance::Certain {
+                    return Err(self.fail(&format!("P4: {attempt:?} is not told that it was granted")));
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    fn unlock(&mut self, at: usize, wish: Option<&Wish>) -> Seen {
+        let (attempt, name, guard) = self.guards.remove(at);
+        let end = match wish {
+            Some(wish) => self.twice(wish, attempt.client, name, Verb::Release, || guard.unlock()),
+            None => guard.unlock(),
+        };
+        let outcome = self.kept(end, Outcome::Released)?;
+        self.see(name, Op::Unlock(attempt), outcome)
+    }
+
+    fn keep(&mut self, attempt: Attempt, name: usize, guard: LockGuard, op: Op) -> Seen {
+        let fence = guard.fence();
+        self.guards.push((attempt, name, guard));
+        self.names[name].fences.push(fence);
+        self.see(name, op, Outcome::Granted { fence })
+    }
+
+    fn attempt(&mut self, wish: &Wish, lease: Lease) -> Attempt {
+        self.attempts += 1;
+        Attempt { number: self.attempts, client: wish.client, lease }
+    }
+
+    fn manager(&self, wish: &Wish) -> &LockManager {
+        &self.arm.managers()[usize::from(wish.client)]
+    }
+
+    /// Does it, with its request put twice if that is wished for.
+    fn twice<T>(&self, wish: &Wish, client: u8, name: usize, verb: Verb, act: impl FnOnce() -> T) -> T {
+        if !wish.twice {
+            return act();
+        }
+        self.arm.lose_reply(client, &self.names[name].text, verb);
+        let end = act();
+        self.arm.lose_no_more(client);
+        end
+    }
+
+    fn see(&mut self, name: usize, op: Op, outcome: Outcome) -> Seen {
+        let line = format!("  {:?}: {op:?} -> {outcome:?}\n", self.names[name].text);
+        if !self.trail.ends_with(&line) {
+            self.trail += &line;
+        }
+        match self.names[name].worlds.observe(&op, &outcome) {
+            Ok(()) => Ok(()),
+            Err(violation) => Err(self.fail(&violation.to_string())),
+        }
+    }
+
+    /// Redis was there all the time, so nothing else may fail.
+    fn known<T>(&self, end: fairlock::Result<T>) -> Seen<T> {
+        end.map_err(|error| self.fail(&format!("{error}")))
+    }
+
+    fn kept(&self, end: fairlock::Result<()>, well: Outcome) -> Seen<Outcome> {
+        match end {
+            Ok(()) => Ok(well),
+            Err(Error::Lost { .. }) => Ok(Outcome::Lost),
+            Err(error) => Err(self.fail(&format!("{error}"))),
+        }
+    }
+
+    fn fail(&self, why: &str) -> TestCaseError {
+        TestCaseError::fail(format!("{why}\nafter\n{}", self.trail))
+    }
+}
+
+fn pick(wish: &Wish, of: usize) -> Option<usize> {
+    (of > 0).then(|| usize::from(wish.pick) % of)
+}
+
+/// The label is the attempt's number, by which an inspection knows it.
+fn options(attempt: Attempt) -> LockOptions {
+    let terms = LockOptions::new().label(attempt.number.to_string());
+    match attempt.lease {
+        Lease::Renewed => terms.ttl(TTL),
+        Lease::Fixed => terms.fixed_lease(TTL),
+    }
+}
+
+fn sight(info: &LockInfo) -> Sight {
+    let number = |label: &str| label.parse().unwrap_or_else(|e| panic!("the label {label:?} is no number: {e}"));
+    Sight {
+        holder: info.holder.as_ref().map(|holder| (number(&holder.label), info.fence)),
+        queue: info.queue.iter().map(|waiter| number(&waiter.label)).collect(),
+    }
+}
+
+/// Asks for something that is not allowed.
+fn misuse(manager: &LockManager, name: &str, which: u8) -> fairlock::Result<()> {
+    let with = |options| manager.with(options);
+    let options = LockOptions::new;
+    match which % 10 {
+        0 => manager.try_lock("").map(drop),
+        1 => manager.enqueue(&name.repeat(513)).map(drop),
+        2 => manager.force_release("", 1).map(drop),
+        3 => with(options().ttl(Duration::ZERO)).enqueue(name).map(drop),
+        4 => with(options().ttl(Duration::MAX)).try_lock(name).map(drop),
+        5 => with(options().fixed_lease(Duration::ZERO)).try_lock(name).map(drop),
+        6 => with(options().fixed_lease(Duration::from_secs(1))).enqueue(name).map(drop),
+        7 => with(options().hold_at_least(Duration::MAX)).try_lock(name).map(drop),
+        8 => with(options().max_hold(Duration::ZERO)).try_lock(name).map(drop),
+        _ => with(options().label("\n")).enqueue(name).map(drop),
+    }
+}
