@@ -2,8 +2,8 @@
 //! something go wrong in it, and looks at what the code in `billing.rs` makes of that. In a crate of your own
 //! these stand below `#[cfg(test)]`, with a plain `#[test]` each; here they are run by `main` as well.
 //!
-//! Time passes by `advance`. It does not wait for those whom it wakes, so a test that needs more than the time
-//! itself polls for what is to come of it.
+//! Time passes by `advance`, which returns when the managers have done what was due by then. For threads of the
+//! test's own it does not wait, so a test that needs one to have come somewhere polls for that.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -64,7 +64,6 @@ pub(crate) fn stops_when_the_lock_is_lost_in_mid_work() {
             memory.lapse(BILLING);
             // The renewal, which is due now, finds out.
             memory.advance(DEFAULT_TTL / 3);
-            until("we are told", || ours.stats().lost == 1);
         }
     });
     assert_eq!(billed.unwrap(), Billed::UpTo("bob".to_owned()));

@@ -1,10 +1,11 @@
 //! The thread that keeps everything alive: leases by renewals, places by syncs. It also does what others
 //! could not wait for.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 
 use super::Engine;
 use super::acquire::{Wait, acquire_call};
@@ -38,6 +39,7 @@ pub(super) struct Renewal {
     pub(super) asked: Time,
     /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
     look_in: Time,
+    settling: Vec<Sender<Infallible>>,
     stopping: bool,
 }
 
@@ -78,6 +80,7 @@ impl Renewal {
             lookups: Vec::new(),
             asked: Time::from_nanos(0),
             look_in: Time::NEVER,
+            settling: Vec::new(),
             stopping: false,
         }
     }
@@ -108,6 +111,7 @@ impl Renewal {
                 self.carry_out(batch);
                 continue;
             }
+            self.settling.clear();
             let next = self.leases.next().min(self.errands.next()).min(self.engine.places.next_due()).min(self.look_in);
             self.engine.bell.publish(next);
             // What was sent, or stood in a queue, before it was published did not ring.
@@ -140,6 +144,7 @@ impl Renewal {
                     let names = self.end_all();
                     let _ = tell.send(names);
                 }
+                Work::Settle(hold) => self.settling.push(hold),
                 Work::Stop => self.stopping = true,
             }
         }

@@ -1,5 +1,6 @@
 //! The life of an engine: its start, its threads, its end.
 
+use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -98,7 +99,7 @@ impl Running {
 }
 
 impl Sleepers for Engine {
-    fn wake_all(&self) {
+    fn wake_all(&self) -> Receiver<Infallible> {
         for waiting in self.places.all() {
             drop(waiting.place.lock());
             waiting.changed.notify_all();
@@ -106,6 +107,9 @@ impl Sleepers for Engine {
         self.listening.wake();
         drop(self.drained.lock());
         self.guard_dropped.notify_all();
+        let (hold, settled) = bounded(0);
+        self.hand_to_renewal(Work::Settle(hold));
+        settled
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is sent to the renewal thread.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -28,6 +29,8 @@ pub(super) enum Work {
     Resync,
     /// Shut down: end all leases and answer their names.
     EndAll(Sender<Vec<Arc<str>>>),
+    /// Let go of this when nothing is due any more.
+    Settle(Sender<Infallible>),
     Stop,
 }
 

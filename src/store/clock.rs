@@ -1,5 +1,6 @@
 //! Time as the engine sees it: the only place that asks this host's clock.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::ops::{Add, Sub};
 #[cfg(feature = "memory")]
@@ -129,9 +130,10 @@ impl Clock {
 /// Those who sleep in [`Clock::wait`], where a clock cannot find them.
 pub(crate) trait Sleepers: Send + Sync {
     /// Has each of them look at the clock again. Takes the mutex of each for a moment, so that nobody is
-    /// missed between his look at the clock and his sleep.
+    /// missed between his look at the clock and his sleep. What it answers is disconnected as soon as all that
+    /// was due in the background has been done.
     #[cfg_attr(not(feature = "memory"), expect(dead_code, reason = "the host's clock does not jump"))]
-    fn wake_all(&self);
+    fn wake_all(&self) -> Receiver<Infallible>;
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -153,19 +155,21 @@ fn clock_gettime(id: rustix::time::ClockId) -> Time {
 /// Clocks that can be put forward.
 #[cfg(feature = "memory")]
 mod shift {
-    use std::convert::Infallible;
     use std::fmt;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Arc, Weak};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use crossbeam_channel::{Receiver, Sender, bounded, select};
     use parking_lot::Mutex;
 
-    use super::{Clock, Sleepers, nanos};
+    use super::{Clock, Infallible, Sleepers, nanos};
 
     /// As far as a clock goes forward in all: the scripts' numbers are exact for two hundred years from now.
     const FURTHEST: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
+
+    /// In the host's time: a background that waits for a reply settles only when that is over.
+    const SETTLING: Duration = Duration::from_secs(1);
 
     pub(super) struct Shift {
         ns: AtomicU64,
@@ -182,7 +186,8 @@ mod shift {
             Clock { shift: Some(Arc::new(shift)) }
         }
 
-        /// Puts the clock forward and wakes all who sleep by it.
+        /// Puts the clock forward and wakes all who sleep by it. Waits for what is due then to be done, but no
+        /// longer than [`SETTLING`].
         pub(crate) fn advance(&self, by: Duration) {
             let Some(shift) = &self.shift else { return };
             let further = |ns: u64| Some(ns.saturating_add(nanos(by)).min(FURTHEST));
@@ -191,7 +196,11 @@ mod shift {
             let over = std::mem::replace(&mut *shift.next_jump.lock(), bounded(0));
             drop(over);
             let sleepers = shift.sleepers.lock().clone();
-            sleepers.iter().filter_map(Weak::upgrade).for_each(|sleepers| sleepers.wake_all());
+            let settled: Vec<_> = sleepers.iter().filter_map(Weak::upgrade).map(|s| s.wake_all()).collect();
+            let patience = Instant::now() + SETTLING;
+            for settled in settled {
+                let _ = settled.recv_deadline(patience);
+            }
         }
     }
 

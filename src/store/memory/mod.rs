@@ -120,7 +120,11 @@ impl Memory {
     ///
     /// It is as if all hosts and the server had been suspended for so long: leases that end meanwhile are
     /// lost, renewals that were due are late, waits whose deadline has passed end. Goes a hundred years
-    /// forward in all, and no further. Does not wait until what it wakes has run.
+    /// forward in all, and no further.
+    ///
+    /// Returns when every manager's renewal thread has done what was due by then: renewals are answered, losses
+    /// are told. That takes microseconds, and one second of the host's at most, should a thread wait for a reply
+    /// that was lost. For your own threads, which it wakes too, it does not wait.
     pub fn advance(&self, by: Duration) {
         self.0.clock.advance(by);
     }
