@@ -8,29 +8,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Endpoint, Error, LockManager, LockOptions, Result, Step};
+use fairlock::{Endpoint, Error, LockManager, LockOptions, Step};
 
-use crate::support::{
-    Fake, FakeReply, Kid, SLACK, Server,
-    fake::is,
-    kid::{Role, say},
+use crate::{
+    behaviour::bad_input::assert_config,
+    support::{
+        Fake, FakeReply, Kid, SLACK, Server,
+        fake::is,
+        kid::{Role, say},
+    },
 };
 
 pub(crate) const SPILL: (&str, Role) = ("spill", spill);
 
 const SECRET: &str = "hunter2-pa55phrase";
-
-/// The error must be of `what` and say each of `allowed`.
-#[track_caller]
-fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
-    let Err(Error::Config { what, message, .. }) = result else {
-        panic!("no Config error of {of:?} but {:?}", result.err().map(|e| e.to_string()));
-    };
-    assert_eq!(what, of, "{message}");
-    for words in allowed {
-        assert!(message.contains(words), "the error of {of:?} does not say {words:?}: {message}");
-    }
-}
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -1,11 +1,13 @@
 //! A manager's end in good order, while a request is under way. On Redis alone: it is the network that holds it back.
 
-use std::{thread, time::Duration};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, unbounded};
-use fairlock::{Error, LockManager, LockOptions, Result};
+use fairlock::{LockManager, LockOptions};
 
-use crate::support::{Proxy, SLACK, Server, contains};
+use crate::{
+    behaviour::shutdown::{aside, assert_closed},
+    support::{Proxy, SLACK, Server, contains},
+};
 
 const TTL: Duration = Duration::from_secs(2);
 /// What a manager with that ttl derives from it.
@@ -19,23 +21,6 @@ fn manager(server: &Server) -> LockManager {
 
 fn to(url: &str) -> LockManager {
     LockManager::builder(url).options(LockOptions::new().ttl(TTL)).build().unwrap()
-}
-
-/// On a thread that a failed test leaves behind: a call that never ends must not hang the others.
-fn aside<T: Send + 'static>(mgr: &LockManager, body: impl FnOnce(&LockManager) -> T + Send + 'static) -> Receiver<T> {
-    let mgr = mgr.clone();
-    let (sender, outcome) = unbounded();
-    thread::spawn(move || sender.send(body(&mgr)));
-    outcome
-}
-
-#[track_caller]
-fn assert_closed<T>(result: Result<T>) {
-    match result {
-        Err(Error::Closed) => {}
-        Err(error) => panic!("not Closed: {error:?}"),
-        Ok(_) => panic!("not Closed but granted, or in the queue"),
-    }
 }
 
 #[test]

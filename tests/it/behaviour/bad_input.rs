@@ -29,7 +29,7 @@ on_both_stores! {
 
 /// The error must be of `what` and say each of `allowed`.
 #[track_caller]
-fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
+pub(crate) fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
     let Err(Error::Config { what, message, .. }) = result else {
         panic!("no Config error of {of:?} but {:?}", result.err().map(|e| e.to_string()));
     };

@@ -12,7 +12,7 @@
 //!
 //! What needs processes, sockets, a network or a server's settings stands in the modules beside this folder.
 
-mod bad_input;
+pub(crate) mod bad_input;
 pub(crate) mod data_loss;
 mod ends;
 mod exclusion;
@@ -28,6 +28,6 @@ mod names;
 mod options;
 mod outage;
 mod rules;
-mod shutdown;
+pub(crate) mod shutdown;
 mod verbs;
 mod waiter;

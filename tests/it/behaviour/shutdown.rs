@@ -38,7 +38,10 @@ fn ms(ms: u64) -> Duration {
 }
 
 /// On a thread that a failed test leaves behind: a call that never ends must not hang the others.
-fn aside<T: Send + 'static>(mgr: &LockManager, body: impl FnOnce(&LockManager) -> T + Send + 'static) -> Receiver<T> {
+pub(crate) fn aside<T: Send + 'static>(
+    mgr: &LockManager,
+    body: impl FnOnce(&LockManager) -> T + Send + 'static,
+) -> Receiver<T> {
     let mgr = mgr.clone();
     let (sender, outcome) = unbounded();
     thread::spawn(move || sender.send(body(&mgr)));
@@ -46,7 +49,7 @@ fn aside<T: Send + 'static>(mgr: &LockManager, body: impl FnOnce(&LockManager) -
 }
 
 #[track_caller]
-fn assert_closed<T>(result: Result<T>) {
+pub(crate) fn assert_closed<T>(result: Result<T>) {
     match result {
         Err(Error::Closed) => {}
         Err(error) => panic!("not Closed: {error:?}"),
