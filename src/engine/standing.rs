@@ -32,11 +32,13 @@ impl Standing {
     /// Waits for the grant until `until`; the place stays. An error if Redis was silent for too long.
     ///
     /// The silence may be this process's own, which was stopped, or whose host slept: it is not held against a
-    /// Redis that has not been asked meanwhile.
+    /// Redis that has not been asked meanwhile. It is asked then, and has one command timeout at a deadline, else two:
+    /// for a connection and for the reply.
     pub(crate) fn wait(&self, until: Time) -> Result<Option<Arc<Lease>>> {
         let (engine, waiting) = (&self.engine, &self.waiting);
         engine.check_fork()?;
         let entered = engine.now();
+        let mut last_chance = None;
         let mut place = waiting.place.lock();
         loop {
             let now = engine.now();
@@ -56,12 +58,15 @@ impl Standing {
             // A place that was granted at once has had no reason to hear of Redis since.
             let outage = waiting.heard_at().max(entered) + engine.config.outage_limit;
             let wake = if now < outage && now < until {
+                last_chance = None;
                 until.min(outage)
             } else if now < outage && self.is_informed(now) {
                 return Ok(None);
-            } else if waiting.was_missed() {
+            } else if waiting.was_missed() || last_chance.is_some_and(|end| now >= end) {
                 return Err(self.outage(now));
             } else {
+                let patience = engine.config.command_timeout * if now < outage { 1 } else { 2 };
+                let end = *last_chance.get_or_insert(now + patience);
                 waiting.await_word();
                 drop(place);
                 engine.look_after(&waiting.request.key);
@@ -69,7 +74,7 @@ impl Standing {
                 if !waiting.awaits_word() {
                     continue;
                 }
-                Time::NEVER
+                end
             };
             engine.clock.wait(&waiting.changed, &mut place, wake);
         }
