@@ -42,6 +42,10 @@ pub enum Error {
     },
 
     /// Redis refused, in its own words.
+    ///
+    /// `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` and a full
+    /// `maxclients` may pass by themselves: they are tried again within the bound of the call, and come only when it
+    /// is over. All others come at once.
     #[non_exhaustive]
     #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
     Server {

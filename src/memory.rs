@@ -2,7 +2,8 @@
 //!
 //! A [`Memory`] stands where a Redis would. It runs the very same Lua scripts, in an embedded interpreter, over
 //! a keyspace in this process, behind the very same engine: what holds on Redis holds here, and what goes
-//! wrong there can be made to go wrong here. Needs the feature `memory`, and a C compiler for the interpreter.
+//! wrong there can be made to go wrong here. Needs the feature `memory`, and a C compiler for the interpreter; for
+//! tests alone, let a dev-dependency have the feature, and no Lua comes into your release.
 //!
 //! - **To test your own code:** give it a manager on a [`Memory`], let time pass with [`Memory::advance`], end
 //!   its lease with [`Memory::lapse`], take Redis away with [`Memory::go_down`]. The example `unit_test` shows each.

@@ -43,7 +43,7 @@ counters! {
     requeued,
     /// Releases and withdrawals that went to the background.
     background_releases,
-    /// Connections that were opened.
+    /// Connections that were opened; none are, in memory.
     connects,
     /// Requests that were sent to Redis, renewals and retries included.
     requests,

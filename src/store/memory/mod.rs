@@ -119,17 +119,24 @@ impl Memory {
     /// Puts the clock forward, for the server and for all managers, and wakes whoever sleeps by it.
     ///
     /// It is as if all hosts and the server had been suspended for so long: leases that end meanwhile are
-    /// lost, renewals that were due are late, waits whose deadline has passed end. Goes a hundred years
-    /// forward in all, and no further.
+    /// lost, renewals that were due are late, waits whose deadline has passed end. To let more than a TTL pass
+    /// while locks are held, go in steps of a third of it, or the holders lose them. Goes a hundred years
+    /// forward in all, and no further. `Instant`s know nothing of it: to
+    /// [`try_lock_until`](crate::LockManager::try_lock_until), one that lies a second ahead does so at the call.
     ///
     /// Returns when every manager's renewal thread has done what was due by then: renewals are answered, losses
     /// are told. That takes microseconds, and one second of the host's at most, should a thread wait for a reply
-    /// that was lost. For your own threads, which it wakes too, it does not wait.
+    /// that was lost. For your own threads, which it wakes too, it does not wait, nor can it know that one is
+    /// about to ask for a lock: that one stands in a queue is shown by
+    /// [`inspect`](crate::LockManager::inspect), asked from another manager.
     pub fn advance(&self, by: Duration) {
         self.0.clock.advance(by);
     }
 
     /// Closes all connections and refuses new ones, as a Redis that has crashed. What it holds is kept.
+    ///
+    /// A `try_lock` is refused at once, a `lock` after the outage limit. An `unlock` waits for one command timeout
+    /// whether it comes back, as does dropping the last handle of a manager with something to release.
     pub fn go_down(&self) {
         let mut state = self.0.state.lock();
         state.is_down = true;
@@ -140,24 +147,27 @@ impl Memory {
         drop(gone);
     }
 
-    /// Accepts connections again. Managers come back by themselves, after a pause of at most 500 ms.
+    /// Accepts connections again. New calls succeed at once; what is done in the background comes back after a
+    /// pause of at most 500 ms, or of an [`advance`](Memory::advance) by as much.
     pub fn come_back(&self) {
         self.0.state.lock().is_down = false;
     }
 
-    /// Forgets all keys: every lock and every queue.
+    /// Forgets all keys: every lock and every queue. Holders are told at their next renewal
+    /// ([`LossReason::Taken`](crate::LossReason::Taken)), and those who wait stand in a new queue within a check period.
     pub fn flush_all(&self) {
         self.0.state.lock().server.state().keyspace = Default::default();
     }
 
-    /// Ends a lease as if its holder had been silent for its ttl, and somebody had noticed: the first who
-    /// waits has the lock then, or it is free. Answers whether there was a lease to end, under whatever
-    /// prefix.
+    /// Ends a lease as if its holder had crashed or been stopped for its ttl, and somebody had noticed: the first
+    /// who waits has the lock then, or it is free. Answers whether there was a lease to end. Ends those of all
+    /// prefixes.
     ///
-    /// As in life, the holder does not know: it is told at its next renewal, at most a third of the ttl later
-    /// ([`advance`](Memory::advance) there), or by its own `renew` or `unlock`. And unless its lease was a fixed
-    /// one, its manager counts as dead for this name: what waits there is passed over, and comes back to the
-    /// end of the queue within a check period.
+    /// The holder does not know: its guard says `is_held` until it is told, at its next renewal (at most a third
+    /// of the ttl later; [`advance`](Memory::advance) there) or by its own `renew` or `unlock`. Till then two guards
+    /// can be held, as after a [`force_release`](crate::LockManager::force_release). Unless its lease was a fixed
+    /// one, its manager counts as dead for this name: what waits there is passed over, and comes back to the end
+    /// of the queue within a check period.
     pub fn lapse(&self, name: &str) -> bool {
         // Without a prefix, what remains of a record's key is its end.
         let Ok(any) = Key::new("", name) else { return false };
@@ -173,7 +183,7 @@ impl Memory {
         let mut ended = false;
         let mut messages = Vec::new();
         for record in records {
-            let mut ask = |words: &[&str]| state.server.run(now, &bytes_of(words)).map(Reply::from);
+            let mut ask = |words: &[&str]| state.server.run(now, &bytes_of(words)).map(reply);
             let (Ok(Reply::Text(_)), Ok(Reply::Text(fence))) =
                 (ask(&["HGET", &record, "o"]), ask(&["HGET", &record, "f"]))
             else {
@@ -197,6 +207,10 @@ impl Memory {
 
     /// Has something go wrong: once, at the next request of whichever manager, those of its threads
     /// included, or at the next message. What is injected several times happens as often, in that order.
+    ///
+    /// An `inspect` is a request as well: where a test has to poll until a fault has struck, let it look at
+    /// [`stats`](crate::LockManager::stats). What has not struck yet is shown by `Debug`. A refusal that may pass by
+    /// itself ([`Error::Server`](crate::Error::Server)) is tried again, so one alone is seldom noticed.
     pub fn inject(&self, fault: Fault) {
         self.0.state.lock().faults.push_back(fault);
     }
@@ -217,7 +231,7 @@ impl Memory {
     /// ```
     pub fn command(&self, words: &[&str]) -> Reply {
         match self.0.run(&bytes_of(words)) {
-            Ok(value) => value.into(),
+            Ok(value) => reply(value),
             Err(error) => Reply::Error(error),
         }
     }
@@ -233,7 +247,11 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.0.state.lock();
         let keys = state.server.state().keyspace.len();
-        f.debug_struct("Memory").field("keys", &keys).field("is_down", &state.is_down).finish_non_exhaustive()
+        f.debug_struct("Memory")
+            .field("keys", &keys)
+            .field("is_down", &state.is_down)
+            .field("faults", &state.faults)
+            .finish_non_exhaustive()
     }
 }
 
@@ -349,15 +367,14 @@ enum Mishap {
     Silence,
 }
 
-impl From<Value> for Reply {
-    fn from(value: Value) -> Reply {
-        match value {
-            Value::Int(n) => Reply::Int(n),
-            Value::BulkString(bytes) => Reply::Text(String::from_utf8_lossy(&bytes).into_owned()),
-            Value::SimpleString(text) => Reply::Text(text),
-            Value::Array(values) => Reply::List(values.into_iter().map(Reply::from).collect()),
-            _ => Reply::Nil,
-        }
+/// Not a `From`, which would make the type of another crate a part of this one's public API.
+fn reply(value: Value) -> Reply {
+    match value {
+        Value::Int(n) => Reply::Int(n),
+        Value::BulkString(bytes) => Reply::Text(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::SimpleString(text) => Reply::Text(text),
+        Value::Array(values) => Reply::List(values.into_iter().map(reply).collect()),
+        _ => Reply::Nil,
     }
 }
 
