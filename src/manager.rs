@@ -142,10 +142,10 @@ pub struct Shutdown {
 ///
 /// or, with the feature `memory`, from a `&Memory`. What is wrong with a URL is told by [`Builder::build`].
 #[derive(Clone)]
-pub struct Endpoint(Place);
+pub struct Endpoint(Target);
 
 #[derive(Clone)]
-enum Place {
+enum Target {
     Url(String),
     #[cfg(feature = "memory")]
     Memory(Memory),
@@ -153,20 +153,20 @@ enum Place {
 
 impl From<&str> for Endpoint {
     fn from(url: &str) -> Endpoint {
-        Endpoint(Place::Url(url.to_owned()))
+        Endpoint(Target::Url(url.to_owned()))
     }
 }
 
 impl From<String> for Endpoint {
     fn from(url: String) -> Endpoint {
-        Endpoint(Place::Url(url))
+        Endpoint(Target::Url(url))
     }
 }
 
 #[cfg(feature = "memory")]
 impl From<&Memory> for Endpoint {
     fn from(memory: &Memory) -> Endpoint {
-        Endpoint(Place::Memory(memory.clone()))
+        Endpoint(Target::Memory(memory.clone()))
     }
 }
 
@@ -174,12 +174,12 @@ impl From<&Memory> for Endpoint {
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Url(url) => match parse_url(url) {
+            Target::Url(url) => match parse_url(url) {
                 Ok(info) => write!(f, "Endpoint({})", info.addr()),
                 Err(_) => f.write_str("Endpoint(not a URL)"),
             },
             #[cfg(feature = "memory")]
-            Place::Memory(_) => f.write_str("Endpoint(in memory)"),
+            Target::Memory(_) => f.write_str("Endpoint(in memory)"),
         }
     }
 }
@@ -259,9 +259,9 @@ impl Builder {
         let terms = Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon);
         let terms = Arc::new(terms);
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Place::Url(url) => Box::new(Single::connect(parse_url(url)?, &config, Arc::clone(&terms))?),
+            Target::Url(url) => Box::new(Single::connect(parse_url(url)?, &config, Arc::clone(&terms))?),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => Box::new(Session::open(memory, config.command_timeout, Arc::clone(&terms))?),
+            Target::Memory(memory) => Box::new(Session::open(memory, config.command_timeout, Arc::clone(&terms))?),
         };
         let running = Running::start(config, store, terms)?;
         Ok(LockManager { running: Arc::new(running), built_with: Arc::new(options.clone()), options })

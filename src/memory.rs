@@ -17,6 +17,8 @@
 //!
 //! # Limits
 //! - One process: whoever has not the same [`Memory`] is not excluded, and nothing outlives the process.
+//! - As on Redis, a name is kept for an hour after its last use, which takes about a kilobyte.
+//! - After a fork the child must not use it.
 //! - Faults are those of [`Fault`], a server that is down, and the passing of time. What else a network or a
 //!   server can do wants the real one.
 

@@ -23,8 +23,8 @@ pub(crate) struct Waiting {
     order: u64,
     /// When Redis last answered about this name.
     heard: AtomicU64,
-    /// It was asked since then, and did not answer.
-    missed: AtomicBool,
+    /// When it was last asked and did not answer.
+    missed: AtomicU64,
     /// Somebody is to be woken by the next answer, or failure to.
     awaits_word: AtomicBool,
     /// What it refused with since then.
@@ -38,18 +38,17 @@ impl Waiting {
 
     pub(crate) fn hear(&self, at: Time) {
         self.heard.fetch_max(at.as_nanos(), Ordering::AcqRel);
-        self.missed.store(false, Ordering::Release);
         *self.refusal.lock() = None;
         self.give_word();
     }
 
-    pub(crate) fn miss(&self) {
-        self.missed.store(true, Ordering::Release);
+    pub(crate) fn miss(&self, at: Time) {
+        self.missed.store(at.as_nanos(), Ordering::Release);
         self.give_word();
     }
 
-    pub(crate) fn was_missed(&self) -> bool {
-        self.missed.load(Ordering::Acquire)
+    pub(crate) fn missed_at(&self) -> Time {
+        Time::from_nanos(self.missed.load(Ordering::Acquire))
     }
 
     /// Has the next answer wake whoever waits, once: waiters sleep through all others.
@@ -114,7 +113,7 @@ impl Places {
             changed: Condvar::new(),
             order: self.orders.fetch_add(1, Ordering::Relaxed),
             heard: AtomicU64::new(now.as_nanos()),
-            missed: AtomicBool::new(false),
+            missed: AtomicU64::new(0),
             awaits_word: AtomicBool::new(false),
             refusal: Mutex::new(None),
         });

@@ -62,7 +62,7 @@ impl Standing {
                 until.min(outage)
             } else if now < outage && self.is_informed(now) {
                 return Ok(None);
-            } else if waiting.was_missed() || last_chance.is_some_and(|end| now >= end) {
+            } else if self.was_missed(now) || last_chance.is_some_and(|end| now >= end) {
                 return Err(self.outage(now));
             } else {
                 let patience = engine.config.command_timeout * if now < outage { 1 } else { 2 };
@@ -134,6 +134,12 @@ impl Standing {
     /// A try may say "not yet" only if that is known: Redis answered in the last check period.
     fn is_informed(&self, at: Time) -> bool {
         at - self.waiting.heard_at() <= self.engine.config.check_period + self.engine.config.command_timeout
+    }
+
+    /// Redis was asked after it last answered, and not so long ago that this process may have slept since.
+    fn was_missed(&self, now: Time) -> bool {
+        let (missed, config) = (self.waiting.missed_at(), &self.engine.config);
+        missed > self.waiting.heard_at() && now - missed <= config.check_period + config.command_timeout * 2
     }
 
     fn outage(&self, now: Time) -> Error {

@@ -53,9 +53,10 @@ impl Renewal {
     /// Redis was asked about a waiter's name, and did not answer. Not if this process slept meanwhile: then it may
     /// have answered in time. What comes of a closed connection, the next one tells.
     fn miss(&self, waiting: &Waiting, fault: &Fault) {
-        let slept = self.engine.now() - self.asked > self.engine.config.command_timeout * 2;
+        let now = self.engine.now();
+        let slept = now - self.asked > self.engine.config.command_timeout * 2;
         if !slept && !matches!(fault, Fault::NotReady) && !fault.is_closed() {
-            waiting.miss();
+            waiting.miss(now);
         }
     }
 

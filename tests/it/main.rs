@@ -3,6 +3,7 @@
 mod api;
 mod bad_input;
 mod behaviour;
+mod connecting;
 mod connections;
 mod crash;
 mod data_loss;

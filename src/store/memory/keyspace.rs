@@ -31,8 +31,9 @@ enum Content {
     List(VecDeque<Bytes>),
 }
 
-/// The commands and how many words each has, its name included; if negative, at least as many.
-const COMMANDS: [(&str, i8); 15] = [
+/// The commands and how many words each has, its name included; if negative, at least as many. PTTL is there for
+/// tests, which look whether what is kept will go.
+const COMMANDS: [(&str, i8); 16] = [
     ("DEL", -2),
     ("HDEL", -3),
     ("HEXISTS", 3),
@@ -46,6 +47,7 @@ const COMMANDS: [(&str, i8); 15] = [
     ("LPOP", -2),
     ("LRANGE", 4),
     ("PEXPIREAT", -3),
+    ("PTTL", 2),
     ("RPOP", -2),
     ("RPUSH", -3),
 ];
@@ -98,6 +100,9 @@ impl Keyspace {
             ("PEXPIREAT", [key, at]) => self.expire_at(now_ms, key, at),
             ("PEXPIREAT", [_, _, option, ..]) => {
                 Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(option)))
+            }
+            ("PTTL", [key]) => {
+                Ok(Value::Int(self.keys.get(key).map_or(-2, |entry| entry.expires_at.map_or(-1, |at| at - now_ms))))
             }
             _ => Err(wrong_number(name)),
         }
@@ -235,4 +240,26 @@ fn number(n: usize) -> Value {
 fn integer(bytes: &Bytes) -> Result<i64, String> {
     let read = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
     read.filter(|n: &i64| n.to_string().as_bytes() == bytes).ok_or_else(|| NOT_AN_INTEGER.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_there_in_its_last_millisecond_and_no_longer() {
+        let mut keyspace = Keyspace::default();
+        let mut run = |now_ms, command: &str| {
+            let words: Vec<Bytes> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+            keyspace.run(now_ms, std::str::from_utf8(&words[0]).unwrap(), &words[1..]).unwrap()
+        };
+        run(10, "HSET k a 1");
+        run(10, "PEXPIREAT k 20");
+        assert_eq!(run(20, "HEXISTS k a"), Value::Int(1));
+        assert_eq!(run(21, "HEXISTS k a"), Value::Int(0));
+        // What is to end now has ended: a server does not wait for its next millisecond to delete.
+        run(30, "HSET k a 1");
+        assert_eq!(run(30, "PEXPIREAT k 30"), Value::Int(1));
+        assert_eq!(run(30, "HEXISTS k a"), Value::Int(0));
+    }
 }

@@ -15,7 +15,7 @@ use redis::Value;
 
 use super::clock::{Clock, Time};
 use crate::key::Key;
-use crate::script::{Call, Family, Form, Mode, Terms, Token, Verb};
+use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb};
 use keyspace::{Answer, Bytes};
 use server::{Message, Server};
 
@@ -197,9 +197,16 @@ impl Memory {
             let verb = Verb::Release { token: Token::new(), fence: 0, mode: Mode::Unused };
             let call = Call { family: Family::Mutex, key, verb };
             let terms = Terms::new(prefix, Duration::ZERO, Duration::ZERO);
-            let command = call.command(&terms, Form { by_source: true, single_key: false }, 0);
-            ended |= state.server.run(now, &words_of(&command)).is_ok();
-            messages.append(&mut state.server.published());
+            let command = words_of(&call.command(&terms, Form::default(), 0));
+            loop {
+                let answer = state.server.run(now, &command).map(|value| script::Reply::parse(&call, &value));
+                messages.append(&mut state.server.published());
+                let Ok(Ok(answer)) = answer else { break };
+                ended |= !matches!(answer.outcome, Outcome::Kind(_));
+                if !answer.more {
+                    break;
+                }
+            }
         }
         self.0.deliver(state, messages);
         ended
@@ -219,8 +226,8 @@ impl Memory {
     /// [down](Memory::go_down), and no fault strikes it.
     ///
     /// Knows the commands that fairlock's scripts use, and EVAL and EVALSHA: TIME, HGET, HMGET, HGETALL,
-    /// HKEYS, HEXISTS, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL, PEXPIREAT, PUBLISH. What is
-    /// kept is in the crate's docs/PROTOCOL.md.
+    /// HKEYS, HEXISTS, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL, PEXPIREAT, PUBLISH; and PTTL.
+    /// What is kept is in the crate's docs/PROTOCOL.md.
     ///
     /// ```
     /// use fairlock::memory::{Memory, Reply};

@@ -13,6 +13,7 @@ use crate::script;
 /// An interpreter that keeps nothing between calls but compiled scripts.
 pub(crate) struct Server {
     lua: Lua,
+    environment: Table,
     /// By their digest, as EVALSHA names them.
     scripts: HashMap<String, Function>,
     /// Shared with the functions that scripts call.
@@ -38,19 +39,12 @@ pub(crate) struct Message {
     pub(crate) text: Bytes,
 }
 
-/// The globals that Redis gives to scripts; any other is an error, to read as well as to set.
-const STRICT: &str = "
-setmetatable(_G, {
-  __index = function(_, name) error('Script attempted to access nonexistent global variable \\'' .. tostring(name) .. '\\'', 2) end,
-  __newindex = function() error('Attempt to modify a readonly table', 2) end,
-})";
-
 impl Server {
     pub(crate) fn new() -> Server {
         let state = Arc::new(Mutex::new(State::default()));
         // Building the interpreter fails only without memory, of which an allocation does not tell either.
-        let lua = interpreter(&state).expect("an interpreter needs nothing but memory");
-        let mut server = Server { lua, scripts: HashMap::new(), state };
+        let (lua, environment) = interpreter(&state).expect("an interpreter needs nothing but memory");
+        let mut server = Server { lua, environment, scripts: HashMap::new(), state };
         // So that the first request is not spent on making a script known.
         for source in script::sources() {
             server.compile(source).expect("the scripts are Lua");
@@ -90,7 +84,12 @@ impl Server {
     fn compile(&mut self, source: &str) -> Result<String, String> {
         let sha = redis::Script::new(source).get_hash().to_owned();
         if !self.scripts.contains_key(&sha) {
-            let script = self.lua.load(source).set_name("@user_script").into_function();
+            let script = self
+                .lua
+                .load(source)
+                .set_name("@user_script")
+                .set_environment(self.environment.clone())
+                .into_function();
             let script = script.map_err(|error| match error {
                 mlua::Error::SyntaxError { message, .. } => {
                     format!("ERR Error compiling script (new function): {message}")
@@ -165,7 +164,7 @@ enum Refusal {
     Own(String),
 }
 
-fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<Lua> {
+fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<(Lua, Table)> {
     let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::default())?;
     let redis = lua.create_table()?;
     let of_call = Arc::clone(state);
@@ -188,8 +187,8 @@ fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<Lua> {
         })?,
     )?;
     lua.globals().set("redis", redis)?;
-    lua.load(STRICT).exec()?;
-    Ok(lua)
+    let environment = lua.load(include_str!("sandbox.lua")).eval()?;
+    Ok((lua, environment))
 }
 
 /// A command's refusal on its way through a script.

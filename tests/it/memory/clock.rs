@@ -135,6 +135,26 @@ fn a_waiter_that_keeps_its_place_is_woken_by_the_clock() {
 }
 
 #[test]
+fn a_sleep_after_a_short_outage_is_not_held_against_a_store_that_is_back() {
+    for _ in 0..20 {
+        let memory = Memory::new();
+        let (holder, waiting) = (lasting(&memory), lasting(&memory));
+        let guard = holder.lock("k").unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| waiting.lock("k").map(drop));
+            until(SLACK, "it waits", || holder.inspect("k").unwrap().unwrap().waiters == 1);
+            memory.go_down();
+            // A sync is due, and fails.
+            memory.advance(Duration::from_secs(2));
+            memory.come_back();
+            memory.advance(HOUR);
+            drop(guard);
+            waiter.join().unwrap().expect("the store is up, and nobody has asked it since");
+        });
+    }
+}
+
+#[test]
 fn a_waiter_outlives_the_lease_of_its_holder() {
     let memory = Memory::new();
     let holder = lasting(&memory).with(LockOptions::new().fixed_lease(HOUR));

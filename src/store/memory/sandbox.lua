@@ -1,0 +1,17 @@
+-- Takes away what a script could leave something behind in, as Redis does, and answers the environment of
+-- scripts. A global that is not there is an error, to read as well as to set.
+local globals = _G
+local function refuse() error('Attempt to modify a readonly table', 2) end
+
+for _, name in ipairs({ 'redis', 'string', 'table', 'math' }) do
+  globals[name] = setmetatable({}, { __index = globals[name], __newindex = refuse })
+end
+local protect = setmetatable
+for _, name in ipairs({ '_G', 'collectgarbage', 'dofile', 'getfenv', 'getmetatable', 'loadfile', 'newproxy', 'print',
+                        'rawset', 'setfenv' }) do
+  globals[name] = nil
+end
+protect(globals, { __index = function(_, name)
+  error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+end })
+return protect({}, { __index = globals, __newindex = refuse })
