@@ -371,8 +371,13 @@ impl Link for SingleLink {
             // A connection that was closed while idle is no sign of an outage: open another at once.
             let aged = connection.opened + self.back_off < now;
             let closed = aged && why.as_ref().is_some_and(|f| f.is_closed() || is_interrupted(f));
-            let since = if closed { Time::from_nanos(0) } else { now };
-            self.state = LinkState::Down { since, why };
+            // Nor is one that this process slept through.
+            let slept = now > give_up + self.node.command_timeout;
+            self.state = if closed || slept {
+                LinkState::Down { since: Time::from_nanos(0), why: why.filter(|_| !slept) }
+            } else {
+                LinkState::Down { since: now, why }
+            };
         }
         answers
     }
