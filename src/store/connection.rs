@@ -110,6 +110,12 @@ pub(super) fn is_interrupted(fault: &Fault) -> bool {
     io_kind_of(fault) == Some(io::ErrorKind::Interrupted)
 }
 
+/// The same while a connection was being opened, of which the crate passes on no more than the system's words.
+pub(super) fn was_interrupted(fault: &Fault) -> bool {
+    let words = io::Error::from(rustix::io::Errno::INTR).to_string();
+    matches!(fault, Fault::Unavailable { source, .. } if source.to_string().contains(&words))
+}
+
 fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
     let Fault::Unavailable { step: Step::Send | Step::Reply, source } = fault else {
         return None;

@@ -12,7 +12,7 @@ use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{Client, Cmd, ConnectionInfo, RedisConnectionInfo, RedisError, Value};
 
 use super::clock::{Clock, Time};
-use super::connection::{Connection, fault, refusal, timed_out, turned_away};
+use super::connection::{Connection, fault, refusal, timed_out, turned_away, was_interrupted};
 use super::{Anchor, Answer, Fault};
 use crate::error::Step;
 use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
@@ -97,8 +97,23 @@ impl Node {
         *self.anchor.lock()
     }
 
-    /// Opens a connection. Bounded by the connect timeout, but for the resolution of a host's name.
+    /// Opens a connection. Bounded by the connect timeout, but for the resolution of a host's name. A signal, or a
+    /// stop of this process, is no reason to give up.
     pub(super) fn connect(&self) -> Result<Connection, Fault> {
+        let started = self.clock.now();
+        let interrupted = |outcome: &Result<_, _>| outcome.as_ref().is_err_and(was_interrupted);
+        let mut outcome = self.open();
+        let slept = self.clock.now() > started + self.connect_timeout * 2;
+        if interrupted(&outcome) || (slept && outcome.is_err()) {
+            outcome = self.open();
+        }
+        while interrupted(&outcome) && self.clock.now() < started + self.connect_timeout {
+            outcome = self.open();
+        }
+        outcome
+    }
+
+    fn open(&self) -> Result<Connection, Fault> {
         let started = self.clock.now();
         let generation = self.generation();
         let pool_generation = self.pool_generation.load(Ordering::Acquire);
