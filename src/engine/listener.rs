@@ -95,9 +95,10 @@ fn run(engine: &Arc<Engine>) {
         let ended = engine.store.listen(&channel, engine.config.check_period, &mut |heard| {
             match heard {
                 Heard::Subscribed => {
-                    engine.listening.set(State::Up);
-                    // Messages may have been missed while there was no subscription.
+                    // Messages may have been missed while there was no subscription. Whoever waits for it to stand has
+                    // missed none, and comes after this.
                     engine.hand_to_renewal(Work::Resync);
+                    engine.listening.set(State::Up);
                 }
                 Heard::Message(message) => hear(engine, message),
                 Heard::Quiet => {}

@@ -144,6 +144,15 @@ impl Place {
         self.query(&["DEL", &format!("fairlock:{{{name}}}")])
     }
 
+    /// Waits until no manager has anything to do by itself, where that can be known.
+    pub(crate) fn settle(&self) {
+        match self {
+            Place::Redis(..) => {}
+            #[cfg(feature = "memory")]
+            Place::Memory(memory) => memory.advance(Duration::ZERO),
+        }
+    }
+
     /// All data is gone, as by FLUSHALL.
     pub(crate) fn flush_all(&self) {
         match self {

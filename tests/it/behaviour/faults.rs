@@ -33,6 +33,7 @@ fn calm(place: &Place) -> LockManager {
 
 /// A call that meets a mishap; how many requests it took tells whether it did.
 fn meet<R>(place: &Place, mishap: Mishap, manager: &LockManager, call: impl FnOnce() -> R) -> (R, u64) {
+    place.settle();
     let before = manager.stats().requests;
     place.inject(mishap);
     let end = call();
