@@ -62,11 +62,13 @@ impl Standing {
                 until.min(outage)
             } else if now < outage && self.is_informed(now) {
                 return Ok(None);
-            } else if self.was_missed(now) || last_chance.is_some_and(|end| now >= end) {
+            } else if self.was_missed(now) || last_chance.is_some_and(|end| now >= end && waiting.awaits_word()) {
                 return Err(self.outage(now));
             } else {
+                // If a word came, the clock has jumped again since.
                 let patience = engine.config.command_timeout * if now < outage { 1 } else { 2 };
-                let end = *last_chance.get_or_insert(now + patience);
+                let end = last_chance.filter(|_| waiting.awaits_word()).unwrap_or(now + patience);
+                last_chance = Some(end);
                 waiting.await_word();
                 drop(place);
                 engine.look_after(&waiting.request.key);
