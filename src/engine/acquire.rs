@@ -41,9 +41,14 @@ impl Engine {
             Entered::Granted(lease) => return Ok(Some(lease)),
             Entered::Queued(standing) => standing,
         };
-        match standing.wait(until)? {
-            Some(lease) => Ok(Some(lease)),
-            None => standing.withdraw(until),
+        match standing.wait(until) {
+            Ok(Some(lease)) => Ok(Some(lease)),
+            Ok(None) => standing.withdraw(until),
+            Err(error) => {
+                // Its time is up, and whoever does not answer would not answer a release either (P8).
+                standing.give_up_in_background();
+                Err(error)
+            }
         }
     }
 

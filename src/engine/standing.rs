@@ -125,12 +125,16 @@ impl Standing {
             Claim::Failed(error) => Err(error),
             // A grant that is in doubt is not worth an answer past the deadline, nor is its release worth waiting.
             Claim::Confirm | Claim::NotYet => {
-                let action = waiting.place.lock().give_up();
-                engine.act(waiting, action);
+                self.give_up_in_background();
                 engine.counters.missed.add(1);
                 Ok(None)
             }
         }
+    }
+
+    pub(crate) fn give_up_in_background(&self) {
+        let action = self.waiting.place.lock().give_up();
+        self.engine.act(&self.waiting, action);
     }
 
     /// A try may say "not yet" only if that is known: Redis answered in the last check period.

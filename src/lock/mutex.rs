@@ -17,7 +17,8 @@ impl LockManager {
     /// Takes the lock, waiting its turn for as long as Redis answers.
     ///
     /// Waiters are served first come, first served; one that waits holds no connection. Blocks without a
-    /// bound while others hold the lock, and for at most the outage limit while Redis does not answer. A
+    /// bound while others hold the lock, and for at most the outage limit while Redis does not answer; up to two
+    /// command timeouts longer if it has not been asked lately, since this process was stopped or its host slept. A
     /// thread that holds the lock already waits for itself, and for ever. The first time that anybody waits,
     /// the manager subscribes first, which takes at most one command timeout more.
     ///

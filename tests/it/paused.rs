@@ -5,8 +5,8 @@ use std::{thread, time::Duration};
 use fairlock::{FenceGate, PreviousHolder};
 
 use crate::{
-    managers::{check_period, command_timeout, manager},
-    support::{SLACK, Server},
+    managers::{check_period, command_timeout, manager, record},
+    support::{SLACK, Server, until},
     worker::{self, SOON, expect_got, machine_time},
 };
 
@@ -95,10 +95,11 @@ fn a_waiter_paused_past_its_outage_limit_waits_on() {
     kid.tell("queue k");
     kid.expect("queued", SOON);
     kid.stop();
+    let stamps = || record(&server, "k").into_iter().filter(|(field, _)| field.starts_with("m:")).collect::<Vec<_>>();
+    let before = stamps();
     thread::sleep(2 * limit);
     kid.cont();
-    // Long enough to find out that the silence was its own.
-    thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
+    until(SOON, "it asks what it has missed", || stamps() != before);
     guard.unlock().unwrap();
     let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
     assert!(got.held, "{got:?}");

@@ -22,6 +22,14 @@ fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str)
     }
 }
 
+/// It was refused several times, by this counter of the server's, and has not given up.
+#[track_caller]
+fn waits_on<X>(server: &Server, refusals: &str, waiting: &thread::JoinHandle<X>) {
+    let before = server.counted(refusals);
+    until(SOON, "it is refused again and again", || server.counted(refusals) >= before + 3);
+    assert!(!waiting.is_finished());
+}
+
 const TRANSIENT: [(&str, &str); 6] = [
     ("LOADING", "Redis is loading the dataset in memory"),
     ("BUSY", "Redis is busy running a script"),
@@ -126,8 +134,7 @@ fn a_server_that_cannot_save_is_told_and_serves_again() {
         let manager = manager.clone();
         move || manager.lock("a").unwrap().unlock()
     });
-    thread::sleep(T);
-    assert!(!waiting.is_finished());
+    waits_on(&server, "total_error_replies", &waiting);
     let _: () = server.query(&["CONFIG", "SET", "save", ""]);
     waiting.join().unwrap().unwrap();
     held.check().unwrap();
@@ -147,8 +154,7 @@ fn a_server_with_too_many_clients_is_told_and_serves_again() {
         let manager = manager.clone();
         move || manager.lock("a").unwrap().unlock()
     });
-    thread::sleep(T);
-    assert!(!waiting.is_finished());
+    waits_on(&server, "rejected_connections", &waiting);
     let _: () = server.query(&["CONFIG", "SET", "maxclients", "1000"]);
     waiting.join().unwrap().unwrap();
 }
@@ -169,8 +175,7 @@ fn a_master_demoted_retires_all_connections_and_serves_again() {
         let manager = manager.clone();
         move || manager.lock("a").unwrap().unlock()
     });
-    thread::sleep(T);
-    assert!(!waiting.is_finished());
+    waits_on(&server, "total_error_replies", &waiting);
     let _: () = server.query(&["REPLICAOF", "NO", "ONE"]);
     waiting.join().unwrap().unwrap();
     held.renew().unwrap();

@@ -185,14 +185,16 @@ impl Server {
         pid_of(&self.running()).as_raw_nonzero().get().cast_unsigned()
     }
 
+    /// One of the counters of INFO stats.
+    pub(crate) fn counted(&self, what: &str) -> u64 {
+        let stats: String = self.query(&["INFO", "stats"]);
+        let number = stats.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+        number.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("INFO stats has no {what}"))
+    }
+
     /// Commands the server has run since it started, without those that this `Server` sent.
     pub(crate) fn commands_processed(&self) -> u64 {
-        let stats: String = self.query(&["INFO", "stats"]);
-        let all: u64 = stats
-            .lines()
-            .find_map(|line| line.strip_prefix("total_commands_processed:"))
-            .and_then(|n| n.trim().parse().ok())
-            .expect("INFO stats always has total_commands_processed");
+        let all = self.counted("total_commands_processed");
         // The INFO that has just been answered is not in its own count.
         all - (self.running().own_commands - 1)
     }
