@@ -29,13 +29,13 @@ pub enum Error {
     /// Redis did not answer in time, or could not be reached. What was asked for may have happened; if
     /// so, it is undone in the background.
     #[non_exhaustive]
-    #[error("redis is unavailable{} (no {step} within {waited:?})", for_lock(lock))]
+    #[error("redis is unavailable{} (no {step}; gave up after {waited:.1?})", for_lock(lock))]
     Unavailable {
         /// The lock that was asked for, if it was one.
         lock: Option<Arc<str>>,
         /// How far the call came.
         step: Step,
-        /// For how long it was tried.
+        /// For how long it was tried; for one who stood in the queue, for how long Redis had been silent.
         waited: Duration,
         /// What the system said.
         source: Box<dyn StdError + Send + Sync>,
@@ -110,6 +110,14 @@ impl fmt::Display for Step {
 impl Error {
     pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
         Error::Config { what: what.into(), message: message.into() }
+    }
+
+    /// The same, of a call that was under way for so long.
+    pub(crate) fn after(mut self, so_long: Duration) -> Error {
+        if let Error::Unavailable { waited, .. } = &mut self {
+            *waited = so_long;
+        }
+        self
     }
 
     /// The same once more; of the source its words.

@@ -3,13 +3,30 @@
 //! A [`LockManager`] hands out [`LockGuard`]s that release on drop. Who has to wait stands in a FIFO queue in
 //! Redis and is handed the lock by the step that releases it. One thread keeps all the locks of a process alive.
 //!
-//! This is the guide: one program, grown step by step, then [what is promised](#what-is-promised), [the
-//! limits](#limits) and [what is logged](#what-is-logged). The examples `hello`, `worker_pool` and `unit_test` run as
-//! they are; the last shows how to test code that locks, without a Redis.
+//! ```no_run
+//! let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! let _guard = mgr.lock("invoices:42")?; // waits its turn; renewed while it is held; released on drop
+//! # Ok::<(), fairlock::Error>(())
+//! ```
 //!
-//! # Lock
+//! This page is the guide: one program, grown step by step to [the whole of it](#the-whole-program), then what else there
+//! is, [what is promised](#what-is-promised) and [the limits](#limits). More pages:
+#![cfg_attr(
+    any(doc, doctest),
+    doc = "
+- [Which call do I want?](guide::calls) And for how long may it block?
+- [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
+- [Configuration](guide::configuration): defaults, ranges, when to change them.
+- [What is logged](guide::log), line by line.
+- [Coming from another lock](guide::migrating): `SET NX`, Redlock, Redisson.
+- [The protocol](guide::protocol): what is in Redis, and how to read it by hand.
+"
+)]
 //!
-//! A program that must not bill the same customer twice at a time, on however many hosts it runs:
+//! # A first lock
+//!
+//! A program bills customers at the end of the month. It runs on several hosts, and no customer must be billed by two of
+//! them at a time:
 //!
 //! ```no_run
 //! use fairlock::LockManager;
@@ -17,122 +34,88 @@
 //! # fn bill(_: &str) {}
 //! fn main() -> fairlock::Result<()> {
 //!     let mgr = LockManager::connect("redis://127.0.0.1/")?;
-//!     let _guard = mgr.lock("customer:42")?; // waits its turn
-//!     bill("42"); // for as long as it takes: the lock is renewed meanwhile
+//!     for customer in ["ann", "bob", "cid"] {
+//!         let _guard = mgr.lock(&format!("customer:{customer}"))?; // waits its turn
+//!         bill(customer); // for as long as it takes: the lock is renewed meanwhile
+//!     } // released here, each time, and handed to whoever waits first
 //!     Ok(())
-//! } // released here, and handed to whoever waits first
+//! }
 //! ```
 //!
 //! A manager is a handle: clone it into every thread, and build one for each process and Redis. A name is any
-//! text of 1 to [`MAX_NAME`] bytes. The lock is not re-entrant: a thread that calls `lock` for a name that it holds
-//! waits for itself, and for ever, since the guard that it waits for is renewed all the while. A guard may be moved to
-//! other threads. [`LockManager::mutex`] makes a handle of one name, to be kept in a struct.
+//! text of 1 to [`MAX_NAME`] bytes. The guard needs a name, too: `let _ = mgr.lock(…)` drops it at once.
 //!
-//! # Try
+//! # Skip what is taken
 //!
-//! If the work is done by somebody else already, there is no need to wait. That a lock is taken is never an
-//! error:
+//! A customer whom another host is billing need not be waited for. That a lock is taken is never an error:
 //!
 //! ```no_run
-//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! # use fairlock::LockManager;
 //! # fn bill(_: &str) {}
-//! match mgr.try_lock("customer:42")? {
-//!     Some(guard) => {
-//!         bill("42");
-//!         guard.unlock()?; // as dropping it, but says whether it was still ours
+//! fn bill_unless_taken(mgr: &LockManager, customer: &str) -> fairlock::Result<()> {
+//!     match mgr.try_lock(&format!("customer:{customer}"))? {
+//!         Some(guard) => {
+//!             bill(customer);
+//!             guard.unlock()?; // as dropping it, but says whether it was still ours
+//!         }
+//!         None => println!("somebody else is at {customer}, or waits to be"),
 //!     }
-//!     None => println!("somebody else is at it, or waits for it"),
+//!     Ok(())
 //! }
-//! # Ok::<(), fairlock::Error>(())
 //! ```
 //!
 //! [`try_lock`](LockManager::try_lock) does not get past those who wait: a lock that is free but awaited is `None`.
 //!
-//! # A deadline
+//! # Wait, but not for ever
 //!
 //! [`try_lock_for`](LockManager::try_lock_for) and [`try_lock_until`](LockManager::try_lock_until) wait their turn
 //! and give up. `None` then means that others had the lock; if Redis was silent at the end, so that this is not
 //! known, the answer is [`Error::Unavailable`]:
 //!
 //! ```no_run
+//! # use fairlock::LockManager;
+//! # fn bill(_: &str) {}
 //! use std::time::Duration;
 //! use fairlock::Error;
 //!
-//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
-//! # fn bill(_: &str) {}
-//! match mgr.try_lock_for("customer:42", Duration::from_secs(3)) {
-//!     Ok(Some(_guard)) => bill("42"),
-//!     Ok(None) => println!("busy for three seconds"),
-//!     Err(Error::Unavailable { step, .. }) => println!("redis is away: no {step}"),
-//!     Err(other) => return Err(other),
-//! }
-//! # Ok::<(), fairlock::Error>(())
-//! ```
-//!
-//! # Stand in the queue
-//!
-//! All of these are made of one primitive. [`enqueue`](LockManager::enqueue) takes a place in the queue and answers
-//! at once; the [`Waiter`] is waited for as a whole or bit by bit, and leaves the queue when it is dropped:
-//!
-//! ```no_run
-//! use std::time::Duration;
-//!
-//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
-//! # fn bill(_: &str) {}
-//! let mut waiter = mgr.enqueue("customer:42")?;
-//! let guard = loop {
-//!     match waiter.wait_for(Duration::from_millis(500))? {
-//!         Some(guard) => break guard,
-//!         None => println!("still waiting, at place {:?}", waiter.position()),
+//! fn bill_in_time(mgr: &LockManager, customer: &str) -> fairlock::Result<()> {
+//!     match mgr.try_lock_for(&format!("customer:{customer}"), Duration::from_secs(3)) {
+//!         Ok(Some(_guard)) => bill(customer),
+//!         Ok(None) => println!("{customer} was busy for three seconds"),
+//!         Err(Error::Unavailable { step, .. }) => println!("redis is away: no {step}"),
+//!         Err(other) => return Err(other),
 //!     }
-//! };
-//! bill("42");
-//! # drop(guard);
-//! # Ok::<(), fairlock::Error>(())
+//!     Ok(())
+//! }
 //! ```
-//!
-//! A lock that is granted between two calls is kept renewed until it is claimed.
-//!
-//! The first time that it has to wait, a manager subscribes to the news of its grants before it stands in the queue,
-//! which takes at most one command timeout more. The first `enqueue` of a free lock starts that too, and does not wait
-//! for it.
 //!
 //! # When it is lost
 //!
 //! A lease can end while the work goes on: Redis was away for too long, the process was stopped past its TTL, somebody
 //! released the lock by force, `max_hold` was reached. The guard then says so, by a clock and a flag and with no I/O, in
 //! the form that suits: [`is_held`](LockGuard::is_held) to ask, [`check`](LockGuard::check) for `?`,
-//! [`lost`](LockGuard::lost) to wait for it beside other things, [`on_lost`](LockOptions::on_lost) to be called.
+//! [`lost`](LockGuard::lost) to wait for it beside other things, [`on_lost`](LockOptions::on_lost) to be called. Once
+//! lost, a guard is never held again, whatever a later renewal says.
+//!
+//! A bill has many items, and the program looks between two of them:
 //!
 //! ```no_run
-//! use crossbeam_channel::select;
-//! use fairlock::{PreviousHolder, crossbeam_channel};
-//!
-//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! # use fairlock::LockGuard;
 //! # fn bill_item(_: &str) {}
-//! # fn repair() {}
-//! # let items = crossbeam_channel::never::<String>();
-//! let guard = mgr.lock("customer:42")?;
-//! if guard.previous_holder() != PreviousHolder::Released {
-//!     repair(); // who had it before did not finish, or nothing is known of it
-//! }
-//! loop {
-//!     select! {
-//!         recv(items) -> item => {
-//!             let Ok(item) = item else { break };
-//!             guard.check()?; // Error::Lost ends the work between two items
-//!             bill_item(&item);
-//!         }
-//!         recv(guard.lost()) -> loss => {
-//!             println!("stopping: {:?}", loss.map(|loss| loss.reason));
-//!             break;
-//!         }
-//!     }
-//! }
-//! # Ok::<(), fairlock::Error>(())
-//! ```
+//! use fairlock::PreviousHolder;
 //!
-//! Once lost, a guard is never held again, whatever a later renewal says.
+//! # fn remove_half_a_bill() {}
+//! fn bill_items(guard: &LockGuard, items: &[String]) -> fairlock::Result<()> {
+//!     if guard.previous_holder() != PreviousHolder::Released {
+//!         remove_half_a_bill(); // who had it before did not finish, or nothing is known of it
+//!     }
+//!     for item in items {
+//!         guard.check()?; // Error::Lost ends the work between two items
+//!         bill_item(item);
+//!     }
+//!     Ok(())
+//! }
+//! ```
 //!
 //! # Fences
 //!
@@ -145,23 +128,28 @@
 //! UPDATE customers SET billed = :month, fence = :fence WHERE id = 42 AND fence <= :fence
 //! ```
 //!
-//! For a resource in this process there is [`FenceGate`]:
+//! For a resource in this process there is [`FenceGate`], whose page also has the form for data in Redis:
 //!
 //! ```no_run
+//! # use fairlock::{FenceGate, LockGuard};
 //! use std::sync::Mutex;
-//! use fairlock::FenceGate;
 //!
-//! static GATE: FenceGate = FenceGate::new();
-//! static LEDGER: Mutex<Vec<String>> = Mutex::new(Vec::new());
-//!
-//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
-//! let guard = mgr.lock("customer:42")?;
-//! let mut ledger = LEDGER.lock().unwrap();
-//! if GATE.admit(guard.fence()) {
-//!     ledger.push("42: billed".to_owned());
+//! #[derive(Default)]
+//! struct Books {
+//!     gate: FenceGate,
+//!     lines: Mutex<Vec<String>>,
 //! }
-//! # drop(ledger);
-//! # Ok::<(), fairlock::Error>(())
+//!
+//! impl Books {
+//!     fn write(&self, guard: &LockGuard, line: String) -> bool {
+//!         let mut lines = self.lines.lock().unwrap();
+//!         let admitted = self.gate.admit(guard.fence());
+//!         if admitted {
+//!             lines.push(line);
+//!         }
+//!         admitted
+//!     }
+//! }
 //! ```
 //!
 //! # Options
@@ -173,28 +161,115 @@
 //! use std::time::Duration;
 //! use fairlock::{LockManager, LockOptions};
 //!
-//! const NIGHTLY: LockOptions = LockOptions::new()
+//! const BILLING: LockOptions = LockOptions::new()
 //!     .ttl(Duration::from_secs(30)) // what a crash may cost the others
-//!     .max_hold(Duration::from_secs(3600)) // a job that hangs is told, and loses the lock
-//!     .hold_at_least(Duration::from_secs(60)); // hosts that start a little later find it done
+//!     .max_hold(Duration::from_secs(3600)); // a bill that hangs is told, and loses the lock
 //!
+//! # fn main() -> fairlock::Result<()> {
 //! let mgr = LockManager::builder("redis://127.0.0.1/")
 //!     .prefix("billing")
 //!     .outage_limit(Duration::from_secs(30))
 //!     .build()?;
-//! let nightly = mgr.with(
-//!     NIGHTLY
-//!         .label("nightly billing") // inspect shows it
+//! let billing = mgr.with(
+//!     BILLING
+//!         .label("monthly billing") // inspect shows it
 //!         .on_lost(|loss| eprintln!("lost {}: {}", loss.name, loss.reason)),
 //! );
-//! if let Some(_guard) = nightly.try_lock("nightly")? {
-//!     // …
-//! }
-//! # Ok::<(), fairlock::Error>(())
+//! # let _ = billing;
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! The timeouts and periods of a manager are derived from its builder's ttl, so a handle's ttl may be longer, but not
-//! much shorter.
+//! much shorter. Work that many hosts start at the same moment and that shall be done once is for
+//! [`hold_at_least`](LockOptions::hold_at_least); a lock that ends by itself is a [`fixed_lease`](LockOptions::fixed_lease).
+//!
+//! # End in good order
+//!
+//! The last handle, guard or waiter that is dropped ends the threads. To end while guards are alive, for instance at
+//! a SIGTERM, use [`shutdown`](LockManager::shutdown): no lock is granted any more, waits end with [`Error::Closed`],
+//! and guards have some time left. Those that are alive after it are told [`LossReason::Shutdown`], released and
+//! named, and whoever holds those locks next finds [`PreviousHolder::Lapsed`].
+//!
+//! # The whole program
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use fairlock::{Error, LockGuard, LockManager, LockOptions, PreviousHolder};
+//!
+//! # fn items_of(_: &str) -> Vec<String> { Vec::new() }
+//! # fn remove_half_a_bill(_: &str) {}
+//! # /// In the database: `… WHERE customer = :customer AND fence <= :fence`; whether a row was changed.
+//! # fn write(_: &str, _: String, _fence: u64) -> bool { true }
+//! # fn on_sigterm(_: impl FnOnce() + Send + 'static) {}
+//! fn main() -> fairlock::Result<()> {
+//!     let ttl = LockOptions::new().ttl(Duration::from_secs(30)).max_hold(Duration::from_secs(3600));
+//!     let mgr = LockManager::builder("redis://127.0.0.1/").prefix("billing").options(ttl.label("monthly")).build()?;
+//!     on_sigterm({
+//!         let mgr = mgr.clone();
+//!         move || match mgr.shutdown(Duration::from_secs(5)) {
+//!             Ok(left) => left.ended.iter().for_each(|name| eprintln!("{name} was still held")),
+//!             Err(error) => eprintln!("{error}"),
+//!         }
+//!     });
+//!     for customer in ["ann", "bob", "cid"] {
+//!         match mgr.try_lock_for(&format!("customer:{customer}"), Duration::from_secs(3)) {
+//!             Ok(Some(guard)) => match bill(&guard, customer) {
+//!                 Ok(()) => guard.unlock()?,
+//!                 Err(Error::Lost { loss, .. }) => eprintln!("{customer} is not finished: {}", loss.reason),
+//!                 Err(other) => return Err(other),
+//!             },
+//!             Ok(None) => eprintln!("{customer} is busy: next time"),
+//!             Err(Error::Closed) => break, // we were told to end
+//!             Err(other) => return Err(other),
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//!
+//! fn bill(guard: &LockGuard, customer: &str) -> fairlock::Result<()> {
+//!     if guard.previous_holder() != PreviousHolder::Released {
+//!         remove_half_a_bill(customer);
+//!     }
+//!     for item in items_of(customer) {
+//!         guard.check()?;
+//!         if !write(customer, item, guard.fence()) {
+//!             break; // a newer holder was here: it does the rest
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! What else a program may want is in the examples, which run as they are: `hello`; `worker_pool`, many processes at one
+//! resource; `fencing`; `run_once`; `leader`; `shutdown`; `unit_test`, how to test code that locks, without a Redis.
+//!
+//! # Stand in the queue
+//!
+//! All verbs are made of one primitive. [`enqueue`](LockManager::enqueue) takes a place in the queue and answers
+//! at once; the [`Waiter`] is waited for as a whole or bit by bit, and leaves the queue when it is dropped:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+//! let mut waiter = mgr.enqueue("customer:ann")?;
+//! let guard = loop {
+//!     match waiter.wait_for(Duration::from_millis(500))? {
+//!         Some(guard) => break guard,
+//!         None => println!("still waiting, at place {:?}", waiter.position()),
+//!     }
+//! };
+//! # drop(guard);
+//! # Ok::<(), fairlock::Error>(())
+//! ```
+//!
+//! A lock that is granted between two calls is kept renewed until it is claimed.
+//!
+//! The first time that it has to wait, a manager subscribes to the news of its grants before it stands in the queue,
+//! which takes at most one command timeout more. The first `enqueue` of a free lock starts that too, and does not wait
+//! for it.
 //!
 //! # Look inside
 //!
@@ -217,25 +292,8 @@
 //! `inspect` is one request. `list` is for people and monitoring: it makes Redis go through all keys of the database,
 //! whoever's they are, in pages of about 512, inspects each record that matches, and remembers the names it has told.
 //!
-//! [`stats`](LockManager::stats) counts what the manager has done.
-//!
-//! # End in good order
-//!
-//! The last handle, guard or waiter that is dropped ends the threads. To end while guards are alive, for instance at
-//! a SIGTERM, use [`shutdown`](LockManager::shutdown): no lock is granted any more, waits end with [`Error::Closed`],
-//! and guards have some time left. Those that are alive after it are told [`LossReason::Shutdown`], released and
-//! named, and whoever holds those locks next finds [`PreviousHolder::Lapsed`]:
-//!
-//! ```no_run
-//! use std::time::Duration;
-//!
-//! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
-//! let left = mgr.shutdown(Duration::from_secs(5))?;
-//! for name in &left.ended {
-//!     println!("{name} was still held");
-//! }
-//! # Ok::<(), fairlock::Error>(())
-//! ```
+//! [`stats`](LockManager::stats) counts what the manager has done. The log has what needs attention, through
+//! [`log`](https://docs.rs/log) and never with a password.
 //!
 //! # Fork
 //!
@@ -279,21 +337,11 @@
 //! - A leaked guard renews until `max_hold`, or until the process ends.
 //! - No lock is re-entrant: a thread that takes a name twice waits for itself.
 //! - Mutexes on a single node only, in this version.
-//!
-//! # What is logged
-//!
-//! Through [`log`](https://docs.rs/log), never with a password:
-//!
-//! | level | what |
-//! |---|---|
-//! | error | a panic in one of the threads of this crate (a bug), or in an `on_lost` callback |
-//! | warn  | a lock was lost; a renewal failed and will be tried again; a guard was lost, or could not be released at once, when it was dropped; a release was given up and left to the TTL; an answer or a message of an unexpected form |
-//! | info  | the subscription ended and will be taken again; a waiter that Redis had forgotten has a new place |
-//! | debug | a pooled connection could not be opened, or was retired |
-//! | trace | nothing |
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![forbid(unsafe_code)]
 
+#[cfg(any(doc, doctest))]
+pub mod guide;
 mod inspect;
 mod lock;
 mod guard;

@@ -55,6 +55,12 @@ impl Engine {
     /// Takes the lock or a place in its queue. While Redis does not answer this is tried again, until
     /// `until` or for as long as the outage limit.
     pub(crate) fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
+        let started = self.now();
+        // The step that failed knows only how long it took itself.
+        self.enter_until(request, until).map_err(|error| error.after(self.now() - started))
+    }
+
+    fn enter_until(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
         self.check(request)?;
         let limit = until.min(self.now() + self.config.outage_limit);
         if !self.listening.is_started() {

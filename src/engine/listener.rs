@@ -91,6 +91,7 @@ impl Engine {
 /// The listener's main loop: subscribe, hear, and again after a pause.
 fn run(engine: &Arc<Engine>) {
     let channel = engine.terms.channel();
+    let (mut stands, mut stood) = (false, false);
     while !engine.is_stopping() {
         let ended = engine.store.listen(&channel, engine.config.check_period, &mut |heard| {
             match heard {
@@ -99,6 +100,10 @@ fn run(engine: &Arc<Engine>) {
                     // missed none, and comes after this.
                     engine.hand_to_renewal(Work::Resync);
                     engine.listening.set(State::Up);
+                    if stood {
+                        log::info!("the subscription stands again");
+                    }
+                    (stands, stood) = (true, true);
                 }
                 Heard::Message(message) => hear(engine, message),
                 Heard::Quiet => {}
@@ -106,7 +111,11 @@ fn run(engine: &Arc<Engine>) {
             if engine.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         let Err(fault) = ended else { return };
-        log::info!("the subscription ended: {fault}");
+        if std::mem::take(&mut stands) {
+            log::info!("the subscription ended: {fault}");
+        } else {
+            log::debug!("subscribing failed: {fault}");
+        }
         if matches!(&fault, Fault::Server { code, .. } if code == "NOPERM") {
             engine.listening.set(State::Refused(fault));
             return;

@@ -40,6 +40,8 @@ pub(super) struct Renewal {
     /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
     look_in: Time,
     settling: Vec<Sender<Infallible>>,
+    /// Whether renewals fail. The log is told when that begins and when it ends, not by each lock.
+    failing: bool,
     stopping: bool,
 }
 
@@ -81,6 +83,7 @@ impl Renewal {
             asked: Time::from_nanos(0),
             look_in: Time::NEVER,
             settling: Vec::new(),
+            failing: false,
             stopping: false,
         }
     }
@@ -271,6 +274,9 @@ impl Renewal {
         let lease = &kept.lease;
         match answer.map(|answer| (answer.reply.outcome, answer.sent)) {
             Ok((Outcome::Renewed { left }, sent)) => {
+                if std::mem::take(&mut self.failing) {
+                    log::info!("renewals succeed again");
+                }
                 if lease.extend(now, deadline_from_reply(sent, left)) {
                     engine.counters.renewed.add(1);
                     let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
@@ -291,7 +297,13 @@ impl Renewal {
                 // Not ready is no failure: the thread's connection is opened with the first renewal.
                 if !matches!(fault, Fault::NotReady) {
                     engine.counters.renewal_failures.add(1);
-                    log::warn!("renewing {:?} failed and will be tried again: {fault}", lease.request.key.name);
+                    let name = &lease.request.key.name;
+                    if self.failing {
+                        log::debug!("renewing {name:?} failed again: {fault}");
+                    } else {
+                        log::warn!("renewing {name:?} failed and will be tried again: {fault}");
+                    }
+                    self.failing = fault.is_transient();
                 }
                 let renew_at = self.again_at(&fault);
                 self.keep(Kept { lease: kept.lease, renew_at });

@@ -130,7 +130,11 @@ pub(super) fn fault(error: RedisError, step: Step) -> Fault {
             message: error.detail().unwrap_or_default().to_owned(),
         },
         _ => {
-            let io = io::Error::new(io_kind(&error), error);
+            let io = match io_kind(&error) {
+                // The system's words for it are of a resource that is temporarily unavailable.
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return timed_out(step),
+                kind => io::Error::new(kind, error),
+            };
             Fault::unavailable(step, io)
         }
     }
@@ -146,6 +150,6 @@ fn io_kind(error: &RedisError) -> io::ErrorKind {
     }
 }
 
-pub(super) fn timed_out() -> Fault {
-    Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
+pub(super) fn timed_out(step: Step) -> Fault {
+    Fault::unavailable(step, io::Error::from(io::ErrorKind::TimedOut))
 }

@@ -208,9 +208,20 @@ impl Fault {
                 Fault::Unavailable { source, .. } => Error::Unavailable { lock, step: Step::Reply, waited, source },
                 other => other.into_error(key, waited),
             },
-            Fault::Server { code, message } => Error::Server { lock, code, message },
+            Fault::Server { code, message } => {
+                let message = for_people(&message).to_owned();
+                Error::Server { lock, code, message }
+            }
             Fault::Unfit { what, message } => Error::Config { what, message },
         }
+    }
+}
+
+/// Redis 7 adds which line of which script it was, which tells nothing to those who did not write the script.
+fn for_people(message: &str) -> &str {
+    match message.rfind(" script: ") {
+        Some(at) if message[at..].contains("@user_script") => &message[..at],
+        _ => message,
     }
 }
 
@@ -243,7 +254,7 @@ impl std::fmt::Display for Fault {
             Fault::NotReady => f.write_str("no connection is open"),
             Fault::InDoubt(fault) => fault.fmt(f),
             Fault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
-            Fault::Server { code, message } => write!(f, "{code} {message}"),
+            Fault::Server { code, message } => write!(f, "{code} {}", for_people(message)),
             Fault::Unfit { what, message } => write!(f, "{what}: {message}"),
         }
     }

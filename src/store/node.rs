@@ -225,7 +225,7 @@ impl Node {
             }
         }
         self.note(connection.anchor);
-        puts.into_iter().map(|put| put.answer.unwrap_or_else(|| Err(timed_out()))).collect()
+        puts.into_iter().map(|put| put.answer.unwrap_or_else(|| Err(timed_out(Step::Reply)))).collect()
     }
 
     /// One round trip. Those that have no answer after it are to be put again. An error is the
@@ -286,7 +286,7 @@ impl Node {
 
     fn time_left(&self, until: Time) -> Result<Duration, Fault> {
         let left = until - self.clock.now();
-        if left.is_zero() { Err(timed_out()) } else { Ok(left) }
+        if left.is_zero() { Err(timed_out(Step::Reply)) } else { Ok(left) }
     }
 
     fn note(&self, anchor: Anchor) {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use redis::{ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
-use super::connection::{Connection, fault, is_interrupted};
+use super::connection::{Connection, fault, is_interrupted, timed_out};
 use super::node::Node;
 use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
 use crate::config::Config;
@@ -43,12 +43,17 @@ struct Refusal {
 /// A URL as what to connect to. The error never repeats the URL, which may hold a password.
 pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
     url.into_connection_info().map_err(|e| {
+        let why = match url.split_once("://") {
+            None => "it does not begin with redis://",
+            Some(("rediss" | "valkeys", _)) => "this version has no TLS",
+            Some(("memory", _)) => "an in-memory store is passed as a &Memory",
+            Some(_) => e.category(),
+        };
         Error::config(
             "url",
             format!(
                 "redis://[user:password@]host[:port][/database] or redis+unix:///path[?db=n&user=u&pass=p]; \
-                 this one is not ({})",
-                e.category()
+                 not this one: {why}"
             ),
         )
     })
@@ -69,7 +74,7 @@ impl Single {
         let first = node
             .connect_in_background(|| {})?
             .recv_timeout(config.connect_timeout)
-            .unwrap_or_else(|e| Err(Fault::unavailable(Step::Connect, e)))?;
+            .unwrap_or_else(|_| Err(timed_out(Step::Connect)))?;
         let refusal = Arc::new(Mutex::new(None));
         let opener = Opener { node: Arc::clone(&node), first: Mutex::new(Some(first)), refusal: Arc::clone(&refusal) };
         // One worker, since connections are opened for one node alone. It ends with the pool, and not
@@ -203,7 +208,7 @@ impl Store for Single {
         let mut connection = node
             .connect_in_background(|| {})?
             .recv_timeout(node.connect_timeout())
-            .unwrap_or_else(|e| Err(Fault::unavailable(Step::Connect, e)))?;
+            .unwrap_or_else(|_| Err(timed_out(Step::Connect)))?;
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);
         connection.request(subscribe, node.command_timeout)?;

@@ -1,0 +1,19 @@
+//! The pages of `docs/`, beyond the guide on the [front page](crate). Nothing but text.
+
+#[doc = include_str!("../docs/CALLS.md")]
+pub mod calls {}
+
+#[doc = include_str!("../docs/TROUBLE.md")]
+pub mod trouble {}
+
+#[doc = include_str!("../docs/CONFIGURATION.md")]
+pub mod configuration {}
+
+#[doc = include_str!("../docs/LOG.md")]
+pub mod log {}
+
+#[doc = include_str!("../docs/MIGRATING.md")]
+pub mod migrating {}
+
+#[doc = include_str!("../docs/PROTOCOL.md")]
+pub mod protocol {}
