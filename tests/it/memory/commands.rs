@@ -313,7 +313,7 @@ fn a_key_is_gone_when_its_time_is_over() {
     let server = Server::start();
     let memory = Memory::new();
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
-    let soon = (now + 300).to_string();
+    let soon = (now + 1000).to_string();
     let both = |words: &[&str]| {
         let (theirs, ours) = (on_redis(&server, words), memory.command(words));
         assert_eq!(ours, theirs, "{words:?}");
@@ -325,6 +325,10 @@ fn a_key_is_gone_when_its_time_is_over() {
     }
     both(&["RPUSH", "list", "a"]);
     both(&["PEXPIREAT", "list", &soon]);
+    // A later time counts as much as an earlier one.
+    both(&["RPUSH", "later", "a"]);
+    both(&["PEXPIREAT", "later", &soon]);
+    both(&["PEXPIREAT", "later", "99999999999999"]);
     // What is added to a key does not change its time; a new key has none.
     both(&["HSET", "hash", "b", "2"]);
     both(&["DEL", "again"]);
@@ -339,6 +343,7 @@ fn a_key_is_gone_when_its_time_is_over() {
     for words in [["HGETALL", "hash"], ["LLEN", "list"], ["HGETALL", "again"], ["DEL", "list"], ["DEL", "again"]] {
         both(&words);
     }
+    assert_eq!(both(&["LLEN", "later"]), Reply::Int(1));
 }
 
 fn on_redis(server: &Server, words: &[&str]) -> Reply {
