@@ -1,24 +1,23 @@
 //! The smallest useful program: connect, lock, work, unlock.
 //!
+//!     cargo run --features memory --example hello
 //!     cargo run --example hello
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example hello
 //!
-//! Without `REDIS_URL` it starts a private redis-server for itself. With one, start it twice at the same
-//! time: the second waits until the first is done.
+//! With `REDIS_URL` it uses that Redis: start it twice at the same time, and the second waits until the first is
+//! done. Without, it uses an in-memory store if it is built with one, and else starts a private redis-server.
 
-#[path = "support/private_redis.rs"]
-mod private_redis;
+mod support;
 
-use std::error::Error;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::Duration;
 
-use fairlock::LockManager;
-use private_redis::{Over, redis_or_exit};
+use fairlock::{Endpoint, LockManager};
 
-fn hello(url: &str) -> fairlock::Result<()> {
-    let mgr = LockManager::connect(url)?;
+/// In life, `to` is `"redis://127.0.0.1/"`.
+fn hello(to: impl Into<Endpoint>) -> fairlock::Result<()> {
+    let mgr = LockManager::connect(to)?;
 
     println!("waiting for the lock \"invoices:42\"");
     let guard = mgr.lock("invoices:42")?;
@@ -36,16 +35,5 @@ fn hello(url: &str) -> fairlock::Result<()> {
 }
 
 fn main() -> ExitCode {
-    let redis = redis_or_exit("REDIS_URL", Over::UnixSocket, None);
-    println!("using {}", redis.about);
-    match hello(&redis.url) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("hello: {error}");
-            if let Some(cause) = error.source() {
-                eprintln!("  because: {cause}");
-            }
-            ExitCode::FAILURE
-        }
-    }
+    support::play(|store| Ok(hello(store)?))
 }

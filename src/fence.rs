@@ -22,6 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// redis.call('SET', KEYS[2], ARGV[2]) redis.call('SET', KEYS[1], ARGV[1]) return 1
 /// ```
 ///
+/// Lua's numbers are doubles, and still this comparison is exact: a fence is a time in µs, which is less than 2^53 until
+/// the year 2255. What is kept is `ARGV[2]`, the text that came. Made of a number, by `tostring` or `..`, it would have
+/// 14 digits, which are too few; if you must, use `string.format('%.0f', fence)`.
+///
 /// # Examples
 ///
 /// ```

@@ -12,10 +12,10 @@ use std::{env, thread};
 use fairlock::LockManager;
 
 use crate::ledger::Ledger;
-use crate::store::Store;
+use crate::support::private_redis::Redis;
+use crate::support::{Outcome, Store};
 use crate::turn::Turn;
 use crate::worker::{Director, work};
-use crate::{Outcome, private_redis::Redis};
 
 /// Ended with this program.
 pub(crate) struct Crew {
@@ -28,7 +28,7 @@ enum Place {
     #[cfg(feature = "memory")]
     Threads {
         until: Sender<u64>,
-        worked: Option<thread::JoinHandle<Outcome<()>>>,
+        worked: Option<thread::JoinHandle<Outcome>>,
     },
 }
 
@@ -44,13 +44,13 @@ impl Crew {
         let at = match store {
             Store::Redis(redis) => start_process(number, redis, lock, dir, said)?,
             #[cfg(feature = "memory")]
-            Store::Memory(_) => start_threads(number, store.connect()?, lock, dir, said)?,
+            Store::Memory(_) => start_threads(number, LockManager::connect(store)?, lock, dir, said)?,
         };
         Ok(Crew { number, at })
     }
 
     /// Lets it begin.
-    pub(crate) fn work_until(&mut self, until: u64) -> Outcome<()> {
+    pub(crate) fn work_until(&mut self, until: u64) -> Outcome {
         match &mut self.at {
             Place::Process(process) => {
                 let stdin = process.stdin.as_mut().expect("stdin is piped");
@@ -112,7 +112,7 @@ fn start_process(number: usize, redis: &Redis, lock: &str, dir: &Path, said: Sen
 }
 
 /// What the program does when it is started as a process of workers.
-pub(crate) fn be_a_process(number: &str, lock: &str, dir: &Path) -> Outcome<()> {
+pub(crate) fn be_a_process(number: &str, lock: &str, dir: &Path) -> Outcome {
     let mgr = LockManager::connect(env::var("REDIS_URL")?)?;
     work(number, &mgr, lock, &Ledger::open(dir), &Pipes)
 }
@@ -128,7 +128,7 @@ impl Director for Pipes {
         Ok(line.trim().parse()?)
     }
 
-    fn done(&self, turn: Turn) -> Outcome<()> {
+    fn done(&self, turn: Turn) -> Outcome {
         Ok(writeln!(io::stdout(), "{turn}")?)
     }
 }
@@ -158,7 +158,7 @@ impl Director for Channels {
         Ok(self.told.lock().expect("it is asked once").recv()?)
     }
 
-    fn done(&self, turn: Turn) -> Outcome<()> {
+    fn done(&self, turn: Turn) -> Outcome {
         Ok(self.said.send(Said::Turn(turn))?)
     }
 }

@@ -18,62 +18,44 @@
 
 mod crew;
 mod ledger;
-#[path = "../support/private_redis.rs"]
-mod private_redis;
 mod report;
-mod store;
+#[path = "../support/mod.rs"]
+mod support;
 mod turn;
 mod worker;
 
-use std::error::Error;
+use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use std::{env, process};
 
 use crew::{Crew, Said};
 use fairlock::{LockInfo, LockManager};
 use ledger::Ledger;
-use store::Store;
+use support::{Outcome, Store, ended, own_name};
 use turn::{Turn, now};
 
 const PROCESSES: usize = 4;
 const THREADS: usize = 4;
 const RUN_FOR: Duration = Duration::from_secs(4);
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
-
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    let outcome = match args.as_slice() {
-        [role, process, lock, dir] if role == "worker" => {
-            crew::be_a_process(process, lock, Path::new(dir)).map(|()| true)
-        }
+    ended(match args.as_slice() {
+        [role, process, lock, dir] if role == "worker" => crew::be_a_process(process, lock, Path::new(dir)),
         _ => direct(),
-    };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("worker_pool: {error}");
-            if let Some(cause) = error.source() {
-                eprintln!("  because: {cause}");
-            }
-            ExitCode::FAILURE
-        }
-    }
+    })
 }
 
 /// Starts the workers, watches them, and judges what they did.
-fn direct() -> Outcome<bool> {
+fn direct() -> Outcome {
     let store = Store::choose_or_exit();
-    let mgr = store.connect()?;
+    let mgr = LockManager::connect(&store)?;
     let dir = tempfile::tempdir()?;
     let ledger = Ledger::create(dir.path())?;
-    // A name of this run's own: the Redis may be shared with others who try this.
-    let lock = format!("worker_pool:{}:{}", process::id(), now());
+    let lock = own_name("worker_pool");
     println!("{PROCESSES} processes of {THREADS} threads take turns at one ledger for {} s,", RUN_FOR.as_secs());
     println!("{}", store.about());
     println!();
@@ -94,10 +76,10 @@ fn direct() -> Outcome<bool> {
     for crew in crews {
         failed.extend(crew.end()?);
     }
-    Ok(report::print(&turns, ledger.entries()?, &failed))
+    report::print(&turns, ledger.entries()?, &failed)
 }
 
-fn await_all(said: &Receiver<Said>) -> Outcome<()> {
+fn await_all(said: &Receiver<Said>) -> Outcome {
     for _ in 0..PROCESSES {
         match said.recv()? {
             Said::Ready | Said::Turn(_) => {}

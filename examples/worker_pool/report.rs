@@ -1,14 +1,13 @@
 //! Who got what, and whether all was as promised.
 
 use std::collections::BTreeMap;
-use std::env;
-use std::io::{self, IsTerminal};
 use std::time::Duration;
 
+use crate::support::{Outcome, mark, paint};
 use crate::turn::Turn;
 
-/// Prints the table and the checks; answers whether everything holds.
-pub(crate) fn print(turns: &[Turn], entries: u64, failed: &[String]) -> bool {
+/// Prints the table and the checks; an error if anything does not hold.
+pub(crate) fn print(turns: &[Turn], entries: u64, failed: &[String]) -> Outcome {
     table(turns);
     let mut checks = vec![
         one_at_a_time(turns),
@@ -25,10 +24,10 @@ pub(crate) fn print(turns: &[Turn], entries: u64, failed: &[String]) -> bool {
     }
     println!();
     for check in &checks {
-        let mark = if check.holds { paint("32", "✓") } else { paint("31;1", "✗ WRONG:") };
-        println!("  {mark} {:26}{}", check.claim, check.evidence);
+        println!("  {} {:26}{}", mark(check.holds), check.claim, check.evidence);
     }
-    checks.iter().all(|check| check.holds)
+    let wrong = checks.iter().filter(|check| !check.holds).count();
+    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} of {} claims do not hold", checks.len()).into()) }
 }
 
 struct Check {
@@ -153,13 +152,4 @@ fn grouped(n: usize) -> String {
         out.push(digit);
     }
     out
-}
-
-/// In colour where there is somebody to see it.
-fn paint(colour: &str, text: &str) -> String {
-    if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
-        format!("\x1b[{colour}m{text}\x1b[0m")
-    } else {
-        text.to_owned()
-    }
 }

@@ -4,25 +4,20 @@ use std::thread;
 
 use fairlock::{LockManager, Mutex};
 
+use crate::THREADS;
 use crate::ledger::Ledger;
+use crate::support::Outcome;
 use crate::turn::{Turn, now};
-use crate::{Outcome, THREADS};
 
 /// Who says when to begin, and writes down what was done.
 pub(crate) trait Director: Sync {
     /// Blocks until all are ready; answers when to stop.
     fn ready(&self) -> Outcome<u64>;
-    fn done(&self, turn: Turn) -> Outcome<()>;
+    fn done(&self, turn: Turn) -> Outcome;
 }
 
 /// A process of workers: one manager, whose connections and renewal thread all its threads share.
-pub(crate) fn work(
-    process: &str,
-    mgr: &LockManager,
-    lock: &str,
-    ledger: &Ledger,
-    director: &dyn Director,
-) -> Outcome<()> {
+pub(crate) fn work(process: &str, mgr: &LockManager, lock: &str, ledger: &Ledger, director: &dyn Director) -> Outcome {
     let mutex = mgr.mutex(lock);
     let until = director.ready()?;
 
@@ -42,7 +37,7 @@ pub(crate) fn work(
     })
 }
 
-fn take_turns(who: &str, mutex: &Mutex, ledger: &Ledger, until: u64, director: &dyn Director) -> Outcome<()> {
+fn take_turns(who: &str, mutex: &Mutex, ledger: &Ledger, until: u64, director: &dyn Director) -> Outcome {
     while now() < until {
         // `mutex.lock()` is these two in one; apart, they show when the place in the queue was taken.
         let asked = now();

@@ -3,12 +3,13 @@
 #[cfg(feature = "memory")]
 use std::env;
 
-use fairlock::LockManager;
+use fairlock::Endpoint;
 #[cfg(feature = "memory")]
 use fairlock::memory::Memory;
 
-use crate::private_redis::{Over, Redis, redis_or_exit};
+use super::private_redis::{Over, Redis, redis_or_exit};
 
+/// A place to connect to: `LockManager::connect(&store)`.
 pub(crate) enum Store {
     Redis(Redis),
     /// A world in this process. Each manager on it is like a process of its own.
@@ -23,16 +24,8 @@ impl Store {
         if env::var_os("REDIS_URL").is_none_or(|url| url.is_empty()) {
             return Store::Memory(Memory::new());
         }
-        let without = "cargo run --features memory --example worker_pool";
+        let without = concat!("cargo run --features memory --example ", env!("CARGO_CRATE_NAME"));
         Store::Redis(redis_or_exit("REDIS_URL", Over::UnixSocket, Some(without)))
-    }
-
-    pub(crate) fn connect(&self) -> fairlock::Result<LockManager> {
-        match self {
-            Store::Redis(redis) => LockManager::connect(redis.url.as_str()),
-            #[cfg(feature = "memory")]
-            Store::Memory(memory) => LockManager::connect(memory),
-        }
     }
 
     /// For people.
@@ -40,7 +33,17 @@ impl Store {
         match self {
             Store::Redis(redis) => format!("on a Redis: {}", redis.about),
             #[cfg(feature = "memory")]
-            Store::Memory(_) => "on an in-memory store, with one manager for each would-be process".to_owned(),
+            Store::Memory(_) => "on an in-memory store, where each manager is like a process of its own".to_owned(),
+        }
+    }
+}
+
+impl From<&Store> for Endpoint {
+    fn from(store: &Store) -> Endpoint {
+        match store {
+            Store::Redis(redis) => redis.url.as_str().into(),
+            #[cfg(feature = "memory")]
+            Store::Memory(memory) => memory.into(),
         }
     }
 }
