@@ -94,7 +94,7 @@ fn socket_of(server: &Server) -> PathBuf {
 
 /// P8: `lock` ends at the outage limit, whatever it is that does not come.
 #[test]
-fn a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
+fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
     let limit = Duration::from_secs(2);
     let server = Server::start();
     let relay = Relay::to(&server, &socket_of(&server));
@@ -114,7 +114,7 @@ fn a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
 }
 
 #[test]
-fn a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
+fn p8_a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
     let (limit, patience) = (Duration::from_secs(2), Duration::from_secs(8));
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());

@@ -16,7 +16,7 @@ use crate::{
 const TTL: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
+fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
     let server = Server::start();
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("lock k");
@@ -35,7 +35,7 @@ fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
 }
 
 #[test]
-fn one_who_comes_after_the_crash_is_delayed_no_longer() {
+fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
@@ -50,7 +50,7 @@ fn one_who_comes_after_the_crash_is_delayed_no_longer() {
 }
 
 #[test]
-fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
+fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -65,7 +65,7 @@ fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
 }
 
 #[test]
-fn twenty_waiters_that_crashed_cost_one_ttl_together() {
+fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -79,7 +79,7 @@ fn twenty_waiters_that_crashed_cost_one_ttl_together() {
 }
 
 #[test]
-fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
+fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -99,7 +99,7 @@ fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
 
 /// R10: the lapse of its lease tells that its waiters are dead too.
 #[test]
-fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
+fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
@@ -118,7 +118,7 @@ fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
 
 /// R10, where nobody was there to let served time pass.
 #[test]
-fn a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
+fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
@@ -143,7 +143,7 @@ fn a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
 }
 
 #[test]
-fn a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
+fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);

@@ -12,14 +12,14 @@ use crate::scene::{Line, P, Record, STEADY_TTL as TTL, build, steady};
 use crate::support::{SLACK, Server, until};
 
 #[test]
-fn an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
+fn p3_an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
     let place = Place::redis();
     let server = place.server().expect("it is one");
     loses_everything(&place, || server.restart());
 }
 
 #[test]
-fn leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
+fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
     let server = Server::start_with(&["--appendonly", "yes"]);
     let holding = build(steady(server.url()));
     let waiting = build(steady(server.url()));

@@ -28,7 +28,7 @@ const TURNS: usize = 157;
 const RUN: Duration = Duration::from_secs(60);
 
 #[test]
-fn turns_of_eight_processes_never_overlap_and_their_fences_rise() {
+fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();

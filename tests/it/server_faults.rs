@@ -52,7 +52,7 @@ fn transient_refusals_pass_within_the_bound() {
 }
 
 #[test]
-fn transient_refusals_that_last_are_told_in_the_servers_words() {
+fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
     const OUTAGE: Duration = Duration::from_secs(1);
     // On a loaded machine a short timeout would be the last word instead.
     const T: Duration = fairlock::DEFAULT_COMMAND_TIMEOUT;

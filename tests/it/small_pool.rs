@@ -20,7 +20,7 @@ use crate::{
 const TTL: Duration = Duration::from_secs(2);
 
 #[test]
-fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
+fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
     let server = Server::start();
     let losses = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&losses);

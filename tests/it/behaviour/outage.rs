@@ -11,18 +11,18 @@ use crate::scene::{H, Line, P, Record, SOON, T, TTL, build, builder, manager, wa
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout,
-    in_a_black_hole_every_verb_ends_within_its_bound,
-    a_lease_outlives_an_outage_of_half_its_ttl,
-    a_loss_in_a_silent_outage_is_told_on_time_and_stays,
-    is_held_turns_false_by_the_clock_alone,
-    waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out,
+    p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout,
+    p8_in_a_black_hole_every_verb_ends_within_its_bound,
+    p6_a_lease_outlives_an_outage_of_half_its_ttl,
+    p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays,
+    p6_is_held_turns_false_by_the_clock_alone,
+    p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out,
     a_call_made_in_an_outage_is_served_when_it_is_over,
-    past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards,
-    a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
+    p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards,
+    p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
 }
 
-fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
+fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
     let manager = manager(place);
     warm_up(&manager);
     let [dropped, unlocked, third] = ["dropped", "unlocked", "third"].map(|name| manager.lock(name).unwrap());
@@ -45,7 +45,7 @@ fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &
     }
 }
 
-fn in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
+fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
     // T is longer than the slack, so that a verb that waited twice would show.
     const T: Duration = Duration::from_millis(1600);
     const P: Duration = Duration::from_millis(500);
@@ -136,7 +136,7 @@ fn in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
     assert!(start.elapsed() <= 3 * T + SLACK, "{:?}", start.elapsed());
 }
 
-fn a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
+fn p6_a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
     const TTL: Duration = Duration::from_secs(3);
     let manager = build(with_ttl(place, TTL));
     let guard = manager.lock("a").unwrap();
@@ -156,7 +156,7 @@ fn a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
     guard.unlock().unwrap();
 }
 
-fn a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
+fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     let (called, calls) = crossbeam_channel::unbounded();
     let options = LockOptions::new().ttl(TTL).on_lost(move |loss| {
         let _ = called.send((Instant::now(), loss.clone()));
@@ -191,7 +191,7 @@ fn a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     assert!(calls.is_empty(), "once");
 }
 
-fn is_held_turns_false_by_the_clock_alone(place: &Place) {
+fn p6_is_held_turns_false_by_the_clock_alone(place: &Place) {
     let manager = manager(place);
     let guard = manager.lock("a").unwrap();
     place.go_away();
@@ -206,7 +206,7 @@ fn is_held_turns_false_by_the_clock_alone(place: &Place) {
     }
 }
 
-fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &Place) {
+fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &Place) {
     let patient = || build(builder(place).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of a third process: its own waiters would lose their places with its lease (R10).
@@ -250,7 +250,7 @@ fn a_call_made_in_an_outage_is_served_when_it_is_over(place: &Place) {
     }
 }
 
-fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {
+fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {
     const OUTAGE: Duration = Duration::from_secs(1);
     let manager = build(builder(place).outage_limit(OUTAGE));
     let holder = manager.lock("a").unwrap();
@@ -279,7 +279,7 @@ fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &P
     Record::of(place, "b").comes_to_rest();
 }
 
-fn a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place) {
+fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place) {
     let (ours, other) = (manager(place), manager(place));
     warm_up(&ours);
     let _holder = other.lock("a").unwrap();
