@@ -14,7 +14,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, unbounded};
-use fairlock::{Error, LockManager, Result};
+use fairlock::{Error, LockManager, LossReason, Result};
 use redis::io::tcp::socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
@@ -111,6 +111,20 @@ fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
         let end = ended.recv_deadline(late).expect("it does not wait for a connection for ever");
         assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     }
+}
+
+#[test]
+fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
+    let server = Server::start();
+    let relay = Relay::to(&server, &socket_of(&server));
+    let manager = manager(relay.url());
+    let guard = manager.lock("k").unwrap();
+    until(SOON, "the renewal thread is connected", || manager.stats().renewed > 0);
+    relay.hang();
+    let deadline = Instant::now() + guard.remaining();
+    let loss = guard.lost().recv_deadline(deadline + T + SLACK).expect("the loss is told");
+    assert_eq!((loss.reason, loss.fence), (LossReason::Expired, guard.fence()));
+    assert!(!guard.is_held());
 }
 
 #[test]

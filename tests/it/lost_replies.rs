@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
+use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, Step};
 
 use crate::scene::{
     Line, P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, release, request, steady, warm_up,
@@ -355,6 +355,28 @@ fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
         record.comes_to_rest();
     }
     assert_eq!((lost.load(Ordering::SeqCst), s.ours.stats().lost), (0, 0));
+}
+
+#[test]
+fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back() {
+    let s = scene();
+    let record = Record::of(&s.server, "a");
+    let fixed = s.ours.with(LockOptions::new().fixed_lease(TTL / 3));
+    let guard = fixed.try_lock("a").unwrap().expect("it is free");
+    until(TTL / 3, "the deadline is near", || guard.remaining() < T / 2);
+    let end = record.number("e");
+    s.proxy.pause_replies();
+    thread::scope(|scope| {
+        let renewal = scope.spawn(|| guard.renew());
+        until(T / 2, "the server has renewed it", || record.number("e") > end);
+        until(T, "the deadline has passed", || !guard.is_held());
+        s.proxy.resume_replies();
+        let end = renewal.join().unwrap();
+        assert!(matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{end:?}");
+    });
+    record.comes_to_rest();
+    assert!(!guard.is_held() && guard.remaining().is_zero());
+    assert_eq!(guard.lost().recv_timeout(T + SLACK).expect("it is told").reason, LossReason::Expired);
 }
 
 #[test]
