@@ -1,6 +1,7 @@
 //! The rules of this repository, held by tests because nobody remembers them all. On no store: they are read.
 
 mod code;
+mod promises;
 
 use std::{
     env, fs,
