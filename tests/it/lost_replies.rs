@@ -12,7 +12,7 @@ use crate::scene::{
     Line, P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, release, request, steady, warm_up,
 };
 use crate::support::proxy::Trap;
-use crate::support::{Proxy, SLACK, Server, until};
+use crate::support::{Proxy, SLACK, Server, until, until_some};
 
 /// A server, a manager whose requests pass through a proxy, and one whose requests do not.
 struct Scene {
@@ -362,17 +362,33 @@ fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back()
     let s = scene();
     let record = Record::of(&s.server, "a");
     let fixed = s.ours.with(LockOptions::new().fixed_lease(TTL / 3));
-    let guard = fixed.try_lock("a").unwrap().expect("it is free");
-    until(TTL / 3, "the deadline is near", || guard.remaining() < T / 2);
-    let end = record.number("e");
-    s.proxy.pause_replies();
-    thread::scope(|scope| {
-        let renewal = scope.spawn(|| guard.renew());
-        until(T / 2, "the server has renewed it", || record.number("e") > end);
-        until(T, "the deadline has passed", || !guard.is_held());
-        s.proxy.resume_replies();
-        let end = renewal.join().unwrap();
-        assert!(matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{end:?}");
+    // A machine that is too slow for the deadline or for the timeout tries again.
+    let guard = until_some(5 * TTL, "a confirmation comes after the deadline, and within the timeout", || {
+        let guard = fixed.try_lock("a").unwrap().expect("it is free");
+        until(TTL / 3 + SLACK, "the deadline is near", || guard.remaining() < T / 2);
+        let end = record.number("e");
+        let is_renewed = || record.field("e").is_some_and(|now| now.parse::<u64>().unwrap() > end);
+        s.proxy.pause_replies();
+        let (renewed, told) = thread::scope(|scope| {
+            let renewal = scope.spawn(|| guard.renew());
+            let renewed = until_some(SOON, "the server renews it", || {
+                if is_renewed() { Some(true) } else { (!guard.is_held()).then_some(false) }
+            });
+            until(SOON, "the deadline has passed", || !guard.is_held());
+            s.proxy.resume_replies();
+            (renewed, renewal.join().unwrap())
+        });
+        match told {
+            Err(Error::Lost { loss, .. }) if renewed => {
+                assert_eq!(loss.reason, LossReason::Expired);
+                Some(guard)
+            }
+            Err(Error::Lost { .. } | Error::Unavailable { .. }) => {
+                record.comes_to_rest();
+                None
+            }
+            other => panic!("{other:?}"),
+        }
     });
     record.comes_to_rest();
     assert!(!guard.is_held() && guard.remaining().is_zero());

@@ -76,6 +76,7 @@ fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
 #[test]
 fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
     const T: Duration = Duration::from_secs(2);
+    type Verb = fn(&LockManager) -> Result<bool, Error>;
     thread::scope(|scope| {
         for status in ["late", "more"] {
             scope.spawn(move || {
@@ -88,7 +89,7 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
                 let builder = with_ttl(fake.url(), Duration::from_secs(15)).command_timeout(T).horizon(P + 3 * T);
                 let manager = build(builder.check_period(P).outage_limit(T));
                 let [tried, waited, locked] = thread::scope(|scope| {
-                    let verbs: [fn(&LockManager) -> Result<bool, Error>; 3] = [
+                    let verbs: [Verb; 3] = [
                         |m| m.try_lock("a").map(|guard| guard.is_some()),
                         |m| m.try_lock_for("b", T / 2).map(|guard| guard.is_some()),
                         |m| m.lock("c").map(|_| true),
