@@ -3,6 +3,9 @@
 #[doc = include_str!("../docs/CALLS.md")]
 pub mod calls {}
 
+#[doc = include_str!("../docs/SAFETY.md")]
+pub mod safety {}
+
 #[doc = include_str!("../docs/TROUBLE.md")]
 pub mod trouble {}
 

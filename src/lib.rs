@@ -16,6 +16,7 @@
     doc = "
 - [Which call do I want?](guide::calls) And for how long may it block?
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
+- [How far it can be trusted](guide::safety): each promise, what it counts on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
 - [What is logged](guide::log), line by line.
 - [Coming from another lock](guide::migrating): `SET NX`, Redlock, Redisson.

@@ -64,16 +64,20 @@ impl Engine {
         self.check(request)?;
         let limit = until.min(self.now() + self.config.outage_limit);
         if !self.listening.is_started() {
+            let mut failed = None;
             match self.attempt(request, Token::new(), until) {
                 Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
                 Ok(None) => {}
                 // What may pass by itself is tried again below, for as long as the outage limit.
-                Err(error) if is_transient(&error) && self.now() < until => {}
+                Err(error) if is_transient(&error) && self.now() < limit => failed = Some(error),
                 // Granted, and lapsed on the way: what comes by the queue is confirmed before it is given out.
                 Err(Error::Lost { .. }) if self.now() < until => {}
                 Err(error) => return Err(error),
             }
-            self.listen(until).map_err(|e| for_lock(e, request))?;
+            self.listen(limit).map_err(|e| for_lock(e, request))?;
+            if let Some(error) = failed.filter(|_| self.now() >= limit) {
+                return Err(error);
+            }
         }
         let waiting = self.places.register(Arc::clone(request), Place::new(Token::new()), self.now());
         let standing = Standing { engine: Arc::clone(self), waiting };

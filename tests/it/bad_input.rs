@@ -28,7 +28,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn a_url_that_is_none_is_refused_without_repeating_its_password() {
+fn p10_a_url_that_is_none_is_refused_without_repeating_its_password() {
     let bad = [
         format!("redis://:{SECRET}@host:notaport/"),
         format!("redis://user:{SECRET}@host:6379/notadb"),
@@ -50,7 +50,7 @@ fn a_url_that_is_none_is_refused_without_repeating_its_password() {
 }
 
 #[test]
-fn a_port_that_refuses_is_told_within_the_connect_timeout() {
+fn p8_a_port_that_refuses_is_told_within_the_connect_timeout() {
     let addr = {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.local_addr().unwrap()
@@ -60,7 +60,7 @@ fn a_port_that_refuses_is_told_within_the_connect_timeout() {
 }
 
 #[test]
-fn a_server_that_accepts_and_never_answers_is_told_within_the_connect_timeout() {
+fn p8_a_server_that_accepts_and_never_answers_is_told_within_the_connect_timeout() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     assert_unreachable(&format!("redis://{}/", listener.local_addr().unwrap()));
     let mute = Fake::start(|_| FakeReply::Silent);
@@ -223,7 +223,7 @@ fn assert_code(error: &Error, expected: &str) {
 }
 
 #[test]
-fn a_server_older_than_6_2_is_refused() {
+fn p10_a_server_older_than_6_2_is_refused() {
     for version in ["6.0.16", "6.1.240", "5.9.9"] {
         let old = Fake::start(move |words| {
             if is(words, "HELLO") {

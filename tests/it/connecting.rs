@@ -14,7 +14,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, unbounded};
-use fairlock::{Error, LockManager, Result};
+use fairlock::{Error, LockManager, LossReason, Result};
 use redis::io::tcp::socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
@@ -94,7 +94,7 @@ fn socket_of(server: &Server) -> PathBuf {
 
 /// P8: `lock` ends at the outage limit, whatever it is that does not come.
 #[test]
-fn a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
+fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
     let limit = Duration::from_secs(2);
     let server = Server::start();
     let relay = Relay::to(&server, &socket_of(&server));
@@ -114,7 +114,21 @@ fn a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
 }
 
 #[test]
-fn a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
+fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
+    let server = Server::start();
+    let relay = Relay::to(&server, &socket_of(&server));
+    let manager = manager(relay.url());
+    let guard = manager.lock("k").unwrap();
+    until(SOON, "the renewal thread is connected", || manager.stats().renewed > 0);
+    relay.hang();
+    let deadline = Instant::now() + guard.remaining();
+    let loss = guard.lost().recv_deadline(deadline + T + SLACK).expect("the loss is told");
+    assert_eq!((loss.reason, loss.fence), (LossReason::Expired, guard.fence()));
+    assert!(!guard.is_held());
+}
+
+#[test]
+fn p8_a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
     let (limit, patience) = (Duration::from_secs(2), Duration::from_secs(8));
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());

@@ -85,7 +85,7 @@ fn a_reset_is_as_good_as_a_close() {
 }
 
 #[test]
-fn a_reply_cut_at_any_byte_is_asked_for_again() {
+fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
@@ -195,7 +195,7 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
 }
 
 #[test]
-fn what_a_malformed_reply_may_have_granted_is_given_back() {
+fn p7_what_a_malformed_reply_may_have_granted_is_given_back() {
     let (fake, manager) = fake_that_answers(FakeReply::array([FakeReply::bulk("granted")]));
     assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
     until(SOON, "the token is abandoned", || {
@@ -210,7 +210,7 @@ fn what_a_malformed_reply_may_have_granted_is_given_back() {
 }
 
 #[test]
-fn renewals_of_many_leases_outlast_a_flapping_network() {
+fn p9_renewals_of_many_leases_outlast_a_flapping_network() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let lost = Arc::new(AtomicU32::new(0));
@@ -230,7 +230,7 @@ fn renewals_of_many_leases_outlast_a_flapping_network() {
 }
 
 #[test]
-fn waiters_hold_no_connection() {
+fn p9_waiters_hold_no_connection() {
     let server = Server::start();
     let mgr = builder(server.url()).pool_size(1).build().unwrap();
     let guard = mgr.lock("n").unwrap();

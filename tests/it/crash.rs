@@ -9,14 +9,14 @@ use fairlock::{PreviousHolder, Waiter};
 
 use crate::{
     managers::{assert_nothing_left, check_period, command_timeout, horizon, manager, owner, queue},
-    support::{Kid, SLACK, Server, until, until_some},
+    support::{Kid, Proxy, SLACK, Server, until, until_some},
     worker::{self, SOON, expect_got},
 };
 
 const TTL: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
+fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
     let server = Server::start();
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("lock k");
@@ -35,7 +35,7 @@ fn a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
 }
 
 #[test]
-fn one_who_comes_after_the_crash_is_delayed_no_longer() {
+fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
@@ -50,7 +50,7 @@ fn one_who_comes_after_the_crash_is_delayed_no_longer() {
 }
 
 #[test]
-fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
+fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -65,7 +65,7 @@ fn a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
 }
 
 #[test]
-fn twenty_waiters_that_crashed_cost_one_ttl_together() {
+fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -79,7 +79,7 @@ fn twenty_waiters_that_crashed_cost_one_ttl_together() {
 }
 
 #[test]
-fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
+fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -99,7 +99,7 @@ fn waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
 
 /// R10: the lapse of its lease tells that its waiters are dead too.
 #[test]
-fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
+fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
@@ -118,7 +118,7 @@ fn a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
 
 /// R10, where nobody was there to let served time pass.
 #[test]
-fn a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
+fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
@@ -143,7 +143,7 @@ fn a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
 }
 
 #[test]
-fn a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
+fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
@@ -160,6 +160,115 @@ fn a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
     let guards: Vec<_> = waiters.into_iter().map(|waiter| waiter.wait().unwrap()).collect();
     in_time(crash);
     assert!(guards.iter().all(|guard| guard.previous_holder() == PreviousHolder::Lapsed));
+}
+
+#[test]
+fn p5_processes_that_die_together_cost_one_ttl_together() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("lock k");
+    expect_got(&kid, "k", SOON);
+    let held = owner(&server, "k").expect("it is held");
+    let mut kids = queue_up(&server, 5);
+    kids.push(kid);
+    let waiter = mgr.enqueue("k").unwrap();
+    let owners = owners_until_granted(&server, waiter, || kids.iter_mut().for_each(Kid::kill));
+    assert_eq!(owners, BTreeSet::from([held]), "a dead waiter was granted");
+    assert_nothing_left(&server, "k");
+}
+
+/// Nobody alive saw them die, so that their places look like those of waiters who sat out an outage.
+#[test]
+fn p5_processes_that_died_unseen_cost_whoever_waits_next_one_ttl() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("lock k");
+    expect_got(&kid, "k", SOON);
+    let mut kids = queue_up(&server, 5);
+    kids.push(kid);
+    kids.iter_mut().for_each(Kid::kill);
+    until(TTL + SLACK, "the lease lapses", || mgr.inspect("k").unwrap().expect("it is awaited").time_left.is_zero());
+    let start = Instant::now();
+    let guard = mgr.lock("k").unwrap();
+    in_time(start);
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    guard.unlock().unwrap();
+    assert_nothing_left(&server, "k");
+}
+
+/// The grant reaches the server and never the process, which asked for it or stood in the queue.
+#[test]
+fn p5_a_process_killed_before_it_learns_of_its_grant_costs_one_ttl() {
+    for verb in ["lock", "queue"] {
+        let server = Server::tcp();
+        let proxy = Proxy::to(server.addr());
+        let mgr = manager(server.url(), TTL);
+        // The server has to know the script, since it cannot say that it does not.
+        let holder = Some(mgr.lock("k").unwrap()).filter(|_| verb == "queue");
+        let mut kid = worker::start(&proxy.url(), TTL);
+        if holder.is_some() {
+            kid.tell("queue k");
+            kid.expect("queued", SOON);
+        }
+        proxy.pause_replies();
+        match holder {
+            Some(holder) => holder.unlock().unwrap(),
+            None => kid.tell("lock k"),
+        }
+        let unheard = until_some(SOON, "it is granted", || owner(&server, "k"));
+        let waiter = mgr.enqueue("k").unwrap();
+        let owners = owners_until_granted(&server, waiter, || kid.kill());
+        assert_eq!(owners, BTreeSet::from([unheard]), "{verb}");
+        assert_eq!(kid.said(), [""; 0], "it learnt of its grant");
+        assert_nothing_left(&server, "k");
+    }
+}
+
+#[test]
+fn p5_a_hold_at_least_that_is_longer_than_the_ttl_is_all_that_its_holders_crash_costs() {
+    const LEAST: Duration = Duration::from_secs(4);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell(&format!("least {}", LEAST.as_millis()));
+    let asked = Instant::now();
+    kid.tell("lock k");
+    expect_got(&kid, "k", SOON);
+    let told = Instant::now();
+    kid.kill();
+    let guard = mgr.lock("k").unwrap();
+    assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
+    assert!(told.elapsed() < LEAST + check_period(TTL) + SLACK, "{:?}", told.elapsed());
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+}
+
+/// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.
+#[test]
+fn p5_waiters_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
+    const TTL: Duration = Duration::from_secs(4);
+    const LEASE: Duration = Duration::from_millis(1400);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell(&format!("fixed {}", LEASE.as_millis()));
+    // One lease for each would be far more than the bound.
+    for _ in 0..8 {
+        kid.tell("queue k");
+        kid.expect("queued", SOON);
+    }
+    let waiter = mgr.enqueue("k").unwrap();
+    kid.kill();
+    let release = Instant::now();
+    guard.unlock().unwrap();
+    let guard = waiter.wait().unwrap();
+    let took = release.elapsed();
+    assert!(took < LEASE + horizon(TTL) + check_period(TTL) + SLACK, "{took:?}");
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    guard.unlock().unwrap();
+    assert_nothing_left(&server, "k");
 }
 
 /// The bound of P5: the lock is free in the moment `since` but for the dead process.

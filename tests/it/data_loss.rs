@@ -4,22 +4,71 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::PreviousHolder;
+use fairlock::{LossReason, PreviousHolder};
 
 use crate::behaviour::data_loss::loses_everything;
 use crate::place::Place;
-use crate::scene::{Line, P, Record, STEADY_TTL as TTL, build, steady};
+use crate::scene::{Line, P, Record, SOON, STEADY_TTL as TTL, build, steady};
 use crate::support::{SLACK, Server, until};
 
 #[test]
-fn an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
+fn p3_an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
     let place = Place::redis();
     let server = place.server().expect("it is one");
     loses_everything(&place, || server.restart());
 }
 
+/// The policy takes whatever it likes, so the keys of locks too.
 #[test]
-fn leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
+fn p2_fences_rise_over_an_eviction_which_is_told_and_costs_no_place() {
+    let place = Place::redis();
+    let server = place.server().expect("it is one");
+    loses_everything(&place, || {
+        let mut evicting = redis::pipe();
+        for (setting, value) in [("maxmemory-policy", "allkeys-random"), ("maxmemory", "1"), ("maxmemory", "0")] {
+            evicting.cmd("CONFIG").arg("SET").arg(setting).arg(value).ignore();
+            // Each command that comes while memory is short evicts first.
+            evicting.cmd("PING").ignore();
+        }
+        let mut connection = server.connection();
+        until(SOON, "something was evicted, and all of it", || {
+            evicting.query::<()>(&mut connection).unwrap();
+            server.counted("evicted_keys") > 0 && server.query::<u64>(&["DBSIZE"]) == 0
+        });
+    });
+}
+
+/// As after a failover to a replica that had not yet heard of the newest grant.
+#[test]
+fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told() {
+    let server = Server::start();
+    let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
+    let first = ours.lock("a").unwrap();
+    let _: () = server.query(&["SAVE"]);
+    first.unlock().unwrap();
+    let second = other.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&other);
+
+    server.restart();
+    assert!(Record::of(&server, "a").owner().is_some(), "it names the first one again");
+    let loss = second.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+    assert_eq!((loss.reason, loss.fence), (LossReason::Taken, second.fence()));
+    // Who is named has released it long ago, and holds the others up like one that crashed.
+    let mut largest = second.fence();
+    for _ in 0..2 {
+        let (_, end) = line.next(TTL + P + SLACK);
+        let guard = end.unwrap();
+        assert!(guard.fence() > largest, "{} after {largest}", guard.fence());
+        largest = guard.fence();
+        guard.unlock().unwrap();
+    }
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
     let server = Server::start_with(&["--appendonly", "yes"]);
     let holding = build(steady(server.url()));
     let waiting = build(steady(server.url()));

@@ -21,12 +21,12 @@ use crate::{
 const TTL: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_process_that_exits_without_a_drop_leaves_its_lock_to_the_ttl() {
+fn p5_a_process_that_exits_without_a_drop_leaves_its_lock_to_the_ttl() {
     check_end_of_process("exit");
 }
 
 #[test]
-fn a_process_that_aborts_leaves_its_lock_to_the_ttl() {
+fn p5_a_process_that_aborts_leaves_its_lock_to_the_ttl() {
     check_end_of_process("abort");
 }
 
@@ -45,7 +45,7 @@ fn check_end_of_process(verb: &str) {
 }
 
 #[test]
-fn a_guard_dropped_in_a_thread_local_destructor_is_released() {
+fn p8_a_guard_dropped_in_a_thread_local_destructor_is_released() {
     check_thread_local("manager stays");
 }
 

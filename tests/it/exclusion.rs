@@ -3,19 +3,21 @@
 
 use std::{
     fs::{self, File},
+    io::Write as _,
     path::Path,
     sync::Mutex,
     thread,
     time::Duration,
 };
 
-use fairlock::DEFAULT_TTL;
+use fairlock::{DEFAULT_TTL, MIN_TTL};
 
 use crate::{
     managers::{assert_nothing_left, manager},
     support::{
         Kid, Server,
         kid::{hear, say},
+        until_some,
     },
     worker::{SOON, machine_time},
 };
@@ -28,7 +30,7 @@ const TURNS: usize = 157;
 const RUN: Duration = Duration::from_secs(60);
 
 #[test]
-fn turns_of_eight_processes_never_overlap_and_their_fences_rise() {
+fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
@@ -56,6 +58,104 @@ fn turns_of_eight_processes_never_overlap_and_their_fences_rise() {
         assert!(pair[0].fence < pair[1].fence, "a fence did not rise: {pair:?}");
     }
     assert_nothing_left(&server, "till");
+}
+
+/// Each believer leaves what it sees in a file as it sees it, so that nothing is lost with one that is killed.
+#[test]
+fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_killed() {
+    const ROUNDS: usize = 6;
+    let server = Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().to_str().unwrap();
+    let mut kids: Vec<Kid> = (0..4).map(|_| Kid::spawn("believers", &[&server.url(), path])).collect();
+    let (mut newest, mut lapses) = (0, 0);
+    for round in 0..ROUNDS {
+        let mut next = |but: usize| {
+            until_some(SOON, "somebody else is granted the lock", || {
+                let mut granted = None;
+                for (who, kid) in kids.iter().enumerate().filter(|(who, _)| *who != but) {
+                    for said in kid.said() {
+                        let (fence, previous) = said.split_once(' ').expect("a fence and what was before it");
+                        lapses += usize::from(previous == "Lapsed");
+                        let fence: u64 = fence.parse().unwrap();
+                        if fence > newest {
+                            (newest, granted) = (fence, Some(who));
+                        }
+                    }
+                }
+                granted
+            })
+        };
+        let holder = next(usize::MAX);
+        kids[holder].stop();
+        next(holder);
+        if round < ROUNDS - 2 {
+            kids[holder].cont();
+        } else {
+            kids.remove(holder).kill();
+        }
+    }
+    assert!(lapses > 0, "nobody was stopped while it held the lock");
+    for kid in &mut kids {
+        kid.hush();
+        kid.join(SOON);
+    }
+
+    let mut seen: Vec<Glimpse> = Vec::new();
+    for file in fs::read_dir(dir.path()).unwrap() {
+        let said = fs::read_to_string(file.unwrap().path()).unwrap();
+        seen.extend(said.lines().filter_map(Glimpse::parse));
+    }
+    seen.sort_by_key(|glimpse| (glimpse.fence, glimpse.after));
+    let mut latest = &seen[0];
+    for glimpse in &seen {
+        assert!(glimpse.fence == latest.fence || latest.before <= glimpse.after, "both hold: {latest:?} {glimpse:?}");
+        if glimpse.before > latest.before {
+            latest = glimpse;
+        }
+    }
+}
+
+/// `is_held` was true with this fence, at some moment between two.
+#[derive(Debug)]
+struct Glimpse {
+    fence: u64,
+    before: u64,
+    after: u64,
+}
+
+impl Glimpse {
+    /// None of the half of a line that a killed process leaves.
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_suffix('.')?.split(' ').map(|n| n.parse().unwrap());
+        Some(Self { fence: words.next()?, before: words.next()?, after: words.next()? })
+    }
+}
+
+/// Holds again and again, says of each grant that it came, and writes down all the while that it believes.
+pub(crate) fn believers(args: &[String]) {
+    let mgr = manager(args[0].as_str(), MIN_TTL);
+    let mut seen = File::create(Path::new(&args[1]).join(std::process::id().to_string())).unwrap();
+    let parting = thread::spawn(|| while hear().is_some() {});
+    while !parting.is_finished() {
+        let guard = mgr.lock("till").unwrap();
+        let fence = guard.fence();
+        say(format_args!("{fence} {:?}", guard.previous_holder()));
+        let start = machine_time();
+        loop {
+            let before = machine_time();
+            if !guard.is_held() {
+                break;
+            }
+            let line = format!("{fence} {before} {}.\n", machine_time());
+            seen.write_all(line.as_bytes()).unwrap();
+            // Not before the look: what counts is what is seen on waking from a stop.
+            if before - start > 100_000_000 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 #[derive(Debug)]

@@ -27,7 +27,7 @@ const RENEWAL: &str = "fairlock-renewa";
 const STANDING: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
 
 #[test]
-fn a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_second() {
+fn p9_a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_second() {
     const PERIODS: u32 = 4;
     let server = Server::start();
     let (mut kid, _locks) = crowd_of(&server, 1);
@@ -42,7 +42,7 @@ fn a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_secon
 }
 
 #[test]
-fn a_hundred_waiters_on_as_many_names_cost_the_same_threads_and_connections() {
+fn p9_a_hundred_waiters_on_as_many_names_cost_the_same_threads_and_connections() {
     let server = Server::start();
     let (mut kid, _locks) = crowd_of(&server, CROWD);
     thread::sleep(2 * DEFAULT_CHECK_PERIOD);

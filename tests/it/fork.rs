@@ -19,7 +19,7 @@ use crate::{
 const FORKS: u32 = 20;
 
 #[test]
-fn a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
+fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
     let server = Server::start();
     let mut kid = Kid::spawn("forks", &[&server.url()]);
     for _ in 0..FORKS {

@@ -4,6 +4,7 @@ use crate::support::kid::{Role, hear, say};
 use crate::{ends, exclusion, footprint, fork, worker};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
+    ("believers", exclusion::believers),
     ("crowd", footprint::crowd),
     ("cycles", footprint::cycles),
     ("echo", echo),

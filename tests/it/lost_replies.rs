@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
+use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, Step};
 
 use crate::scene::{
     Line, P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, release, request, steady, warm_up,
 };
 use crate::support::proxy::Trap;
-use crate::support::{Proxy, SLACK, Server, until};
+use crate::support::{Proxy, SLACK, Server, until, until_some};
 
 /// A server, a manager whose requests pass through a proxy, and one whose requests do not.
 struct Scene {
@@ -43,7 +43,7 @@ fn says(reply: &[u8], what: &str) -> bool {
 }
 
 #[test]
-fn try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
+fn p7_try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
     let s = scene();
     for lose in SEEN {
         let trap = lose(&s.proxy, Verb::Acquire);
@@ -57,7 +57,7 @@ fn try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
 }
 
 #[test]
-fn try_lock_that_hears_nothing_leaves_nothing_behind() {
+fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
     let s = scene();
     let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let start = Instant::now();
@@ -72,7 +72,7 @@ fn try_lock_that_hears_nothing_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had() {
+fn p7_a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had() {
     let s = scene();
     s.proxy.refuse();
     let trap = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
@@ -84,7 +84,7 @@ fn a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had
 }
 
 #[test]
-fn lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
+fn p7_lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
     let s = scene();
     let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let guard = s.ours.lock("a").unwrap();
@@ -106,7 +106,7 @@ fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
 }
 
 #[test]
-fn a_place_whose_reply_was_lost_is_taken_once() {
+fn p7_a_place_whose_reply_was_lost_is_taken_once() {
     let s = scene();
     let silent: fn(&Proxy, Verb) -> Trap = |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
     for lose in SEEN.into_iter().chain([silent]) {
@@ -126,7 +126,7 @@ fn a_place_whose_reply_was_lost_is_taken_once() {
 }
 
 #[test]
-fn unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
+fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
     let s = scene();
     for lose in SEEN {
         let guard = s.ours.lock("a").unwrap();
@@ -146,7 +146,7 @@ fn unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
 }
 
 #[test]
-fn unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
+fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
     let s = scene();
     let guard = s.ours.lock("a").unwrap();
     let trap = s.proxy.swallow_silently_when(release("used", "a"));
@@ -165,7 +165,7 @@ fn unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
 }
 
 #[test]
-fn a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
+fn p8_a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
     let s = scene();
     let silent: fn(&Proxy, Verb) -> Trap = |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
     for lose in SEEN.into_iter().chain([silent]) {
@@ -183,7 +183,7 @@ fn a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
 }
 
 #[test]
-fn a_renewal_whose_reply_was_lost_is_asked_for_again() {
+fn p7_a_renewal_whose_reply_was_lost_is_asked_for_again() {
     let s = scene();
     let guard = s.ours.lock("a").unwrap();
     for lose in SEEN {
@@ -214,7 +214,7 @@ fn leave_traps(mode: &'static str) -> [(bool, SetTrap); 3] {
 }
 
 #[test]
-fn a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
+fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
     let s = scene();
     let holder = s.other.lock("a").unwrap();
     for (silent, lose) in leave_traps("keep_if_owner") {
@@ -241,7 +241,7 @@ fn a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
 }
 
 #[test]
-fn a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_first_reply() {
+fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_first_reply() {
     let s = scene();
     let holder = s.other.lock("a").unwrap();
     // The lock is handed over while the request that leaves the queue is under way. Neither its message
@@ -265,7 +265,7 @@ fn a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_fir
 }
 
 #[test]
-fn a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
+fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
     let s = scene();
     let holder = s.other.lock("a").unwrap();
     for (_, lose) in leave_traps("unused") {
@@ -282,7 +282,7 @@ fn a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
 }
 
 #[test]
-fn a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
+fn p4_a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
     let s = scene();
     let holder = s.other.lock("a").unwrap();
     // By the end of this the server knows the script.
@@ -304,7 +304,7 @@ fn a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
 }
 
 #[test]
-fn a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
+fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
     let s = scene();
     let record = Record::of(&s.server, "a");
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
@@ -328,7 +328,7 @@ fn a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
 }
 
 #[test]
-fn a_renewal_that_arrives_after_the_release_extends_nobody() {
+fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
     let s = scene();
     let lost = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&lost);
@@ -358,7 +358,45 @@ fn a_renewal_that_arrives_after_the_release_extends_nobody() {
 }
 
 #[test]
-fn a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
+fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back() {
+    let s = scene();
+    let record = Record::of(&s.server, "a");
+    let fixed = s.ours.with(LockOptions::new().fixed_lease(TTL / 3));
+    // A machine that is too slow for the deadline or for the timeout tries again.
+    let guard = until_some(5 * TTL, "a confirmation comes after the deadline, and within the timeout", || {
+        let guard = fixed.try_lock("a").unwrap().expect("it is free");
+        until(TTL / 3 + SLACK, "the deadline is near", || guard.remaining() < T / 2);
+        let end = record.number("e");
+        let is_renewed = || record.field("e").is_some_and(|now| now.parse::<u64>().unwrap() > end);
+        s.proxy.pause_replies();
+        let (renewed, told) = thread::scope(|scope| {
+            let renewal = scope.spawn(|| guard.renew());
+            let renewed = until_some(SOON, "the server renews it", || {
+                if is_renewed() { Some(true) } else { (!guard.is_held()).then_some(false) }
+            });
+            until(SOON, "the deadline has passed", || !guard.is_held());
+            s.proxy.resume_replies();
+            (renewed, renewal.join().unwrap())
+        });
+        match told {
+            Err(Error::Lost { loss, .. }) if renewed => {
+                assert_eq!(loss.reason, LossReason::Expired);
+                Some(guard)
+            }
+            Err(Error::Lost { .. } | Error::Unavailable { .. }) => {
+                record.comes_to_rest();
+                None
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+    record.comes_to_rest();
+    assert!(!guard.is_held() && guard.remaining().is_zero());
+    assert_eq!(guard.lost().recv_timeout(T + SLACK).expect("it is told").reason, LossReason::Expired);
+}
+
+#[test]
+fn p7_a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
     let s = scene();
     let before = s.ours.stats();
     let guard = s.other.lock("a").unwrap();

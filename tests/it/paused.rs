@@ -13,7 +13,7 @@ use crate::{
 const TTL: Duration = Duration::from_millis(1500);
 
 #[test]
-fn a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
+fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
     let server = Server::start();
     let gate = FenceGate::new();
     let mut kid = worker::start(&server.url(), TTL);
@@ -39,7 +39,7 @@ fn a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
 }
 
 #[test]
-fn a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
+fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -67,7 +67,7 @@ fn a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
 }
 
 #[test]
-fn a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
+fn p6_a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -86,7 +86,7 @@ fn a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
 }
 
 #[test]
-fn a_waiter_paused_past_its_outage_limit_waits_on() {
+fn p8_a_waiter_paused_past_its_outage_limit_waits_on() {
     let limit = Duration::from_secs(1);
     let server = Server::start();
     let mgr = manager(server.url(), TTL);

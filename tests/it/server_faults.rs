@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockManager, LockOptions};
 
 use crate::connections::{fake, fake_that, granted};
-use crate::scene::{Line, P, Record, SOON, T, TTL, Verb, build, builder, manager, steady, warm_up};
+use crate::scene::{Line, P, Record, SOON, T, TTL, Verb, build, builder, manager, steady, warm_up, with_ttl};
 use crate::support::{Fake, FakeReply, SLACK, Server, fake::is, until};
 
 #[track_caller]
@@ -52,7 +52,7 @@ fn transient_refusals_pass_within_the_bound() {
 }
 
 #[test]
-fn transient_refusals_that_last_are_told_in_the_servers_words() {
+fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
     const OUTAGE: Duration = Duration::from_secs(1);
     // On a loaded machine a short timeout would be the last word instead.
     const T: Duration = fairlock::DEFAULT_COMMAND_TIMEOUT;
@@ -67,6 +67,46 @@ fn transient_refusals_that_last_are_told_in_the_servers_words() {
                 let start = Instant::now();
                 refused(manager.lock("a"), code, words);
                 assert!(start.elapsed() <= OUTAGE + T + SLACK);
+            });
+        }
+    });
+}
+
+/// Answers that end no attempt, each just within its timeout.
+#[test]
+fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
+    const T: Duration = Duration::from_secs(2);
+    type Verb = fn(&LockManager) -> Result<bool, Error>;
+    thread::scope(|scope| {
+        for status in ["late", "more"] {
+            scope.spawn(move || {
+                let fake = fake(move |_| {
+                    thread::sleep(T * 19 / 20);
+                    let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_micros() as i64;
+                    let [more, none] = [FakeReply::integer(1), FakeReply::array([])];
+                    FakeReply::array([FakeReply::bulk(status), FakeReply::integer(now), more, none.clone(), none])
+                });
+                let builder = with_ttl(fake.url(), Duration::from_secs(15)).command_timeout(T).horizon(P + 3 * T);
+                let manager = build(builder.check_period(P).outage_limit(T));
+                let [tried, waited, locked] = thread::scope(|scope| {
+                    let verbs: [Verb; 3] = [
+                        |m| m.try_lock("a").map(|guard| guard.is_some()),
+                        |m| m.try_lock_for("b", T / 2).map(|guard| guard.is_some()),
+                        |m| m.lock("c").map(|_| true),
+                    ];
+                    let ends = verbs.map(|call| {
+                        let manager = &manager;
+                        scope.spawn(move || {
+                            let start = Instant::now();
+                            (call(manager), start.elapsed())
+                        })
+                    });
+                    ends.map(|end| end.join().unwrap())
+                });
+                for ((end, took), bound) in [(tried, 2 * T), (waited, T / 2 + T), (locked, T + T)] {
+                    assert!(!matches!(end, Ok(true)), "{status}: {end:?}");
+                    assert!(took <= bound + SLACK, "{status}: {took:?} where {bound:?} is promised");
+                }
             });
         }
     });

@@ -1,5 +1,5 @@
-//! P9: a pool of one connection serves many, and renewals do not queue for it. On Redis alone, since in memory there is no
-//! pool.
+//! P9, and P8 beside it: a pool of one connection serves many, and what must not wait for it does not. On Redis alone,
+//! since in memory there is no pool.
 
 use std::{
     sync::{
@@ -10,17 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{LockManager, LockOptions};
+use fairlock::{Error, LockManager, LockOptions};
 
 use crate::{
     managers::{EndLoops, assert_nothing_left, check_period},
-    support::{SLACK, Server, until},
+    scene::{Line, P, Record, SOON, STEADY_T, STEADY_TTL, Verb, build, manager, request, steady, warm_up, with_ttl},
+    support::{Proxy, SLACK, Server, until},
 };
 
 const TTL: Duration = Duration::from_secs(2);
 
 #[test]
-fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
+fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
     let server = Server::start();
     let losses = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&losses);
@@ -64,5 +65,107 @@ fn fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
     held.unlock().unwrap();
     for i in 0..=10 {
         assert_nothing_left(&server, &format!("k{i}"));
+    }
+}
+
+#[test]
+fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(steady(proxy.url()).pool_size(1));
+    let other = build(steady(server.url()));
+    warm_up(&ours);
+    let [kept, released, unlocked] = ["kept", "released", "unlocked"].map(|name| ours.lock(name).unwrap());
+    let theirs = other.lock("theirs").unwrap();
+    let [mut after, mut before] = [Line::of("released"), Line::of("theirs")];
+    after.stand(&other);
+    before.stand(&ours);
+    let renewed = ours.stats().renewed;
+    until(STEADY_TTL, "the renewal thread is connected", || ours.stats().renewed > renewed);
+    // The only connection of the pool breaks, and no other can be had; those of the threads stand.
+    proxy.refuse();
+    let trap = proxy.swallow_reply_when(request(Verb::Acquire, "x"));
+    assert!(matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })));
+    assert!(trap.sprung());
+
+    theirs.unlock().unwrap();
+    before.serve(0, P + STEADY_T + SLACK).unlock().unwrap();
+    drop(released);
+    after.serve(0, P + STEADY_T + SLACK).unlock().unwrap();
+    unlocked.unlock().unwrap();
+    let start = Instant::now();
+    while start.elapsed() < STEADY_TTL {
+        kept.check().unwrap();
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })), "the pool had a connection all the while");
+    kept.unlock().unwrap();
+    for name in ["kept", "released", "unlocked", "theirs", "x"] {
+        Record::of(&server, name).comes_to_rest();
+    }
+}
+
+/// The other server's timeout is so long that whoever shared a wait with it would lose its lease.
+#[test]
+fn p9_a_silent_server_delays_nothing_on_another() {
+    const TTL: Duration = crate::scene::TTL;
+    let (silent, sound) = (Server::start(), Server::start());
+    let builder = with_ttl(silent.url(), 14 * TTL).command_timeout(2 * TTL).check_period(P).horizon(P + 6 * TTL);
+    let stuck = build(builder);
+    let (ours, other) = (manager(sound.url()), manager(sound.url()));
+    warm_up(&ours);
+    let kept = ours.lock("kept").unwrap();
+    let _taken = stuck.lock("taken").unwrap();
+    let _waiter = stuck.enqueue("taken").unwrap();
+    let before = stuck.stats().requests;
+    until(SOON, "its renewal thread asks after the waiter, once each period", || stuck.stats().requests > before);
+    silent.stop();
+    let start = Instant::now();
+    while start.elapsed() < TTL + P {
+        kept.check().unwrap();
+        thread::sleep(Duration::from_millis(10));
+    }
+    let holder = other.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    holder.unlock().unwrap();
+    line.serve(0, P + SLACK).unlock().unwrap();
+    kept.unlock().unwrap();
+    silent.cont();
+}
+
+/// The timeout is so long that one who waited for the pool first, and then for the reply, would show.
+#[test]
+fn p8_what_is_dropped_while_the_pool_is_exhausted_and_redis_silent_ends_within_a_command_timeout() {
+    const T: Duration = Duration::from_secs(2);
+    let server = Server::start();
+    let builder = with_ttl(server.url(), Duration::from_secs(12)).command_timeout(T).horizon(P + 3 * T);
+    let ours = build(builder.check_period(P).pool_size(1));
+    warm_up(&ours);
+    let other = manager(server.url());
+    let _taken = other.lock("taken").unwrap();
+    let [dropped, unlocked] = ["dropped", "unlocked"].map(|name| ours.lock(name).unwrap());
+    let waiter = ours.enqueue("taken").unwrap();
+    server.stop();
+    thread::scope(|scope| {
+        let before = ours.stats().requests;
+        for _ in 0..4 {
+            scope.spawn(|| ours.try_lock("x").unwrap_err());
+        }
+        until(SOON, "one has the connection and the others wait for it", || ours.stats().requests > before);
+        let bounded = |what: &'static str, call: Box<dyn FnOnce() + Send>| {
+            scope.spawn(move || {
+                let start = Instant::now();
+                call();
+                assert!(start.elapsed() <= T + SLACK, "{what} took {:?}", start.elapsed());
+            });
+        };
+        bounded("a guard's drop", Box::new(move || drop(dropped)));
+        bounded("a waiter's drop", Box::new(move || drop(waiter)));
+        bounded("unlock", Box::new(move || assert!(matches!(unlocked.unlock(), Err(Error::Unavailable { .. })))));
+    });
+    server.cont();
+    for name in ["dropped", "unlocked", "x"] {
+        Record::of(&server, name).comes_to_rest();
     }
 }

@@ -10,7 +10,7 @@ use crate::scene::{Line, P, Record, SOON, T, build, manager, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
 #[test]
-fn waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
+fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -38,7 +38,7 @@ fn waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
 }
 
 #[test]
-fn a_killed_subscription_is_taken_up_again() {
+fn p4_a_killed_subscription_is_taken_up_again() {
     let server = Server::start();
     let ours = manager(server.url());
     warm_up(&ours);
@@ -62,7 +62,7 @@ fn settle(manager: &LockManager) {
 }
 
 #[test]
-fn a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
+fn p4_a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (checking(proxy.url()), checking(server.url()));
@@ -90,7 +90,7 @@ fn a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
 }
 
 #[test]
-fn a_message_that_nobody_publishes_costs_one_check_period() {
+fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all", "-publish"]);
     let mute = checking(format!("{}?user=mute&pass=p", server.url()));
@@ -112,7 +112,7 @@ fn a_message_that_nobody_publishes_costs_one_check_period() {
 }
 
 #[test]
-fn a_subscription_that_cannot_be_had_fails_no_wait() {
+fn p4_a_subscription_that_cannot_be_had_fails_no_wait() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (manager(proxy.url()), manager(server.url()));

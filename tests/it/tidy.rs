@@ -2,6 +2,7 @@
 
 mod code;
 mod docs;
+mod promises;
 
 use std::{
     env, fs,

@@ -76,16 +76,18 @@ pub(crate) fn machine_time() -> u64 {
 /// | `queue NAME`  | takes a place and, when granted, keeps it | `queued NAME`, later `got …`            |
 /// | `turn NAME`   | takes a place, releases when granted     | `queued NAME`, later `got …`             |
 /// | `unlock NAME` | releases it                              | `unlocked NAME ok`, or `lost reason`, or the error |
+/// | `least MS`    | has `hold_at_least` from now on          |                                          |
+/// | `fixed MS`    | takes fixed leases from now on           |                                          |
 /// | `watch NAME`  | looks at `is_held` all the time          | `false last-seen-true`, in machine time  |
 /// | `exit`        | ends the process without dropping a guard |                                         |
 /// | `abort`       | the same, less gently                    |                                          |
 pub(crate) fn worker(args: &[String]) {
-    let ttl = Duration::from_millis(args[1].parse().unwrap());
-    let mgr = match args.get(2) {
+    let ttl = ms(&args[1]);
+    let mut mgr = match args.get(2) {
         None => manager(args[0].as_str(), ttl),
         Some(limit) => LockManager::builder(args[0].as_str())
             .options(LockOptions::new().ttl(ttl))
-            .outage_limit(Duration::from_millis(limit.parse().unwrap()))
+            .outage_limit(ms(limit))
             .build()
             .unwrap(),
     };
@@ -98,12 +100,18 @@ pub(crate) fn worker(args: &[String]) {
             "queue" => queue(&mgr, name, Some(Arc::clone(&guards))),
             "turn" => queue(&mgr, name, None),
             "unlock" => unlock(name, &guards),
+            "least" => mgr = mgr.with(LockOptions::new().hold_at_least(ms(name))),
+            "fixed" => mgr = mgr.with(LockOptions::new().fixed_lease(ms(name))),
             "watch" => watch(name, &guards),
             "exit" => process::exit(0),
             "abort" => process::abort(),
             other => panic!("no such verb: {other}"),
         }
     }
+}
+
+fn ms(digits: &str) -> Duration {
+    Duration::from_millis(digits.parse().unwrap())
 }
 
 fn queue(mgr: &LockManager, name: &str, guards: Option<Guards>) {

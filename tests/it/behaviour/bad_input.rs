@@ -13,17 +13,17 @@ use crate::{
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 on_both_stores! {
-    a_name_that_is_empty_or_too_long_is_refused_by_every_verb,
-    a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle,
+    p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb,
+    p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle,
     a_ttl_at_the_edge_of_its_range_works,
-    a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build,
-    a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone,
-    timeouts_that_do_not_fit_each_other_are_refused,
-    a_pool_size_or_a_prefix_that_cannot_be_used_is_refused,
-    options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle,
-    a_wrong_typed_key_in_the_way_is_left_as_it_is,
-    a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait,
-    waiting_for_ever_and_deadlines_that_have_passed_are_no_errors,
+    p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build,
+    p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone,
+    p10_timeouts_that_do_not_fit_each_other_are_refused,
+    p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused,
+    p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle,
+    p10_a_wrong_typed_key_in_the_way_is_left_as_it_is,
+    p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait,
+    p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors,
     largest_settings_build_and_work,
 }
 
@@ -52,7 +52,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn a_name_that_is_empty_or_too_long_is_refused_by_every_verb(place: &Place) {
+fn p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb(place: &Place) {
     let mgr = manager(place);
     for name in [String::new(), "n".repeat(513), "é".repeat(257)] {
         let length = name.len().to_string();
@@ -75,7 +75,7 @@ fn a_name_that_is_empty_or_too_long_is_refused_by_every_verb(place: &Place) {
     assert_nothing_written(place);
 }
 
-fn a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(place: &Place) {
+fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(place: &Place) {
     let mgr = manager(place);
     let renewed = [Duration::ZERO, ms(1), ms(999), DAY + Duration::from_nanos(1), Duration::MAX];
     for ttl in renewed {
@@ -109,7 +109,7 @@ fn a_ttl_at_the_edge_of_its_range_works(place: &Place) {
     assert!(matches!(shortest, Ok(Some(_)) | Err(Error::Lost { .. })), "{shortest:?}");
 }
 
-fn a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build(place: &Place) {
+fn p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build(place: &Place) {
     let mgr = LockManager::connect(place).unwrap();
     let short = mgr.with(LockOptions::new().ttl(Duration::from_secs(2)));
     // H is 5 s, and H × 30/17 is 8.824 s.
@@ -120,7 +120,7 @@ fn a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build
     assert!(enough.try_lock("n").unwrap().is_some());
 }
 
-fn a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(place: &Place) {
+fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(place: &Place) {
     let mgr = LockManager::connect(place).unwrap();
     // P + 2 T is 2 s here; the lease must be longer.
     for lease in [ms(10), ms(999), Duration::from_secs(2)] {
@@ -138,7 +138,7 @@ fn a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(place: &Place) {
     assert!(mgr.with(LockOptions::new().fixed_lease(ms(2001))).lock("n").is_ok());
 }
 
-fn timeouts_that_do_not_fit_each_other_are_refused(place: &Place) {
+fn p10_timeouts_that_do_not_fit_each_other_are_refused(place: &Place) {
     let of = |set: fn(Builder) -> Builder, what: &str, allowed: &[&str]| {
         assert_config(set(LockManager::builder(place)).build(), what, allowed);
     };
@@ -161,7 +161,7 @@ fn timeouts_that_do_not_fit_each_other_are_refused(place: &Place) {
     assert_nothing_written(place);
 }
 
-fn a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(place: &Place) {
+fn p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(place: &Place) {
     for size in [0, 10_001, u32::MAX] {
         assert_config(LockManager::builder(place).pool_size(size).build(), "pool_size", &["1 to 10,000"]);
     }
@@ -176,7 +176,7 @@ fn a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(place: &Place) {
     assert_nothing_written(place);
 }
 
-fn options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(place: &Place) {
+fn p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(place: &Place) {
     let mgr = manager(place);
     let refused = |options: LockOptions, what: &str, allowed: &[&str]| {
         let options = options.ttl(Duration::from_secs(2));
@@ -204,7 +204,7 @@ fn assert_code(error: &Error, expected: &str) {
     assert!(!message.is_empty());
 }
 
-fn a_wrong_typed_key_in_the_way_is_left_as_it_is(place: &Place) {
+fn p10_a_wrong_typed_key_in_the_way_is_left_as_it_is(place: &Place) {
     let mgr = manager(place);
     let _: () = place.query(&["RPUSH", "fairlock:{n}", "mine"]);
     for result in [
@@ -223,7 +223,7 @@ fn a_wrong_typed_key_in_the_way_is_left_as_it_is(place: &Place) {
     assert_eq!(place.keys("n"), ["fairlock:{n}"]);
 }
 
-fn a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(place: &Place) {
+fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(place: &Place) {
     let mgr = manager(place);
     let _: () = place.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
     let guard = mgr.lock("n").unwrap();
@@ -242,7 +242,7 @@ fn record(place: &Place, name: &str) -> Vec<String> {
     place.query(&["HGETALL", &format!("fairlock:{{{name}}}")])
 }
 
-fn waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Place) {
+fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Place) {
     let mgr = manager(place);
     let mutex = mgr.mutex("n");
     let ages_ago = Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or_else(Instant::now);

@@ -10,11 +10,11 @@ use crate::scene::{Line, Record, SOON, STEADY_TTL as TTL, build, steady, warm_up
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    a_flushall_is_told_to_holders_and_waiters_are_served_in_order,
-    holders_of_many_names_are_each_told_of_a_flush_once,
+    p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order,
+    p6_holders_of_many_names_are_each_told_of_a_flush_once,
 }
 
-fn a_flushall_is_told_to_holders_and_waiters_are_served_in_order(place: &Place) {
+fn p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order(place: &Place) {
     loses_everything(place, || place.flush_all());
 }
 
@@ -54,7 +54,7 @@ pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
     Record::of(place, "a").comes_to_rest();
 }
 
-fn holders_of_many_names_are_each_told_of_a_flush_once(place: &Place) {
+fn p6_holders_of_many_names_are_each_told_of_a_flush_once(place: &Place) {
     let told = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&told);
     let options = fairlock::LockOptions::new().ttl(TTL).on_lost(move |loss| {

@@ -19,9 +19,9 @@ const TTL: Duration = Duration::from_secs(1);
 
 on_both_stores! {
     a_guard_is_released_by_the_thread_that_it_was_moved_to,
-    a_panic_releases_what_is_held,
+    p8_a_panic_releases_what_is_held,
     a_guard_that_is_forgotten_is_renewed_until_max_hold,
-    a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
+    p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
     a_lease_that_lapses_unawaited_leaves_the_lock_free,
     a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue,
 }
@@ -39,7 +39,7 @@ fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
     assert_nothing_left(place, "k");
 }
 
-fn a_panic_releases_what_is_held(place: &Place) {
+fn p8_a_panic_releases_what_is_held(place: &Place) {
     let mgr = patient(place);
     let holder = mgr.clone();
     let waiting = mgr.clone();
@@ -80,7 +80,7 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
     assert!(losses.try_recv().is_err(), "it was told twice");
 }
 
-fn a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: &Place) {
+fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: &Place) {
     let (ours, other) = (manager(place, TTL), manager(place, TTL));
     let guard = ours.lock("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();

@@ -17,12 +17,12 @@ const THREADS: usize = 4;
 const TURNS: usize = 25;
 
 on_both_stores! {
-    fences_rise_with_every_grant_also_after_the_record_is_deleted,
-    a_fence_gate_turns_away_a_holder_that_was_overtaken,
-    turns_of_eight_managers_never_overlap_and_their_fences_rise,
+    p2_fences_rise_with_every_grant_also_after_the_record_is_deleted,
+    p2_a_fence_gate_turns_away_a_holder_that_was_overtaken,
+    p1_turns_of_eight_managers_never_overlap_and_their_fences_rise,
 }
 
-fn turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place) {
+fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place) {
     let managers: Vec<_> = (0..MANAGERS).map(|_| patient(place)).collect();
     let inside = AtomicBool::new(false);
     let newest = AtomicU64::new(0);
@@ -48,7 +48,7 @@ fn turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place) {
     assert_nothing_left(place, "till");
 }
 
-fn fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) {
+fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) {
     let managers = [patient(place), patient(place)];
     let mut last = 0;
     for turn in 0..30 {
@@ -76,7 +76,7 @@ fn fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) 
     assert!(last > 1_600_000_000_000_000, "{last}");
 }
 
-fn a_fence_gate_turns_away_a_holder_that_was_overtaken(place: &Place) {
+fn p2_a_fence_gate_turns_away_a_holder_that_was_overtaken(place: &Place) {
     let (mgr, other) = (patient(place), patient(place));
     let gate = FenceGate::new();
     let old = mgr.lock("n").unwrap();

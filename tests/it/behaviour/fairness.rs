@@ -21,15 +21,15 @@ use crate::{
 };
 
 on_both_stores! {
-    waiters_of_several_managers_are_granted_in_their_order,
-    waiters_of_one_process_are_granted_in_their_order,
-    equal_threads_take_equal_shares,
-    try_lock_in_a_loop_never_overtakes_a_queue,
-    try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself,
-    a_releaser_that_locks_again_goes_behind_the_queue,
+    p3_waiters_of_several_managers_are_granted_in_their_order,
+    p3_waiters_of_one_process_are_granted_in_their_order,
+    p3_equal_threads_take_equal_shares,
+    p3_try_lock_in_a_loop_never_overtakes_a_queue,
+    p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself,
+    p3_a_releaser_that_locks_again_goes_behind_the_queue,
 }
 
-fn waiters_of_several_managers_are_granted_in_their_order(place: &Place) {
+fn p3_waiters_of_several_managers_are_granted_in_their_order(place: &Place) {
     let managers: [LockManager; 4] = std::array::from_fn(|_| patient(place));
     let guard = managers[0].lock("k").unwrap();
     let mut line = Line::of("k");
@@ -48,7 +48,7 @@ fn waiters_of_several_managers_are_granted_in_their_order(place: &Place) {
     assert_nothing_left(place, "k");
 }
 
-fn waiters_of_one_process_are_granted_in_their_order(place: &Place) {
+fn p3_waiters_of_one_process_are_granted_in_their_order(place: &Place) {
     let mgr = patient(place);
     let guard = mgr.lock("k").unwrap();
     let waiters: Vec<Waiter> = (0..50).map(|_| mgr.enqueue("k").unwrap()).collect();
@@ -63,7 +63,7 @@ fn waiters_of_one_process_are_granted_in_their_order(place: &Place) {
     assert_nothing_left(place, "k");
 }
 
-fn equal_threads_take_equal_shares(place: &Place) {
+fn p3_equal_threads_take_equal_shares(place: &Place) {
     const THREADS: usize = 12;
     const TURNS: usize = 240;
     let managers = [patient(place), patient(place)];
@@ -98,7 +98,7 @@ fn equal_threads_take_equal_shares(place: &Place) {
     }
 }
 
-fn try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
+fn p3_try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
     let ours = patient(place);
     let other = patient(place);
     let mut guard = ours.lock("k").unwrap();
@@ -132,7 +132,7 @@ fn try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
     assert_nothing_left(place, "k");
 }
 
-fn try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(place: &Place) {
+fn p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(place: &Place) {
     let lease = Duration::from_millis(300);
     let holder = patient(place).with(LockOptions::new().fixed_lease(lease));
     let barger = patient(place);
@@ -148,7 +148,7 @@ fn try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(place: &Place)
     assert!(!lapsing.is_held());
 }
 
-fn a_releaser_that_locks_again_goes_behind_the_queue(place: &Place) {
+fn p3_a_releaser_that_locks_again_goes_behind_the_queue(place: &Place) {
     let ours = patient(place);
     let other = patient(place);
     for round in 0..50 {

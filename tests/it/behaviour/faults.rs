@@ -19,7 +19,7 @@ on_both_stores! {
     an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free,
     a_place_is_taken_once_whatever_becomes_of_its_request,
     a_place_is_given_up_whatever_becomes_of_its_request,
-    a_message_that_is_lost_is_made_up_for_by_the_next_check,
+    p4_a_message_that_is_lost_is_made_up_for_by_the_next_check,
 }
 
 /// Sends nothing by itself for longer than a test lasts, so that what is injected strikes the test's own call.
@@ -165,7 +165,7 @@ fn a_place_is_given_up_whatever_becomes_of_its_request(place: &Place) {
     record.comes_to_rest();
 }
 
-fn a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
+fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
     let (ours, other) = (calm(place), calm(place));
     let checking =
         build(with_ttl(place, Duration::from_secs(20)).check_period(P).command_timeout(T).horizon(P + 4 * T));

@@ -22,16 +22,16 @@ const ROUNDS: u64 = 5000;
 const PAIRS: u64 = 4;
 
 on_both_stores! {
-    a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing,
-    a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing,
+    p7_a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing,
+    p7_a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing,
 }
 
-fn a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing(place: &Place) {
+fn p7_a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing(place: &Place) {
     let mgr = patient(place);
     race(place, &mgr, &mgr);
 }
 
-fn a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing(place: &Place) {
+fn p7_a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing(place: &Place) {
     race(place, &patient(place), &patient(place));
 }
 

@@ -25,9 +25,9 @@ on_both_stores! {
     looking_at_a_guard_costs_no_request,
     dropping_a_guard_releases_at_once,
     a_clean_unlock_disconnects_the_loss_channel_at_once,
-    a_loss_is_told_also_to_those_who_ask_for_the_channel_later,
+    p6_a_loss_is_told_also_to_those_who_ask_for_the_channel_later,
     a_loss_can_be_selected_beside_the_work,
-    a_deleted_lock_is_lost_as_taken,
+    p6_a_deleted_lock_is_lost_as_taken,
     a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone,
     force_release_compares_on_the_fence,
     force_release_hands_over_to_the_first_waiter,
@@ -122,7 +122,7 @@ fn a_clean_unlock_disconnects_the_loss_channel_at_once(place: &Place) {
     assert_eq!(mgr.stats().lost, 0);
 }
 
-fn a_loss_is_told_also_to_those_who_ask_for_the_channel_later(place: &Place) {
+fn p6_a_loss_is_told_also_to_those_who_ask_for_the_channel_later(place: &Place) {
     let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     place.delete("n");
@@ -146,7 +146,7 @@ fn a_loss_can_be_selected_beside_the_work(place: &Place) {
     }
 }
 
-fn a_deleted_lock_is_lost_as_taken(place: &Place) {
+fn p6_a_deleted_lock_is_lost_as_taken(place: &Place) {
     let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     place.flush_all();

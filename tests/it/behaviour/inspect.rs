@@ -27,8 +27,8 @@ on_both_stores! {
     list_may_release_what_it_lists,
     list_passes_over_what_is_not_ours,
     list_ends_after_an_error,
-    another_kind_is_refused_by_name_and_nothing_is_written,
-    another_version_is_refused_by_name_and_nothing_is_written,
+    p10_another_kind_is_refused_by_name_and_nothing_is_written,
+    p10_another_version_is_refused_by_name_and_nothing_is_written,
     a_name_that_becomes_another_kind_ends_the_waits_for_it,
 }
 
@@ -270,7 +270,7 @@ fn list_ends_after_an_error(place: &Place) {
     assert!(list.next().is_none() && list.next().is_none());
 }
 
-fn another_kind_is_refused_by_name_and_nothing_is_written(place: &Place) {
+fn p10_another_kind_is_refused_by_name_and_nothing_is_written(place: &Place) {
     let mgr = manager(place);
     let _: () = place.query(&["HSET", "fairlock:{n}", "k", "semaphore/1", "cap", "3"]);
     assert_refused(
@@ -280,7 +280,7 @@ fn another_kind_is_refused_by_name_and_nothing_is_written(place: &Place) {
     );
 }
 
-fn another_version_is_refused_by_name_and_nothing_is_written(place: &Place) {
+fn p10_another_version_is_refused_by_name_and_nothing_is_written(place: &Place) {
     let mgr = manager(place);
     let _: () = place.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody", "f", "7"]);
     assert_refused(place, &mgr, |error| {

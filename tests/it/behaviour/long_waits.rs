@@ -13,10 +13,10 @@ use crate::{
 };
 
 on_both_stores! {
-    a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait,
+    p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait,
 }
 
-fn a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(place: &Place) {
+fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(place: &Place) {
     let ttl = Duration::from_millis(1500);
     let holder = manager(place, ttl);
     let other = manager(place, ttl);

@@ -11,11 +11,11 @@ use crate::{
 };
 
 on_both_stores! {
-    any_other_name_works_and_none_collide,
-    a_grant_message_brings_any_name_to_another_manager,
+    p10_any_other_name_works_and_none_collide,
+    p4_a_grant_message_brings_any_name_to_another_manager,
 }
 
-fn any_other_name_works_and_none_collide(place: &Place) {
+fn p10_any_other_name_works_and_none_collide(place: &Place) {
     let mgr = patient(place);
     let mut names: Vec<String> = [
         "a",
@@ -89,7 +89,7 @@ fn any_other_name_works_and_none_collide(place: &Place) {
     assert_eq!(listed.into_iter().collect::<HashSet<_>>(), names.into_iter().collect::<HashSet<_>>());
 }
 
-fn a_grant_message_brings_any_name_to_another_manager(place: &Place) {
+fn p4_a_grant_message_brings_any_name_to_another_manager(place: &Place) {
     // A check period longer than the test: only the message can bring the news in time.
     let slow = || {
         LockManager::builder(place)

@@ -36,8 +36,8 @@ on_both_stores! {
     hold_at_least_may_be_longer_than_the_ttl,
     a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind,
     a_label_is_shown_beside_host_process_and_thread,
-    on_lost_is_called_once_for_each_lost_guard_and_for_no_other,
-    a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback,
+    p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other,
+    p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback,
     a_callback_may_lock_and_may_drop_the_last_handle,
     a_prefix_separates_managers,
 }
@@ -248,7 +248,7 @@ fn a_label_is_shown_beside_host_process_and_thread(place: &Place) {
     assert_eq!(shown[2].label.len(), 256);
 }
 
-fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place) {
+fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place) {
     let mgr = manager(place);
     let (sender, losses) = unbounded();
     let watched = mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.clone()).unwrap()));
@@ -275,7 +275,7 @@ fn on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place) {
     assert_eq!(losses.iter().count(), 0);
 }
 
-fn a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(place: &Place) {
+fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(place: &Place) {
     let mgr = manager(place);
     let (release, gate) = unbounded::<()>();
     let (sender, losses) = unbounded();

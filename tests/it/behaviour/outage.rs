@@ -1,28 +1,32 @@
 //! Redis is silent: every call ends in time, losses are told, and what comes back goes on.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
+use crate::managers::EndLoops;
 use crate::place::{Place, on_both_stores};
 use crate::scene::{H, Line, P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout,
-    in_a_black_hole_every_verb_ends_within_its_bound,
-    a_lease_outlives_an_outage_of_half_its_ttl,
-    a_loss_in_a_silent_outage_is_told_on_time_and_stays,
-    is_held_turns_false_by_the_clock_alone,
-    waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out,
+    p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout,
+    p8_in_a_black_hole_every_verb_ends_within_its_bound,
+    p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound,
+    p6_a_lease_outlives_an_outage_of_half_its_ttl,
+    p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays,
+    p6_is_held_turns_false_by_the_clock_alone,
+    p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out,
+    p3_nobody_gets_past_the_queue_when_an_outage_is_over,
     a_call_made_in_an_outage_is_served_when_it_is_over,
-    past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards,
-    a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
+    p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards,
+    p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
 }
 
-fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
+fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
     let manager = manager(place);
     warm_up(&manager);
     let [dropped, unlocked, third] = ["dropped", "unlocked", "third"].map(|name| manager.lock(name).unwrap());
@@ -45,7 +49,7 @@ fn drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &
     }
 }
 
-fn in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
+fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
     // T is longer than the slack, so that a verb that waited twice would show.
     const T: Duration = Duration::from_millis(1600);
     const P: Duration = Duration::from_millis(500);
@@ -136,7 +140,39 @@ fn in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
     assert!(start.elapsed() <= 3 * T + SLACK, "{:?}", start.elapsed());
 }
 
-fn a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
+/// A manager that has never had to wait subscribes first, which must not be added to any bound.
+fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(place: &Place) {
+    const T: Duration = Duration::from_secs(2);
+    const OUTAGE: Duration = T;
+    type Verb = fn(&LockManager) -> Option<Error>;
+    let verbs: [(&str, Duration, Verb); 5] = [
+        ("try_lock", 2 * T, |m| m.try_lock("x").err()),
+        ("try_lock_for", T / 2 + T, |m| m.try_lock_for("x", T / 2).err()),
+        ("try_lock_until", T / 2 + T, |m| m.try_lock_until("x", Instant::now() + T / 2).err()),
+        ("lock", OUTAGE + T, |m| m.lock("x").err()),
+        ("enqueue", OUTAGE + T, |m| m.enqueue("x").err()),
+    ];
+    let fresh = verbs.map(|verb| {
+        let builder = with_ttl(place, Duration::from_secs(15)).command_timeout(T).check_period(P);
+        (build(builder.horizon(P + 3 * T).outage_limit(OUTAGE)), verb)
+    });
+    place.go_away();
+    thread::scope(|scope| {
+        for (manager, (what, bound, call)) in &fresh {
+            scope.spawn(move || {
+                let start = Instant::now();
+                let end = call(manager);
+                let took = start.elapsed();
+                assert!(took <= *bound + SLACK, "{what} took {took:?} where {bound:?} is promised");
+                assert!(matches!(end, Some(Error::Unavailable { .. })), "{what} ended with {end:?}");
+            });
+        }
+    });
+    // Else each would wait at its end for what it has sent.
+    place.come_back();
+}
+
+fn p6_a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
     const TTL: Duration = Duration::from_secs(3);
     let manager = build(with_ttl(place, TTL));
     let guard = manager.lock("a").unwrap();
@@ -156,7 +192,7 @@ fn a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
     guard.unlock().unwrap();
 }
 
-fn a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
+fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     let (called, calls) = crossbeam_channel::unbounded();
     let options = LockOptions::new().ttl(TTL).on_lost(move |loss| {
         let _ = called.send((Instant::now(), loss.clone()));
@@ -191,7 +227,7 @@ fn a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     assert!(calls.is_empty(), "once");
 }
 
-fn is_held_turns_false_by_the_clock_alone(place: &Place) {
+fn p6_is_held_turns_false_by_the_clock_alone(place: &Place) {
     let manager = manager(place);
     let guard = manager.lock("a").unwrap();
     place.go_away();
@@ -206,7 +242,7 @@ fn is_held_turns_false_by_the_clock_alone(place: &Place) {
     }
 }
 
-fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &Place) {
+fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &Place) {
     let patient = || build(builder(place).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of a third process: its own waiters would lose their places with its lease (R10).
@@ -236,6 +272,44 @@ fn waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &Pla
     Record::of(place, "a").comes_to_rest();
 }
 
+fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(place: &Place) {
+    let patient = || build(builder(place).outage_limit(Duration::MAX));
+    let [holding, waiting, barging] = [(); 3].map(|()| patient());
+    let holder = holding.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&waiting);
+    line.stand(&waiting);
+    let (barged, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let barge = |manager: &LockManager| {
+        while !over.load(Ordering::Relaxed) {
+            match manager.try_lock("a") {
+                Ok(Some(guard)) => barged.lock().unwrap().push(guard.fence()),
+                Ok(None) => {}
+                // In memory that is told at once.
+                Err(_) => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let end = EndLoops(&over);
+        for manager in [&barging, &waiting, &holding] {
+            scope.spawn(|| barge(manager));
+        }
+        place.go_away();
+        // The lease runs out meanwhile, so that whoever comes first finds the lock free.
+        place.pass(TTL + H / 2);
+        place.come_back();
+        line.serve(0, Duration::from_secs(2) + SLACK).unlock().unwrap();
+        let last = line.serve(1, Duration::from_secs(2) + SLACK);
+        let fence = last.fence();
+        last.unlock().unwrap();
+        until(SOON, "a try wins once nobody waits", || !barged.lock().unwrap().is_empty());
+        drop(end);
+        assert!(barged.lock().unwrap().iter().all(|won| *won > fence), "somebody overtook the queue");
+    });
+    drop(holder);
+}
+
 fn a_call_made_in_an_outage_is_served_when_it_is_over(place: &Place) {
     let manager = manager(place);
     place.go_away();
@@ -250,7 +324,7 @@ fn a_call_made_in_an_outage_is_served_when_it_is_over(place: &Place) {
     }
 }
 
-fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {
+fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {
     const OUTAGE: Duration = Duration::from_secs(1);
     let manager = build(builder(place).outage_limit(OUTAGE));
     let holder = manager.lock("a").unwrap();
@@ -279,7 +353,7 @@ fn past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &P
     Record::of(place, "b").comes_to_rest();
 }
 
-fn a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place) {
+fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place) {
     let (ours, other) = (manager(place), manager(place));
     warm_up(&ours);
     let _holder = other.lock("a").unwrap();

@@ -16,7 +16,7 @@ on_both_stores! {
     r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it,
     r9_only_a_good_release_ends_the_trace_of_a_lapse,
     r15_a_clock_that_went_back_does_not_make_a_released_lock_cool,
-    every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock,
+    p2_every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock,
     r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place,
     r13_a_grant_that_nobody_wants_is_released_at_once,
     r13_news_that_come_late_or_twice_harm_no_holder,
@@ -140,7 +140,7 @@ fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(place: &Place) 
     record.comes_to_rest();
 }
 
-fn every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock(place: &Place) {
+fn p2_every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock(place: &Place) {
     let (ours, other) = (manager(place), manager(place));
     let record = Record::of(place, "a");
     let ahead = server_time(place) + micros(Duration::from_secs(1800));

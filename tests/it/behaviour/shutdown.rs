@@ -25,7 +25,7 @@ on_both_stores! {
     a_shutdown_waits_for_guards_which_stay_renewed,
     at_the_deadline_guards_are_told_released_and_named,
     a_second_shutdown_ends_the_guards_that_the_first_waits_for,
-    a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards,
+    p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards,
     the_last_handle_may_go_while_its_locks_are_being_ended,
 }
 
@@ -212,7 +212,7 @@ fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(place: &Place) {
     assert!(first.recv_timeout(OVERHEAD).expect("nothing is left to wait for").unwrap().ended.is_empty());
 }
 
-fn a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(place: &Place) {
+fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(place: &Place) {
     let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();

@@ -30,7 +30,7 @@ on_both_stores! {
     an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free,
     a_waiter_gives_one_guard,
     a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle,
-    a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent,
+    p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent,
     a_wait_in_silence_is_unavailable_and_keeps_its_place,
 }
 
@@ -234,7 +234,7 @@ fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(place: &
     guard.unlock().unwrap();
 }
 
-fn a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(place: &Place) {
+fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(place: &Place) {
     let (mgr, other) = (manager(place), manager(place));
     let guard = other.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();

@@ -36,7 +36,7 @@ fn advance_when_awaited(memory: &Memory, by: Duration, name: &str, waiters: u64)
 }
 
 #[test]
-fn a_lease_that_is_not_renewed_in_time_is_lost_and_told() {
+fn p6_a_lease_that_is_not_renewed_in_time_is_lost_and_told() {
     let memory = Memory::new();
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
