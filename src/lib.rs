@@ -314,8 +314,9 @@
 //! - **No lost wake-up.** A free lock is granted to a live waiter at once; if the message is lost, within a check period.
 //! - **Crash recovery.** A dead process delays the others on a name by at most one TTL (its `hold_at_least`, if longer)
 //!   and one check period, however many of its locks and waiters died with it. Between waiting fixed leases it is one
-//!   lease and the horizon. If no live process was left waiting, whoever comes next may have to wait for one check
-//!   period and one command timeout from then on, since such a silence looks like an outage.
+//!   lease and the horizon. If no live process was left waiting, the dead look to whoever comes next like those who sit
+//!   out an outage: that one waits for one check period and one command timeout from its arrival, or for one TTL if
+//!   waiters of another dead process come first.
 //! - **Loss is told once, and stays.** `is_held` is false no later than the local deadline, which counts from before the
 //!   request that set it, less a margin, on a clock that runs on while the host is suspended (on Linux). `lost` and
 //!   `on_lost` follow within a command timeout (after a resume of the host, within a third of the TTL), also when Redis

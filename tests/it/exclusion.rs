@@ -61,6 +61,26 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
 }
 
 /// Each believer leaves what it sees in a file as it sees it, so that nothing is lost with one that is killed.
+/// As it stands in the documentation, for a resource that lives in Redis.
+#[test]
+fn p2_the_documented_script_turns_away_a_holder_that_was_overtaken() {
+    let doc = include_str!("../../src/fence.rs");
+    let block = doc.split("/// ```lua\n").nth(1).and_then(|rest| rest.split("/// ```").next()).expect("a script");
+    let script: String = block.lines().map(|line| line.trim_start_matches("///").trim()).collect::<Vec<_>>().join("\n");
+    let server = Server::start();
+    let mgr = manager(server.url(), DEFAULT_TTL);
+    let old = mgr.lock("n").unwrap().fence();
+    let new = mgr.lock("n").unwrap().fence();
+    let write = |value: &str, fence: u64| -> i64 {
+        server.query(&["EVAL", &script, "2", "data", "fence", value, &fence.to_string()])
+    };
+    assert_eq!(write("by the first", old), 1);
+    assert_eq!(write("by the second", new), 1);
+    assert_eq!(write("by the second again", new), 1);
+    assert_eq!(write("late", old), 0, "fences {old} and {new}");
+    assert_eq!(server.query::<String>(&["GET", "data"]), "by the second again");
+}
+
 #[test]
 fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_killed() {
     const ROUNDS: usize = 6;
