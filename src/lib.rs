@@ -292,6 +292,7 @@
 //! | debug | a pooled connection could not be opened, or was retired |
 //! | trace | nothing |
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod inspect;
