@@ -318,9 +318,9 @@
 //!   out an outage: that one waits for one check period and one command timeout from its arrival, or for one TTL if
 //!   waiters of another dead process come first.
 //! - **Loss is told once, and stays.** `is_held` is false no later than the local deadline, which counts from before the
-//!   request that set it, less a margin, on a clock that runs on while the host is suspended (on Linux). `lost` and
-//!   `on_lost` follow within a command timeout (after a resume of the host, within a third of the TTL), also when Redis
-//!   is unreachable.
+//!   request that set it, less a margin, on a clock that runs on while the host is suspended (on Linux, macOS and
+//!   OpenBSD). `lost` and `on_lost` follow within a command timeout (after a resume of the host, within a third of the
+//!   TTL), also when Redis is unreachable.
 //! - **One grant for a request**, whatever is resent; what ended in doubt is taken back in the background, and what
 //!   reaches Redis after its caller gave up takes nothing.
 //! - **Bounded calls.** Each verb says for how long it may block. Drop never panics, and blocks for at most one command
@@ -340,6 +340,7 @@
 //! - No lock is re-entrant: a thread that takes a name twice waits for itself.
 //! - Mutexes on a single node only, in this version.
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 #[cfg(any(doc, doctest))]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use parking_lot::{Condvar, MutexGuard};
+use rustix::time::ClockId;
 
 /// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is the
 /// deadline of those who wait for ever.
@@ -136,19 +137,20 @@ pub(crate) trait Sleepers: Send + Sync {
     fn wake_all(&self) -> Receiver<Infallible>;
 }
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn host_time() -> Time {
-    clock_gettime(rustix::time::ClockId::Boottime)
-}
+/// What leases are believed by: a clock that nobody sets, and that runs on while the host is suspended.
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(fairlock_monotonic_clock)))]
+const HOST_CLOCK: ClockId = ClockId::Boottime;
 
-/// Elsewhere the monotonic clock has to do; some systems stop it during a suspend.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn host_time() -> Time {
-    clock_gettime(rustix::time::ClockId::Monotonic)
-}
+/// Elsewhere the monotonic clock has to do. On macOS and OpenBSD it runs on during a suspend, on others it may stop;
+/// a lease then looks longer by that time than it is. The cfg has this built and tested on Linux.
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(fairlock_monotonic_clock))))]
+const HOST_CLOCK: ClockId = ClockId::Monotonic;
 
-fn clock_gettime(id: rustix::time::ClockId) -> Time {
-    let t = rustix::time::clock_gettime(id);
+#[cfg(not(unix))]
+compile_error!("fairlock is for Unix: elsewhere it knows of no clock to believe a lease by");
+
+fn host_time() -> Time {
+    let t = rustix::time::clock_gettime(HOST_CLOCK);
     Time(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
@@ -243,5 +245,29 @@ mod shift {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "Shift({:?})", self.so_far())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_keeps_pace_with_instants() {
+        // Two clocks need not tick together.
+        let slack = Duration::from_millis(1);
+        let clock = Clock::default();
+        let (outer, from) = (Instant::now(), clock.now());
+        let inner = Instant::now();
+        std::thread::sleep(Duration::from_millis(20));
+        let least = inner.elapsed();
+        let passed = clock.now() - from;
+        assert!(least <= passed + slack && passed <= outer.elapsed() + slack, "{passed:?}, by instants {least:?}");
+    }
+
+    #[cfg(fairlock_monotonic_clock)]
+    #[test]
+    fn the_clock_is_the_fallback() {
+        assert!(matches!(HOST_CLOCK, ClockId::Monotonic));
     }
 }

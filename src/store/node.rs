@@ -51,7 +51,10 @@ impl Node {
     ) -> Result<Node, RedisError> {
         let credentials = info.redis_settings().clone();
         // A peer that vanished is noticed by the connections that mostly wait.
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 3);
+        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+        // OpenBSD lets no socket choose it.
+        #[cfg(not(target_os = "openbsd"))]
+        let keepalive = keepalive.with_interval(KEEPALIVE / 3);
         // The crate's own handshake hides the server's words and cannot be told to check a version.
         let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
         let info = info

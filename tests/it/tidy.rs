@@ -170,6 +170,15 @@ fn commands_in_readme_exist() {
 }
 
 #[test]
+fn readme_names_the_oldest_rust_that_is_promised() {
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
+    let promised = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    let promise = format!("Rust {}", promised.expect("a rust-version"));
+    let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
+    assert!(readme.contains(&promise), "README.md does not say {promise:?}");
+}
+
+#[test]
 fn architecture_is_short() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let lines = text.lines().count();
