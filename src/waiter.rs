@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Running, Standing};
+use crate::engine::{Running, Standing, Then};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::store::clock::Time;
@@ -40,7 +40,7 @@ impl Waiter {
     /// [`Error::Closed`] by a shutdown; [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
     pub fn wait(mut self) -> Result<LockGuard> {
         loop {
-            if let Some(guard) = self.wait_until(Time::NEVER)? {
+            if let Some(guard) = self.wait_until(Time::NEVER, Then::Leave)? {
                 return Ok(guard);
             }
         }
@@ -48,22 +48,23 @@ impl Waiter {
 
     /// Waits for the lock for at most so long. `None`: not yet, and the place is kept.
     ///
-    /// Blocks for no longer than `at_most`, or one command timeout longer if Redis has been silent by then;
-    /// `Duration::MAX` means for ever.
+    /// Blocks for no longer than `at_most`; `Duration::MAX` means for ever. What wakes it is what wakes
+    /// [`wait`](Waiter::wait). `None` says nothing of who has the lock, nor whether Redis answers: an outage ends a wait
+    /// only after the outage limit, however it is cut in pieces, and then takes up to one command timeout more.
     ///
     /// # Errors
-    /// As [`wait`](Waiter::wait), and [`Error::Unavailable`] if Redis has been silent for longer than a check period and
-    /// does not answer then either. The place is kept then as well. [`Error::Config`] if this waiter has given its guard before.
+    /// As [`wait`](Waiter::wait), counted from the last answer of Redis; the place is kept then as well. [`Error::Config`]
+    /// if this waiter has given its guard before.
     pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<LockGuard>> {
         let now = self.running.engine().now();
-        self.wait_until(now + at_most)
+        self.wait_until(now + at_most, Then::Stay)
     }
 
-    fn wait_until(&mut self, until: Time) -> Result<Option<LockGuard>> {
+    fn wait_until(&mut self, until: Time, then: Then) -> Result<Option<LockGuard>> {
         let Some(standing) = &self.standing else {
             return Err(Error::config("waiter", "it gives one guard, and has given it"));
         };
-        let Some(lease) = standing.wait(until)? else {
+        let Some(lease) = standing.wait(until, then)? else {
             return Ok(None);
         };
         self.standing = None;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::place::{Action, Claim, News, Place};
 use super::places::Waiting;
 use super::request::Request;
-use super::standing::Standing;
+use super::standing::{Standing, Then};
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
@@ -41,7 +41,7 @@ impl Engine {
             Entered::Granted(lease) => return Ok(Some(lease)),
             Entered::Queued(standing) => standing,
         };
-        match standing.wait(until) {
+        match standing.wait(until, Then::Leave) {
             Ok(Some(lease)) => Ok(Some(lease)),
             Ok(None) => standing.withdraw(until),
             Err(error) => {

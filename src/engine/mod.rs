@@ -43,7 +43,7 @@ pub(crate) use lease::Lease;
 pub(crate) use release::Tell;
 pub(crate) use request::Request;
 pub(crate) use running::Running;
-pub(crate) use standing::Standing;
+pub(crate) use standing::{Standing, Then};
 
 /// When so many new leases lie there, the renewal thread is woken to take them in.
 const MANY_NEW: usize = 4096;

@@ -74,8 +74,9 @@ impl Engine {
         match outcome {
             Some(reason) => ended(reason),
             None => {
+                // The renewal thread has sent it on a connection of its own, and has no reply either.
                 let fault =
-                    fault.unwrap_or_else(|| Fault::unavailable(Step::Pool, "no connection was free for the release"));
+                    fault.unwrap_or_else(|| Fault::unavailable(Step::Reply, "redis was silent to the background too"));
                 Err(fault.into_error(Some(&call.key), self.now() - started))
             }
         }

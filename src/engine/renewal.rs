@@ -272,11 +272,11 @@ impl Renewal {
         let engine = Arc::clone(&self.engine);
         let now = engine.now();
         let lease = &kept.lease;
+        if answer.is_ok() && std::mem::take(&mut self.failing) {
+            log::info!("renewals are answered again");
+        }
         match answer.map(|answer| (answer.reply.outcome, answer.sent)) {
             Ok((Outcome::Renewed { left }, sent)) => {
-                if std::mem::take(&mut self.failing) {
-                    log::info!("renewals succeed again");
-                }
                 if lease.extend(now, deadline_from_reply(sent, left)) {
                     engine.counters.renewed.add(1);
                     let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
@@ -325,6 +325,10 @@ impl Renewal {
         if !self.engine.tell(lease, &loss) {
             return;
         }
+        if self.leases.next() == Time::NEVER {
+            // Nobody is left to whom an answer would come; the next failure is the beginning of another outage.
+            self.failing = false;
+        }
         self.engine.places.unclaim_if(lease.stood, lease.token);
         let now = self.engine.now();
         let about = lease.request.call(Verb::Renew { token: lease.token });
@@ -361,7 +365,14 @@ impl Renewal {
             }
             Err(fault) => {
                 self.engine.places.unclaim(job.token);
-                log::warn!("{:?} could not be released and is left to its ttl: {fault}", job.call.key.name);
+                let name = &job.call.key.name;
+                match job.call.verb {
+                    Verb::Release { mode: Mode::Used, .. } => {
+                        log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
+                    }
+                    // Nobody has a lock by it, or whoever had it was told of its loss.
+                    _ => log::debug!("a token of {name:?} is left to its ttl: {fault}"),
+                }
             }
         }
     }

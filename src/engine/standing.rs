@@ -16,6 +16,15 @@ pub(crate) struct Standing {
     pub(super) waiting: Arc<Waiting>,
 }
 
+/// What becomes of a place at the end of a wait for it.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Then {
+    /// It is left, so the answer has to be known: that others have the lock is not said of a silent Redis.
+    Leave,
+    /// It is kept for another wait, and "not yet" is true however silent Redis is, up to the outage limit.
+    Stay,
+}
+
 impl Standing {
     /// 1 is next; `None` once it is granted, or while the place is being taken again.
     pub(crate) fn position(&self) -> Option<u64> {
@@ -29,12 +38,13 @@ impl Standing {
         &self.waiting.request
     }
 
-    /// Waits for the grant until `until`; the place stays. An error if Redis was silent for too long.
+    /// Waits for the grant until `until`; what happens to the place then is the caller's. An error if Redis was silent
+    /// for too long.
     ///
     /// The silence may be this process's own, which was stopped, or whose host slept: it is not held against a
     /// Redis that has not been asked meanwhile. It is asked then, and has one command timeout at a deadline, else two:
     /// for a connection and for the reply.
-    pub(crate) fn wait(&self, until: Time) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn wait(&self, until: Time, then: Then) -> Result<Option<Arc<Lease>>> {
         let (engine, waiting) = (&self.engine, &self.waiting);
         engine.check_fork()?;
         let entered = engine.now();
@@ -55,18 +65,22 @@ impl Standing {
                 }
                 Claim::NotYet => {}
             }
-            // A place that was granted at once has had no reason to hear of Redis since.
-            let outage = waiting.heard_at().max(entered) + engine.config.outage_limit;
+            let silent_since = match then {
+                Then::Leave => waiting.heard_at().max(entered),
+                // Who waits bit by bit enters again and again.
+                Then::Stay => waiting.heard_at(),
+            };
+            let outage = silent_since + engine.config.outage_limit;
             let wake = if now < outage && now < until {
                 last_chance = None;
                 until.min(outage)
-            } else if now < outage && self.is_informed(now) {
+            } else if now < outage && (then == Then::Stay || self.is_informed(now)) {
                 return Ok(None);
             } else if self.was_missed(now) || last_chance.is_some_and(|end| now >= end && waiting.awaits_word()) {
                 return Err(self.outage(now));
             } else {
                 // If a word came, the clock has jumped again since.
-                let patience = engine.config.command_timeout * if now < outage { 1 } else { 2 };
+                let patience = engine.config.command_timeout * if now < until { 2 } else { 1 };
                 let end = last_chance.filter(|_| waiting.awaits_word()).unwrap_or(now + patience);
                 last_chance = Some(end);
                 waiting.await_word();

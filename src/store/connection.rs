@@ -130,12 +130,17 @@ pub(super) fn fault(error: RedisError, step: Step) -> Fault {
             message: error.detail().unwrap_or_default().to_owned(),
         },
         _ => {
-            let io = match io_kind(&error) {
+            let source = match io_kind(&error) {
                 // The system's words for it are of a resource that is temporarily unavailable.
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return timed_out(step),
-                kind => io::Error::new(kind, error),
+                // The parser's words have several lines.
+                io::ErrorKind::InvalidData if step == Step::Connect => {
+                    io::Error::new(io::ErrorKind::InvalidData, "what answers there is not a redis")
+                }
+                // As words, or whoever prints the causes one by one would have them twice.
+                kind => io::Error::new(kind, error.to_string()),
             };
-            Fault::unavailable(step, io)
+            Fault::unavailable(step, source)
         }
     }
 }
@@ -145,7 +150,9 @@ fn io_kind(error: &RedisError) -> io::ErrorKind {
     match error.source().and_then(|e| e.downcast_ref::<io::Error>()) {
         Some(io) => io.kind(),
         None if error.is_timeout() => io::ErrorKind::TimedOut,
+        None if error.is_connection_refusal() => io::ErrorKind::ConnectionRefused,
         None if error.is_connection_dropped() => io::ErrorKind::UnexpectedEof,
+        None if error.kind() == ErrorKind::Io => io::ErrorKind::Other,
         None => io::ErrorKind::InvalidData,
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, TryRecvError};
 use parking_lot::Mutex;
-use redis::{ConnectionInfo, IntoConnectionInfo, Value};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
 use super::connection::{Connection, fault, is_interrupted, timed_out};
@@ -42,13 +42,7 @@ struct Refusal {
 
 /// A URL as what to connect to. The error never repeats the URL, which may hold a password.
 pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
-    url.into_connection_info().map_err(|e| {
-        let why = match url.split_once("://") {
-            None => "it does not begin with redis://",
-            Some(("rediss" | "valkeys", _)) => "this version has no TLS",
-            Some(("memory", _)) => "an in-memory store is passed as a &Memory",
-            Some(_) => e.category(),
-        };
+    let wrong = |why: &str| {
         Error::config(
             "url",
             format!(
@@ -56,7 +50,28 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
                  not this one: {why}"
             ),
         )
-    })
+    };
+    let info = url.into_connection_info().map_err(|e| match url.split_once("://") {
+        None => wrong("it does not begin with redis://"),
+        Some(("rediss" | "valkeys", _)) => wrong("this version has no TLS"),
+        Some(("memory", _)) => wrong("an in-memory store is passed as a &Memory"),
+        Some((_, rest)) if rest.contains(['#', '@']) => {
+            wrong("it does not parse; special characters of a user or password are percent-encoded, # as %23")
+        }
+        // Without the kind, which says no more.
+        Some(_) => wrong(&e.to_string().to_lowercase().split(" - ").next().unwrap_or_default().replace("url", "URL")),
+    })?;
+    // The crate passes over those that it does not know, and a database that is not chosen excludes nobody.
+    let known: &[&str] = match info.addr() {
+        ConnectionAddr::Unix(_) => &["db", "user", "pass"],
+        _ => &[],
+    };
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let names = query.split('&').filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty());
+    match names.into_iter().find(|name| !known.contains(name)) {
+        Some(name) => Err(wrong(&format!("it has a parameter {name:?}"))),
+        None => Ok(info),
+    }
 }
 
 impl Single {

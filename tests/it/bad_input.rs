@@ -3,6 +3,7 @@
 
 use std::{
     error::Error as _,
+    io,
     net::{Ipv4Addr, TcpListener},
     sync::Mutex,
     time::{Duration, Instant},
@@ -47,6 +48,41 @@ fn p10_a_url_that_is_none_is_refused_without_repeating_its_password() {
         let builder = LockManager::builder(url);
         assert_no_secret(&format!("{error} {error:?} {endpoint:?} {builder:?}"));
     }
+}
+
+#[test]
+fn p10_a_url_is_refused_for_what_would_be_passed_over_and_says_what_it_is() {
+    let bad = [
+        ("redis://127.0.0.1/?db=1", "parameter \"db\""),
+        ("redis://127.0.0.1/1?x", "parameter \"x\""),
+        ("redis+unix:///nonexistent/s?database=1", "parameter \"database\""),
+        ("redis://127.0.0.1/one", "invalid database number"),
+        ("redis://127.0.0.1:99999/", "did not parse"),
+        ("redis://:pa#ss@127.0.0.1/", "%23"),
+        ("rediss://127.0.0.1/", "no TLS"),
+        ("memory://", "&Memory"),
+        ("127.0.0.1:6379", "does not begin with redis://"),
+    ];
+    for (url, why) in bad {
+        let error = LockManager::connect(url).unwrap_err();
+        assert!(matches!(&error, Error::Config { what, .. } if what == "url"), "{url}: {error:?}");
+        assert!(error.to_string().contains(why), "{url}: {error}");
+    }
+}
+
+#[test]
+fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
+    let addr = {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        listener.local_addr().unwrap()
+    };
+    let error = LockManager::connect(format!("redis://{addr}/")).unwrap_err();
+    let cause = error.source().expect("a cause");
+    assert_eq!(cause.downcast_ref::<io::Error>().map(io::Error::kind), Some(io::ErrorKind::ConnectionRefused));
+    assert!(cause.source().is_none_or(|deeper| deeper.to_string() != cause.to_string()), "{cause}");
+    let web = Fake::start(|_| FakeReply::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
+    let error = LockManager::connect(web.url()).unwrap_err();
+    assert_eq!(error.source().expect("a cause").to_string(), "what answers there is not a redis");
 }
 
 #[test]

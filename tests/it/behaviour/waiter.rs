@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockManager, LockState};
+use fairlock::{Error, LockManager, LockOptions, LockState};
 
 use crate::managers;
 use crate::place::{Keyspace as _, Place, on_both_stores};
@@ -31,7 +31,7 @@ on_both_stores! {
     a_waiter_gives_one_guard,
     a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle,
     p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent,
-    a_wait_in_silence_is_unavailable_and_keeps_its_place,
+    p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place,
 }
 
 fn manager(place: &Place) -> LockManager {
@@ -247,14 +247,28 @@ fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(
     drop(guard);
 }
 
-fn a_wait_in_silence_is_unavailable_and_keeps_its_place(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place(place: &Place) {
+    let limit = COMMAND_TIMEOUT * 6;
+    let other = manager(place);
+    let options = LockOptions::new().ttl(TTL);
+    let mgr = LockManager::builder(place).options(options).outage_limit(limit).build().unwrap();
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
+    assert!(waiter.wait_for(CHECK_PERIOD).unwrap().is_none());
     place.go_away();
-    let silence = CHECK_PERIOD * 2 + COMMAND_TIMEOUT * 2;
-    let error = waiter.wait_for(silence).unwrap_err();
+    let start = Instant::now();
+    let error = loop {
+        let piece = Instant::now();
+        match waiter.wait_for(COMMAND_TIMEOUT / 2) {
+            Ok(granted) => assert!(granted.is_none()),
+            Err(error) => break error,
+        }
+        assert!(piece.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", piece.elapsed());
+    };
+    let took = start.elapsed();
     assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
+    assert!(took + CHECK_PERIOD + COMMAND_TIMEOUT >= limit, "not before its time: {took:?}");
+    assert!(took < limit + COMMAND_TIMEOUT * 2 + SLACK, "{took:?}");
     place.come_back();
     drop(guard);
     until(TTL * 2 + SLACK, "it is served all the same", || matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_))));
