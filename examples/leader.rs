@@ -21,7 +21,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fairlock::crossbeam_channel::{Receiver, Sender, bounded, select, tick};
-use fairlock::{Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder};
+use fairlock::{Builder, Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder};
 use support::{Outcome, Store, check, own_name, play, until};
 
 /// How often a leader acts.
@@ -71,7 +71,7 @@ fn leader(store: &Store) -> Outcome {
     let world = Arc::new(World::default());
     let candidates = ["anna", "bert", "cora"].map(|who| Candidate::start(who, store, &name, &world));
     let candidates = candidates.into_iter().collect::<Outcome<Vec<_>>>()?;
-    let operator = LockManager::builder(store).options(options()).build()?;
+    let operator = builder(store).build()?;
     let two_wait = || Ok(operator.inspect(&name)?.is_some_and(|info| info.waiters == 2));
 
     let (first, previous) = world.await_leader(1)?;
@@ -124,7 +124,7 @@ struct Candidate {
 
 impl Candidate {
     fn start(who: &'static str, store: &Store, name: &str, world: &Arc<World>) -> Outcome<Candidate> {
-        let mgr = LockManager::builder(store)
+        let mgr = builder(store)
             .options(options().label(who))
             // There is nothing better to do than to wait, also for a Redis to come back.
             .outage_limit(Duration::MAX)
@@ -146,6 +146,11 @@ impl Candidate {
         self.thread.join().expect("a candidate does not panic")?;
         check(format!("{} has ended, and holds nothing", self.who), left.ended.is_empty())
     }
+}
+
+/// To connect may take longer than the tenth of so short a ttl that it would have by default.
+fn builder(store: &Store) -> Builder {
+    LockManager::builder(store).options(options()).connect_timeout(Duration::from_secs(2))
 }
 
 /// The shortest ttl there is, so that one who lost the lock is soon told.

@@ -203,11 +203,11 @@
 //! # fn remove_half_a_bill(_: &str) {}
 //! # /// In the database: `… WHERE customer = :customer AND fence <= :fence`; whether a row was changed.
 //! # fn write(_: &str, _: String, _fence: u64) -> bool { true }
-//! # fn on_sigterm(_: impl FnOnce() + Send + 'static) {}
+//! # fn on_sigterm(_: impl FnOnce() + Send + 'static) -> std::thread::JoinHandle<()> { std::thread::spawn(|| {}) }
 //! fn main() -> fairlock::Result<()> {
 //!     let ttl = LockOptions::new().ttl(Duration::from_secs(30)).max_hold(Duration::from_secs(3600));
 //!     let mgr = LockManager::builder("redis://127.0.0.1/").prefix("billing").options(ttl.label("monthly")).build()?;
-//!     on_sigterm({
+//!     let ending = on_sigterm({
 //!         let mgr = mgr.clone();
 //!         move || match mgr.shutdown(Duration::from_secs(5)) {
 //!             Ok(left) => left.ended.iter().for_each(|name| eprintln!("{name} was still held")),
@@ -222,7 +222,10 @@
 //!                 Err(other) => return Err(other),
 //!             },
 //!             Ok(None) => eprintln!("{customer} is busy: next time"),
-//!             Err(Error::Closed) => break, // we were told to end
+//!             Err(Error::Closed) => {
+//!                 let _ = ending.join(); // or the process would end before the shutdown has
+//!                 break;
+//!             }
 //!             Err(other) => return Err(other),
 //!         }
 //!     }

@@ -23,9 +23,9 @@ pub(crate) const LATE: u32 = 100;
 /// The shortest there is, so that the others need not wait for long.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Processes that share a name share a ttl.
+/// Processes that share a name share a ttl. To connect may take longer than the tenth of it that is the default.
 pub(crate) fn manager(to: impl Into<Endpoint>) -> fairlock::Result<LockManager> {
-    LockManager::builder(to).options(LockOptions::new().ttl(TTL)).build()
+    LockManager::builder(to).options(LockOptions::new().ttl(TTL)).connect_timeout(2 * TTL).build()
 }
 
 /// What it does. Its writes go to whoever has the resource, as those to a database would.
