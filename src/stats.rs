@@ -39,7 +39,8 @@ counters! {
     renewed,
     /// Renewals that failed and were tried again.
     renewal_failures,
-    /// Places in a queue that Redis had forgotten and that were taken again.
+    /// Places in a queue that Redis did not know any more and that were taken again: its data was lost, or this
+    /// process was silent for so long that it was taken for dead.
     requeued,
     /// Releases and withdrawals that went to the background.
     background_releases,

@@ -318,12 +318,18 @@ impl Engine {
         };
         let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::Unused });
         // At once if a connection is free and one release will do; else the renewal thread's (R7).
-        if not_after == 0
-            && let Ok(answer) = self.run_one(&call, self.at_once(self.now()))
-        {
-            self.deliver_all(&call, &answer);
-            if !answer.reply.more {
-                return;
+        if not_after == 0 {
+            let started = self.now();
+            match self.run_one(&call, self.at_once(started)) {
+                Ok(answer) => {
+                    self.heed(started, false);
+                    self.deliver_all(&call, &answer);
+                    if !answer.reply.more {
+                        return;
+                    }
+                }
+                Err(Fault::NotReady) => {}
+                Err(fault) => self.heed(started, fault.is_ambiguous()),
             }
         }
         self.abandon_in_background(&call, token, not_after, waiting.request.longest());

@@ -16,7 +16,7 @@ mod callbacks;
 mod running;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
@@ -69,8 +69,8 @@ pub(crate) struct Engine {
     /// No new locks: shut down, stopped, or the renewal thread is gone.
     closed: AtomicBool,
     stopping: AtomicBool,
-    /// The last release had no answer.
-    silent: AtomicBool,
+    /// When the last release was sent, in ns, if nothing has come of it; else zero.
+    in_vain_since: AtomicU64,
     /// A channel that tells nothing, for forked children.
     nothing: Receiver<Loss>,
     drained: Mutex<()>,

@@ -12,6 +12,7 @@ use crate::error::{Error, Result, Step};
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::{Mode, Outcome, Verb};
 use crate::store::Fault;
+use crate::store::clock::Time;
 
 /// Whether the caller wants to know how a release went.
 #[derive(PartialEq)]
@@ -41,7 +42,7 @@ impl Engine {
         let (fault, job) = match self.run_one(&call, self.at_once(started)) {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
-                self.silent.store(false, Ordering::Release);
+                self.heed(started, false);
                 self.places.unclaim_if(lease.stood, lease.token);
                 self.deliver_all(&call, &answer);
                 if answer.resent {
@@ -56,7 +57,7 @@ impl Engine {
             Err(Fault::NotReady) => (None, job()),
             // A connection that was closed while idle costs no more than this second way.
             Err(fault) => {
-                self.silent.store(fault.is_ambiguous(), Ordering::Release);
+                self.heed(started, fault.is_ambiguous());
                 (Some(fault), job().resent())
             }
         };
@@ -71,6 +72,7 @@ impl Engine {
         let until = started + self.config.command_timeout;
         let in_vain = fault.is_some() && self.now() >= started + self.config.command_timeout / 2;
         let outcome = if in_vain { None } else { self.clock.receive(&receiver, until) };
+        self.heed(started, outcome.is_none());
         match outcome {
             Some(reason) => ended(reason),
             None => {
@@ -80,6 +82,11 @@ impl Engine {
                 Err(fault.into_error(Some(&call.key), self.now() - started))
             }
         }
+    }
+
+    /// Remembers whether the release that began at `started` had no reply.
+    pub(super) fn heed(&self, started: Time, in_vain: bool) {
+        self.in_vain_since.store(if in_vain { started.as_nanos() } else { 0 }, Ordering::Release);
     }
 
     /// Renews a lease now. Blocks for at most two command timeouts.
@@ -109,7 +116,7 @@ impl Engine {
         self.check_fork()?;
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();
-        let patience = self.patience(started, crate::store::clock::Time::NEVER);
+        let patience = self.patience(started, Time::NEVER);
         self.run_one(&call, patience).map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
     }
 

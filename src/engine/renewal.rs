@@ -303,7 +303,7 @@ impl Renewal {
                     } else {
                         log::warn!("renewing {name:?} failed and will be tried again: {fault}");
                     }
-                    self.failing = fault.is_transient();
+                    self.failing = true;
                 }
                 let renew_at = self.again_at(&fault);
                 self.keep(Kept { lease: kept.lease, renew_at });

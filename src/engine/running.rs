@@ -79,7 +79,7 @@ impl Running {
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            silent: AtomicBool::new(false),
+            in_vain_since: AtomicU64::new(0),
             nothing: bounded(0).1,
             drained: Mutex::new(()),
             guard_dropped: Condvar::new(),
@@ -155,8 +155,10 @@ impl Engine {
         drop(drained);
         let (tell, told) = bounded(1);
         self.hand_to_renewal(Work::EndAll(tell));
-        self.clock.receive(&told, self.now() + self.config.command_timeout * 2).ok_or_else(|| {
-            Error::from(Fault::unavailable(Step::Reply, "the renewal thread did not end the leases in time"))
+        let patience = self.config.command_timeout * 2;
+        self.clock.receive(&told, self.now() + patience).ok_or_else(|| {
+            Fault::unavailable(Step::Reply, "the renewal thread did not end the leases in time")
+                .into_error(None, patience)
         })
     }
 
@@ -169,7 +171,8 @@ impl Engine {
         }
     }
 
-    /// Ends all threads and waits for them, for at most one command timeout.
+    /// Ends all threads and waits for them, for at most one command timeout: that which the release of the last lock
+    /// or place has used up already is a part of it.
     fn stop(&self) {
         self.close();
         self.stopping.store(true, Ordering::Release);
@@ -177,9 +180,11 @@ impl Engine {
         self.listening.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
-        // A server that has just let a release hang will not let the threads end in time either.
-        let patience = if self.silent.load(Ordering::Acquire) { Duration::ZERO } else { self.config.command_timeout };
-        let until = self.now() + patience;
+        let until = match self.in_vain_since.load(Ordering::Acquire) {
+            0 => self.now(),
+            // A server that lets a release hang will not let the threads end in time either.
+            since => Time::from_nanos(since),
+        } + self.config.command_timeout;
         if threads.iter().any(|t| t.handle.thread().name() == Some(listener::THREAD)) {
             self.store.poke(&self.terms.channel());
         }

@@ -34,7 +34,10 @@ impl Renewal {
             Settled::Done if waiting.place.lock().is_given_up() => {}
             Settled::Done => {
                 self.engine.counters.requeued.add(1);
-                log::info!("took a new place for {:?}, which redis had forgotten", waiting.request.key.name);
+                log::info!(
+                    "took a new place for {:?}: redis did not know the old one any more",
+                    waiting.request.key.name
+                );
             }
             Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiting)),
             Settled::Refused(error) => {

@@ -235,25 +235,22 @@ impl Store for Single {
         let mut pubsub = connection.pubsub();
         loop {
             let told = match pubsub.get_message() {
-                Ok(message) => heard(Heard::Message(&String::from_utf8_lossy(message.get_payload_bytes()))),
+                Ok(message) => Ok(heard(Heard::Message(&String::from_utf8_lossy(message.get_payload_bytes())))),
                 Err(e) if e.is_timeout() => {
                     // A bump of the generation says that this node is not the one to listen to any more.
                     if node.generation() != generation {
                         return Err(Fault::unavailable(Step::Reply, "the connection was retired"));
                     }
-                    let _: Value = pubsub.ping().map_err(|e| fault(e, Step::Reply))?;
-                    heard(Heard::Quiet)
+                    pubsub.ping().map(|_: Value| heard(Heard::Quiet))
                 }
-                Err(e) => {
-                    let f = fault(e, Step::Reply);
-                    if is_interrupted(&f) {
-                        continue;
-                    }
-                    return Err(f);
-                }
+                Err(e) => Err(e),
             };
-            if told.is_break() {
-                return Ok(());
+            match told.map_err(|e| fault(e, Step::Reply)) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return Ok(()),
+                // The answer to a ping is passed over when it comes as a message.
+                Err(fault) if is_interrupted(&fault) => {}
+                Err(fault) => return Err(fault),
             }
         }
     }

@@ -49,6 +49,24 @@ fn p4_a_killed_subscription_is_taken_up_again() {
     until(SOON, "it listens again", || listeners(&server).len() == 1);
 }
 
+#[test]
+fn p4_what_was_missed_without_a_subscription_is_asked_for_as_soon_as_it_stands_again() {
+    let server = Server::start();
+    // No check would come within the time that this may take.
+    let period = SOON + SLACK;
+    let ours =
+        build(with_ttl(server.url(), period * 4).check_period(period).command_timeout(T).horizon(period + 3 * T));
+    let other = manager(server.url());
+    warm_up(&ours);
+    // The first that comes with a subscription is the check of a name that is awaited anew.
+    let holder = other.lock("a").unwrap();
+    let mut waiter = ours.enqueue("a").unwrap();
+    until(SOON, "it listens", || !listeners(&server).is_empty());
+    let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    holder.unlock().unwrap();
+    waiter.wait_for(SOON).unwrap().expect("it is asked for").unlock().unwrap();
+}
+
 /// A manager whose leases are so long that only its checks can bring what a message did not.
 fn checking(to: impl Into<Endpoint>) -> LockManager {
     let ttl = Duration::from_secs(20);

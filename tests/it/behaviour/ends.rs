@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
+use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
     managers::{assert_nothing_left, check_period, command_timeout, manager, patient},
@@ -24,6 +24,8 @@ on_both_stores! {
     p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
     a_lease_that_lapses_unawaited_leaves_the_lock_free,
     a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue,
+    p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence,
+    a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed,
 }
 
 fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
@@ -125,4 +127,52 @@ fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
     assert_eq!(other.stats().requeued, 0);
     drop(guard);
     assert_nothing_left(place, "k");
+}
+
+fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(place: &Place) {
+    // Longer than the slack, or two of them would pass for one.
+    let timeout = SLACK + SLACK / 3;
+    let manager = |pool_size| {
+        let options = LockOptions::new().ttl(timeout * 20);
+        let builder = LockManager::builder(place).options(options).command_timeout(timeout).pool_size(pool_size);
+        builder.horizon(timeout * 6).build().unwrap()
+    };
+    let other = patient(place);
+    let _held = other.lock("held").unwrap();
+    let guard = manager(8).lock("guard").unwrap();
+    let unlocked = manager(1).lock("unlocked").unwrap();
+    let granted = manager(8).enqueue("granted").unwrap();
+    let queued = manager(8).enqueue("held").unwrap();
+    let one = manager(1);
+    let (first, second) = (one.lock("first").unwrap(), one.lock("second").unwrap());
+    drop(one);
+    place.go_away();
+    thread::scope(|scope| {
+        let go = |what: &'static str, end: Box<dyn FnOnce() + Send>| {
+            scope.spawn(move || {
+                let start = Instant::now();
+                end();
+                assert!(start.elapsed() < timeout + SLACK, "{what}: {:?}", start.elapsed());
+            });
+        };
+        go("a guard", Box::new(move || drop(guard)));
+        go("a guard that is unlocked", Box::new(move || drop(unlocked.unlock())));
+        go("a waiter that was granted", Box::new(move || drop(granted)));
+        go("a waiter", Box::new(move || drop(queued)));
+        // It has the only connection of its pool, so the other's release goes to the background.
+        go("a guard of two", Box::new(move || drop(first)));
+        thread::sleep(timeout / 10);
+        go("a guard whose pool is busy", Box::new(move || drop(second.unlock())));
+    });
+    place.come_back();
+}
+
+fn a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed(place: &Place) {
+    let lease = SLACK * 3;
+    let mgr = manager(place, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
+    let mut waiter = mgr.enqueue("k").unwrap();
+    thread::sleep(lease * 2 / 3);
+    let guard = waiter.wait_for(SLACK).unwrap().expect("it was granted at once");
+    assert!(guard.remaining() > lease / 2, "{:?}", guard.remaining());
+    guard.unlock().unwrap();
 }

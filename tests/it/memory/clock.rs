@@ -11,7 +11,7 @@ use std::{
 
 use fairlock::{
     Error, LockManager, LockOptions, LossReason, PreviousHolder,
-    memory::{Memory, Reply},
+    memory::{Fault, Memory, Reply},
 };
 
 use super::SOON;
@@ -49,6 +49,22 @@ fn p6_a_lease_that_is_not_renewed_in_time_is_lost_and_told() {
     let next = LockManager::connect(&memory).unwrap().try_lock("k").unwrap().expect("it lapsed");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
+}
+
+/// To the millisecond, which no test with real time could tell from two.
+#[test]
+fn p4_a_message_that_is_lost_costs_one_check_period_and_no_more() {
+    let memory = Memory::new();
+    let [holder, waiting] = [(); 2].map(|()| LockManager::connect(&memory).unwrap());
+    for _ in 0..5 {
+        let guard = holder.lock("k").unwrap();
+        let mut waiter = waiting.enqueue("k").unwrap();
+        memory.advance(fairlock::DEFAULT_CHECK_PERIOD * 3 / 2);
+        memory.inject(Fault::LoseMessage);
+        guard.unlock().unwrap();
+        memory.advance(fairlock::DEFAULT_CHECK_PERIOD);
+        waiter.wait_for(Duration::ZERO).unwrap().expect("the check is over").unlock().unwrap();
+    }
 }
 
 #[test]
