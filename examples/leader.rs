@@ -24,8 +24,8 @@ use fairlock::crossbeam_channel::{Receiver, Sender, bounded, select, tick};
 use fairlock::{Builder, Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder};
 use support::{Outcome, Store, check, own_name, play, until};
 
-/// How often a leader acts.
-const EVERY: Duration = Duration::from_millis(50);
+/// How often a leader acts. Here that is once: it must not take another act to find that the lock is lost.
+const EVERY: Duration = Duration::from_secs(60);
 
 /// What a candidate does for as long as it lives. This, with `lead`, is the part to copy.
 fn stand_for_leader(mgr: &LockManager, name: &str, stop: &Receiver<()>, say: &dyn Fn(Did)) -> fairlock::Result<()> {
@@ -50,14 +50,13 @@ fn stand_for_leader(mgr: &LockManager, name: &str, stop: &Receiver<()>, say: &dy
 fn lead(guard: &LockGuard, stop: &Receiver<()>, say: &dyn Fn(Did)) -> fairlock::Result<()> {
     let ticks = tick(EVERY);
     loop {
+        // By a clock, so it needs no message: `lost` may tell a moment later.
+        guard.check()?;
+        say(Did::Act(guard.fence()));
         select! {
             recv(guard.lost()) -> _ => return guard.check(),
             recv(stop) -> _ => return Ok(()),
-            recv(ticks) -> _ => {
-                // By a clock, so it needs no message: `lost` may tell a moment later.
-                guard.check()?;
-                say(Did::Act(guard.fence()));
-            }
+            recv(ticks) -> _ => {}
         }
     }
 }

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle, sleep};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, io};
 
 use fairlock::crossbeam_channel::bounded;
@@ -87,6 +87,7 @@ fn shutdown(store: &Store) -> Outcome {
     let held = |name| Ok::<_, Error>(other_host.inspect(name)?.is_some());
     until("both hold a lock", || Ok(held(&orders)? && held(&reports)?))?;
     let waiting = start(&mgr, &reports, |_| Ok(()));
+    let waiting = thread::spawn(move || (waiting.join(), Instant::now()));
     until("the third waits", || Ok(other_host.inspect(&reports)?.is_some_and(|info| info.waiters == 1)))?;
     println!("One worker takes lock after lock, one hangs while it holds one, and one waits for that.");
 
@@ -102,6 +103,7 @@ fn shutdown(store: &Store) -> Outcome {
     let signal = signals.forever().next().and_then(signal_name).unwrap_or("a signal");
     println!();
     println!("{signal} has come; whoever holds a lock has {} s to finish.", WITHIN.as_secs());
+    let came = Instant::now();
     let left = mgr.shutdown(WITHIN)?;
     for name in &left.ended {
         println!("{name} was still held after that.");
@@ -111,8 +113,9 @@ fn shutdown(store: &Store) -> Outcome {
     drop(hang);
     let done = busy.join().expect("a worker does not panic")?;
     check(format!("the busy worker finished what it was at, and ended; locks it took: {done}"), done > 0)?;
-    let waited = waiting.join().expect("a worker does not panic")?;
-    check("the one that waited was not granted the lock, and ended", waited == 0)?;
+    let (waited, ended) = waiting.join().expect("it only watches");
+    let waited = waited.expect("a worker does not panic")?;
+    check("the one that waited was not granted the lock, and ended at once", waited == 0 && ended < came + WITHIN)?;
     let lost = hung.join().expect("a worker does not panic").err();
     let lost = matches!(lost, Some(Error::Lost { loss, .. }) if loss.reason == LossReason::Shutdown);
     check("the one that hung was told that the lock was lost, because of the shutdown", lost)?;

@@ -52,13 +52,12 @@ fn p4_a_killed_subscription_is_taken_up_again() {
 #[test]
 fn p4_what_was_missed_without_a_subscription_is_asked_for_as_soon_as_it_stands_again() {
     let server = Server::start();
-    // No check would come within the time that this may take.
+    // No check would come within the time that this may take, nor would the holder's time be up.
     let period = SOON + SLACK;
-    let ours =
-        build(with_ttl(server.url(), period * 4).check_period(period).command_timeout(T).horizon(period + 3 * T));
-    let other = manager(server.url());
+    let patient =
+        || build(with_ttl(server.url(), period * 4).check_period(period).command_timeout(T).horizon(period + 3 * T));
+    let (ours, other) = (patient(), patient());
     warm_up(&ours);
-    // The first that comes with a subscription is the check of a name that is awaited anew.
     let holder = other.lock("a").unwrap();
     let mut waiter = ours.enqueue("a").unwrap();
     until(SOON, "it listens", || !listeners(&server).is_empty());
