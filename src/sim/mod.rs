@@ -8,6 +8,7 @@ mod op;
 mod grant;
 mod model;
 mod worlds;
+pub mod small;
 
 pub use model::{Lock, Promise};
 pub use op::{Attempt, Lease, Op, Outcome, Sight};
