@@ -27,8 +27,6 @@ mod scene;
 mod server_faults;
 mod shutdown;
 mod small_pool;
-#[cfg(feature = "sim")]
-mod small_worlds;
 mod subscription;
 mod support;
 mod support_works;
