@@ -108,6 +108,27 @@ fn a_request_that_takes_something_too_late_is_found() {
     assert_found(mutant, Budget { delays: 1, give_ups: 1, ..NONE }, "P7");
 }
 
+#[test]
+fn a_renewal_that_does_not_renew_is_found() {
+    let mutant =
+        Mutant { line: "rec.e, end_changed = math.max(rec.e, now + p.ttl), true", instead: "end_changed = true" };
+    assert_found(mutant, NONE, "P6");
+}
+
+/// R2
+#[test]
+fn a_served_time_that_stands_still_is_found() {
+    let mutant = Mutant { line: "rec.v = rec.v + math.max(0, math.min(now - rec.s, step))", instead: "" };
+    assert_found(mutant, NONE, "R2");
+}
+
+/// R10
+#[test]
+fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
+    let mutant = Mutant { line: "stamps[p.manager] = -1", instead: "" };
+    assert_found(mutant, Budget { delays: 1, crashes: 1, ..NONE }, "P3");
+}
+
 #[track_caller]
 fn assert_all_hold(budget: Budget) {
     let report = told(budget, usize::MAX, None);

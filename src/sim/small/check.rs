@@ -1,7 +1,7 @@
 //! What must hold of each step of a script, by the record before and after it.
 
 use super::client::Stage;
-use super::shelf::{Ask, Done, STEP, Said, Shelf, Tok};
+use super::shelf::{Ask, Done, STEP, Said, Shelf, TTL, Tok};
 use super::world::World;
 
 /// P2, P3, P4 and P7 as far as one step of the server shows them. The error says what was broken.
@@ -18,6 +18,11 @@ pub(super) fn script(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String
     if granted.is_none() && after.fence != before.fence {
         return Err("P7: the fence changed without a grant".to_owned());
     }
+    let has_full_time = granted.is_some() || (matches!(ask, Ask::Renew(_)) && before.owner == Some(caller));
+    if has_full_time && after.left < TTL {
+        return Err(format!("P6: {:?} has {} ticks of {TTL}", after.owner, after.left));
+    }
+    served_time(before, ask, after)?;
     // Who owned it, has it still or is the caller; or his time was over.
     if let Some(owner) = before.owner
         && after.owner != Some(owner)
@@ -74,6 +79,18 @@ pub(super) fn script(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String
         Some(tok) if !heard(tok) => Err(format!("P4: {tok:?} was granted, and nobody tells")),
         _ => Ok(()),
     }
+}
+
+/// R2: served time grows by what went by since a script last looked, and by no more than a step.
+fn served_time(before: &Shelf, ask: Ask, after: &Shelf) -> Result<(), String> {
+    let passed = if after.idle == 0 { before.idle.min(STEP) as i8 } else { 0 };
+    for stamp in before.stamps.iter().filter(|stamp| stamp.client != ask.tok().client) {
+        let later = after.stamps.iter().find(|later| later.client == stamp.client);
+        if later.is_some_and(|later| later.ahead != (stamp.ahead - passed).max(-1)) {
+            return Err(format!("R2: {passed} ticks of {stamp:?} were served, and it became {later:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// Those who wait, in their order.
