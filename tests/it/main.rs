@@ -18,8 +18,10 @@ mod lost_replies;
 mod managers;
 #[cfg(feature = "memory")]
 mod memory;
+mod outage;
 mod paused;
 mod place;
+mod process;
 #[cfg(feature = "sim")]
 mod property;
 mod rules;
