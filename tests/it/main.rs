@@ -26,6 +26,7 @@ mod process;
 mod property;
 mod rules;
 mod scene;
+mod server_clock;
 mod server_faults;
 mod shutdown;
 mod small_pool;
