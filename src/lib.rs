@@ -366,6 +366,7 @@ mod fence;
 mod loss;
 mod kind;
 mod error;
+mod sync;
 #[cfg(feature = "sim")]
 pub mod sim;
 

@@ -1,17 +1,17 @@
 //! A held lock, as a state that is told what happens and what time it is.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use parking_lot::Mutex;
 
 use super::request::Request;
 use crate::config::margin;
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Grant, Token};
 use crate::store::clock::Time;
+use crate::sync::{AtomicU64, Mutex};
 
 /// A lock that was granted to this process.
 pub(crate) struct Lease {
@@ -23,7 +23,7 @@ pub(crate) struct Lease {
     pub(crate) ends_at: Time,
     /// It was waited for, so its token is in the registry until it ends.
     pub(crate) stood: bool,
-    state: State,
+    word: Word,
     signal: Signal,
 }
 
@@ -37,7 +37,7 @@ impl Lease {
             fence: grant.fence,
             previous: grant.previous,
             stood: false,
-            state: State::held_until(deadline),
+            word: Word::held_until(deadline),
             signal: Signal::default(),
         }
     }
@@ -48,16 +48,16 @@ impl Lease {
     }
 
     pub(crate) fn is_held(&self, now: Time) -> bool {
-        self.state.is_held(now)
+        self.word.is_held(now)
     }
 
     pub(crate) fn remaining(&self, now: Time) -> Duration {
-        self.state.deadline().map_or(Duration::ZERO, |deadline| deadline - now)
+        self.word.deadline().map_or(Duration::ZERO, |deadline| deadline - now)
     }
 
     /// The loss, if it is lost.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        self.state.lost().map(|reason| self.loss_for(reason))
+        self.word.lost().map(|reason| self.loss_for(reason))
     }
 
     pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
@@ -66,24 +66,24 @@ impl Lease {
 
     /// A renewal was confirmed. False if the lease had ended before.
     pub(crate) fn extend(&self, now: Time, deadline: Time) -> bool {
-        self.state.extend(now, deadline)
+        self.word.extend(now, deadline)
     }
 
     /// Whether this call is the one that lost it.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
-        self.state.lose(reason)
+        self.word.lose(reason)
     }
 
     /// Ends the lease before its release is sent (R14); refused if it is lost.
     pub(crate) fn release(&self, now: Time) -> Result<(), Loss> {
-        self.state.release(now).map_err(|reason| self.loss_for(reason))?;
+        self.word.release(now).map_err(|reason| self.loss_for(reason))?;
         self.signal.close();
         Ok(())
     }
 
     /// Nobody has it or will have it as this lease: it is over without a word, lost or not.
     pub(crate) fn disown(&self) {
-        self.state.disown();
+        self.word.disown();
         self.signal.close();
     }
 
@@ -99,21 +99,21 @@ impl Lease {
     /// What the renewal thread has to do about the lease at a moment, when it is to be renewed at
     /// `renew_at`.
     pub(crate) fn due(&self, now: Time, renew_at: Time) -> Due {
-        if self.state.is_released() {
+        if self.word.is_released() {
             return Due::Drop;
         }
-        if now >= self.ends_at && self.state.is_held(now) {
+        if now >= self.ends_at && self.word.is_held(now) {
             return Due::Lose(LossReason::MaxHold);
         }
-        if !self.state.is_held(now) {
-            return self.state.lost().map_or(Due::Drop, Due::Lose);
+        if !self.word.is_held(now) {
+            return self.word.lost().map_or(Due::Drop, Due::Lose);
         }
         if now >= renew_at { Due::Renew } else { Due::Nothing }
     }
 
     /// When [`Lease::due`] has the next thing to say.
     pub(crate) fn next_due(&self, renew_at: Time) -> Time {
-        let deadline = self.state.deadline().unwrap_or(Time::from_nanos(0));
+        let deadline = self.word.deadline().unwrap_or(Time::from_nanos(0));
         renew_at.min(deadline).min(self.ends_at)
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
 /// Whoever reads it past the deadline writes the loss before answering, so nobody can see it held
 /// again, whatever a renewal on its way brings (P6).
 #[derive(Debug)]
-struct State(AtomicU64);
+pub(super) struct Word(AtomicU64);
 
 const RELEASED: u64 = 1;
 const REASONS: [LossReason; 5] =
@@ -153,12 +153,12 @@ const FIRST_REASON: u64 = 2;
 /// No deadline is that close to the start of the clock.
 const FIRST_DEADLINE: u64 = 16;
 
-impl State {
-    fn held_until(deadline: Time) -> State {
-        State(AtomicU64::new(deadline.as_nanos().max(FIRST_DEADLINE)))
+impl Word {
+    pub(super) fn held_until(deadline: Time) -> Word {
+        Word(AtomicU64::new(deadline.as_nanos().max(FIRST_DEADLINE)))
     }
 
-    fn is_held(&self, now: Time) -> bool {
+    pub(super) fn is_held(&self, now: Time) -> bool {
         loop {
             let word = self.0.load(Ordering::Acquire);
             if word < FIRST_DEADLINE {
@@ -178,11 +178,11 @@ impl State {
         (word >= FIRST_DEADLINE).then(|| Time::from_nanos(word))
     }
 
-    fn is_released(&self) -> bool {
+    pub(super) fn is_released(&self) -> bool {
         self.0.load(Ordering::Acquire) == RELEASED
     }
 
-    fn lost(&self) -> Option<LossReason> {
+    pub(super) fn lost(&self) -> Option<LossReason> {
         let word = self.0.load(Ordering::Acquire);
         if word >= FIRST_DEADLINE {
             return None;
@@ -190,7 +190,7 @@ impl State {
         REASONS.get(word.checked_sub(FIRST_REASON)? as usize).copied()
     }
 
-    fn extend(&self, now: Time, deadline: Time) -> bool {
+    pub(super) fn extend(&self, now: Time, deadline: Time) -> bool {
         while self.is_held(now) {
             let word = self.0.load(Ordering::Acquire);
             if word >= FIRST_DEADLINE && self.swap(word, word.max(deadline.as_nanos())) {
@@ -200,7 +200,7 @@ impl State {
         false
     }
 
-    fn lose(&self, reason: LossReason) -> bool {
+    pub(super) fn lose(&self, reason: LossReason) -> bool {
         loop {
             let word = self.0.load(Ordering::Acquire);
             if word < FIRST_DEADLINE {
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    fn release(&self, now: Time) -> Result<(), LossReason> {
+    pub(super) fn release(&self, now: Time) -> Result<(), LossReason> {
         while self.is_held(now) {
             let word = self.0.load(Ordering::Acquire);
             if word >= FIRST_DEADLINE && self.swap(word, RELEASED) {
@@ -288,7 +288,7 @@ impl Signal {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
 
@@ -298,33 +298,33 @@ mod tests {
 
     #[test]
     fn a_lease_seen_past_its_deadline_stays_lost() {
-        let state = State::held_until(at(100));
-        assert!(state.is_held(at(99)));
-        assert!(!state.is_held(at(100)));
-        assert!(!state.extend(at(99), at(500)), "a late confirmation must not revive it");
-        assert!(!state.is_held(at(99)));
-        assert_eq!(state.lost(), Some(LossReason::Expired));
-        assert_eq!(state.release(at(99)), Err(LossReason::Expired));
+        let word = Word::held_until(at(100));
+        assert!(word.is_held(at(99)));
+        assert!(!word.is_held(at(100)));
+        assert!(!word.extend(at(99), at(500)), "a late confirmation must not revive it");
+        assert!(!word.is_held(at(99)));
+        assert_eq!(word.lost(), Some(LossReason::Expired));
+        assert_eq!(word.release(at(99)), Err(LossReason::Expired));
     }
 
     #[test]
     fn a_lease_is_extended_and_never_shortened() {
-        let state = State::held_until(at(100));
-        assert!(state.extend(at(50), at(200)));
-        assert!(state.extend(at(60), at(150)));
-        assert_eq!(state.deadline(), Some(at(200)));
+        let word = Word::held_until(at(100));
+        assert!(word.extend(at(50), at(200)));
+        assert!(word.extend(at(60), at(150)));
+        assert_eq!(word.deadline(), Some(at(200)));
     }
 
     #[test]
     fn only_the_first_end_counts() {
-        let state = State::held_until(at(100));
-        assert!(state.lose(LossReason::Forced));
-        assert!(!state.lose(LossReason::Taken));
-        assert_eq!(state.release(at(1)), Err(LossReason::Forced));
-        let state = State::held_until(at(100));
-        assert_eq!(state.release(at(1)), Ok(()));
-        assert!(!state.lose(LossReason::Taken), "a released lease cannot be lost (R14)");
-        assert_eq!(state.lost(), None);
+        let word = Word::held_until(at(100));
+        assert!(word.lose(LossReason::Forced));
+        assert!(!word.lose(LossReason::Taken));
+        assert_eq!(word.release(at(1)), Err(LossReason::Forced));
+        let word = Word::held_until(at(100));
+        assert_eq!(word.release(at(1)), Ok(()));
+        assert!(!word.lose(LossReason::Taken), "a released lease cannot be lost (R14)");
+        assert_eq!(word.lost(), None);
     }
 
     #[test]

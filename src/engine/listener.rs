@@ -3,8 +3,6 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::Engine;
 use super::place::News;
 use super::work::Work;
@@ -12,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::script::{Call, Family, Grant, Verb};
 use crate::store::clock::Time;
 use crate::store::{Fault, Heard};
+use crate::sync::{Condvar, Mutex};
 
 pub(super) const THREAD: &str = "fairlock-listener";
 

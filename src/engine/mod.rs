@@ -12,6 +12,8 @@ mod work;
 mod renewal;
 mod upkeep;
 mod listener;
+#[cfg(all(test, fairlock_loom))]
+mod models;
 mod callbacks;
 mod running;
 
@@ -20,7 +22,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use parking_lot::{Condvar, Mutex};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -30,6 +31,7 @@ use crate::script::{Call, Mode, Outcome, Terms, Token, Verb};
 use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Answer, Checkout, Fault, Patience, Store};
+use crate::sync::{Condvar, Mutex};
 use callbacks::Callbacks;
 use lease::Due;
 use listener::Listening;

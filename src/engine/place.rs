@@ -386,7 +386,7 @@ impl Place {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
     use crate::config::LockOptions;

@@ -3,9 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::Ordering;
 
 use super::place::Place;
 use super::request::Request;
@@ -13,6 +11,7 @@ use crate::error::Error;
 use crate::script::{Call, Token, Verb};
 use crate::store::Fault;
 use crate::store::clock::Time;
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
 /// A waiter: its place, and how it is woken.
 pub(crate) struct Waiting {

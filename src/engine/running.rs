@@ -8,7 +8,6 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use parking_lot::{Condvar, Mutex};
 
 use super::Engine;
 use super::callbacks::Callbacks;
@@ -22,6 +21,7 @@ use crate::script::Terms;
 use crate::stats::Counters;
 use crate::store::clock::{Sleepers, Time};
 use crate::store::{Fault, Store};
+use crate::sync::{Condvar, Mutex};
 
 pub(super) struct Thread {
     handle: JoinHandle<()>,

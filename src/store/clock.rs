@@ -9,8 +9,9 @@ use std::sync::Weak;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use parking_lot::{Condvar, MutexGuard};
 use rustix::time::ClockId;
+
+use crate::sync::{Condvar, MutexGuard};
 
 /// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is the
 /// deadline of those who wait for ever.

@@ -101,7 +101,7 @@ fn wait_for_keeps_the_place(place: &Place) {
 }
 
 fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+    let (mgr, other) = (manager(place), managers::patient(place));
     // One that had to stand, and one that was granted when it came.
     let guard = mgr.lock("n").unwrap();
     let mut stood = mgr.enqueue("n").unwrap();

@@ -1,0 +1,58 @@
+//! What the engine's shared state is made of: parking_lot's mutexes and std's atomics, or loom's in their place, under
+//! which `engine/models.rs` runs that state through every order in which threads can take their turns.
+
+#[cfg(not(fairlock_loom))]
+pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+#[cfg(not(fairlock_loom))]
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
+
+#[cfg(fairlock_loom)]
+pub(crate) use model::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};
+
+/// loom's, in parking_lot's words.
+#[cfg(fairlock_loom)]
+mod model {
+    use std::time::Duration;
+
+    pub(crate) use loom::sync::MutexGuard;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[derive(Debug, Default)]
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Mutex<T> {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("a model that panics ends")
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    /// Models do not sleep: a thread of theirs looks once, and that is its deadline.
+    #[derive(Debug)]
+    pub(crate) struct Condvar;
+
+    impl Condvar {
+        pub(crate) fn new() -> Condvar {
+            Condvar
+        }
+
+        pub(crate) fn notify_one(&self) {}
+
+        pub(crate) fn notify_all(&self) {}
+
+        pub(crate) fn wait<T>(&self, _: &mut MutexGuard<'_, T>) {
+            unreachable!("models do not sleep")
+        }
+
+        pub(crate) fn wait_for<T>(&self, _: &mut MutexGuard<'_, T>, _: Duration) {
+            unreachable!("models do not sleep")
+        }
+    }
+}
