@@ -27,6 +27,7 @@ mod scene;
 mod server_faults;
 mod shutdown;
 mod small_pool;
+mod soak;
 mod subscription;
 mod support;
 mod support_works;
