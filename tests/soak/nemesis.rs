@@ -83,13 +83,13 @@ impl<'a> Nemesis<'a> {
     /// The main loop.
     pub(crate) fn rage(&mut self, mood: Mood, lasting: Duration) {
         let until = Instant::now() + lasting;
-        // A crash that nothing else disturbs, so that what it costs can be measured: one soon, and then one a minute.
+        // A crash that nothing else disturbs, so that what it costs can be measured: one soon, and then two a minute.
         let mut crash_due = Instant::now() + Duration::from_secs(10).min(lasting / 3);
         while Instant::now() < until {
             let pause = self.chance.ms(150..450);
             self.pass(pause);
             if mood == Mood::Everything && Instant::now() > crash_due {
-                crash_due += Duration::from_secs(60);
+                crash_due += Duration::from_secs(30);
                 self.crash_in_quiet();
             } else if mood == Mood::Everything {
                 self.strike();

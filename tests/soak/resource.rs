@@ -31,8 +31,13 @@ pub(crate) fn serve(path: &Path, record: Record, fences: Fences) {
 }
 
 fn answer(client: &UnixStream, newest: &Mutex<(HashMap<String, u64>, Record)>, fences: Fences) {
-    for line in BufReader::new(client).lines().map_while(Result::ok) {
-        let words: Vec<&str> = line.split(' ').collect();
+    let mut client_says = BufReader::new(client);
+    loop {
+        let mut line = String::new();
+        let read = client_says.read_line(&mut line);
+        // A client that was killed over a line has not written.
+        let Some(whole) = line.strip_suffix('\n').filter(|_| read.is_ok()) else { return };
+        let words: Vec<&str> = whole.split(' ').collect();
         let [attempt, name, fence] = words[..] else { panic!("not a write: {line:?}") };
         let number: u64 = fence.parse().expect("a fence");
         let said = {
@@ -62,7 +67,8 @@ impl Resource {
     }
 
     pub(crate) fn write(&mut self, attempt: &str, name: &str, fence: u64) {
-        writeln!(self.stream.get_ref(), "{attempt} {name} {fence}").expect("the resource listens");
+        let line = format!("{attempt} {name} {fence}\n");
+        self.stream.get_mut().write_all(line.as_bytes()).expect("the resource listens");
         let mut said = String::new();
         self.stream.read_line(&mut said).expect("the resource answers");
     }
