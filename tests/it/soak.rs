@@ -274,6 +274,22 @@ fn a_call_that_never_ends_is_found_unless_its_process_was_killed() {
 }
 
 #[test]
+fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
+    for (verb, bound) in [("try_lock", 500), ("try_lock_for:800", 1100)] {
+        let lines = |took: u64| [format!("1000 a.0 ask a1 n {verb}"), format!("{} a.0 ended a1 none", 1000 + took)];
+        let ends = |took: u64, more: &[&str]| {
+            let lines = lines(took);
+            let lines: Vec<&str> = lines.iter().map(String::as_str).chain(more.iter().copied()).collect();
+            found(&lines, Rule::End).broken.len()
+        };
+        assert_eq!(ends(bound, &[]), 0);
+        assert_eq!(ends(bound + 1, &[]), 1);
+        assert_eq!(ends(bound + 10, &["1010 a.0 begin 1 stop", "1020 - end 1"]), 0);
+        assert_eq!(ends(bound + 10, &["1010 a.0 begin 1 link-refuse", "1020 - end 1"]), 1);
+    }
+}
+
+#[test]
 fn a_late_write_that_the_resource_accepts_is_found() {
     let mut lines = CLEAN.to_vec();
     lines[13] = "195 resource write a1 n 7 accepted";

@@ -43,7 +43,7 @@ pub(crate) enum Rule {
     Crash,
     /// P6: what was lost is never held again.
     Loss,
-    /// P8: every call ends.
+    /// P8: every call ends, and a try within its bound.
     End,
     /// The resource accepted no write with a smaller fence than it had seen.
     Resource,
@@ -289,9 +289,18 @@ impl<'a> Case<'a> {
         let mut finding = Finding::new(Rule::End);
         for attempt in self.history.attempts.iter().filter(|a| !self.deaths.contains_key(a.worker.as_str())) {
             finding.judged += 1;
+            let (id, verb, name) = (&attempt.id, &attempt.verb, &attempt.name);
             if attempt.ended.is_none() {
-                finding
-                    .accuse(format!("{} asked ({}) for {:?} and never ended", attempt.id, attempt.verb, attempt.name));
+                finding.accuse(format!("{id} asked ({verb}) for {name:?} and never ended"));
+            }
+            let Some(bound) = self.bound_of(verb) else { continue };
+            let until = self.over(attempt);
+            let asleep = |f: &&Fault| f.victim == attempt.worker && !f.kind.starts_with("link-");
+            let part = |f: &Fault| f.to.min(until).saturating_sub(f.from.max(attempt.asked));
+            let slept: u64 = self.history.faults.iter().filter(asleep).map(part).sum();
+            if until - attempt.asked > bound.saturating_add(slept) {
+                let took = until - attempt.asked;
+                finding.accuse(format!("{id} asked ({verb}) for {name:?} and had no answer for {took} ns"));
             }
         }
         finding
@@ -323,6 +332,16 @@ impl<'a> Case<'a> {
             }
         }
         finding
+    }
+
+    /// How long a call may take that does not wait for its turn.
+    fn bound_of(&self, verb: &str) -> Option<u64> {
+        let Terms { command_timeout, slack, .. } = self.terms;
+        match verb.split_once(':') {
+            None if verb == "try_lock" => Some(nanos(command_timeout * 2 + slack)),
+            Some(("try_lock_for", at_most)) => Some(at_most.parse::<u64>().ok()? + nanos(command_timeout + slack)),
+            _ => None,
+        }
     }
 
     /// Whether data may have been lost between these.

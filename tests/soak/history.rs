@@ -5,7 +5,7 @@
 //!
 //! | line | by | its time |
 //! |---|---|---|
-//! | `ask <attempt> <name> <verb>` | worker | before the call |
+//! | `ask <attempt> <name> <verb>` | worker | before the call; `try_lock_for:<ns>` |
 //! | `queued <attempt>` | worker | after `enqueue` returned |
 //! | `granted <attempt> <fence>` | worker | after the guard was returned |
 //! | `held <attempt> <ns after>` | worker | before a look that said yes, and after it |

@@ -88,6 +88,9 @@ impl<'a> Nemesis<'a> {
         while Instant::now() < until {
             let pause = self.chance.ms(150..450);
             self.pass(pause);
+            for slot in self.slots.iter_mut().filter(|slot| !slot.troubled) {
+                assert!(!slot.kid.has_ended(), "ended by itself: {}", slot.kid);
+            }
             if mood == Mood::Everything && Instant::now() > crash_due {
                 crash_due += Duration::from_secs(30);
                 self.crash_in_quiet();

@@ -102,11 +102,15 @@ impl Hand {
         let id = format!("{}.{}", self.who, self.attempts);
         let name = *self.chance.pick(&NAMES);
         let verb = *self.chance.pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
-        self.record.now(format_args!("ask {id} {name} {verb}"));
+        let at_most = self.chance.ms(10..800);
+        match verb {
+            "try_lock_for" => self.record.now(format_args!("ask {id} {name} {verb}:{}", at_most.as_nanos())),
+            _ => self.record.now(format_args!("ask {id} {name} {verb}")),
+        }
         let got = match verb {
             "enqueue" => self.enqueue(&id, name),
             "lock" => self.manager.lock(name).map(Some),
-            "try_lock_for" => self.manager.try_lock_for(name, self.chance.ms(10..800)),
+            "try_lock_for" => self.manager.try_lock_for(name, at_most),
             _ => self.manager.try_lock(name),
         };
         let how = match got {
