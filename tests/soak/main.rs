@@ -4,7 +4,7 @@
 //!
 //!     tests/run.sh --test soak                                       for a minute
 //!     tests/run.sh --test soak -- --seconds 600                      for ten
-//!     tests/run.sh --test soak -- --seconds 20 --without-fences      the resource ignores fences, workers are paused,
+//!     tests/run.sh --test soak -- --seconds 30 --without-fences      the resource ignores fences, workers are paused,
 //!                                                                    and the run fails unless that is found unsafe
 //!
 //! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes of a run that was not

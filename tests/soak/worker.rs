@@ -19,7 +19,7 @@ use crate::{
     support::kid::{hear, say},
 };
 
-pub(crate) const NAMES: [&str; 3] = ["ledger", "mail", "stock"];
+pub(crate) const NAMES: [&str; 4] = ["ledger", "mail", "orders", "stock"];
 const THREADS: usize = 4;
 
 /// What a worker is told when it is started.
@@ -143,7 +143,7 @@ impl Hand {
     fn hold(&mut self, id: &str, name: &str, guard: LockGuard) -> String {
         self.record.now(format_args!("granted {id} {}", guard.fence()));
         // Some hold for longer than a lease lasts without a renewal.
-        let rounds = if self.chance.percent(1) { 200 } else { self.chance.below(4) };
+        let rounds = if self.chance.percent(1) { 200 } else { self.chance.below(4).max(1) };
         for _ in 0..rounds {
             if !self.look(id, &guard) {
                 break;
