@@ -250,9 +250,9 @@ impl<'a> Case<'a> {
                 let bound = self.bound_after_crashes(*died, *died);
                 let next = attempts.iter().filter_map(|a| Some(a.granted.as_ref()?.at)).filter(|at| at > died).min();
                 let watched_until = next.unwrap_or(u64::MAX).min(died.saturating_add(bound));
-                let awaited = attempts.iter().any(|a| {
-                    a.worker != *worker && a.queued.is_some_and(|at| at < *died) && self.over(a) >= watched_until
-                });
+                let awaited = attempts
+                    .iter()
+                    .any(|a| a.worker != *worker && a.may_wait() && a.asked < *died && self.over(a) >= watched_until);
                 if !held || !awaited {
                     continue;
                 }

@@ -7,8 +7,8 @@
 //!     tests/run.sh --test soak -- --seconds 30 --without-fences      the resource ignores fences, workers are paused,
 //!                                                                    and the run fails unless that is found unsafe
 //!
-//! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes of a run that was not
-//! as it should be are kept, and `--check DIR` judges them again.
+//! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes of a run that was
+//! not as it should be are kept, and `--check DIR` judges them again.
 
 mod chance;
 mod checker;

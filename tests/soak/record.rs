@@ -11,8 +11,8 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A file of one process, to which each line goes in one write of its own: nothing is buffered here, and what the kernel
-/// has been given stays.
+/// A file of one process, to which each line goes in one write of its own: nothing is buffered here, and what the
+/// kernel has been given stays.
 pub(crate) struct Record {
     file: File,
     who: String,
