@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Display,
-    fs,
+    fs, thread,
     time::{Duration, Instant},
 };
 
@@ -48,12 +48,12 @@ pub(crate) enum Mood {
 }
 
 pub(crate) struct Nemesis<'a> {
-    pub(crate) server: &'a Server,
-    pub(crate) record: &'a Record,
-    pub(crate) terms: Terms,
-    pub(crate) dir: &'a str,
-    pub(crate) resource: &'a str,
-    pub(crate) chance: Chance,
+    server: &'a Server,
+    record: &'a Record,
+    terms: Terms,
+    dir: &'a str,
+    resource: &'a str,
+    chance: Chance,
     slots: Vec<Slot>,
     repairs: Vec<Repair>,
     faults: usize,
@@ -248,7 +248,7 @@ impl<'a> Nemesis<'a> {
         loop {
             self.repairs.sort_by_key(|repair| repair.due);
             let next = self.repairs.first().map_or(until, |repair| repair.due.min(until));
-            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            thread::sleep(next.saturating_duration_since(Instant::now()));
             if self.repairs.first().is_some_and(|repair| repair.due <= Instant::now()) {
                 let repair = self.repairs.remove(0);
                 self.mend(repair.of);
