@@ -30,6 +30,7 @@ mod server_clock;
 mod server_faults;
 mod shutdown;
 mod small_pool;
+mod soak;
 mod subscription;
 mod support;
 mod support_works;
