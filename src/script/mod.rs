@@ -22,8 +22,26 @@ impl Token {
         Token(Uuid::new_v4())
     }
 
-    fn parse(text: &str) -> Option<Token> {
+    pub(crate) fn parse(text: &str) -> Option<Token> {
         Uuid::try_parse(text).ok().map(Token)
+    }
+
+    /// One that is told from others by its number, for those who explore what could happen.
+    #[cfg(feature = "sim")]
+    pub(crate) fn numbered(number: u16) -> Token {
+        Token(Uuid::from_u128(number.into()))
+    }
+
+    /// The number of a numbered one.
+    #[cfg(feature = "sim")]
+    pub(crate) fn number(self) -> u16 {
+        self.0.as_u128() as u16
+    }
+
+    /// As a record has it.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simple(self) -> String {
+        self.0.simple().to_string()
     }
 }
 

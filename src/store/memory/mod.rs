@@ -1,7 +1,7 @@
 //! Locks that live in this process: the same scripts, over a keyspace in memory.
 
-mod keyspace;
-mod server;
+pub(crate) mod keyspace;
+pub(crate) mod server;
 mod session;
 
 use std::collections::VecDeque;

@@ -9,6 +9,8 @@ use redis::Value;
 
 use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
 use crate::script;
+#[cfg(feature = "sim")]
+use crate::script::{Call, Form, Reply, Terms};
 
 /// An interpreter that keeps nothing between calls but compiled scripts.
 pub(crate) struct Server {
@@ -41,13 +43,20 @@ pub(crate) struct Message {
 
 impl Server {
     pub(crate) fn new() -> Server {
+        Server::with_scripts(&str::to_owned)
+    }
+
+    /// The scripts as `alter` makes them of the shipped ones, by whose digests they are called.
+    pub(crate) fn with_scripts(alter: &dyn Fn(&str) -> String) -> Server {
         let state = Arc::new(Mutex::new(State::default()));
         // Building the interpreter fails only without memory, of which an allocation does not tell either.
         let (lua, environment) = interpreter(&state).expect("an interpreter needs nothing but memory");
         let mut server = Server { lua, environment, scripts: HashMap::new(), state };
         // So that the first request is not spent on making a script known.
         for source in script::sources() {
-            server.compile(source).expect("the scripts are Lua");
+            let altered = server.compile(&alter(source)).expect("the scripts are Lua");
+            let script = server.scripts[&altered].clone();
+            server.scripts.insert(redis::Script::new(source).get_hash().to_owned(), script);
         }
         server
     }
@@ -69,6 +78,14 @@ impl Server {
                 Refusal::Own(error) => error,
             }),
         }
+    }
+
+    /// Puts a call as a manager does, and reads the reply.
+    #[cfg(feature = "sim")]
+    pub(crate) fn put(&mut self, now: u64, call: &Call, terms: &Terms, not_after: u64) -> Result<Reply, String> {
+        let command = call.command(terms, Form::default(), not_after);
+        let value = self.run(now, &super::words_of(&command))?;
+        Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
     }
 
     /// What was published since this was last asked.

@@ -1,0 +1,159 @@
+//! What a name's record and queue hold, in small numbers, and what is asked of it and answered.
+
+use std::fmt;
+
+use crate::script::Mode;
+
+/// All times are in ticks.
+pub(super) const TTL: u8 = 3;
+/// P, T and, as for a ttl of 3, a third of the ttl, at which leases are renewed.
+pub(super) const PERIOD: u8 = 1;
+/// H
+pub(super) const HORIZON: u8 = 2;
+/// P + T, the most that a script adds to served time.
+pub(super) const STEP: u8 = 2 * PERIOD;
+pub(super) const CLIENTS: u8 = 3;
+
+/// An attempt's token. Those of a client are numbered from 1, by their age among those that anybody still has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Tok {
+    pub(super) client: u8,
+    pub(super) number: u8,
+}
+
+/// So that a trace can put the client's name there.
+impl fmt::Debug for Tok {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "@{}{}", self.client, self.number)
+    }
+}
+
+/// A record and its queue. Left out is what changes no decision of a script here: labels, the time of the grant, how
+/// the last holder ended, the number of stamps before a sweep, and times to live of an hour.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Shelf {
+    pub(super) owner: Option<Tok>,
+    /// Ticks until the lease of the owner ends; 0 if it has lapsed.
+    pub(super) left: u8,
+    /// The fields f and x; 0 if there is no record.
+    pub(super) fence: u32,
+    pub(super) ended: u32,
+    /// The lease with the stored fence had its grace.
+    pub(super) graced: bool,
+    /// Ticks since served time was brought up to date; no more than one beyond the step.
+    pub(super) idle: u8,
+    /// The list.
+    pub(super) queue: Vec<Tok>,
+    /// Those that have a record, with their tickets less the one last served.
+    pub(super) waiters: Vec<(Tok, u8)>,
+    /// Tickets given out and not served.
+    pub(super) tickets: u8,
+    pub(super) stamps: Vec<Stamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Stamp {
+    pub(super) client: u8,
+    /// Less the served time; −1 if that is past it.
+    pub(super) ahead: i8,
+    pub(super) since: u32,
+}
+
+/// What a client asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Ask {
+    Acquire(Tok),
+    Release(Tok, u32, Way),
+    Renew(Tok),
+    Sync(Tok),
+}
+
+/// A mode of release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Way {
+    Used,
+    Unused,
+    Lost,
+    KeepIfOwner,
+}
+
+/// The news of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct News {
+    pub(super) to: Tok,
+    pub(super) fence: u32,
+    pub(super) left: u8,
+}
+
+/// What a reply says.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Said {
+    Granted(News),
+    Waiting {
+        since: u32,
+    },
+    Late,
+    Released,
+    Already,
+    /// Of a release: the token was not the owner's, and its fence says no more.
+    NotOwner,
+    Renewed {
+        left: u8,
+    },
+    Gone,
+    Synced {
+        owner: Option<News>,
+        since: u32,
+        known: bool,
+        left: u8,
+    },
+    Absent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Answer {
+    pub(super) said: Said,
+    /// To other waiters of the caller.
+    pub(super) grants: Vec<News>,
+}
+
+/// What a script did.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) shelf: Shelf,
+    pub(super) answer: Answer,
+    /// What was published.
+    pub(super) news: Vec<News>,
+}
+
+impl Ask {
+    pub(super) fn tok(self) -> Tok {
+        match self {
+            Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) => tok,
+        }
+    }
+}
+
+impl Way {
+    pub(super) fn mode(self) -> Mode {
+        match self {
+            Way::Used => Mode::Used,
+            Way::Unused => Mode::Unused,
+            Way::Lost => Mode::Lost,
+            Way::KeepIfOwner => Mode::KeepIfOwner,
+        }
+    }
+}
+
+impl Shelf {
+    pub(super) fn is_waiting(&self, tok: Tok) -> bool {
+        self.waiters.iter().any(|(waiter, _)| *waiter == tok)
+    }
+
+    pub(super) fn tick(&mut self) {
+        self.left = self.left.saturating_sub(1);
+        if !self.queue.is_empty() || !self.stamps.is_empty() {
+            self.idle = (self.idle + 1).min(STEP + 1);
+        }
+    }
+}
