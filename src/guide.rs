@@ -6,6 +6,9 @@ pub mod calls {}
 #[doc = include_str!("../docs/SAFETY.md")]
 pub mod safety {}
 
+#[doc = include_str!("../docs/FAULTS.md")]
+pub mod faults {}
+
 #[doc = include_str!("../docs/TROUBLE.md")]
 pub mod trouble {}
 

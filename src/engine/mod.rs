@@ -268,10 +268,10 @@ impl Engine {
             return false;
         }
         self.counters.lost.add(1);
-        log::warn!("lost {:?} (fence {}): {}", loss.name, loss.fence, loss.reason);
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());
         }
+        log::warn!("lost {:?} (fence {}): {}", loss.name, loss.fence, loss.reason);
         true
     }
 

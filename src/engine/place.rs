@@ -385,3 +385,36 @@ impl Place {
         action
     }
 }
+
+#[cfg(all(test, not(fairlock_loom)))]
+mod tests {
+    use super::*;
+    use crate::config::LockOptions;
+    use crate::key::Key;
+    use crate::loss::PreviousHolder;
+    use crate::script::Family;
+
+    /// A second copy of the request may still be on its way, and what came of the first could be over when it arrives.
+    #[test]
+    fn r8_news_of_a_grant_is_noted_and_counts_when_its_request_is_answered() {
+        let key = Key::new("fairlock", "a").expect("a good name");
+        let request = Arc::new(Request::new(Family::Mutex, key, &LockOptions::new()));
+        let now = Time::from_nanos(1_000_000_000_000);
+        let heard = || {
+            let token = Token::new();
+            let previous = PreviousHolder::Unknown;
+            let grant = Grant { token, fence: 7, granted_at: 1, left: request.ttl, previous };
+            let mut place = Place::new(token);
+            let action = place.heard(News::from_reply(grant, now), now, &request);
+            assert!(matches!(action, Action::Nothing) && place.is_asking(), "it acted upon it");
+            assert!(matches!(place.claim(now, &request), Claim::NotYet));
+            place
+        };
+        assert!(matches!(heard().queued(now, 1, 1, 1, &request), Action::Keep(lease) if lease.fence == 7));
+        assert!(matches!(heard().unanswered(1, now, &request), Action::Keep(lease) if lease.fence == 7));
+        // Who gave up meanwhile wants none of it.
+        let mut place = heard();
+        assert!(matches!(place.give_up(), Action::Nothing));
+        assert!(matches!(place.unanswered(1, now, &request), Action::Abandon { .. }));
+    }
+}

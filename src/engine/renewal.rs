@@ -2,6 +2,7 @@
 //! could not wait for.
 
 use std::convert::Infallible;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +41,8 @@ pub(super) struct Renewal {
     /// When to look at the intake again although nothing is due; see [`Renewal::take_in`].
     look_in: Time,
     settling: Vec<Sender<Infallible>>,
+    /// Leases that are out of the schedule for the moment, so that a panic loses sight of none.
+    in_hand: Vec<Arc<Lease>>,
     /// Whether renewals fail. The log is told when that begins and when it ends, not by each lock.
     failing: bool,
     stopping: bool,
@@ -83,28 +86,34 @@ impl Renewal {
             asked: Time::from_nanos(0),
             look_in: Time::NEVER,
             settling: Vec::new(),
+            in_hand: Vec::new(),
             failing: false,
             stopping: false,
         }
     }
 
     /// Leases must not be believed in when nobody renews them: if this thread ends in a panic, all are
-    /// lost, and the manager is closed.
+    /// lost, and the manager is closed. What panicked may do so again, as a program's logger that is called with each
+    /// loss, so each lease is lost by itself, and the log comes last.
     pub(super) fn run_to_the_end(mut self) {
-        let run = std::panic::AssertUnwindSafe(|| self.run());
-        if std::panic::catch_unwind(run).is_err() {
-            log::error!("the renewal thread of fairlock panicked; this is a bug, and all its locks are lost");
+        fn survives(run: impl FnOnce()) -> bool {
+            catch_unwind(AssertUnwindSafe(run)).is_ok()
+        }
+        if !survives(|| self.run()) {
             self.engine.close();
-            self.take_in();
-            for kept in self.leases.take_all() {
-                self.lose(&kept.lease, LossReason::Expired);
+            survives(|| self.take_in());
+            let kept = self.leases.take_all().into_iter().map(|kept| kept.lease);
+            for lease in kept.chain(std::mem::take(&mut self.in_hand)) {
+                survives(|| self.lose(&lease, LossReason::Expired));
             }
+            log::error!("the renewal thread of fairlock panicked; this is a bug, and all its locks are lost");
         }
     }
 
     /// The main loop: take in what was sent, do what is due in one pipeline, sleep until the next is due.
     fn run(&mut self) {
         loop {
+            self.in_hand.clear();
             self.take_in();
             if self.stopping {
                 return self.finish();
@@ -159,6 +168,7 @@ impl Renewal {
             let _sifting = self.engine.sifting.lock();
             self.engine.fresh.1.try_iter().collect()
         };
+        self.in_hand.extend(fresh.iter().map(|fresh| Arc::clone(&fresh.lease)));
         for Fresh { lease, renew_at } in fresh {
             match lease.due(now, renew_at) {
                 // It was locked and unlocked meanwhile. More of the kind will come, and each would ring if this
@@ -185,6 +195,7 @@ impl Renewal {
         while batch.len() < BATCH / 2
             && let Some(kept) = self.leases.take_due(horizon)
         {
+            self.in_hand.push(Arc::clone(&kept.lease));
             let renew_at = if kept.renew_at <= horizon { now } else { kept.renew_at };
             match kept.lease.due(now, renew_at) {
                 Due::Drop => {}
@@ -379,7 +390,9 @@ impl Renewal {
 
     fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
-        for kept in self.leases.take_all() {
+        let all = self.leases.take_all();
+        self.in_hand.extend(all.iter().map(|kept| Arc::clone(&kept.lease)));
+        for kept in all {
             if kept.lease.is_held(self.engine.now()) {
                 self.lose(&kept.lease, LossReason::Shutdown);
                 names.push(Arc::clone(&kept.lease.request.key.name));

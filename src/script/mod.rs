@@ -254,6 +254,10 @@ struct Script {
     sha: String,
 }
 
+/// The rights to the commands that the scripts use.
+pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hset +hdel +lindex +llen +lrange +lpop +rpop \
+                                 +rpush +del +pexpireat +time +publish";
+
 /// How many scripts there are.
 pub(crate) const SCRIPTS: usize = 5;
 

@@ -6,6 +6,16 @@
 -- Returns: granted {fence, granted at, left, previous} · waiting {ticket, position, left, since}
 --   · busy {left} · late · more (call again at once) · queued (both keys are needed) · kind {kind}
 
+-- What a script has written stays when its next command is refused. So before the first write to a record, and the first
+-- to its queue, the user's rights are looked at, where the server can tell (7.0): nothing is begun that could not be ended.
+local function refusal(...)
+  for _, command in ipairs(redis.acl_check_cmd and { ... } or {}) do
+    if not redis.acl_check_cmd(command, KEYS[1]) then
+      return redis.error_reply('NOPERM this user lacks +' .. string.lower(command))
+    end
+  end
+end
+
 -- Most locks are free and awaited by nobody. Such a one is granted here, as grant() below would do it,
 -- without what only a queue needs: a fifth of the instructions.
 do
@@ -14,6 +24,8 @@ do
   local now = clock[1] * 1000000 + clock[2]
   if not owner and not cooling and (entries or '0') == '0' and (kind or 'mutex/1') == 'mutex/1'
     and (fence or 0) + 1 <= now and now <= tonumber(ARGV[6]) then
+    local refused = not fence and refusal('HDEL', 'PEXPIREAT')
+    if refused then return refused end
     local terms, ttl, hold, label = string.match(ARGV[8], '^((%d+) %d (%d+)) (.*)$')
     local left = math.max(ttl, hold)
     local at = clock[1] .. string.sub('00000' .. clock[2], -6)
@@ -46,6 +58,8 @@ if rec.owner == token then
 elseif more == 1 then
   status = 'more'
 elseif free() then
+  local refused = not rec.f and refusal('HDEL', 'PEXPIREAT')
+  if refused then return refused end
   if waiter then
     del[#del + 1] = 'w:' .. token
     rec.r = math.max(0, rec.r - 1)
@@ -59,6 +73,9 @@ elseif not may_wait then
 elseif not list then
   return answer('queued')
 else
+  local refused = rec.q == 0 and refusal('RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS', 'HKEYS',
+                                         'HGETALL', 'HDEL', 'DEL', 'PEXPIREAT')
+  if refused then return refused end
   local ticket
   if waiter then
     ticket = parts(waiter).ticket

@@ -6,12 +6,13 @@ use std::time::Duration;
 use redis::{Cmd, ErrorKind, RedisError, Value};
 
 use super::clock::Time;
+use super::socket::Socket;
 use super::{Anchor, Fault};
 use crate::error::Step;
 
 /// One connection, with the pairing of clocks that its requests are dated by (R5).
 pub(super) struct Connection {
-    pub(super) inner: redis::Connection,
+    pub(super) socket: Socket,
     pub(super) anchor: Anchor,
     pub(super) generation: u64,
     pub(super) pool_generation: u64,
@@ -28,9 +29,9 @@ impl Connection {
         for command in commands {
             command.write_packed_command(&mut bytes);
         }
-        let sent = self.inner.send_packed_command(&bytes);
+        let sent = self.socket.send(&bytes);
         self.broken |= sent.is_err();
-        sent
+        sent.map_err(RedisError::from)
     }
 
     /// One command of Redis's own.
@@ -41,7 +42,7 @@ impl Connection {
     }
 
     pub(super) fn receive(&mut self) -> Result<Value, Fault> {
-        match self.inner.recv_response() {
+        match self.socket.receive() {
             Ok(value) => refusal(value),
             Err(e) => {
                 self.broken = true;
@@ -50,13 +51,9 @@ impl Connection {
         }
     }
 
-    pub(super) fn pubsub(&mut self) -> redis::PubSub<'_> {
-        self.inner.as_pubsub()
-    }
-
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
         self.read_timeout = timeout;
-        self.inner.set_read_timeout(Some(timeout)).map_err(|e| fault(e, Step::Connect))
+        self.socket.set_read_timeout(timeout).map_err(|e| fault(e.into(), Step::Connect))
     }
 
     /// A system call only when the time really is shorter, or was.
@@ -105,15 +102,10 @@ fn is_closed_kind(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// A signal handler ran while a reply was awaited: even with SA_RESTART a read with a timeout ends so.
-pub(super) fn is_interrupted(fault: &Fault) -> bool {
-    io_kind_of(fault) == Some(io::ErrorKind::Interrupted)
-}
-
-/// The same while a connection was being opened, of which the crate passes on no more than the system's words.
+/// A signal handler ran while a connection was being opened.
 pub(super) fn was_interrupted(fault: &Fault) -> bool {
-    let words = io::Error::from(rustix::io::Errno::INTR).to_string();
-    matches!(fault, Fault::Unavailable { source, .. } if source.to_string().contains(&words))
+    matches!(fault, Fault::Unavailable { source, .. }
+        if source.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::Interrupted))
 }
 
 fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {

@@ -6,6 +6,7 @@ mod connection;
 pub(crate) mod memory;
 mod node;
 mod single;
+mod socket;
 
 use std::error::Error as StdError;
 use std::io;
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Step};
 use crate::key::Key;
-use crate::script::{Call, Malformed, Reply};
+use crate::script::{Call, Malformed, RIGHTS, Reply};
 use clock::{Clock, Time};
 
 pub(crate) use single::{Single, parse_url};
@@ -209,7 +210,7 @@ impl Fault {
                 other => other.into_error(key, waited),
             },
             Fault::Server { code, message } => {
-                let message = for_people(&message).to_owned();
+                let message = for_people(&message);
                 Error::Server { lock, code, message }
             }
             Fault::Unfit { what, message } => Error::Config { what, message },
@@ -217,12 +218,15 @@ impl Fault {
     }
 }
 
-/// Redis 7 adds which line of which script it was, which tells nothing to those who did not write the script.
-fn for_people(message: &str) -> &str {
-    match message.rfind(" script: ") {
+/// Redis 7 adds which line of which script it was, which tells nothing to those who did not write the script; and which
+/// right is missing within a script it does not say.
+fn for_people(message: &str) -> String {
+    let said = match message.rfind(" script: ") {
         Some(at) if message[at..].contains("@user_script") => &message[..at],
         _ => message,
-    }
+    };
+    let missing = said.starts_with("The user executing the script can't run");
+    if missing { format!("{said}; to lock and wait, the user needs {RIGHTS}") } else { said.to_owned() }
 }
 
 /// Whether a server's refusal is one of a state that it leaves by itself or by its operator.

@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 use parking_lot::Mutex;
-use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{Client, Cmd, ConnectionInfo, RedisConnectionInfo, RedisError, Value};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
 use super::connection::{Connection, fault, refusal, timed_out, turned_away, was_interrupted};
+use super::socket::Socket;
 use super::{Anchor, Answer, Fault};
 use crate::error::Step;
 use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
@@ -20,12 +19,9 @@ use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
 
-/// After so long without traffic a connection is probed.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-
 /// A node and what is shared by all connections to it.
 pub(super) struct Node {
-    client: Client,
+    addr: ConnectionAddr,
     credentials: RedisConnectionInfo,
     terms: Arc<Terms>,
     pub(super) clock: Clock,
@@ -48,21 +44,10 @@ impl Node {
         clock: Clock,
         connect_timeout: Duration,
         command_timeout: Duration,
-    ) -> Result<Node, RedisError> {
-        let credentials = info.redis_settings().clone();
-        // A peer that vanished is noticed by the connections that mostly wait.
-        let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-        // OpenBSD lets no socket choose it.
-        #[cfg(not(target_os = "openbsd"))]
-        let keepalive = keepalive.with_interval(KEEPALIVE / 3);
-        // The crate's own handshake hides the server's words and cannot be told to check a version.
-        let bare = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let info = info
-            .set_redis_settings(bare)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true).set_keepalive(keepalive));
-        Ok(Node {
-            client: Client::open(info)?,
-            credentials,
+    ) -> Node {
+        Node {
+            addr: info.addr().clone(),
+            credentials: info.redis_settings().clone(),
             terms,
             clock,
             connect_timeout,
@@ -72,7 +57,7 @@ impl Node {
             anchor: Mutex::new(None),
             connects: AtomicU64::new(0),
             requests: AtomicU64::new(0),
-        })
+        }
     }
 
     pub(super) fn generation(&self) -> u64 {
@@ -120,19 +105,18 @@ impl Node {
         let started = self.clock.now();
         let generation = self.generation();
         let pool_generation = self.pool_generation.load(Ordering::Acquire);
-        let inner =
-            self.client.get_connection_with_timeout(self.connect_timeout).map_err(|e| fault(e, Step::Connect))?;
+        let connecting = |e: std::io::Error| fault(e.into(), Step::Connect);
+        let mut socket = Socket::connect(&self.addr, self.connect_timeout).map_err(connecting)?;
+        socket.set_write_timeout(self.command_timeout).map_err(connecting)?;
         let mut connection = Connection {
-            inner,
+            socket,
             anchor: Anchor { server: 0, sent: started, received: started },
             generation,
             pool_generation,
             broken: false,
             opened: started,
-            read_timeout: Duration::ZERO,
+            read_timeout: self.connect_timeout,
         };
-        connection.set_read_timeout(self.connect_timeout)?;
-        connection.inner.set_write_timeout(Some(self.command_timeout)).map_err(|e| fault(e, Step::Connect))?;
         self.shake_hands(&mut connection, started + self.connect_timeout)?;
         connection.set_read_timeout(self.command_timeout)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
@@ -183,7 +167,7 @@ impl Node {
         let mut replies = Vec::with_capacity(commands.len());
         for _ in &commands {
             connection.limit(self.time_left(give_up)?)?;
-            match connection.inner.recv_response() {
+            match connection.socket.receive() {
                 Ok(reply) => replies.push(reply),
                 Err(e) => {
                     let said = replies.into_iter().find_map(|reply| refusal(reply).err());
@@ -255,7 +239,7 @@ impl Node {
         for put in open {
             // Each reply may take only what the others have left.
             connection.limit(self.time_left(give_up)?)?;
-            let value = connection.inner.recv_response().map_err(|e| fault(e, Step::Reply))?;
+            let value = connection.socket.receive().map_err(|e| fault(e, Step::Reply))?;
             let received = self.clock.now();
             match refusal(value) {
                 Ok(value) => {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
-use super::connection::{Connection, fault, is_interrupted, timed_out};
+use super::connection::{Connection, fault, refusal, timed_out};
 use super::node::Node;
 use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
 use crate::config::Config;
@@ -83,9 +83,7 @@ impl Single {
     }
 
     fn open(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> Result<Single, Fault> {
-        let node = Node::new(info, terms, Clock::default(), config.connect_timeout, config.command_timeout)
-            .map_err(|e| fault(e, Step::Connect))?;
-        let node = Arc::new(node);
+        let node = Arc::new(Node::new(info, terms, Clock::default(), config.connect_timeout, config.command_timeout));
         let first = node
             .connect_in_background(|| {})?
             .recv_timeout(config.connect_timeout)
@@ -127,29 +125,26 @@ impl Single {
         })
     }
 
-    fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, Again) {
+    /// The answers, and whether the connection turned out to be closed, so that another one may do better.
+    fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
         let mut connection = match self.check_out(patience.checkout) {
             Ok(connection) => connection,
-            Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), Again::No),
+            Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), false),
         };
         let answers = self.node.exchange(&mut connection, calls, patience.reply);
-        let again = match answers.first() {
-            Some(Err(f)) if is_interrupted(f) => Again::Interrupted,
-            Some(Err(f)) if f.is_closed() => {
-                // The others of its age are as likely closed.
-                self.node.retire_from_pool(&connection);
-                Again::Closed
-            }
-            _ => Again::No,
-        };
-        (answers, again)
+        let closed = matches!(answers.first(), Some(Err(f)) if f.is_closed());
+        if closed {
+            // The others of its age are as likely closed.
+            self.node.retire_from_pool(&connection);
+        }
+        (answers, closed)
     }
 
     fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
         let until = self.node.clock.now() + self.node.command_timeout;
         let mut connection = self.check_out(Checkout::Until(until))?;
         match run(&mut connection) {
-            Err(f) if is_interrupted(&f) || f.is_closed() => {
+            Err(f) if f.is_closed() => {
                 self.node.retire_from_pool(&connection);
                 drop(connection);
                 run(&mut *self.check_out(Checkout::Until(until))?)
@@ -157,15 +152,6 @@ impl Single {
             result => result,
         }
     }
-}
-
-/// Whether another connection may do better.
-#[derive(PartialEq)]
-enum Again {
-    No,
-    /// A signal came in between.
-    Interrupted,
-    Closed,
 }
 
 /// How many connections may turn out to be closed before that is the answer: those that were idle are
@@ -178,10 +164,11 @@ impl Store for Single {
     }
 
     fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {
-        let (mut answers, mut again) = self.attempt(calls, patience);
-        let mut closed = 0;
-        while again != Again::No && closed < CLOSED_AT_MOST && self.node.clock.now() < patience.reply {
-            closed += u32::from(again == Again::Closed);
+        let (mut answers, mut closed) = self.attempt(calls, patience);
+        for _ in 0..CLOSED_AT_MOST {
+            if !closed || self.node.clock.now() >= patience.reply {
+                break;
+            }
             // The time for the reply is the first attempt's: a retry must not lengthen the call (P8).
             let checkout = match patience.checkout {
                 Checkout::IfFree => Checkout::IfFree,
@@ -199,7 +186,7 @@ impl Store for Single {
                     Err(fault) => *fault = Fault::InDoubt(Box::new(fault.repeat())),
                 }
             }
-            again = more;
+            closed = more;
         }
         answers
     }
@@ -232,25 +219,33 @@ impl Store for Single {
         }
         connection.set_read_timeout(ping_every)?;
         let generation = connection.generation;
-        let mut pubsub = connection.pubsub();
+        let mut asked = false;
         loop {
-            let told = match pubsub.get_message() {
-                Ok(message) => Ok(heard(Heard::Message(&String::from_utf8_lossy(message.get_payload_bytes())))),
-                Err(e) if e.is_timeout() => {
-                    // A bump of the generation says that this node is not the one to listen to any more.
-                    if node.generation() != generation {
-                        return Err(Fault::unavailable(Step::Reply, "the connection was retired"));
+            let told = match connection.socket.receive() {
+                Ok(value) => match refusal(value)? {
+                    Value::Array(words) if is_word(words.first(), "message") => match words.last() {
+                        Some(Value::BulkString(message)) => heard(Heard::Message(&String::from_utf8_lossy(message))),
+                        _ => ControlFlow::Continue(()),
+                    },
+                    // The answer to a ping: within a subscription it comes as a message does.
+                    _ => {
+                        asked = false;
+                        heard(Heard::Quiet)
                     }
-                    pubsub.ping().map(|_: Value| heard(Heard::Quiet))
+                },
+                // A bump of the generation says that this node is not the one to listen to any more.
+                Err(e) if e.is_timeout() && node.generation() != generation => {
+                    return Err(Fault::unavailable(Step::Reply, "the connection was retired"));
                 }
-                Err(e) => Err(e),
+                Err(e) if e.is_timeout() && !asked => {
+                    asked = true;
+                    connection.send(&[redis::cmd("PING")]).map_err(|e| fault(e, Step::Send))?;
+                    ControlFlow::Continue(())
+                }
+                Err(e) => return Err(fault(e, Step::Reply)),
             };
-            match told.map_err(|e| fault(e, Step::Reply)) {
-                Ok(ControlFlow::Continue(())) => {}
-                Ok(ControlFlow::Break(())) => return Ok(()),
-                // The answer to a ping is passed over when it comes as a message.
-                Err(fault) if is_interrupted(&fault) => {}
-                Err(fault) => return Err(fault),
+            if told.is_break() {
+                return Ok(());
             }
         }
     }
@@ -287,6 +282,10 @@ impl Store for Single {
     fn requests(&self) -> u64 {
         self.node.requests.load(Ordering::Relaxed)
     }
+}
+
+fn is_word(value: Option<&Value>, word: &str) -> bool {
+    matches!(value, Some(Value::BulkString(bytes)) if bytes == word.as_bytes())
 }
 
 impl r2d2::ManageConnection for Opener {
@@ -387,7 +386,7 @@ impl Link for SingleLink {
             let why = answers.iter().find_map(|a| a.as_ref().err().map(Fault::repeat));
             // A connection that was closed while idle is no sign of an outage: open another at once.
             let aged = connection.opened + self.back_off < now;
-            let closed = aged && why.as_ref().is_some_and(|f| f.is_closed() || is_interrupted(f));
+            let closed = aged && why.as_ref().is_some_and(Fault::is_closed);
             // Nor is one that this process slept through.
             let slept = now > give_up + self.node.command_timeout;
             self.state = if closed || slept {

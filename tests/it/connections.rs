@@ -124,6 +124,26 @@ fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
 }
 
 #[test]
+fn a_request_that_is_taken_in_part_costs_no_lease_and_spoils_no_connection() {
+    let server = Server::start();
+    let manager = build(steady(server.url()));
+    // Each brace is three bytes in a key, and so many keys are more than a unix socket takes from who does not read.
+    let names: Vec<String> = (0..140).map(|i| format!("{i:03}{}", "{".repeat(509))).collect();
+    let guards: Vec<_> = names.iter().map(|name| manager.lock(name).unwrap()).collect();
+    until(STEADY_TTL, "the renewal thread is connected", || manager.stats().renewed >= names.len() as u64);
+    server.stop();
+    until(STEADY_TTL / 2 + SLACK, "the next renewals fail", || manager.stats().renewal_failures >= 128);
+    server.cont();
+    let renewed = manager.stats().renewed;
+    until(STEADY_TTL / 2, "all are renewed", || manager.stats().renewed >= renewed + names.len() as u64);
+    for guard in guards {
+        guard.unlock().unwrap();
+    }
+    assert_eq!(manager.stats().lost, 0);
+    assert_eq!(server.keys_without_ttl(), [""; 0]);
+}
+
+#[test]
 fn garbage_is_an_error_and_the_next_call_is_clean() {
     for garbage in
         [&b"garbage\r\n"[..], b"\r\n\r\n", b"*3\r\n:1\r\n$x\r\n", b"$-7\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]

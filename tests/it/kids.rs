@@ -1,7 +1,7 @@
 //! The roles of the worker processes, by the names that `Kid::spawn` is given.
 
 use crate::support::kid::{Role, hear, say};
-use crate::{ends, exclusion, footprint, fork, worker};
+use crate::{ends, exclusion, footprint, fork, process, worker};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
     ("believers", exclusion::believers),
@@ -9,7 +9,11 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("cycles", footprint::cycles),
     ("echo", echo),
     ("forks", fork::forks),
+    ("hailed", process::hailed),
     ("last_handle", footprint::last_handle),
+    ("panicky", process::panicky),
+    ("short_of_files", process::short_of_files),
+    ("starved", process::starved),
     ("thread_local", ends::thread_local),
     ("turns", exclusion::turns),
     ("worker", worker::worker),

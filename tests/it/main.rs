@@ -18,15 +18,19 @@ mod lost_replies;
 mod managers;
 #[cfg(feature = "memory")]
 mod memory;
+mod outage;
 mod paused;
 mod place;
+mod process;
 #[cfg(feature = "sim")]
 mod property;
 mod rules;
 mod scene;
+mod server_clock;
 mod server_faults;
 mod shutdown;
 mod small_pool;
+mod soak;
 mod subscription;
 mod support;
 mod support_works;

@@ -98,6 +98,20 @@ fn r5_an_attempt_takes_nothing_past_the_time_of_its_own() {
 }
 
 #[test]
+fn r5_a_check_that_comes_too_late_does_nothing() {
+    let (server, proxy, ours, other) = cuttable();
+    let holder = other.lock("a").unwrap();
+    let waiter = ours.enqueue("a").unwrap();
+    let held = proxy.hold_request_when(request(Verb::Sync, "a"));
+    held.wait(P + SLACK);
+    let sent = server_time(&server);
+    until(SOON, "its time is over", || server_time(&server) > sent + micros(2 * T));
+    assert!(String::from_utf8_lossy(&held.release()).contains("late"));
+    holder.unlock().unwrap();
+    waiter.wait().unwrap().unlock().unwrap();
+}
+
+#[test]
 fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
     // A server whose clock jumps ahead after every handshake: the first request is late, which re-anchors.
     let (fake, manager) = fake_that(|n| {

@@ -182,6 +182,59 @@ fn a_server_that_cannot_save_is_told_and_serves_again() {
 }
 
 #[test]
+fn a_server_that_wants_more_replicas_is_told_and_serves_again() {
+    let server = Server::start();
+    let manager = build(steady(server.url()));
+    warm_up(&manager);
+    let held = manager.lock("held").unwrap();
+    let _: () = server.query(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let before = Record::of(&server, "a").dump();
+    refused(manager.try_lock("a"), "NOREPLICAS", "replicas");
+    assert_eq!(Record::of(&server, "a").dump(), before);
+    let waiting = thread::spawn({
+        let manager = manager.clone();
+        move || manager.lock("a").unwrap().unlock()
+    });
+    waits_on(&server, "total_error_replies", &waiting);
+    let _: () = server.query(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    waiting.join().unwrap().unwrap();
+    held.check().unwrap();
+    held.unlock().unwrap();
+}
+
+#[test]
+fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
+    // So many keys, each so slow, are loaded for two seconds and more, with a look at the clients in between.
+    let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let server = Server::start_with(&slow);
+    let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
+    warm_up(&ours);
+    let holder = other.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&ours);
+    let fill = "for i = 1, 2000 do redis.call('SET', 'other:' .. i, string.rep('x', 100)) end";
+    let _: () = server.query(&["EVAL", fill, "0"]);
+    let _: () = server.query(&["SAVE"]);
+    thread::scope(|scope| {
+        let restart = scope.spawn(|| server.restart());
+        until(
+            SOON,
+            "it says that it is loading",
+            || matches!(ours.try_lock("b"), Err(Error::Server { code, .. }) if code == "LOADING"),
+        );
+        assert!(!restart.is_finished());
+        restart.join().unwrap();
+    });
+    holder.renew().expect("its lease is inside its time");
+    holder.unlock().unwrap();
+    line.serve(0, P + T + SLACK).unlock().unwrap();
+    line.serve(1, P + T + SLACK).unlock().unwrap();
+    assert_eq!(ours.stats().requeued, 0);
+    ours.try_lock("b").unwrap().expect("it is free").unlock().unwrap();
+}
+
+#[test]
 fn a_server_with_too_many_clients_is_told_and_serves_again() {
     let server = Server::start();
     let manager = build(steady(server.url()));
@@ -200,7 +253,7 @@ fn a_server_with_too_many_clients_is_told_and_serves_again() {
 }
 
 #[test]
-fn a_master_demoted_retires_all_connections_and_serves_again() {
+fn r17_a_master_demoted_retires_all_connections_and_serves_again() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     warm_up(&manager);
@@ -276,7 +329,7 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
 }
 
 #[test]
-fn a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
+fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "resetchannels", "+@all"]);
     let ours = manager(format!("{}?user=u&pass=p", server.url()));
@@ -285,9 +338,9 @@ fn a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
     // What is free needs no channel.
     ours.lock("a").unwrap().unlock().unwrap();
     let holder = other.lock("a").unwrap();
-    for _ in 0..2 {
+    for wait in [|m: &LockManager| m.try_lock_for("a", SOON).map(drop), |m: &LockManager| m.lock("a").map(drop)] {
         let start = Instant::now();
-        refused(ours.lock("a"), "NOPERM", "&fairlock:grants:*");
+        refused(wait(&ours), "NOPERM", "&fairlock:grants:*");
         assert!(start.elapsed() <= 3 * T + SLACK);
     }
     assert!(ours.try_lock("a").unwrap().is_none());
@@ -338,6 +391,39 @@ fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
         refused(manager.lock("a"), "NOPERM", "");
     }
     assert_eq!(Record::of(&server, "a").dump(), [None, None]);
+}
+
+/// A script is refused at the command that its user may not run, when what came before is done already.
+#[test]
+fn no_missing_right_leaves_a_lock_without_an_end_or_a_place_without_a_queue() {
+    let server = Server::start();
+    let other = manager(server.url());
+    warm_up(&other);
+    let taken = other.lock("taken").unwrap();
+    let rights = "hget hmget hgetall hkeys hexists hset hdel lindex llen lrange lpop rpop rpush del pexpireat";
+    for right in rights.split(' ') {
+        let user = format!("without-{right}");
+        let _: () = server.query(&["ACL", "SETUSER", &user, "on", ">p", "~*", "&*", "+@all", &format!("-{right}")]);
+        let lacking = manager(format!("{}?user={user}&pass=p", server.url()));
+        let free = Record::of(&server, right);
+        let ends =
+            [lacking.try_lock(right).map(|guard| drop(guard.expect("it is free"))), lacking.lock(right).map(drop)];
+        let waits = lacking.try_lock_for("taken", 2 * P).map(drop);
+        for end in ends.iter().chain([&waits]).filter_map(|end| end.as_ref().err()) {
+            let Error::Server { message, .. } = end else { panic!("{right}: {end:?}") };
+            assert!(message.contains(&format!("+{right}")), "{right}: {message}");
+        }
+        let told = ends.iter().chain([&waits]).any(Result::is_err);
+        assert!(told, "{right}: nobody was told");
+        assert_eq!(free.owner(), None, "{right}: what it took it cannot give back");
+        assert_eq!(server.keys_without_ttl(), [""; 0], "{right}");
+        let record = Record::of(&server, "taken");
+        until(SOON, "its place is gone", || record.starting("w:").is_empty());
+        assert_eq!(record.tokens(), [""; 0], "{right}");
+    }
+    taken.renew().unwrap();
+    taken.unlock().unwrap();
+    Record::of(&server, "taken").comes_to_rest();
 }
 
 #[test]

@@ -119,6 +119,7 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
     line.stand(&ours);
     settle(&ours);
     holder.unlock().unwrap();
+    assert_eq!(mute.stats().background_releases, 0, "the release was refused for its last step");
     let first = line.serve(0, P + T + SLACK);
     let stats: String = server.query(&["INFO", "commandstats"]);
     let published = stats.lines().find(|line| line.starts_with("cmdstat_publish:"));

@@ -2,6 +2,7 @@
 
 mod code;
 mod docs;
+mod faults;
 mod promises;
 
 use std::{

@@ -10,7 +10,7 @@ use std::{
 use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
-    managers::{assert_nothing_left, check_period, command_timeout, manager, patient},
+    managers::{assert_nothing_left, check_period, command_timeout, fields, manager, patient, queue},
     place::{Place, on_both_stores},
     support::{SLACK, until},
 };
@@ -20,6 +20,7 @@ const TTL: Duration = Duration::from_secs(1);
 on_both_stores! {
     a_guard_is_released_by_the_thread_that_it_was_moved_to,
     p8_a_panic_releases_what_is_held,
+    a_panic_while_waiting_leaves_no_place_in_the_queue,
     a_guard_that_is_forgotten_is_renewed_until_max_hold,
     p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
     a_lease_that_lapses_unawaited_leaves_the_lock_free,
@@ -60,6 +61,31 @@ fn p8_a_panic_releases_what_is_held(place: &Place) {
     let guard = waiter.wait().unwrap();
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
     guard.unlock().unwrap();
+    assert_nothing_left(place, "k");
+}
+
+fn a_panic_while_waiting_leaves_no_place_in_the_queue(place: &Place) {
+    let mgr = patient(place);
+    let guard = mgr.lock("k").unwrap();
+    let behind = || {
+        let panicking = thread::spawn({
+            let mgr = mgr.clone();
+            move || {
+                let mut waiter = mgr.enqueue("k").unwrap();
+                assert!(waiter.wait_for(Duration::from_millis(20)).unwrap().is_none());
+                panic!("as the test wants it");
+            }
+        });
+        assert!(panicking.join().is_err());
+    };
+    behind();
+    assert_eq!((fields(place, "k", "w:"), queue(place, "k")), (0, vec![]));
+    let waiter = mgr.enqueue("k").unwrap();
+    behind();
+    assert_eq!((fields(place, "k", "w:"), queue(place, "k").len()), (1, 1));
+    guard.unlock().unwrap();
+    waiter.wait().unwrap().unlock().unwrap();
+    assert_eq!(mgr.stats().waiting, 0);
     assert_nothing_left(place, "k");
 }
 

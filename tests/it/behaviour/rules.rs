@@ -12,18 +12,21 @@ use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
     r3_a_process_that_asks_counts_as_alive_when_it_does,
+    r3_a_process_that_tries_a_lock_does_not_take_its_own_waiters_for_dead,
     r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order,
     r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it,
     r9_only_a_good_release_ends_the_trace_of_a_lapse,
     r15_a_clock_that_went_back_does_not_make_a_released_lock_cool,
     p2_every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock,
     r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place,
+    r10_a_process_whose_own_lease_lapsed_does_not_take_itself_for_dead,
     r13_a_grant_that_nobody_wants_is_released_at_once,
     r13_news_that_come_late_or_twice_harm_no_holder,
     r14_a_lost_lease_is_given_up_as_well,
     r15_no_other_lease_is_ever_shortened,
     r15_the_fence_and_its_memory_outlast_a_clock_that_went_back,
     r16_a_lock_that_is_to_be_held_at_least_cools,
+    r16_a_lock_that_is_handed_over_is_held_at_least_as_long_as_one_that_was_free,
     r16_a_fixed_lease_that_may_wait_must_outlast_a_check,
 }
 
@@ -42,6 +45,21 @@ fn r3_a_process_that_asks_counts_as_alive_when_it_does(place: &Place) {
     assert_eq!(record.owner(), Some(token), "in the place that it had");
     assert_eq!(ours.stats().requeued, 0);
     guard.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r3_a_process_that_tries_a_lock_does_not_take_its_own_waiters_for_dead(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let _lapses = other.with(LockOptions::new().fixed_lease(10 * TTL)).lock("a").unwrap();
+    let waiter = ours.enqueue("a").unwrap();
+    let record = Record::of(place, "a");
+    let token = record.tokens().remove(0);
+    let stamp = record.starting("m:").remove(0);
+    let since = record.field(&stamp).unwrap().split(' ').nth(1).unwrap().to_owned();
+    record.set(&[(&stamp, &format!("1 {since}")), ("v", "1000000000"), ("e", "1")]);
+    assert!(ours.try_lock("a").unwrap().is_none(), "it got past a waiter of its own process");
+    assert_eq!(record.owner(), Some(token));
+    waiter.wait().unwrap().unlock().unwrap();
     record.comes_to_rest();
 }
 
@@ -94,6 +112,15 @@ fn r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it(place: &Pl
     guard.unlock().unwrap();
     let guard = other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
+    guard.unlock().unwrap();
+    // One that has more to see to than the usual, too.
+    let hold = Duration::from_millis(1);
+    let guard = ours.with(LockOptions::new().hold_at_least(hold)).lock("a").unwrap();
+    until(SLACK, "its least time is over", || server_time(place) > record.number("g") + micros(hold));
+    lapse();
+    guard.unlock().unwrap();
+    let guard = other.try_lock("a").unwrap().expect("it is free");
+    assert_eq!(guard.previous_holder(), PreviousHolder::Released);
     // Another token sees it as free, and from then on it is lost.
     lapse();
     let next = ours.try_lock("a").unwrap().expect("it has lapsed");
@@ -137,6 +164,14 @@ fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(place: &Place) 
     record.set(&[("g", &(server_time(place) + micros(Duration::from_secs(1800))).to_string())]);
     holder.unlock().unwrap();
     line.serve(0, P + T + SLACK).unlock().unwrap();
+    // One that is to be held for a while cools from now on, and not from then.
+    let short = LockOptions::new().ttl(4 * TTL).hold_at_least(T / 2);
+    let holder = ours.with(short).lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&other);
+    record.set(&[("g", &(server_time(place) + micros(Duration::from_secs(1800))).to_string())]);
+    holder.unlock().unwrap();
+    line.serve(0, T / 2 + P + T + SLACK).unlock().unwrap();
     record.comes_to_rest();
 }
 
@@ -183,6 +218,21 @@ fn r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place(place: &Place) {
     }
     assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
     record.comes_to_rest();
+}
+
+fn r10_a_process_whose_own_lease_lapsed_does_not_take_itself_for_dead(place: &Place) {
+    let manager = manager(place);
+    let record = Record::of(place, "a");
+    let _lapses = manager.lock("a").unwrap();
+    let waiter = manager.enqueue("a").unwrap();
+    let leaves = manager.enqueue("a").unwrap();
+    let first = record.tokens().remove(0);
+    record.set(&[("e", &(server_time(place) - 1).to_string())]);
+    // Whoever leaves the queue sees the lapse.
+    drop(leaves);
+    assert_eq!(record.owner(), Some(first), "in the place that it had");
+    waiter.wait().unwrap().unlock().unwrap();
+    assert_eq!(manager.stats().requeued, 0);
 }
 
 /// A record in which a token owns the lock that nobody has.
@@ -323,6 +373,19 @@ fn r16_a_lock_that_is_to_be_held_at_least_cools(place: &Place) {
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
     next.unlock().unwrap();
     record.comes_to_rest();
+}
+
+fn r16_a_lock_that_is_handed_over_is_held_at_least_as_long_as_one_that_was_free(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    let record = Record::of(place, "a");
+    let holder = other.lock("a").unwrap();
+    let waiter = ours.with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL)).enqueue("a").unwrap();
+    holder.unlock().unwrap();
+    let guard = waiter.wait().unwrap();
+    assert_eq!(record.number("e"), record.number("g") + micros(10 * TTL));
+    assert!(guard.remaining() > 9 * TTL, "{:?}", guard.remaining());
+    guard.unlock().unwrap();
+    assert!(other.try_lock("a").unwrap().is_none(), "it cools");
 }
 
 fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check(place: &Place) {

@@ -133,6 +133,25 @@ impl Kid {
         until_some(within, &what, || self.child.try_wait().ok().flatten())
     }
 
+    /// Whether the worker has ended, for whatever reason.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        !matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for the worker to end by itself; `None`, and it is killed, if it has not within the time.
+    pub(crate) fn end_within(&mut self, within: Duration) -> Option<ExitStatus> {
+        let deadline = Instant::now() + within;
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                _ if Instant::now() >= deadline => break,
+                _ => thread::sleep(Duration::from_millis(2)),
+            }
+        }
+        self.kill();
+        None
+    }
+
     /// Waits for the worker to end by itself, and panics unless it ended well.
     #[track_caller]
     pub(crate) fn join(&mut self, within: Duration) {

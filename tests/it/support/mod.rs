@@ -2,7 +2,7 @@
 //! and worker processes. Nothing here knows fairlock.
 
 // The kit is one piece; which part a test happens to use changes from day to day.
-#![allow(dead_code, reason = "a kit is kept whole, used or not")]
+#![allow(dead_code, unused_imports, reason = "a kit is kept whole, used or not")]
 
 pub(crate) mod fake;
 pub(crate) mod kid;

@@ -29,6 +29,7 @@ use super::{freeze, signal, until_some};
 pub(crate) struct Server {
     address: Address,
     extra: Vec<String>,
+    env: Vec<(String, String)>,
     dir: TempDir,
     running: Mutex<Running>,
     test: String,
@@ -68,6 +69,13 @@ impl Server {
         Self::at(address, dir, extra).unwrap_or_else(|why| panic!("{why}"))
     }
 
+    /// A server on a unix socket, with variables in its environment.
+    pub(crate) fn start_with_env(env: &[(&str, &str)]) -> Self {
+        let dir = directory();
+        let address = Address::Unix(dir.path().join("s"));
+        Self::with_env(address, dir, &[], env).unwrap_or_else(|why| panic!("{why}"))
+    }
+
     /// A server on a free port of 127.0.0.1.
     pub(crate) fn tcp() -> Self {
         Self::tcp_with(&[])
@@ -88,9 +96,14 @@ impl Server {
     }
 
     fn at(address: Address, dir: TempDir, extra: &[&str]) -> Result<Self, String> {
+        Self::with_env(address, dir, extra, &[])
+    }
+
+    fn with_env(address: Address, dir: TempDir, extra: &[&str], env: &[(&str, &str)]) -> Result<Self, String> {
         let server = Self {
             address,
             extra: extra.iter().map(ToString::to_string).collect(),
+            env: env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
             dir,
             running: Mutex::new(Running { child: None, admin: None, own_commands: 0 }),
             test: thread::current().name().unwrap_or("unnamed").to_owned(),
@@ -226,6 +239,7 @@ impl Server {
         };
         let mut child = command
             .args(&self.extra)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(out.try_clone().expect("a file can be shared"))
             .stderr(out)

@@ -1,0 +1,43 @@
+//! An outage with the numbers that nobody has set. On Redis alone, since real time has to pass.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
+
+use crate::scene::{Line, Record, SOON};
+use crate::support::{SLACK, Server};
+
+#[test]
+fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_longer_are_served_in_order() {
+    const OUTAGE: Duration = Duration::from_secs(13);
+    let server = Server::start();
+    let default = LockManager::connect(server.url()).unwrap();
+    let longer = || LockManager::builder(server.url()).outage_limit(Duration::from_secs(30)).build().unwrap();
+    // The holder is of a third process: its waiters would lose their places with its lease (R10).
+    let (holding, patient) = (longer(), [longer(), longer()]);
+    let holder = holding.lock("a").unwrap();
+    let mut line = Line::of("a");
+    (0..6).for_each(|who| line.stand(&patient[who % 2]));
+    let mut impatient = Line::of("b");
+    let _taken = holding.lock("b").unwrap();
+    impatient.stand(&default);
+
+    server.stop();
+    let start = Instant::now();
+    let (_, end) = impatient.next(DEFAULT_OUTAGE_LIMIT + 2 * DEFAULT_COMMAND_TIMEOUT + SLACK);
+    let Err(Error::Unavailable { waited, .. }) = &end else { panic!("{end:?}") };
+    assert!(*waited >= DEFAULT_OUTAGE_LIMIT, "{waited:?}");
+    assert!(line.is_quiet());
+    std::thread::sleep(OUTAGE.saturating_sub(start.elapsed()));
+    server.cont();
+    let back = Instant::now();
+    for who in 0..6 {
+        line.serve(who, Duration::from_secs(2) + SLACK).unlock().unwrap();
+    }
+    assert!(back.elapsed() <= Duration::from_secs(2) + SLACK, "{:?}", back.elapsed());
+    assert_eq!(patient.each_ref().map(|manager| manager.stats().requeued), [0, 0]);
+    assert!(!holder.is_held(), "its lease ran out meanwhile");
+    // Whose waits ended is served as soon as it asks.
+    default.try_lock_for("c", SOON).unwrap().expect("it is free").unlock().unwrap();
+    Record::of(&server, "a").comes_to_rest();
+}

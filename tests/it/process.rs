@@ -1,0 +1,366 @@
+//! What befalls a process beside its locks: signals, a shortage of descriptors, a renewal thread that does not run or
+//! panics. On Redis alone, since the holders are processes of their own.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    mem,
+    os::raw::c_int,
+    ptr,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder};
+
+use crate::{
+    managers::{assert_nothing_left, check_period, command_timeout, manager},
+    scene::with_ttl,
+    support::{
+        Kid, Proxy, SLACK, Server,
+        kid::{hear, say},
+        until,
+    },
+    worker::{SOON, expect_got, machine_time},
+};
+
+/// As the kernel shows it, which keeps 15 bytes of a name.
+const RENEWAL: &str = "fairlock-renewa";
+
+#[test]
+fn signals_each_millisecond_surface_in_no_verb_with_sa_restart() {
+    let server = Server::start();
+    check_hail(&server, &server.url(), libc::SA_RESTART, 10_000);
+}
+
+#[test]
+fn signals_each_millisecond_surface_in_no_verb_without_sa_restart() {
+    let server = Server::start();
+    check_hail(&server, &server.url(), 0, 10_000);
+}
+
+/// Whoever began anew after each signal would never have a reply.
+#[test]
+fn signals_that_come_faster_than_replies_surface_in_no_verb() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    proxy.delay(Duration::from_millis(3));
+    check_hail(&server, &proxy.url(), libc::SA_RESTART, 800);
+}
+
+/// So many times lock and unlock, by all threads of a kid together.
+fn check_hail(server: &Server, url: &str, flags: c_int, cycles: u64) {
+    let mut kid = Kid::spawn("hailed", &[url, &flags.to_string(), &cycles.to_string()]);
+    assert_eq!(kid.expect("cycles", 6 * SOON).parse(), Ok(cycles));
+    let [hits, threads]: [u64; 2] = [kid.expect("hits", SOON), kid.expect("threads", SOON)].map(|n| n.parse().unwrap());
+    // Its four, the renewal thread and the listener; each was hit again and again.
+    assert!(threads >= 6 && hits > 1000, "{hits} signals in {threads} threads");
+    kid.join(SOON);
+    for name in ["k0", "k1", "held"] {
+        assert_nothing_left(server, name);
+    }
+}
+
+static HITS: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn count(_signal: c_int) {
+    HITS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Has the kernel's timers send signals as profilers have them sent, and a thread send one to each of the others, since
+/// the kernel gives most of a timer's to one thread.
+fn hail(flags: c_int) {
+    for signal in [libc::SIGALRM, libc::SIGPROF] {
+        handle(signal, count, flags);
+    }
+    let each = libc::timeval { tv_sec: 0, tv_usec: 1000 };
+    let timer = libc::itimerval { it_interval: each, it_value: each };
+    for which in [libc::ITIMER_REAL, libc::ITIMER_PROF] {
+        // SAFETY: the timer is valid for the call, and the old one is not asked for.
+        assert_eq!(unsafe { libc::setitimer(which, &raw const timer, ptr::null_mut()) }, 0);
+    }
+    thread::Builder::new()
+        .name("hail".to_owned())
+        .spawn(|| {
+            loop {
+                tasks().iter().filter(|(_, name)| name != "hail").for_each(|(id, _)| signal_thread(*id, libc::SIGALRM));
+                thread::sleep(Duration::from_millis(1));
+            }
+        })
+        .unwrap();
+}
+
+fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
+    // SAFETY: all zeroes is a valid sigaction, and the handlers do only what is async-signal-safe.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = flags;
+        assert_eq!(libc::sigaction(signal, &raw const action, ptr::null_mut()), 0);
+    }
+}
+
+/// The ids and names of this process's threads.
+fn tasks() -> Vec<(libc::pid_t, String)> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
+        let task = task.ok()?;
+        let name = fs::read_to_string(task.path().join("comm")).ok()?;
+        Some((task.file_name().to_str()?.parse().ok()?, name.trim_end().to_owned()))
+    });
+    tasks.collect()
+}
+
+fn signal_thread(id: libc::pid_t, signal: c_int) {
+    // SAFETY: the call takes no pointers, and a thread that has ended meanwhile is an error and no more.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, signal) };
+}
+
+pub(crate) fn hailed(args: &[String]) {
+    hail(args[1].parse().unwrap());
+    let cycles: u64 = args[2].parse().unwrap();
+    // Built under the hail too. Its timeouts are those of a program that was told nothing.
+    let mgr = manager(args[0].as_str(), DEFAULT_TTL);
+    let held = mgr.lock("held").unwrap();
+    let hit: HashSet<libc::pid_t> = thread::scope(|scope| {
+        for who in 0..4 {
+            let mgr = &mgr;
+            scope.spawn(move || (0..cycles / 4).for_each(|turn| cycle(mgr, who, turn)));
+        }
+        // The listener starts with the first who has to wait.
+        until(SOON, "the listener has started", || tasks().iter().any(|(_, name)| name == "fairlock-listen"));
+        tasks().into_iter().map(|(id, _)| id).collect()
+    });
+    held.renew().unwrap();
+    held.unlock().unwrap();
+    assert_eq!(mgr.stats().lost, 0);
+    say(format_args!("cycles {cycles}"));
+    say(format_args!("hits {}", HITS.load(Ordering::Relaxed)));
+    say(format_args!("threads {}", hit.len()));
+}
+
+/// Once through a verb; every error ends the process.
+fn cycle(mgr: &LockManager, who: u64, turn: u64) {
+    let (shared, own) = (format!("k{}", turn % 2), format!("own{who}"));
+    match turn % 8 {
+        0 => mgr.try_lock(&own).unwrap().expect("it is this thread's").unlock().unwrap(),
+        1 => mgr.enqueue(&shared).unwrap().wait().unwrap().unlock().unwrap(),
+        2 => drop(mgr.try_lock_for(&shared, Duration::from_micros(500)).unwrap()),
+        3 => {
+            let guard = mgr.lock(&own).unwrap();
+            guard.renew().unwrap();
+            guard.unlock().unwrap();
+        }
+        4 if turn % 64 == 4 => {
+            mgr.inspect(&shared).unwrap();
+            assert!(mgr.list("*").all(|info| info.is_ok()));
+            mgr.lock(&own).unwrap().unlock().unwrap();
+        }
+        _ => mgr.lock(&shared).unwrap().unlock().unwrap(),
+    }
+}
+
+/// A process that may open nothing more: what is open goes on, what needs a descriptor fails in time and without a
+/// panic, and all is well when there are some again.
+#[test]
+fn without_descriptors_calls_fail_in_time_and_afterwards_all_is_well() {
+    let server = Server::start();
+    let other = manager(server.url(), TTL);
+    let _theirs = other.lock("theirs").unwrap();
+    let mut kid = Kid::spawn("short_of_files", &[&server.url()]);
+    assert_eq!(kid.expect("lost", SOON), "Expired");
+    kid.expect("served", SOON);
+    kid.expect("recovered", 2 * SOON);
+    assert!(other.try_lock("kept").unwrap().is_none(), "it holds it again");
+    kid.tell("end");
+    kid.join(SOON);
+    assert_nothing_left(&server, "kept");
+    assert_nothing_left(&server, "free");
+}
+
+const TTL: Duration = Duration::from_secs(2);
+
+pub(crate) fn short_of_files(args: &[String]) {
+    let limit = Duration::from_secs(1);
+    let mgr = with_ttl(args[0].as_str(), TTL).outage_limit(limit).build().unwrap();
+    let guard = mgr.lock("kept").unwrap();
+    // Neither the renewal thread nor the listener has a connection yet.
+    let (taken, old) = exhaust();
+    let deadline = Instant::now() + guard.remaining();
+    // The one connection that is open serves one at a time.
+    mgr.try_lock("free").unwrap().expect("it is free").unlock().unwrap();
+    let start = Instant::now();
+    let end = mgr.lock("theirs");
+    assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
+    assert!(start.elapsed() < limit + 2 * command_timeout(TTL) + SLACK, "{:?}", start.elapsed());
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for i in 0..16 {
+            let mgr = &mgr;
+            scope.spawn(move || match mgr.try_lock(&format!("free{i}")) {
+                Ok(guard) => drop(guard.expect("it is free")),
+                Err(e) => assert!(matches!(e, Error::Unavailable { .. }), "{e:?}"),
+            });
+        }
+    });
+    assert!(start.elapsed() < 3 * command_timeout(TTL) + SLACK, "{:?}", start.elapsed());
+    let loss = guard.lost().recv_deadline(deadline + command_timeout(TTL) + SLACK).expect("it is told on time");
+    assert!(!guard.is_held());
+    say(format_args!("lost {:?}", loss.reason));
+    drop(guard);
+    mgr.try_lock("free").unwrap().expect("it is free").unlock().unwrap();
+    say("served");
+    drop(taken);
+    set_limit(old);
+    let renewed = mgr.stats().renewed;
+    let guard = mgr.lock("kept").unwrap();
+    until(TTL + SLACK, "it is renewed", || mgr.stats().renewed > renewed);
+    assert!(mgr.try_lock_for("theirs", limit).unwrap().is_none(), "it can wait again");
+    guard.check().unwrap();
+    say("recovered");
+    hear();
+    guard.unlock().unwrap();
+}
+
+/// Takes every descriptor that the process may have.
+fn exhaust() -> (Vec<File>, libc::rlim_t) {
+    let old = set_limit(100);
+    let mut taken = Vec::new();
+    while let Ok(file) = File::open("/dev/null") {
+        taken.push(file);
+    }
+    assert!(!taken.is_empty());
+    (taken, old)
+}
+
+/// Sets RLIMIT_NOFILE, as its owner may lower and raise it again, and answers what it was.
+fn set_limit(to: libc::rlim_t) -> libc::rlim_t {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both pointers are valid for the calls.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
+        let old = mem::replace(&mut limit.rlim_cur, to);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
+        old
+    }
+}
+
+/// The one thread is kept from running, and nothing else is: a signal handler sleeps on it.
+#[test]
+fn p6_a_lease_whose_renewal_thread_does_not_run_is_believed_no_longer_than_its_deadline() {
+    let server = Server::start();
+    let mut kid = Kid::spawn("starved", &[&server.url()]);
+    let old = expect_got(&kid, "k", SOON);
+    let mgr = manager(server.url(), TTL);
+    let waiter = mgr.enqueue("k").unwrap();
+    kid.tell("starve");
+    let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
+    let guard = waiter.wait().unwrap();
+    assert!(last_held < machine_time());
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    assert!(guard.fence() > old.fence);
+    // Nobody but the thread could tell of it, which it does when it runs again.
+    assert_eq!(kid.expect("told", SOON), "Expired");
+    assert_eq!(kid.expect("unlocked", SOON), "Expired");
+    guard.renew().expect("the late release harmed its successor");
+    guard.unlock().unwrap();
+    kid.join(SOON);
+}
+
+/// How long the renewal thread sleeps.
+const STARVED: Duration = Duration::from_secs(4);
+
+extern "C" fn sleep(_signal: c_int) {
+    let time = libc::timespec { tv_sec: STARVED.as_secs().cast_signed(), tv_nsec: 0 };
+    // SAFETY: the pointer is valid for the call, which is async-signal-safe.
+    unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
+}
+
+pub(crate) fn starved(args: &[String]) {
+    handle(libc::SIGUSR1, sleep, libc::SA_RESTART);
+    let mgr = manager(args[0].as_str(), TTL);
+    let guard = mgr.lock("k").unwrap();
+    say(format_args!("got k {} {:?} {}", guard.fence(), guard.previous_holder(), guard.is_held()));
+    hear();
+    let start = Instant::now();
+    let (renewal, _) = tasks().into_iter().find(|(_, name)| name == RENEWAL).expect("it has been started");
+    signal_thread(renewal, libc::SIGUSR1);
+    let deadline = start + guard.remaining();
+    let mut last_held = machine_time();
+    while guard.is_held() {
+        last_held = machine_time();
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(Instant::now() <= deadline + SLACK, "it was believed past its deadline");
+    say(format_args!("false {last_held}"));
+    assert!(guard.lost().is_empty(), "the thread was not kept from running");
+    let loss = guard.lost().recv_deadline(start + STARVED + command_timeout(TTL) + SLACK).expect("it is told");
+    say(format_args!("told {:?}", loss.reason));
+    match guard.unlock() {
+        Err(Error::Lost { loss, .. }) => say(format_args!("unlocked {:?}", loss.reason)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What panics is the program's own logger, whenever that thread logs, and so also when it tells of a loss.
+#[test]
+fn p6_leases_whose_renewal_thread_panicked_are_lost_and_told_at_once_and_the_manager_is_closed() {
+    let server = Server::start();
+    let mut kid = Kid::spawn("panicky", &[&server.url()]);
+    kid.expect("locked", SOON);
+    // The first renewal that fails is logged.
+    server.stop();
+    assert_eq!(kid.expect("told", SOON), "Expired Expired Expired");
+    assert_eq!(kid.expect("called", SOON), "3");
+    assert_eq!(kid.expect("verbs", SOON), "Closed Closed Closed");
+    server.cont();
+    kid.expect("dropped", SOON);
+    kid.join(SOON);
+    let mgr = manager(server.url(), TTL);
+    let guard = mgr.try_lock_for("k0", TTL + check_period(TTL) + SLACK).unwrap().expect("left to its ttl at worst");
+    guard.unlock().unwrap();
+}
+
+pub(crate) fn panicky(args: &[String]) {
+    struct Panicky;
+    static ARMED: AtomicBool = AtomicBool::new(false);
+    impl log::Log for Panicky {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+        fn log(&self, record: &log::Record<'_>) {
+            let on_it = thread::current().name() == Some("fairlock-renewal");
+            assert!(!(on_it && ARMED.load(Ordering::Relaxed)), "a logger that panics: {}", record.args());
+        }
+        fn flush(&self) {}
+    }
+    log::set_logger(&Panicky).unwrap();
+    log::set_max_level(log::LevelFilter::Info);
+    ARMED.store(true, Ordering::Relaxed);
+    static CALLED: AtomicU64 = AtomicU64::new(0);
+    let options = LockOptions::new().ttl(TTL).on_lost(|_| {
+        CALLED.fetch_add(1, Ordering::Relaxed);
+    });
+    let mgr = manager(args[0].as_str(), TTL).with(options);
+    let guards = ["k0", "k1", "k2"].map(|name| mgr.lock(name).unwrap());
+    let waiter = mgr.enqueue("k0").unwrap();
+    say("locked");
+    let deadline = Instant::now() + TTL;
+    let told = guards.each_ref().map(|guard: &LockGuard| {
+        let loss = guard.lost().recv_deadline(deadline + command_timeout(TTL) + SLACK).expect("it is told");
+        assert!(!guard.is_held());
+        assert_eq!(loss.reason, LossReason::Expired);
+        format!("{:?}", loss.reason)
+    });
+    say(format_args!("told {}", told.join(" ")));
+    until(SLACK, "each callback is called", || CALLED.load(Ordering::Relaxed) == 3);
+    say(format_args!("called {}", CALLED.load(Ordering::Relaxed)));
+    let ends = [mgr.try_lock("x").err(), mgr.lock("x").err(), waiter.wait().err()];
+    let ends = ends.map(|end| match end {
+        Some(Error::Closed) => "Closed".to_owned(),
+        other => format!("{other:?}"),
+    });
+    say(format_args!("verbs {}", ends.join(" ")));
+    drop((guards, mgr));
+    say("dropped");
+}

@@ -1,0 +1,110 @@
+//! The server's wall clock steps. On Redis alone, whose process gets a clock of its own: all of a machine have one, so a
+//! library in front of the server's shifts what it is told.
+
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt as _,
+    path::PathBuf,
+    process::Command,
+    time::UNIX_EPOCH,
+};
+
+use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
+use tempfile::TempDir;
+
+use crate::scene::{Line, P, Record, T, TTL, build, manager, server_time, warm_up, with_ttl};
+use crate::support::{SLACK, Server, until};
+
+const HALF_AN_HOUR: i64 = 30 * 60 * 1_000_000;
+
+/// A server, and what its clock is off by.
+struct Shifted {
+    server: Server,
+    by: File,
+    _dir: TempDir,
+}
+
+impl Shifted {
+    fn start() -> Shifted {
+        let dir = tempfile::tempdir().unwrap();
+        let [library, by] = ["clock.so", "by"].map(|name| dir.path().join(name));
+        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/shifted_clock.c");
+        let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).output();
+        let built = built.expect("a C compiler, which the in-memory store needs too");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        fs::write(&by, 0i64.to_ne_bytes()).unwrap();
+        let preload = [("LD_PRELOAD", library.to_str().unwrap()), ("SHIFTED_CLOCK", by.to_str().unwrap())];
+        let server = Server::start_with_env(&preload);
+        Shifted { server, by: File::options().write(true).open(&by).unwrap(), _dir: dir }
+    }
+
+    /// From now on its clock is off by so much.
+    fn step_to(&self, micros: i64) {
+        self.by.write_all_at(&micros.to_ne_bytes(), 0).unwrap();
+        let real = UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
+        let off = server_time(&self.server).cast_signed() - real;
+        assert!((off - micros).abs() < 10_000_000, "its clock is off by {off}");
+    }
+}
+
+#[test]
+fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_waiter() {
+    let shifted = Shifted::start();
+    let server = &shifted.server;
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    // Renewed so seldom that no renewal comes before those who wait have seen the lapse.
+    let holding = build(with_ttl(server.url(), 20 * TTL));
+    let holder = holding.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&ours);
+    line.stand(&other);
+    shifted.step_to(HALF_AN_HOUR);
+    let next = line.serve(0, P + T + SLACK);
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(next.fence() > holder.fence());
+    let told = holder.renew();
+    assert!(matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{told:?}");
+    assert_eq!(holder.lost().recv_timeout(T + SLACK).expect("it is told").reason, LossReason::Expired);
+    next.renew().unwrap();
+    let fence = next.fence();
+    next.unlock().unwrap();
+    let last = line.serve(1, P + T + SLACK);
+    assert!(last.fence() > fence);
+    last.unlock().unwrap();
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0, "the step aged a waiter");
+    Record::of(server, "a").comes_to_rest();
+}
+
+#[test]
+fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_ttl() {
+    let shifted = Shifted::start();
+    let server = &shifted.server;
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    let guard = ours.lock("a").unwrap();
+    let mut line = Line::of("a");
+    line.stand(&other);
+    line.stand(&ours);
+    shifted.step_to(-HALF_AN_HOUR);
+    let renewed = ours.stats().renewed;
+    until(TTL, "it is renewed", || ours.stats().renewed > renewed);
+    guard.check().expect("a step back takes nothing from its holder");
+    let mut largest = guard.fence();
+    guard.unlock().unwrap();
+    for who in 0..2 {
+        let guard = line.serve(who, P + T + SLACK);
+        assert!(guard.fence() > largest, "{} after {largest}", guard.fence());
+        largest = guard.fence();
+        guard.unlock().unwrap();
+    }
+    // One who died just before such a step is outlived by one ttl, and not by half an hour.
+    let dead = ours.with(LockOptions::new().fixed_lease(TTL)).lock("b").unwrap();
+    shifted.step_to(-2 * HALF_AN_HOUR);
+    let mut waiter = other.enqueue("b").unwrap();
+    let next = waiter.wait_for(TTL + P + T + SLACK).unwrap().expect("its lease is cut to its ttl");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(next.fence() > dead.fence());
+    next.unlock().unwrap();
+    Record::of(server, "a").comes_to_rest();
+}

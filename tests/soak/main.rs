@@ -1,0 +1,174 @@
+//! The soak: workers in several processes want the same locks, while something is broken every few hundred ms. Each
+//! notes what it sees, and afterwards a checker that knows nothing of the engine decides from these notes alone
+//! whether the promises were kept.
+//!
+//!     tests/run.sh --test soak                                       for a minute
+//!     tests/run.sh --test soak -- --seconds 600                      for ten
+//!     tests/run.sh --test soak -- --seconds 30 --without-fences      the resource ignores fences, workers are paused,
+//!                                                                    and the run fails unless that is found unsafe
+//!
+//! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes of a run that was
+//! not as it should be are kept, and `--check DIR` judges them again.
+
+mod chance;
+mod checker;
+mod history;
+mod nemesis;
+mod record;
+mod resource;
+#[path = "../it/support/mod.rs"]
+mod support;
+mod worker;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::{self, ExitCode},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use checker::{Finding, Rule, Terms};
+use history::History;
+use nemesis::{Mood, Nemesis};
+use record::Record;
+use resource::Fences;
+use support::{SLACK, Server};
+
+const WORKERS: usize = 4;
+
+/// Short, so that leases end often, and with it all that is derived from it; see docs/SAFETY.md.
+const TTL: Duration = Duration::from_secs(2);
+const TERMS: Terms = Terms {
+    ttl: TTL,
+    check_period: Duration::from_millis(250),
+    command_timeout: Duration::from_millis(200),
+    horizon: Duration::from_secs(1),
+    slack: SLACK,
+};
+
+/// Workers whose locks others wait for hold them for four seconds at most, one after the other.
+const FINISH_WITHIN: Duration = Duration::from_secs(60);
+
+struct Options {
+    lasting: Duration,
+    fences: Fences,
+    check: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    if env::var_os("FAIRLOCK_KID").is_some() {
+        support::kid::play(&[("work", worker::work)]);
+        return ExitCode::SUCCESS;
+    }
+    let options = Options::parse(env::args().skip(1));
+    let dir = options.check.clone().unwrap_or_else(|| {
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("soak-{}", process::id()));
+        fs::create_dir_all(&dir).expect("a place for the history");
+        run(&dir, &options);
+        dir
+    });
+    let findings = report(&dir);
+    let broken: Vec<Rule> = findings.iter().filter(|f| !f.broken.is_empty()).map(|f| f.rule).collect();
+    let expected: &[Rule] = if options.fences == Fences::Ignored { &[Rule::Resource] } else { &[] };
+    // A promise that nothing has put to the test was not kept, it was not tried.
+    let tried = findings.iter().filter(|f| f.judged == 0 && f.rule != Rule::Crash).count() == 0;
+    if broken == expected && tried {
+        println!("soak: as it should be: {}", if expected.is_empty() { "safe" } else { "unsafe without fences" });
+        if options.check.is_none() {
+            let _ = fs::remove_dir_all(dir);
+        }
+        return ExitCode::SUCCESS;
+    }
+    println!("soak: NOT as it should be: broken {broken:?}, expected {expected:?}; see {}", dir.display());
+    ExitCode::FAILURE
+}
+
+impl Options {
+    fn parse(mut args: impl Iterator<Item = String>) -> Options {
+        let mut options = Options { lasting: Duration::from_secs(60), fences: Fences::Checked, check: None };
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--seconds" => {
+                    let seconds = args.next().and_then(|n| n.parse().ok()).expect("--seconds wants a number");
+                    options.lasting = Duration::from_secs(seconds);
+                }
+                "--without-fences" => options.fences = Fences::Ignored,
+                "--check" => options.check = Some(args.next().expect("--check wants a directory").into()),
+                other => panic!("no such option: {other}"),
+            }
+        }
+        options
+    }
+}
+
+fn run(dir: &Path, options: &Options) {
+    let seed = env::var("FAIRLOCK_SEED").ok().map_or_else(|| process::id().into(), |s| s.parse().expect("a number"));
+    println!("soak: {:?} from FAIRLOCK_SEED={seed}, {WORKERS} workers, fences {:?}", options.lasting, options.fences);
+    // Whatever was written before a reply stays in the kernel when the server is killed, but only if no fsync of its
+    // own makes it put the writing off.
+    let server = Server::tcp_with(&["--appendonly", "yes", "--appendfsync", "no"]);
+    let place = tempfile::tempdir().expect("a place for a socket");
+    let socket = place.path().join("resource");
+    resource::serve(&socket, Record::new(dir, "resource"), options.fences);
+    let record = Arc::new(Record::new(dir, "-"));
+    thread::spawn({
+        let record = Arc::clone(&record);
+        move || record.watch_clock()
+    });
+    let paths = [dir, &socket].map(|path| path.to_str().expect("paths of our own are text"));
+    let mut nemesis = Nemesis::new(&server, &record, TERMS, paths, seed);
+    nemesis.muster(WORKERS);
+    let mood = if options.fences == Fences::Ignored { Mood::Pauses } else { Mood::Everything };
+    nemesis.rage(mood, options.lasting);
+    let calm = Instant::now();
+    if let Err(stuck) = nemesis.finish(FINISH_WITHIN) {
+        println!("soak: not ended within {FINISH_WITHIN:?}: {stuck}");
+    }
+    println!("soak: after the last fault all had ended within {:.1?}", calm.elapsed());
+    for key in server.query::<Vec<String>>(&["KEYS", "*"]) {
+        let left: i64 = server.query(&["PTTL", &key]);
+        record.now(format_args!("key {} {left}", key.replace(' ', "_")));
+    }
+}
+
+/// Prints what was found, and returns it.
+fn report(dir: &Path) -> Vec<Finding> {
+    let mut files: Vec<_> = fs::read_dir(dir).expect("a history").map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    let texts: Vec<_> = files.iter().map(|path| fs::read_to_string(path).expect("a history is text")).collect();
+    let history = History::read(texts.iter().map(String::as_str)).unwrap_or_else(|why| panic!("{why}"));
+
+    let mut ends = BTreeMap::<&str, usize>::new();
+    let mut faults = BTreeMap::<&str, usize>::new();
+    for attempt in &history.attempts {
+        *ends.entry(attempt.ended.as_ref().map_or("killed", |(_, how)| how)).or_default() += 1;
+    }
+    for fault in &history.faults {
+        *faults.entry(&fault.kind).or_default() += 1;
+    }
+    let grants = history.attempts.iter().filter_map(|a| a.granted.as_ref());
+    let refused = history.writes.iter().filter(|write| !write.accepted).count();
+    println!("attempts {}, by their ends: {}", history.attempts.len(), list(&ends));
+    println!("grants {}, lost while held {}", grants.clone().count(), grants.filter(|g| g.lost.is_some()).count());
+    println!("writes {}, refused {refused}", history.writes.len());
+    println!("faults {}: {}", history.faults.len(), list(&faults));
+    println!("longest wait {:.1?}", checker::longest_wait(&history, &TERMS));
+
+    let findings = checker::judge(&history, &TERMS);
+    println!("{:<12} {:>9} {:>7} {:>7}", "rule", "judged", "spared", "broken");
+    for finding in &findings {
+        let Finding { rule, judged, spared, broken } = finding;
+        println!("{:<12} {judged:>9} {spared:>7} {:>7}", format!("{rule:?}"), broken.len());
+        for how in broken.iter().take(5) {
+            println!("  {how}");
+        }
+    }
+    findings
+}
+
+fn list(counts: &BTreeMap<&str, usize>) -> String {
+    counts.iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,322 @@
+//! Breaks something every few hundred ms, and mends it later.
+
+use std::{
+    fmt::Display,
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    chance::Chance,
+    checker::Terms,
+    record::{Record, now},
+    support::{Kid, Proxy, Server},
+    worker::Orders,
+};
+
+/// A worker's slot: who is in it now, and the link by which that one reaches the server.
+struct Slot {
+    life: usize,
+    kid: Kid,
+    link: Proxy,
+    /// Something is wrong with it just now.
+    troubled: bool,
+}
+
+/// What is to be mended, and when.
+struct Repair {
+    due: Instant,
+    fault: usize,
+    of: Wound,
+}
+
+#[derive(Clone, Copy)]
+enum Wound {
+    Stopped(usize),
+    Killed(usize),
+    Link(usize),
+    ServerStopped,
+    ServerDown,
+}
+
+/// What may be done.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Mood {
+    Everything,
+    /// Workers are paused, and nothing else happens.
+    Pauses,
+}
+
+pub(crate) struct Nemesis<'a> {
+    server: &'a Server,
+    record: &'a Record,
+    terms: Terms,
+    dir: &'a str,
+    resource: &'a str,
+    chance: Chance,
+    slots: Vec<Slot>,
+    repairs: Vec<Repair>,
+    faults: usize,
+}
+
+impl<'a> Nemesis<'a> {
+    pub(crate) fn new(
+        server: &'a Server,
+        record: &'a Record,
+        terms: Terms,
+        [dir, resource]: [&'a str; 2],
+        seed: u64,
+    ) -> Nemesis<'a> {
+        let chance = Chance::new(seed);
+        Nemesis { server, record, terms, dir, resource, chance, slots: Vec::new(), repairs: Vec::new(), faults: 0 }
+    }
+
+    /// Starts workers in so many slots.
+    pub(crate) fn muster(&mut self, slots: usize) {
+        for at in 0..slots {
+            let link = Proxy::to(self.server.addr());
+            let kid = self.launch(at, 0, &link);
+            self.slots.push(Slot { life: 0, kid, link, troubled: false });
+        }
+    }
+
+    /// The main loop.
+    pub(crate) fn rage(&mut self, mood: Mood, lasting: Duration) {
+        let until = Instant::now() + lasting;
+        // A crash that nothing else disturbs, so that what it costs can be measured: one soon, and then two a minute.
+        let mut crash_due = Instant::now() + Duration::from_secs(10).min(lasting / 3);
+        while Instant::now() < until {
+            let pause = self.chance.ms(150..450);
+            self.pass(pause);
+            for slot in self.slots.iter_mut().filter(|slot| !slot.troubled) {
+                assert!(!slot.kid.has_ended(), "ended by itself: {}", slot.kid);
+            }
+            if mood == Mood::Everything && Instant::now() > crash_due {
+                crash_due += Duration::from_secs(30);
+                self.crash_in_quiet();
+            } else if mood == Mood::Everything {
+                self.strike();
+            } else if let Some(victim) = self.untroubled() {
+                self.stop(victim);
+            }
+        }
+        self.mend_all();
+    }
+
+    /// Lets all end what they have begun. Those that do not within the time are killed, without a word in the
+    /// history, in which they are then missed.
+    pub(crate) fn finish(&mut self, within: Duration) -> Result<(), String> {
+        self.slots.iter_mut().for_each(|slot| slot.kid.tell("finish"));
+        let deadline = Instant::now() + within;
+        let mut stuck = Vec::new();
+        for slot in &mut self.slots {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match slot.kid.end_within(left) {
+                Some(status) if status.success() => {}
+                other => stuck.push(format!("{other:?} of {}", slot.kid)),
+            }
+        }
+        self.slots.clear();
+        if stuck.is_empty() { Ok(()) } else { Err(stuck.join("\n")) }
+    }
+
+    fn strike(&mut self) {
+        let server_is_up = !self.repairs.iter().any(|r| matches!(r.of, Wound::ServerStopped | Wound::ServerDown));
+        match (self.chance.below(100), self.untroubled()) {
+            (0..=14, Some(victim)) => self.stop(victim),
+            (15..=24, Some(victim)) => self.doze(victim),
+            (25..=39, Some(victim)) => self.kill(victim),
+            (40..=69, Some(victim)) => self.disturb_link(victim),
+            (70..=77, _) if server_is_up => {
+                let fault = self.begin("-", "server-killed");
+                self.server.kill();
+                let down = self.chance.ms(10..400);
+                self.mend_after(down, fault, Wound::ServerDown);
+            }
+            (78..=82, _) if server_is_up => {
+                let fault = self.begin("-", "server-emptied");
+                self.server.kill();
+                let _ = fs::remove_dir_all(self.server.dir().join("appendonlydir"));
+                let down = self.chance.ms(10..400);
+                self.mend_after(down, fault, Wound::ServerDown);
+            }
+            (83..=84, _) if server_is_up => {
+                let fault = self.begin("-", "flushall");
+                self.server.query::<()>(&["FLUSHALL"]);
+                self.end(fault);
+            }
+            (85..=91, _) if server_is_up => {
+                let fault = self.begin("-", "server-stopped");
+                self.server.stop();
+                let long = if self.chance.percent(20) { 2000..3000 } else { 50..400 };
+                let away = self.chance.ms(long);
+                self.mend_after(away, fault, Wound::ServerStopped);
+            }
+            (92..=99, _) if server_is_up => {
+                let fault = self.begin("-", "script-flush");
+                self.server.query::<()>(&["SCRIPT", "FLUSH"]);
+                self.end(fault);
+            }
+            _ => {}
+        }
+    }
+
+    /// Stops a worker for longer than its leases last.
+    fn stop(&mut self, victim: usize) {
+        let fault = self.begin(self.who(victim), "stop");
+        self.slots[victim].kid.stop();
+        let ttl = self.terms.ttl.as_millis() as usize;
+        let away = self.chance.ms(ttl * 11 / 10..ttl * 16 / 10);
+        self.mend_after(away, fault, Wound::Stopped(victim));
+    }
+
+    /// Stops a worker for so short that it costs it nothing.
+    fn doze(&mut self, victim: usize) {
+        let fault = self.begin(self.who(victim), "doze");
+        self.slots[victim].kid.stop();
+        let away = self.chance.ms(20..120);
+        self.mend_after(away, fault, Wound::Stopped(victim));
+    }
+
+    fn kill(&mut self, victim: usize) {
+        let fault = self.begin(self.who(victim), "kill");
+        self.slots[victim].kid.kill();
+        self.end(fault);
+        let down = self.chance.ms(0..1000);
+        self.mend_after(down, fault, Wound::Killed(victim));
+    }
+
+    fn disturb_link(&mut self, victim: usize) {
+        let kind = *self.chance.pick(&["close", "reset", "refuse", "delay", "no-requests", "no-replies"]);
+        let fault = self.begin(self.who(victim), format_args!("link-{kind}"));
+        let link = &self.slots[victim].link;
+        let long = match kind {
+            "close" => {
+                link.close_all();
+                0..1
+            }
+            "reset" => {
+                link.reset_all();
+                0..1
+            }
+            "refuse" => {
+                link.refuse();
+                link.close_all();
+                50..1500
+            }
+            "delay" => {
+                link.delay(self.chance.ms(5..150));
+                300..1500
+            }
+            "no-requests" => {
+                link.pause_requests();
+                50..3000
+            }
+            _ => {
+                link.pause_replies();
+                50..3000
+            }
+        };
+        let long = self.chance.ms(long);
+        self.mend_after(long, fault, Wound::Link(victim));
+    }
+
+    fn crash_in_quiet(&mut self) {
+        self.mend_all();
+        let quiet = self.terms.ttl + self.terms.check_period + self.terms.command_timeout;
+        // What was mended has to settle before, or it would count as a part of the crash.
+        self.pass(quiet);
+        let victim = self.chance.below(self.slots.len());
+        let fault = self.begin(self.who(victim), "kill");
+        self.slots[victim].kid.kill();
+        self.end(fault);
+        self.slots[victim].troubled = true;
+        self.pass(quiet + self.terms.slack);
+        self.mend(Wound::Killed(victim));
+    }
+
+    fn mend_after(&mut self, after: Duration, fault: usize, of: Wound) {
+        if let Wound::Stopped(slot) | Wound::Killed(slot) | Wound::Link(slot) = of {
+            self.slots[slot].troubled = true;
+        }
+        self.repairs.push(Repair { due: Instant::now() + after, fault, of });
+    }
+
+    /// Lets time pass, and mends what is due.
+    fn pass(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        loop {
+            self.repairs.sort_by_key(|repair| repair.due);
+            let next = self.repairs.first().map_or(until, |repair| repair.due.min(until));
+            thread::sleep(next.saturating_duration_since(Instant::now()));
+            if self.repairs.first().is_some_and(|repair| repair.due <= Instant::now()) {
+                let repair = self.repairs.remove(0);
+                self.mend(repair.of);
+                if !matches!(repair.of, Wound::Killed(_)) {
+                    self.end(repair.fault);
+                }
+            } else if Instant::now() >= until {
+                return;
+            }
+        }
+    }
+
+    fn mend_all(&mut self) {
+        let last = self.repairs.iter().map(|repair| repair.due).max();
+        self.pass(last.map_or(Duration::ZERO, |last| last.saturating_duration_since(Instant::now())));
+        while !self.repairs.is_empty() {
+            self.pass(Duration::from_millis(10));
+        }
+    }
+
+    fn mend(&mut self, wound: Wound) {
+        match wound {
+            Wound::Stopped(at) => self.slots[at].kid.cont(),
+            Wound::Killed(at) => {
+                let life = self.slots[at].life + 1;
+                let kid = self.launch(at, life, &self.slots[at].link);
+                self.slots[at].kid = kid;
+                self.slots[at].life = life;
+            }
+            Wound::Link(at) => {
+                let link = &self.slots[at].link;
+                link.delay(Duration::ZERO);
+                link.accept();
+                link.resume_requests();
+                link.resume_replies();
+            }
+            Wound::ServerStopped => self.server.cont(),
+            Wound::ServerDown => self.server.restart(),
+        }
+        if let Wound::Stopped(slot) | Wound::Killed(slot) | Wound::Link(slot) = wound {
+            self.slots[slot].troubled = false;
+        }
+    }
+
+    fn launch(&self, at: usize, life: usize, link: &Proxy) -> Kid {
+        let (url, who) = (link.url(), format!("{at}.{life}"));
+        let seed = (at * 1_000_003 + life) as u64;
+        let orders = Orders { url: &url, ttl: self.terms.ttl, dir: self.dir, resource: self.resource, who: &who, seed };
+        Kid::spawn("work", &orders.args().each_ref().map(String::as_str))
+    }
+
+    /// Somebody with whom nothing is wrong; at most half are troubled at a time, so that the others get on.
+    fn untroubled(&mut self) -> Option<usize> {
+        let well: Vec<usize> = (0..self.slots.len()).filter(|at| !self.slots[*at].troubled).collect();
+        (well.len() * 2 > self.slots.len()).then(|| *self.chance.pick(&well))
+    }
+
+    fn who(&self, at: usize) -> String {
+        format!("{at}.{}", self.slots[at].life)
+    }
+
+    fn begin(&mut self, victim: impl Display, kind: impl Display) -> usize {
+        self.faults += 1;
+        self.record.of(&victim.to_string(), now(), format_args!("begin {} {kind}", self.faults));
+        self.faults
+    }
+
+    fn end(&self, fault: usize) {
+        self.record.now(format_args!("end {fault}"));
+    }
+}
