@@ -1,7 +1,7 @@
 //! The exhaustive check of small worlds: three processes with a waiter each, one name, and all that can happen.
 //!
-//! A world is a plain value: what the keys hold ([`shelf`]), what each process knows ([`client`]), what is under way
-//! ([`world`]). A step is one request with its reply, or a tick of the clock. The search goes breadth first from the
+//! A world is a plain value: what the keys hold (`shelf`), what each process knows (`client`), what is under way
+//! (`world`). A step is one request with its reply, or a tick of the clock. The search goes breadth first from the
 //! empty world, so what it finds first is a shortest way to it. It has no bound on time or on the number of locks
 //! taken: processes lock and unlock for ever, and all ends when every world that can be reached was seen.
 //!
@@ -13,7 +13,7 @@
 //!   places, after each step.
 //! - A script does the same thing to the same record, so each pair is run once by the interpreter, and looked up then.
 //!
-//! After each step exclusion, fences, order and wake-ups are checked ([`check`]). Then the world is left in peace: from
+//! After each step exclusion, fences, order and wake-ups are checked (`check`). Then the world is left in peace: from
 //! each that was reached, a run without faults must serve everybody in P + T, and one TTL more for each process that
 //! crashed, and leave no owner and no record of a waiter. That is what finds locks and waiters that are forgotten.
 //!
