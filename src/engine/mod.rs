@@ -14,6 +14,8 @@ mod upkeep;
 mod listener;
 mod callbacks;
 mod running;
+#[cfg(feature = "sim")]
+mod by_hand;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,6 +41,8 @@ use running::{Bell, Thread};
 use work::{Fresh, Job, Work};
 
 pub(crate) use acquire::Entered;
+#[cfg(feature = "sim")]
+pub(crate) use by_hand::{ByHand, Next, Tasks};
 pub(crate) use lease::Lease;
 pub(crate) use release::Tell;
 pub(crate) use request::Request;

@@ -22,7 +22,7 @@ impl Token {
         Token(Uuid::new_v4())
     }
 
-    fn parse(text: &str) -> Option<Token> {
+    pub(crate) fn parse(text: &str) -> Option<Token> {
         Uuid::try_parse(text).ok().map(Token)
     }
 }

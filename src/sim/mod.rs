@@ -8,7 +8,15 @@ mod op;
 mod grant;
 mod model;
 mod worlds;
+mod plan;
+mod process;
+mod run;
+mod judge;
+mod defect;
+mod simulation;
 
 pub use model::{Lock, Promise};
 pub use op::{Attempt, Lease, Op, Outcome, Sight};
+pub use defect::Defect;
+pub use simulation::{Failure, Tally, simulate};
 pub use worlds::{Chance, Violation, Worlds};
