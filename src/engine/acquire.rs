@@ -188,7 +188,8 @@ impl Engine {
         self.deliver_all(call, &answer);
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
-                let lease = self.take(request, News::from_reply(grant, answer.sent))?;
+                let taken_until = if *in_doubt { call.sent_until() } else { 0 };
+                let lease = self.take(request, News::from_reply(grant, answer.sent), taken_until)?;
                 Ok(Tried::Ended(Some(lease)))
             }
             Outcome::Busy { .. } => {
@@ -206,9 +207,10 @@ impl Engine {
         }
     }
 
-    fn take(&self, request: &Arc<Request>, news: News) -> Result<Arc<Lease>> {
+    fn take(&self, request: &Arc<Request>, news: News, taken_until: u64) -> Result<Arc<Lease>> {
         let deadline = news.deadline.unwrap_or(Time::from_nanos(0));
-        let lease = Arc::new(Lease::new(Arc::clone(request), &news.grant, news.granted, deadline));
+        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline).taken_until(taken_until);
+        let lease = Arc::new(lease);
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
             self.discard(&lease);
@@ -223,7 +225,7 @@ impl Engine {
         lease.disown();
         self.places.unclaim_if(lease.stood, lease.token);
         let about = lease.request.call(Verb::Renew { token: lease.token });
-        self.abandon_in_background(&about, lease.token, 0, lease.request.longest());
+        self.abandon_in_background(&about, lease.token, lease.taken_until, lease.request.longest());
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
@@ -308,6 +310,9 @@ impl Engine {
             }
         };
         waiting.hear(now);
+        if answer.resent {
+            waiting.place.lock().resent(call.sent_until());
+        }
         self.deliver_all(call, &answer);
         let (action, due) = match answer.reply.outcome {
             Outcome::Granted(grant) => {

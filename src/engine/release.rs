@@ -74,7 +74,8 @@ impl Engine {
         started: Time,
         answer: std::result::Result<Answer, Fault>,
     ) -> Ended {
-        let job = || Job::new(call, lease.token, lease.fence, Mode::Used, started + lease.request.longest());
+        let expires = started + lease.request.longest();
+        let job = || Job::new(call, lease.token, lease.fence, Mode::Used, expires).until(lease.taken_until);
         match answer {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
@@ -85,7 +86,8 @@ impl Engine {
                     // The reply that was lost may have had the grant of a waiter of ours.
                     self.look_after(&call.key);
                 }
-                if answer.reply.more {
+                // R7: a copy of the acquire that is still under way must not take the lock again.
+                if answer.reply.more || answer.reply.now.is_some_and(|server| server <= lease.taken_until) {
                     self.hand_to_renewal(Work::Background(job()));
                 }
                 Ended::Answered(verdict(&answer.reply.outcome, answer.resent))

@@ -344,6 +344,7 @@ impl Renewal {
         let about = lease.request.call(Verb::Renew { token: lease.token });
         // The next holder is told that this one did not end well.
         let job = Job::new(&about, lease.token, lease.fence, Mode::Lost, now + lease.request.longest());
+        let job = job.until(lease.taken_until);
         self.errands.put(now, Errand::Job(job));
     }
 

@@ -7,6 +7,8 @@ use super::places::Waiting;
 use super::request::Request;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
+#[cfg(feature = "sim")]
+use crate::script::Token;
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, Fault};
@@ -33,6 +35,11 @@ impl Standing {
             return None;
         }
         self.waiting.place.lock().position()
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn token(&self) -> Token {
+        self.waiting.place.lock().token
     }
 
     pub(crate) fn request(&self) -> &Arc<Request> {

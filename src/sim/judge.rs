@@ -20,6 +20,8 @@ pub(super) struct Judge {
     record: Record,
     /// Who stands in the queue, in the order in which the server ran their requests.
     queue: Vec<Waiter>,
+    /// After how many disturbances each token first stood in the queue.
+    seen: HashMap<Token, u32>,
     /// Every grant there was, by its token.
     grants: HashMap<Token, Granted>,
     largest_fence: u64,
@@ -39,8 +41,9 @@ pub(super) struct Judge {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Record {
-    /// Of the holder: its manager, if its lease is a renewed one.
-    renewed_by: Option<String>,
+    /// Of the holder: its manager, and whether its lease is a renewed one.
+    manager: String,
+    renewed: bool,
     owner: Option<Token>,
     end: u64,
     fence: u64,
@@ -59,6 +62,8 @@ struct Granted {
     at: u64,
     fence: u64,
     disturbances: u32,
+    /// It was given back. A copy of its acquire may take the lock again then, and is given back too (R7).
+    released: bool,
 }
 
 /// A process's last sign of life at this name.
@@ -88,6 +93,7 @@ impl Judge {
             horizon,
             record: Record::default(),
             queue: Vec::new(),
+            seen: HashMap::new(),
             grants: HashMap::new(),
             largest_fence: 0,
             forgot: false,
@@ -117,11 +123,12 @@ impl Judge {
         self.forgot = true;
         self.disturbed(now);
         self.record = look(keyspace, &self.key);
-        let left = keyspace.list_of(self.key.queue()).map(|(list, _)| list.iter().cloned().collect());
-        let left: Vec<Vec<u8>> = left.unwrap_or_default();
         // Whoever is known again from an old copy may be served, and may be passed over.
-        let known = left.iter().filter_map(|token| token_of(token));
-        self.queue = known.map(|token| Waiter { token, manager: String::new(), void: true }).collect();
+        let list = keyspace.list_of(self.key.queue()).map(|(list, _)| list).into_iter().flatten();
+        let hash = keyspace.hash_of(self.key.record()).map(|(hash, _)| hash);
+        let known = list.filter(|token| hash.is_some_and(|hash| hash.contains_key(&[b"w:", &token[..]].concat())));
+        let waiter = |token| Waiter { token, manager: String::new(), void: true };
+        self.queue = known.filter_map(|token| token_of(token).map(waiter)).collect();
     }
 
     fn disturbed(&mut self, now: u64) {
@@ -138,6 +145,12 @@ impl Judge {
     /// Whether what this token was granted stands under the exceptions of P1.
     pub(super) fn is_excepted(&self, token: Token) -> bool {
         self.grants.get(&token).is_none_or(|grant| self.disturbed_at.is_some_and(|at| grant.at <= at))
+    }
+
+    /// Who owns the lock by the record, and its manager, if its lease has not lapsed.
+    pub(super) fn owner(&self, clock: u64) -> Option<(Token, &str)> {
+        let owner = self.record.owner.filter(|_| self.record.end > clock);
+        owner.map(|owner| (owner, self.record.manager.as_str()))
     }
 
     /// A guard believes that it is held.
@@ -184,11 +197,14 @@ impl Judge {
         }
         // R10, which P3 allows for: who lets a lease lapse is taken for dead.
         if before.owner.is_some() && after.owner != before.owner && before.end <= clock && !ends_own {
-            let dead = before.renewed_by.filter(|manager| manager != ran.manager);
+            let dead = (before.renewed && before.manager != ran.manager).then_some(before.manager);
             self.queue.iter_mut().filter(|w| Some(&w.manager) == dead.as_ref()).for_each(|w| w.void = true);
         }
         if let Verb::Release { token, .. } = ran.call.verb {
             self.queue.retain(|waiter| waiter.token != token);
+            if let Some(grant) = self.grants.get_mut(&token).filter(|_| ends_own && after.owner != before.owner) {
+                grant.released = true;
+            }
         }
         if let Some(owner) = after.owner.filter(|_| changed) {
             self.granted(now, clock, owner, after.fence, ran.manager)?;
@@ -196,6 +212,7 @@ impl Judge {
         if let Verb::Acquire { token, .. } = ran.call.verb
             && self.is_new_in(keyspace, token)
         {
+            self.seen.entry(token).or_insert(self.disturbances);
             self.queue.push(Waiter { token, manager: ran.manager.to_owned(), void: false });
         }
         // R11: until it is noticed that the list lost entries, whoever is added to it loses his place as well.
@@ -232,9 +249,9 @@ impl Judge {
             return Err((Promise::Leftovers, format!("{owner:?} owns the lock")));
         }
         let fields = keyspace.hash_of(self.key.record()).map_or(0, |(hash, _)| hash.keys().filter(|f| f.starts_with(b"w:")).count());
-        let entries = keyspace.list_of(self.key.queue()).map_or(0, |(list, _)| list.len());
-        if fields + entries > 0 {
-            return Err((Promise::Leftovers, format!("{fields} records of waiters and {entries} entries of the queue")));
+        // A list whose record was lost stays until somebody waits again, or until its TTL.
+        if fields + record.entries > 0 {
+            return Err((Promise::Leftovers, format!("{fields} waiters' records, {} entries", record.entries)));
         }
         Ok(())
     }
@@ -246,15 +263,22 @@ impl Judge {
         (self.largest_fence, self.forgot) = (fence, false);
         let at = self.queue.iter().position(|waiter| waiter.token == token);
         let ahead = &self.queue[..at.unwrap_or(self.queue.len())];
-        if let Some(passed) = ahead.iter().find(|waiter| !self.may_be_passed_over(waiter)) {
+        // After a loss of data, an entry that outlived its record counts again when its token is sent once more.
+        let outlived = self.seen.get(&token).is_some_and(|seen| *seen < self.disturbances);
+        if let Some(passed) = ahead.iter().filter(|_| !outlived).find(|waiter| !self.may_be_passed_over(waiter)) {
             let said = format!("{token:?} was granted the lock at a request of {asker}, and {:?} was first", passed.token);
             return Err((Promise::Order, said));
         }
-        let passed = ahead.len();
-        self.queue.drain(..passed + usize::from(at.is_some()));
-        let grant = Granted { at: now, fence, disturbances: self.disturbances };
+        if outlived {
+            self.queue.retain(|waiter| waiter.token != token);
+        } else {
+            let passed = ahead.len();
+            self.queue.drain(..passed + usize::from(at.is_some()));
+        }
+        let grant = Granted { at: now, fence, disturbances: self.disturbances, released: false };
         if let Some(earlier) = self.grants.insert(token, grant)
             && earlier.disturbances == self.disturbances
+            && !earlier.released
         {
             let said = format!("{token:?} was granted the lock twice, with fences {} and {fence}", earlier.fence);
             return Err((Promise::OneGrant, said));
@@ -271,9 +295,15 @@ impl Judge {
     }
 
     fn is_new_in(&self, keyspace: &Keyspace, token: Token) -> bool {
-        let last = keyspace.list_of(self.key.queue()).and_then(|(list, _)| list.back().and_then(|t| token_of(t)));
-        last == Some(token) && self.queue.iter().all(|waiter| waiter.token != token)
+        let last = last_bytes(keyspace, &self.key);
+        let field = [b"w:", last.as_slice()].concat();
+        let waits = keyspace.hash_of(self.key.record()).is_some_and(|(hash, _)| hash.contains_key(&field));
+        token_of(&last) == Some(token) && waits && self.queue.iter().all(|waiter| waiter.token != token)
     }
+}
+
+fn last_bytes(keyspace: &Keyspace, key: &Key) -> Vec<u8> {
+    keyspace.list_of(key.queue()).and_then(|(list, _)| list.back().cloned()).unwrap_or_default()
 }
 
 fn look(keyspace: &Keyspace, key: &Key) -> Record {
@@ -284,9 +314,10 @@ fn look(keyspace: &Keyspace, key: &Key) -> Record {
     // `ticket since manager ttl fixed hold`
     let request = hash.get(&b"a"[..]).and_then(|request| std::str::from_utf8(request).ok()).unwrap_or_default();
     let words: Vec<&str> = request.split(' ').collect();
-    let renewed_by = (words.get(4) == Some(&"0")).then(|| words[2].to_owned());
+    let manager = words.get(2).copied().unwrap_or_default().to_owned();
+    let renewed = words.get(4) == Some(&"0");
     let owner = hash.get(&b"o"[..]).and_then(|token| token_of(token));
-    Record { renewed_by, owner, end: number("e"), fence: number("f"), entries: number("n") as usize }
+    Record { manager, renewed, owner, end: number("e"), fence: number("f"), entries: number("n") as usize }
 }
 
 fn token_of(text: &[u8]) -> Option<Token> {

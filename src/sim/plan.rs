@@ -153,6 +153,22 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
             _ => continue,
         };
         planned.push(Planned { at, deed });
+        // What goes wrong while a request is under way is worth more than what goes wrong in between.
+        let soon = at + chance.below(3);
+        let pause = chance.while_ms();
+        let after = match chance.below(24) {
+            0 if enabled >> 8 & 1 == 1 => Deed::Cut { process, pause },
+            1 if enabled >> 9 & 1 == 1 => Deed::Hang { pause },
+            2 if enabled >> 6 & 1 == 1 => Deed::Pause { process, pause },
+            3 if enabled >> 7 & 1 == 1 => Deed::Crash { process },
+            4..8 if enabled >> 2 & 1 == 1 => {
+                planned.push(Planned { at, deed: Deed::Mishap { process, what: Mishap::LoseReply } });
+                Deed::Mishap { process, what: Mishap::Delay { by: chance.below(320) } }
+            }
+            _ => continue,
+        };
+        planned.push(Planned { at: soon, deed: after });
+        at = soon;
     }
     planned
 }

@@ -39,6 +39,8 @@ pub(super) struct Process {
     pub(super) wake_at: u64,
     pub(super) paused_until: u64,
     pub(super) cut_until: u64,
+    /// What a mishap holds up has come through by then.
+    pub(super) troubled_until: u64,
     pub(super) subscribed: bool,
     /// Each subscription has its number: what was under way to an earlier one is lost.
     pub(super) subscription: u64,
@@ -126,6 +128,7 @@ impl Process {
             wake_at: u64::MAX,
             paused_until: 0,
             cut_until: 0,
+            troubled_until: 0,
             subscribed: false,
             subscription: 0,
             mishaps: VecDeque::new(),

@@ -10,7 +10,8 @@ use super::plan::{Chance, Deed, Mishap, Planned, SLOTS};
 use super::process::{Caller, Connection, Doing, Flight, Process, Whose, no_connection, no_reply};
 use super::simulation::Setting;
 use crate::engine::{Lease, Next, Request};
-use crate::script::{Call, Family, Form, Mode, Outcome, Reply, Verb};
+use crate::script::{Call, Family, Form, Mode, Outcome, Reply, Token, Verb};
+use crate::store::clock::Time;
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
 use crate::store::memory::server::Server;
 use crate::store::memory::words_of;
@@ -43,6 +44,8 @@ pub(super) struct Run<'a> {
     down_until: u64,
     hangs_until: u64,
     replica: Keyspace,
+    /// The owner, if nobody has it as a guard or waits for it, and since when that can be held against its process.
+    unwanted: Option<(Token, u64)>,
     pub(super) steps: u64,
 }
 
@@ -97,6 +100,7 @@ impl<'a> Run<'a> {
             down_until: 0,
             hangs_until: 0,
             replica: Keyspace::default(),
+            unwanted: None,
             steps: 0,
         }
     }
@@ -198,7 +202,33 @@ impl<'a> Run<'a> {
             | Event::Deadline { process, .. }
             | Event::WorkDone { process, .. } => self.happen(process, event),
         }
-        self.look_at_guards()
+        self.look_at_guards()?;
+        self.look_at_owner()
+    }
+
+    /// P4, P7: what nobody wants is given back, in the time that a check period and two requests take.
+    fn look_at_owner(&mut self) -> Result<(), Broken> {
+        let unwanted = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
+            let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
+            let wants = |caller: &Caller| match &caller.doing {
+                Doing::Holding(lease) | Doing::Releasing(lease, _) => lease.token == owner,
+                Doing::Trying { .. } => true,
+                _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
+            };
+            let since = process.troubled_until.max(process.paused_until).max(process.cut_until);
+            let wanted = self.judge.is_excepted(owner) || process.callers.values().any(wants);
+            (!wanted).then_some((owner, since))
+        });
+        self.unwanted = unwanted.map(|(owner, troubled_until)| {
+            let since = self.unwanted.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
+            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until))
+        });
+        match self.unwanted {
+            Some((owner, since)) if self.now > since + self.per_turn() => {
+                Err((Promise::OneGrant, format!("{owner:?} owns the lock, which nobody wants by it any more")))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn look_at_guards(&self) -> Result<(), Broken> {
@@ -384,6 +414,9 @@ impl<'a> Run<'a> {
         let dated_after = connection.clock_steps;
         let give_up = process.moment(self.now, sent + timeout);
         let mishap = process.mishaps.pop_front();
+        if let Some(Mishap::Delay { by } | Mishap::DelayReply { by } | Mishap::Reset { late: Some(by) }) = mishap {
+            process.troubled_until = process.troubled_until.max(self.now + by * MS);
+        }
         let struck = process.chance.below(calls.len() as u64) as usize;
         let mut arrives = self.now;
         let mut reply_after = Some(process.way());
@@ -429,7 +462,7 @@ impl<'a> Run<'a> {
     }
 
     /// R13 and R7 left out: what is not wanted is not given back.
-    fn unsent(&self, call: &Call, sent: crate::store::clock::Time) -> Option<Answer> {
+    fn unsent(&self, call: &Call, sent: Time) -> Option<Answer> {
         let given_back = matches!(call.verb, Verb::Release { mode: Mode::Unused, .. });
         let reply = || Reply { now: Some(u64::MAX), more: false, outcome: Outcome::Released, grants: Vec::new() };
         (given_back && self.defect == Some(Defect::R13)).then(|| Answer { reply: reply(), sent, resent: false })
@@ -537,7 +570,7 @@ impl<'a> Run<'a> {
 
     fn hear(&mut self, process: &mut Process, text: &str) {
         // The first word is the token.
-        let token = text.split(' ').next().and_then(crate::script::Token::parse);
+        let token = text.split(' ').next().and_then(Token::parse);
         if process.newest_after < self.judge.clock_steps() {
             process.misdated.extend(token);
         }
@@ -663,7 +696,7 @@ impl<'a> Run<'a> {
     fn ask(&mut self, process: &mut Process, id: u64) {
         let Some(Caller { place: Some(place), .. }) = process.callers.get(&id) else { return };
         let now = process.local(self.now);
-        let now = if self.defect == Some(Defect::R6) { crate::store::clock::Time::from_nanos(0) } else { now };
+        let now = if self.defect == Some(Defect::R6) { Time::from_nanos(0) } else { now };
         match process.hand.ask(place, now) {
             Some(call) => self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0),
             None => self.become_(process, id, Doing::Waiting),
@@ -718,7 +751,7 @@ impl<'a> Run<'a> {
             let (tasks, calls) = process.hand.collect();
             if calls.is_empty() {
                 let due = process.hand.next_due();
-                if due < crate::store::clock::Time::NEVER {
+                if due < Time::NEVER {
                     let at = process.moment(self.now, due);
                     if at < process.wake_at {
                         process.wake_at = at;
