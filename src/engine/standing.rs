@@ -129,7 +129,11 @@ impl Standing {
     }
 
     /// What the answer to that call means for the place. Without one it is left in the background.
-    pub(super) fn left(&self, call: &Call, answer: std::result::Result<Answer, Fault>) -> std::result::Result<(), Fault> {
+    pub(super) fn left(
+        &self,
+        call: &Call,
+        answer: std::result::Result<Answer, Fault>,
+    ) -> std::result::Result<(), Fault> {
         let (engine, waiting) = (&self.engine, &self.waiting);
         match answer {
             Ok(answer) => {

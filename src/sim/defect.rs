@@ -8,18 +8,12 @@ use crate::store::memory::server::Server;
 pub enum Defect {
     /// Served time grows by all time that passes, an outage included.
     R2,
-    /// The caller's own stamp is not fresh before heads are served.
-    R3,
     /// Requests are good for longer than their callers wait.
     R5,
-    /// An acquire carries its token for as long as it is sent again.
-    R6,
     /// What is given back is not given back again while a late copy could take it.
     R7,
     /// News of a grant counts at once, whatever request of its token is in flight.
     R8,
-    /// A lapse does not void the places of the process that let its lease lapse.
-    R10,
     /// A queue that lost its entries is not noticed.
     R11,
     /// A grant that nobody wants is not given back.
@@ -31,31 +25,16 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// All of them.
-    pub const ALL: [Defect; 11] = [
-        Defect::R2,
-        Defect::R3,
-        Defect::R5,
-        Defect::R6,
-        Defect::R7,
-        Defect::R8,
-        Defect::R10,
-        Defect::R11,
-        Defect::R13,
-        Defect::OwnerUnchecked,
-        Defect::FenceKept,
-    ];
-
     /// A line of the scripts, and what takes its place.
     fn edit(self) -> Option<(&'static str, &'static str)> {
         Some(match self {
-            Defect::R2 => ("rec.v = rec.v + math.max(0, math.min(now - rec.s, step))", "rec.v = rec.v + math.max(0, now - rec.s)"),
-            Defect::R3 => ("stamps[manager] = rec.v + horizon               -- R3", ""),
-            Defect::R10 => ("stamps[p.manager] = -1\n    del[#del + 1] = 'm:' .. p.manager", ""),
+            Defect::R2 => {
+                ("rec.v = rec.v + math.max(0, math.min(now - rec.s, step))", "rec.v = rec.v + math.max(0, now - rec.s)")
+            }
             Defect::R11 => ("if length < rec.n then", "if false then"),
             Defect::OwnerUnchecked => ("elseif rec.owner == token then\n  -- R9", "elseif rec.owner then\n  -- R9"),
             Defect::FenceKept => ("rec.f = math.max((rec.f or 0) + 1, now)", "rec.f = rec.f or now"),
-            Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => return None,
+            Defect::R5 | Defect::R7 | Defect::R8 | Defect::R13 => return None,
         })
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Judge {
     record: Record,
     /// Who stands in the queue, in the order in which the server ran their requests.
     queue: Vec<Waiter>,
-    /// After how many disturbances each token first stood in the queue.
+    /// After how many losses of data each token first stood in the queue.
     seen: HashMap<Token, u32>,
     /// Every grant there was, by its token.
     grants: HashMap<Token, Granted>,
@@ -36,6 +36,7 @@ pub(super) struct Judge {
     disturbed_at: Option<u64>,
     disturbances: u32,
     clock_steps: u32,
+    losses: u32,
     processes: HashMap<String, Sign>,
 }
 
@@ -103,6 +104,7 @@ impl Judge {
             disturbed_at: None,
             disturbances: 0,
             clock_steps: 0,
+            losses: 0,
             processes: HashMap::new(),
         }
     }
@@ -121,6 +123,7 @@ impl Judge {
     /// Something that was there is not any more, or is as it once was.
     pub(super) fn data_lost(&mut self, now: u64, keyspace: &Keyspace) {
         self.forgot = true;
+        self.losses += 1;
         self.disturbed(now);
         self.record = look(keyspace, &self.key);
         // Whoever is known again from an old copy may be served, and may be passed over.
@@ -182,7 +185,10 @@ impl Judge {
             && before.end > clock
             && !ends_own
         {
-            return Err((Promise::Exclusion, format!("{owner:?} lost its lease, which had not lapsed, to {:?}", ran.call)));
+            return Err((
+                Promise::Exclusion,
+                format!("{owner:?} lost its lease, which had not lapsed, to {:?}", ran.call),
+            ));
         }
         // P7: past its caller's patience a request takes nothing.
         if let Verb::Acquire { token, .. } = ran.call.verb
@@ -212,7 +218,7 @@ impl Judge {
         if let Verb::Acquire { token, .. } = ran.call.verb
             && self.is_new_in(keyspace, token)
         {
-            self.seen.entry(token).or_insert(self.disturbances);
+            self.seen.entry(token).or_insert(self.losses);
             self.queue.push(Waiter { token, manager: ran.manager.to_owned(), void: false });
         }
         // R11: until it is noticed that the list lost entries, whoever is added to it loses his place as well.
@@ -248,7 +254,9 @@ impl Judge {
         if let Some(owner) = record.owner.filter(|_| record.end > clock) {
             return Err((Promise::Leftovers, format!("{owner:?} owns the lock")));
         }
-        let fields = keyspace.hash_of(self.key.record()).map_or(0, |(hash, _)| hash.keys().filter(|f| f.starts_with(b"w:")).count());
+        let fields = keyspace
+            .hash_of(self.key.record())
+            .map_or(0, |(hash, _)| hash.keys().filter(|f| f.starts_with(b"w:")).count());
         // A list whose record was lost stays until somebody waits again, or until its TTL.
         if fields + record.entries > 0 {
             return Err((Promise::Leftovers, format!("{fields} waiters' records, {} entries", record.entries)));
@@ -264,9 +272,15 @@ impl Judge {
         let at = self.queue.iter().position(|waiter| waiter.token == token);
         let ahead = &self.queue[..at.unwrap_or(self.queue.len())];
         // After a loss of data, an entry that outlived its record counts again when its token is sent once more.
-        let outlived = self.seen.get(&token).is_some_and(|seen| *seen < self.disturbances);
+        let outlived = self.seen.get(&token).is_some_and(|seen| *seen < self.losses);
         if let Some(passed) = ahead.iter().filter(|_| !outlived).find(|waiter| !self.may_be_passed_over(waiter)) {
-            let said = format!("{token:?} was granted the lock at a request of {asker}, and {:?} was first", passed.token);
+            let sign = self.processes.get(&passed.manager);
+            let silent = sign.map_or(0, |sign| self.served - sign.served);
+            let said = format!(
+                "{token:?} was granted the lock at {now} µs, at a request of {asker}, and {:?} of {}, silent for {silent} \
+                 µs, was first",
+                passed.token, passed.manager
+            );
             return Err((Promise::Order, said));
         }
         if outlived {

@@ -46,34 +46,77 @@ impl Chance {
 pub(super) enum Mishap {
     Lose,
     LoseReply,
-    Delay { by: u64 },
-    DelayReply { by: u64 },
+    Delay {
+        by: u64,
+    },
+    DelayReply {
+        by: u64,
+    },
     /// Its connection ends; the request arrives all the same, if not `None`, so late.
-    Reset { late: Option<u64> },
+    Reset {
+        late: Option<u64>,
+    },
 }
 
 /// One thing that is done. `process` is a slot: who crashed there is followed by a new process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deed {
     /// Somebody wants the lock, waits for at most so long, and then holds it.
-    Lock { process: u8, patience: Option<u64>, hold: u64, fixed: bool },
-    TryLock { process: u8, hold: u64 },
-    Mishap { process: u8, what: Mishap },
-    LoseMessage { process: u8 },
-    DelayMessage { process: u8, by: u64 },
-    Unsubscribe { process: u8, pause: u64 },
-    Pause { process: u8, pause: u64 },
-    Crash { process: u8 },
+    Lock {
+        process: u8,
+        patience: Option<u64>,
+        hold: u64,
+        fixed: bool,
+    },
+    TryLock {
+        process: u8,
+        hold: u64,
+    },
+    Mishap {
+        process: u8,
+        what: Mishap,
+    },
+    LoseMessage {
+        process: u8,
+    },
+    DelayMessage {
+        process: u8,
+        by: u64,
+    },
+    Unsubscribe {
+        process: u8,
+        pause: u64,
+    },
+    Pause {
+        process: u8,
+        pause: u64,
+    },
+    Crash {
+        process: u8,
+    },
     /// Nothing gets through to the server or from it, and arrives afterwards.
-    Cut { process: u8, pause: u64 },
+    Cut {
+        process: u8,
+        pause: u64,
+    },
     /// The server hangs, and goes on with what was sent to it meanwhile.
-    Hang { pause: u64 },
-    Restart { keep: bool, pause: u64 },
+    Hang {
+        pause: u64,
+    },
+    Restart {
+        keep: bool,
+        pause: u64,
+    },
     /// The replica catches up.
     Replicate,
     /// The replica takes over, with a clock that differs by so much.
-    FailOver { clock: i64, pause: u64 },
-    StepClock { by: i64 },
+    FailOver {
+        clock: i64,
+        pause: u64,
+    },
+    StepClock {
+        by: i64,
+    },
     FlushAll,
     DropRecord,
     DropQueue,
@@ -113,7 +156,7 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
         let process = chance.below(u64::from(SLOTS)) as u8;
         let hold = 1 + chance.below(longest_hold);
         let deed = match sort {
-            s if s >= 2 && s < SORTS && enabled >> s & 1 == 0 => continue,
+            s if (2..SORTS).contains(&s) && enabled >> s & 1 == 0 => continue,
             0 | 17..25 => {
                 let patience = (chance.below(4) == 0).then(|| chance.while_ms());
                 Deed::Lock { process, patience, hold, fixed: chance.below(5) == 0 }

@@ -696,7 +696,6 @@ impl<'a> Run<'a> {
     fn ask(&mut self, process: &mut Process, id: u64) {
         let Some(Caller { place: Some(place), .. }) = process.callers.get(&id) else { return };
         let now = process.local(self.now);
-        let now = if self.defect == Some(Defect::R6) { Time::from_nanos(0) } else { now };
         match process.hand.ask(place, now) {
             Some(call) => self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0),
             None => self.become_(process, id, Doing::Waiting),
