@@ -140,38 +140,19 @@ impl Engine {
         let mut refused = None;
         let mut in_doubt = false;
         loop {
-            let fault = match self.run_one(&call, patience) {
-                Ok(answer) => {
-                    in_doubt |= answer.resent;
-                    self.deliver_all(&call, &answer);
-                    match answer.reply.outcome {
-                        Outcome::Granted(grant) => {
-                            return self.take(request, News::from_reply(grant, answer.sent)).map(Some);
-                        }
-                        Outcome::Busy { .. } => {
-                            if in_doubt {
-                                // The first copy may still be on its way (R7).
-                                self.abandon_in_background(&call, token, call.sent_until(), request.longest());
-                            }
-                            return Ok(None);
-                        }
-                        // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
-                        Outcome::Late | Outcome::More => Fault::unavailable(Step::Reply, "no time left to ask again"),
-                        outcome => return Err(self.out_of_place(&call, &outcome)),
-                    }
-                }
-                Err(fault) if fault.is_ambiguous() => {
-                    self.abandon_in_background(&call, token, call.sent_until(), request.longest());
-                    return Err(fault.into_error(Some(&call.key), self.now() - started));
-                }
-                Err(fault @ Fault::Server { .. }) if fault.is_transient() => {
+            let result = self.run_one(&call, patience);
+            let fault = match self.tried(request, &call, &mut in_doubt, result)? {
+                Tried::Ended(lease) => return Ok(lease),
+                Tried::Again(fault) => fault,
+                Tried::Failed(fault @ Fault::Server { .. }) if fault.is_transient() && !fault.is_ambiguous() => {
                     self.clock.sleep_until(self.now() + self.config.back_off / 10);
                     refused = Some(fault.repeat());
                     fault
                 }
-                // What the server said last tells more than that there is no connection to ask it again.
-                Err(fault) => {
-                    let fault = refused.filter(|_| fault.is_transient()).unwrap_or(fault);
+                Tried::Failed(fault) => {
+                    // What the server said last tells more than that there is no connection to ask it again.
+                    let passes = fault.is_transient() && !fault.is_ambiguous();
+                    let fault = refused.filter(|_| passes).unwrap_or(fault);
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
             };
@@ -184,9 +165,52 @@ impl Engine {
         }
     }
 
-    fn take(&self, request: &Arc<Request>, news: News) -> Result<Arc<Lease>> {
+    /// What the answer to such a try means.
+    pub(super) fn tried(
+        &self,
+        request: &Arc<Request>,
+        call: &Call,
+        in_doubt: &mut bool,
+        result: std::result::Result<Answer, Fault>,
+    ) -> Result<Tried> {
+        let Verb::Acquire { token, .. } = call.verb else { return Ok(Tried::Ended(None)) };
+        let abandon = || self.abandon_in_background(call, token, call.sent_until(), request.longest());
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(fault) => {
+                if fault.is_ambiguous() {
+                    abandon();
+                }
+                return Ok(Tried::Failed(fault));
+            }
+        };
+        *in_doubt |= answer.resent;
+        self.deliver_all(call, &answer);
+        match answer.reply.outcome {
+            Outcome::Granted(grant) => {
+                let taken_until = if *in_doubt { call.sent_until() } else { 0 };
+                let lease = self.take(request, News::from_reply(grant, answer.sent), taken_until)?;
+                Ok(Tried::Ended(Some(lease)))
+            }
+            Outcome::Busy { .. } => {
+                if *in_doubt {
+                    // The first copy may still be on its way (R7).
+                    abandon();
+                }
+                Ok(Tried::Ended(None))
+            }
+            // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
+            Outcome::Late | Outcome::More => {
+                Ok(Tried::Again(Fault::unavailable(Step::Reply, "no time left to ask again")))
+            }
+            outcome => Err(self.out_of_place(call, &outcome)),
+        }
+    }
+
+    fn take(&self, request: &Arc<Request>, news: News, taken_until: u64) -> Result<Arc<Lease>> {
         let deadline = news.deadline.unwrap_or(Time::from_nanos(0));
-        let lease = Arc::new(Lease::new(Arc::clone(request), &news.grant, news.granted, deadline));
+        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline).taken_until(taken_until);
+        let lease = Arc::new(lease);
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
             self.discard(&lease);
@@ -201,7 +225,7 @@ impl Engine {
         lease.disown();
         self.places.unclaim_if(lease.stood, lease.token);
         let about = lease.request.call(Verb::Renew { token: lease.token });
-        self.abandon_in_background(&about, lease.token, 0, lease.request.longest());
+        self.abandon_in_background(&about, lease.token, lease.taken_until, lease.request.longest());
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
@@ -286,6 +310,9 @@ impl Engine {
             }
         };
         waiting.hear(now);
+        if answer.resent {
+            waiting.place.lock().resent(call.sent_until());
+        }
         self.deliver_all(call, &answer);
         let (action, due) = match answer.reply.outcome {
             Outcome::Granted(grant) => {
@@ -334,6 +361,13 @@ impl Engine {
         }
         self.abandon_in_background(&call, token, not_after, waiting.request.longest());
     }
+}
+
+/// What became of an acquire that may not wait.
+pub(super) enum Tried {
+    Ended(Option<Arc<Lease>>),
+    Again(Fault),
+    Failed(Fault),
 }
 
 /// What became of an acquire.

@@ -23,6 +23,8 @@ pub(crate) struct Lease {
     pub(crate) ends_at: Time,
     /// It was waited for, so its token is in the registry until it ends.
     pub(crate) stood: bool,
+    /// The last server time up to which a copy of its acquire that is still under way may take the token (R7).
+    pub(crate) taken_until: u64,
     word: Word,
     signal: Signal,
 }
@@ -37,6 +39,7 @@ impl Lease {
             fence: grant.fence,
             previous: grant.previous,
             stood: false,
+            taken_until: 0,
             word: Word::held_until(deadline),
             signal: Signal::default(),
         }
@@ -45,6 +48,11 @@ impl Lease {
     /// The same, after waiting in the queue.
     pub(crate) fn after_waiting(self) -> Lease {
         Lease { stood: true, ..self }
+    }
+
+    /// The same, if a copy of its acquire may still be under way.
+    pub(crate) fn taken_until(self, server: u64) -> Lease {
+        Lease { taken_until: server, ..self }
     }
 
     pub(crate) fn is_held(&self, now: Time) -> bool {

@@ -139,7 +139,7 @@ fn missing_right(fault: &Fault, prefix: &str) -> Error {
     }
 }
 
-fn hear(engine: &Engine, message: &str) {
+pub(super) fn hear(engine: &Engine, message: &str) {
     let arrived = engine.now();
     let Some((grant, key)) = Grant::from_message(&engine.config.prefix, message) else {
         if !message.is_empty() {

@@ -16,6 +16,8 @@ mod listener;
 mod models;
 mod callbacks;
 mod running;
+#[cfg(feature = "sim")]
+mod by_hand;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,6 +43,8 @@ use running::{Bell, Thread};
 use work::{Fresh, Job, Work};
 
 pub(crate) use acquire::Entered;
+#[cfg(feature = "sim")]
+pub(crate) use by_hand::{ByHand, Next, Tasks};
 pub(crate) use lease::Lease;
 pub(crate) use release::Tell;
 pub(crate) use request::Request;

@@ -124,6 +124,11 @@ impl Place {
         Place { stage: Stage::Granted(Arc::clone(&lease)), ..Place::new(lease.token) }
     }
 
+    /// A request was answered that had to be sent twice: its first copy can take the token until `not_after`.
+    pub(crate) fn resent(&mut self, not_after: u64) {
+        self.not_after = self.not_after.max(not_after);
+    }
+
     /// The answer to an acquire: it stands in the queue.
     pub(crate) fn queued(
         &mut self,
@@ -201,8 +206,8 @@ impl Place {
     }
 
     fn hold(&mut self, news: News, deadline: Time, request: &Arc<Request>) -> Action {
-        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline).after_waiting();
-        let lease = Arc::new(lease);
+        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline);
+        let lease = Arc::new(lease.after_waiting().taken_until(self.not_after));
         self.stage = Stage::Granted(Arc::clone(&lease));
         Action::Keep(lease)
     }

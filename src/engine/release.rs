@@ -10,9 +10,9 @@ use super::work::{Job, Work};
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::{LossReason, PreviousHolder};
-use crate::script::{Mode, Outcome, Verb};
-use crate::store::Fault;
+use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
+use crate::store::{Answer, Fault};
 
 /// Whether the caller wants to know how a release went.
 #[derive(PartialEq)]
@@ -28,38 +28,11 @@ impl Engine {
     /// for the pool. Blocks for at most one command timeout.
     pub(crate) fn release(&self, lease: &Lease, tell: Tell) -> Result<()> {
         let started = self.now();
-        if let Err(loss) = lease.release(started) {
-            self.places.unclaim_if(lease.stood, lease.token);
-            return Err(Error::Lost { loss });
-        }
-        let mode = Mode::Used;
-        let call = lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode });
-        let job = || Job::new(&call, lease.token, lease.fence, mode, started + lease.request.longest());
-        let ended = |reason: Option<LossReason>| match reason {
-            None => Ok(()),
-            Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
-        };
-        let (fault, job) = match self.run_one(&call, self.at_once(started)) {
-            Ok(answer) => {
-                // Not sooner: late news of the grant must not bring about a release that overtakes this one.
-                self.heed(started, false);
-                self.places.unclaim_if(lease.stood, lease.token);
-                self.deliver_all(&call, &answer);
-                if answer.resent {
-                    // The reply that was lost may have had the grant of a waiter of ours.
-                    self.look_after(&call.key);
-                }
-                if answer.reply.more {
-                    self.hand_to_renewal(Work::Background(job()));
-                }
-                return ended(verdict(&answer.reply.outcome, answer.resent));
-            }
-            Err(Fault::NotReady) => (None, job()),
-            // A connection that was closed while idle costs no more than this second way.
-            Err(fault) => {
-                self.heed(started, fault.is_ambiguous());
-                (Some(fault), job().resent())
-            }
+        let call = self.end(lease, started)?;
+        let answer = self.run_one(&call, self.at_once(started));
+        let (fault, job) = match self.ended(lease, &call, started, answer) {
+            Ended::Answered(reason) => return told(lease, reason),
+            Ended::Open(fault, job) => (fault, job),
         };
         self.counters.background_releases.add(1);
         if tell == Tell::No {
@@ -74,12 +47,56 @@ impl Engine {
         let outcome = if in_vain { None } else { self.clock.receive(&receiver, until) };
         self.heed(started, outcome.is_none());
         match outcome {
-            Some(reason) => ended(reason),
+            Some(reason) => told(lease, reason),
             None => {
                 // The renewal thread has sent it on a connection of its own, and has no reply either.
                 let fault =
                     fault.unwrap_or_else(|| Fault::unavailable(Step::Reply, "redis was silent to the background too"));
                 Err(fault.into_error(Some(&call.key), self.now() - started))
+            }
+        }
+    }
+
+    /// Ends a lease here; the call ends it in Redis.
+    pub(super) fn end(&self, lease: &Lease, now: Time) -> Result<Call> {
+        if let Err(loss) = lease.release(now) {
+            self.places.unclaim_if(lease.stood, lease.token);
+            return Err(Error::Lost { loss });
+        }
+        Ok(lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Used }))
+    }
+
+    /// What came of that call, which was sent at `started`.
+    pub(super) fn ended(
+        &self,
+        lease: &Lease,
+        call: &Call,
+        started: Time,
+        answer: std::result::Result<Answer, Fault>,
+    ) -> Ended {
+        let expires = started + lease.request.longest();
+        let job = || Job::new(call, lease.token, lease.fence, Mode::Used, expires).until(lease.taken_until);
+        match answer {
+            Ok(answer) => {
+                // Not sooner: late news of the grant must not bring about a release that overtakes this one.
+                self.heed(started, false);
+                self.places.unclaim_if(lease.stood, lease.token);
+                self.deliver_all(call, &answer);
+                if answer.resent {
+                    // The reply that was lost may have had the grant of a waiter of ours.
+                    self.look_after(&call.key);
+                }
+                // R7: a copy of the acquire that is still under way must not take the lock again.
+                if answer.reply.more || answer.reply.now.is_some_and(|server| server <= lease.taken_until) {
+                    self.hand_to_renewal(Work::Background(job()));
+                }
+                Ended::Answered(verdict(&answer.reply.outcome, answer.resent))
+            }
+            Err(Fault::NotReady) => Ended::Open(None, job()),
+            // A connection that was closed while idle costs no more than this second way.
+            Err(fault) => {
+                self.heed(started, fault.is_ambiguous());
+                Ended::Open(Some(fault), job().resent())
             }
         }
     }
@@ -112,7 +129,7 @@ impl Engine {
         Err(Error::Lost { loss })
     }
 
-    fn renew_call(&self, lease: &Lease) -> Result<crate::store::Answer> {
+    fn renew_call(&self, lease: &Lease) -> Result<Answer> {
         self.check_fork()?;
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();
@@ -122,6 +139,21 @@ impl Engine {
 
     pub(super) fn check_fork(&self) -> Result<()> {
         if self.is_forked() { Err(Error::Closed) } else { Ok(()) }
+    }
+}
+
+/// What came of a release on a free connection.
+pub(super) enum Ended {
+    /// How the lease ended: `None` is a clean release.
+    Answered(Option<LossReason>),
+    /// It is for the renewal thread to send.
+    Open(Option<Fault>, Job),
+}
+
+fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
+    match reason {
+        None => Ok(()),
+        Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Renewal {
 }
 
 /// A lease in the schedule, renewed at absolute times.
-struct Kept {
+pub(super) struct Kept {
     lease: Arc<Lease>,
     renew_at: Time,
 }
@@ -62,7 +62,7 @@ pub(super) enum Errand {
 }
 
 /// A call in the batch, and whom its answer is for.
-enum Task {
+pub(super) enum Task {
     Renew(Kept),
     Job(Job),
     Confirm(Arc<Waiting>, Token),
@@ -124,7 +124,7 @@ impl Renewal {
                 continue;
             }
             self.settling.clear();
-            let next = self.leases.next().min(self.errands.next()).min(self.engine.places.next_due()).min(self.look_in);
+            let next = self.next_due();
             self.engine.bell.publish(next);
             // What was sent, or stood in a queue, before it was published did not ring.
             if self.intake.is_empty() && self.engine.fresh.1.is_empty() && self.engine.places.next_due() >= next {
@@ -134,7 +134,12 @@ impl Renewal {
         }
     }
 
-    fn take_in(&mut self) {
+    /// When there is something to do, if nothing comes meanwhile.
+    pub(super) fn next_due(&self) -> Time {
+        self.leases.next().min(self.errands.next()).min(self.engine.places.next_due()).min(self.look_in)
+    }
+
+    pub(super) fn take_in(&mut self) {
         let now = self.engine.now();
         if self.look_in <= now {
             self.look_in = Time::NEVER;
@@ -186,7 +191,7 @@ impl Renewal {
 
     /// What is due, at most a pipeline full, with room for each sort so that none starves another. Losses
     /// come first and need no network (P6).
-    fn collect(&mut self) -> Vec<(Task, Call)> {
+    pub(super) fn collect(&mut self) -> Vec<(Task, Call)> {
         let now = self.engine.now();
         let mut batch = Vec::new();
         let mut early = Vec::new();
@@ -263,18 +268,23 @@ impl Renewal {
             let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(BATCH).unzip();
             self.asked = self.engine.now();
             let answers = self.link.run(&calls);
-            for ((task, call), answer) in tasks.into_iter().zip(&calls).zip(answers) {
-                if let Ok(answer) = &answer {
-                    self.engine.deliver_all(call, answer);
-                }
-                match task {
-                    Task::Renew(kept) => self.renewed(kept, answer),
-                    Task::Job(job) => self.done(job, answer),
-                    Task::Confirm(waiting, token) => self.confirmed(waiting, token, answer),
-                    Task::Requeue(waiting) => self.requeued(waiting, call, answer),
-                    Task::Sync => self.synced(call, answer),
-                    Task::Lookup => self.looked_up(call, answer),
-                }
+            self.settle(tasks, &calls, answers);
+        }
+    }
+
+    /// What the answers to a pipeline mean.
+    pub(super) fn settle(&mut self, tasks: Vec<Task>, calls: &[Call], answers: Vec<Result<Answer, Fault>>) {
+        for ((task, call), answer) in tasks.into_iter().zip(calls).zip(answers) {
+            if let Ok(answer) = &answer {
+                self.engine.deliver_all(call, answer);
+            }
+            match task {
+                Task::Renew(kept) => self.renewed(kept, answer),
+                Task::Job(job) => self.done(job, answer),
+                Task::Confirm(waiting, token) => self.confirmed(waiting, token, answer),
+                Task::Requeue(waiting) => self.requeued(waiting, call, answer),
+                Task::Sync => self.synced(call, answer),
+                Task::Lookup => self.looked_up(call, answer),
             }
         }
     }
@@ -345,6 +355,7 @@ impl Renewal {
         let about = lease.request.call(Verb::Renew { token: lease.token });
         // The next holder is told that this one did not end well.
         let job = Job::new(&about, lease.token, lease.fence, Mode::Lost, now + lease.request.longest());
+        let job = job.until(lease.taken_until);
         self.errands.put(now, Errand::Job(job));
     }
 

@@ -62,33 +62,9 @@ pub(crate) struct Running(Arc<Engine>);
 
 impl Running {
     pub(crate) fn start(config: Config, store: Box<dyn Store>, terms: Arc<Terms>) -> Result<Running> {
-        let (intake, received) = unbounded();
-        let (slot, bell) = bounded(1);
-        let engine = Arc::new(Engine {
-            clock: store.clock(),
-            config,
-            store,
-            counters: Counters::default(),
-            terms,
-            places: Places::new(),
-            intake,
-            fresh: unbounded(),
-            sifting: Mutex::new(()),
-            bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
-            listening: Listening::new(),
-            callbacks: Callbacks::new(),
-            closed: AtomicBool::new(false),
-            stopping: AtomicBool::new(false),
-            in_vain_since: AtomicU64::new(0),
-            nothing: bounded(0).1,
-            drained: Mutex::new(()),
-            guard_dropped: Condvar::new(),
-            threads: Mutex::new(Vec::new()),
-            process: std::process::id(),
-        });
+        let (engine, renewal) = Engine::new(config, store, terms);
         let sleepers: Weak<dyn Sleepers> = Arc::downgrade(&engine) as _;
         engine.clock.on_jump(sleepers);
-        let renewal = Renewal::new(Arc::clone(&engine), received, bell);
         engine.spawn("fairlock-renewal", move || renewal.run_to_the_end())?;
         Ok(Running(engine))
     }
@@ -125,6 +101,36 @@ impl Drop for Running {
 }
 
 impl Engine {
+    /// An engine, and what its renewal thread is to run.
+    pub(super) fn new(config: Config, store: Box<dyn Store>, terms: Arc<Terms>) -> (Arc<Engine>, Renewal) {
+        let (intake, received) = unbounded();
+        let (slot, bell) = bounded(1);
+        let engine = Arc::new(Engine {
+            clock: store.clock(),
+            config,
+            store,
+            counters: Counters::default(),
+            terms,
+            places: Places::new(),
+            intake,
+            fresh: unbounded(),
+            sifting: Mutex::new(()),
+            bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
+            listening: Listening::new(),
+            callbacks: Callbacks::new(),
+            closed: AtomicBool::new(false),
+            stopping: AtomicBool::new(false),
+            in_vain_since: AtomicU64::new(0),
+            nothing: bounded(0).1,
+            drained: Mutex::new(()),
+            guard_dropped: Condvar::new(),
+            threads: Mutex::new(Vec::new()),
+            process: std::process::id(),
+        });
+        let renewal = Renewal::new(Arc::clone(&engine), received, bell);
+        (engine, renewal)
+    }
+
     pub(crate) fn guard_made(&self) {
         self.counters.granted.add(1);
         self.counters.held.add(1);

@@ -7,8 +7,11 @@ use super::places::Waiting;
 use super::request::Request;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
-use crate::script::{Mode, Outcome, Verb};
+#[cfg(feature = "sim")]
+use crate::script::Token;
+use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
+use crate::store::{Answer, Fault};
 
 /// A place in a queue; dropping it leaves the queue.
 pub(crate) struct Standing {
@@ -32,6 +35,11 @@ impl Standing {
             return None;
         }
         self.waiting.place.lock().position()
+    }
+
+    #[cfg(feature = "sim")]
+    pub(crate) fn token(&self) -> Token {
+        self.waiting.place.lock().token
     }
 
     pub(crate) fn request(&self) -> &Arc<Request> {
@@ -98,41 +106,62 @@ impl Standing {
 
     /// Leaves the queue at a deadline, but keeps a grant that came first.
     pub(crate) fn withdraw(self, until: Time) -> Result<Option<Arc<Lease>>> {
-        let (engine, waiting) = (&self.engine, &self.waiting);
-        let (token, withdrawing) = {
-            let mut place = waiting.place.lock();
-            (place.token, place.withdraw())
-        };
-        if withdrawing {
+        let engine = &self.engine;
+        if let Some(call) = self.leave() {
             let started = engine.now();
-            let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::KeepIfOwner });
-            match engine.run_one(&call, engine.patience(started, until)) {
-                Ok(answer) => {
-                    engine.deliver_all(&call, &answer);
-                    if let Outcome::Granted(grant) = answer.reply.outcome {
-                        let news = News::from_reply(grant, answer.sent);
-                        let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
-                        engine.act(waiting, action);
-                    } else if answer.reply.more {
-                        engine.abandon_in_background(&call, token, 0, waiting.request.longest());
-                    }
+            let answer = engine.run_one(&call, engine.patience(started, until));
+            if let Err(fault) = self.left(&call, answer) {
+                if self.is_informed(until) {
+                    engine.counters.missed.add(1);
+                    return Ok(None);
                 }
-                Err(fault) => {
-                    let action = waiting.place.lock().unanswered(0, engine.now(), &waiting.request);
-                    if matches!(action, Action::Nothing) {
-                        let action = waiting.place.lock().obsolete();
-                        engine.act(waiting, action);
-                        if self.is_informed(until) {
-                            engine.counters.missed.add(1);
-                            return Ok(None);
-                        }
-                        return Err(fault.into_error(Some(&waiting.request.key), engine.now() - started));
-                    }
-                    engine.act(waiting, action);
-                }
+                return Err(fault.into_error(Some(&self.waiting.request.key), engine.now() - started));
             }
         }
-        // The grant may have come first, by whichever way.
+        self.claim_or_leave()
+    }
+
+    /// The call that leaves the queue, if there is anything to leave and no request is in flight.
+    pub(super) fn leave(&self) -> Option<Call> {
+        let mut place = self.waiting.place.lock();
+        let verb = Verb::Release { token: place.token, fence: 0, mode: Mode::KeepIfOwner };
+        place.withdraw().then(|| self.waiting.request.call(verb))
+    }
+
+    /// What the answer to that call means for the place. Without one it is left in the background.
+    pub(super) fn left(
+        &self,
+        call: &Call,
+        answer: std::result::Result<Answer, Fault>,
+    ) -> std::result::Result<(), Fault> {
+        let (engine, waiting) = (&self.engine, &self.waiting);
+        match answer {
+            Ok(answer) => {
+                engine.deliver_all(call, &answer);
+                if let Outcome::Granted(grant) = answer.reply.outcome {
+                    let news = News::from_reply(grant, answer.sent);
+                    let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
+                    engine.act(waiting, action);
+                } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb) {
+                    engine.abandon_in_background(call, *token, 0, waiting.request.longest());
+                }
+            }
+            Err(fault) => {
+                let action = waiting.place.lock().unanswered(0, engine.now(), &waiting.request);
+                if matches!(action, Action::Nothing) {
+                    let action = waiting.place.lock().obsolete();
+                    engine.act(waiting, action);
+                    return Err(fault);
+                }
+                engine.act(waiting, action);
+            }
+        }
+        Ok(())
+    }
+
+    /// The last look at a place that was left: the grant may have come first, by whichever way.
+    pub(super) fn claim_or_leave(&self) -> Result<Option<Arc<Lease>>> {
+        let (engine, waiting) = (&self.engine, &self.waiting);
         let claim = waiting.place.lock().claim(engine.now(), &waiting.request);
         match claim {
             Claim::Taken(lease) => engine.claimed(lease).map(Some),

@@ -21,6 +21,10 @@ pub enum Promise {
     OneGrant,
     /// P10
     BadInput,
+    /// P4, P5: a live waiter is served in time, whoever crashed
+    Service,
+    /// Nothing is left behind
+    Leftovers,
 }
 
 impl fmt::Display for Promise {
@@ -32,6 +36,8 @@ impl fmt::Display for Promise {
             Promise::WakeUp => "P4 (a free lock is granted)",
             Promise::OneGrant => "P7 (one grant per request, with one fence)",
             Promise::BadInput => "P10 (bad input changes nothing)",
+            Promise::Service => "P5 (whoever waits is served in time)",
+            Promise::Leftovers => "nothing is left behind",
         })
     }
 }

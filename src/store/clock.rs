@@ -6,6 +6,8 @@ use std::ops::{Add, Sub};
 #[cfg(feature = "memory")]
 use std::sync::Arc;
 use std::sync::Weak;
+#[cfg(feature = "sim")]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -71,10 +73,23 @@ pub(crate) struct Clock {
     /// For a clock that can be put forward, how far it was.
     #[cfg(feature = "memory")]
     shift: Option<Arc<shift::Shift>>,
+    /// For a clock that shows what it is told to.
+    #[cfg(feature = "sim")]
+    told: Option<Arc<AtomicU64>>,
 }
 
 impl Clock {
+    /// A clock that shows so many ns, whatever the host's says.
+    #[cfg(feature = "sim")]
+    pub(crate) fn told(ns: Arc<AtomicU64>) -> Clock {
+        Clock { shift: None, told: Some(ns) }
+    }
+
     pub(crate) fn now(&self) -> Time {
+        #[cfg(feature = "sim")]
+        if let Some(ns) = &self.told {
+            return Time(ns.load(Ordering::Relaxed));
+        }
         let now = host_time();
         #[cfg(feature = "memory")]
         if let Some(shift) = &self.shift {
@@ -186,7 +201,11 @@ mod shift {
         pub(crate) fn movable() -> Clock {
             let shift =
                 Shift { ns: AtomicU64::new(0), next_jump: Mutex::new(bounded(0)), sleepers: Mutex::new(Vec::new()) };
-            Clock { shift: Some(Arc::new(shift)) }
+            Clock {
+                shift: Some(Arc::new(shift)),
+                #[cfg(feature = "sim")]
+                told: None,
+            }
         }
 
         /// Puts the clock forward and wakes all who sleep by it. Waits for what is due then to be done, but no

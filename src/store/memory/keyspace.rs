@@ -9,7 +9,7 @@ use redis::Value;
 pub(crate) type Bytes = Vec<u8>;
 
 /// A reply, or the text of an error.
-pub(super) type Answer = Result<Value, String>;
+pub(crate) type Answer = Result<Value, String>;
 
 /// All keys. Two that are equal answer every command alike.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -105,6 +105,24 @@ impl Keyspace {
                 Ok(Value::Int(self.keys.get(key).map_or(-2, |entry| entry.expires_at.map_or(-1, |at| at - now_ms))))
             }
             _ => Err(wrong_number(name)),
+        }
+    }
+
+    /// A hash, and the last ms in which it is there.
+    #[cfg(feature = "sim")]
+    pub(crate) fn hash_of(&self, key: &str) -> Option<(&BTreeMap<Bytes, Bytes>, Option<i64>)> {
+        match self.keys.get(key.as_bytes()) {
+            Some(Entry { content: Content::Hash(hash), expires_at }) => Some((hash, *expires_at)),
+            _ => None,
+        }
+    }
+
+    /// A list, and the last ms in which it is there.
+    #[cfg(feature = "sim")]
+    pub(crate) fn list_of(&self, key: &str) -> Option<(&VecDeque<Bytes>, Option<i64>)> {
+        match self.keys.get(key.as_bytes()) {
+            Some(Entry { content: Content::List(list), expires_at }) => Some((list, *expires_at)),
+            _ => None,
         }
     }
 

@@ -389,7 +389,7 @@ fn bytes_of(words: &[&str]) -> Vec<Bytes> {
     words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-fn words_of(command: &redis::Cmd) -> Vec<Bytes> {
+pub(crate) fn words_of(command: &redis::Cmd) -> Vec<Bytes> {
     let word = |arg| match arg {
         redis::Arg::Simple(word) => Some(<[u8]>::to_vec(word)),
         _ => None,

@@ -1,0 +1,67 @@
+//! Virtual processes on a virtual network, whatever goes wrong. A target of its own, so that nothing that goes by a real
+//! clock runs beside it.
+//!
+//! `FAIRLOCK_STEPS` sets how long it is simulated, and `FAIRLOCK_SEED` where that begins; alone it plays one run.
+
+use std::{env, time::Instant};
+
+use fairlock::sim::{self, Defect, Promise};
+
+const STEPS: u64 = 1_000_000;
+
+#[test]
+fn virtual_processes_keep_all_promises_whatever_goes_wrong() {
+    let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+    let seed = number("FAIRLOCK_SEED");
+    let steps = number("FAIRLOCK_STEPS").unwrap_or(if seed.is_some() { 1 } else { STEPS });
+    let begun = Instant::now();
+    let tally = sim::simulate(seed.unwrap_or(0), steps, None).unwrap_or_else(|failure| panic!("{failure}"));
+    println!("{} steps in {} runs took {:?}", tally.steps, tally.runs, begun.elapsed());
+}
+
+#[track_caller]
+fn assert_found(defect: Defect, promises: &[Promise]) {
+    let failure = sim::simulate(0, STEPS, Some(defect)).expect_err("the defect is not found");
+    println!("{defect:?}, after {} steps: {failure}", failure.steps());
+    assert!(promises.contains(&failure.promise), "{failure}");
+}
+
+#[test]
+fn served_time_that_counts_outages_is_found() {
+    assert_found(Defect::R2, &[Promise::Order, Promise::WakeUp]);
+}
+
+#[test]
+fn requests_that_are_good_for_longer_than_their_callers_wait_are_found() {
+    assert_found(Defect::R5, &[Promise::OneGrant]);
+}
+
+#[test]
+fn a_token_that_a_late_copy_can_take_for_good_is_found() {
+    assert_found(Defect::R7, &[Promise::OneGrant]);
+}
+
+#[test]
+fn news_that_counts_while_a_request_is_in_flight_is_found() {
+    assert_found(Defect::R8, &[Promise::Exclusion, Promise::OneGrant]);
+}
+
+#[test]
+fn a_queue_whose_loss_is_not_noticed_is_found() {
+    assert_found(Defect::R11, &[Promise::Service, Promise::WakeUp, Promise::Order]);
+}
+
+#[test]
+fn a_grant_that_nobody_wants_and_nobody_gives_back_is_found() {
+    assert_found(Defect::R13, &[Promise::OneGrant]);
+}
+
+#[test]
+fn a_release_without_the_owner_check_is_found() {
+    assert_found(Defect::OwnerUnchecked, &[Promise::Exclusion]);
+}
+
+#[test]
+fn a_hand_over_that_keeps_the_fence_is_found() {
+    assert_found(Defect::FenceKept, &[Promise::Fencing]);
+}
