@@ -40,20 +40,31 @@ fn three_clients_of_which_one_crashes_break_nothing() {
     assert_all_hold(Budget { crashes: 1, ..NONE });
 }
 
-/// Complete with as many worlds as it takes: 19,760 with a lost request, 16,374 with a lost reply, 109,510 with a delay,
-/// 60,811 with a lost message, a give-up and a crash.
+/// Complete with as many worlds as it takes, where a number is given. With three lost requests, and with those of
+/// several kinds, places are lost and taken again, grants are confirmed by a renewal, and a lease is given its grace.
 #[test]
 fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
     let most = env::var("FAIRLOCK_WORLDS").map_or(MOST, |most| most.parse().expect("a number of worlds"));
     let one_of_each = Budget { messages: 1, requests: 1, replies: 1, resends: 1, delays: 1, give_ups: 1, crashes: 1 };
     for budget in [
+        // 19,760
         Budget { requests: 1, ..NONE },
+        // 16,374
         Budget { replies: 1, ..NONE },
+        // 109,510
         Budget { delays: 1, ..NONE },
+        // 60,811
         Budget { messages: 1, give_ups: 1, crashes: 1, ..NONE },
-        Budget { requests: 2, replies: 2, ..NONE },
-        Budget { delays: 1, give_ups: 1, ..NONE },
+        // 128,033
+        Budget { messages: 1, requests: 1, crashes: 1, ..NONE },
+        // 257,033
+        Budget { requests: 3, ..NONE },
+        // 348,401
         Budget { delays: 1, crashes: 1, ..NONE },
+        // 446,643
+        Budget { delays: 1, give_ups: 1, ..NONE },
+        Budget { requests: 2, replies: 2, ..NONE },
+        Budget { delays: 2, ..NONE },
         one_of_each,
     ] {
         let report = told(budget, most, None);
