@@ -150,6 +150,11 @@ impl Judge {
         self.grants.get(&token).is_none_or(|grant| self.disturbed_at.is_some_and(|at| grant.at <= at))
     }
 
+    /// Whether a copy of the data from before a loss may know a token that is nobody's any more.
+    pub(super) fn may_have_come_back(&self, token: Token) -> bool {
+        self.seen.get(&token).is_some_and(|seen| *seen < self.losses)
+    }
+
     /// Who owns the lock by the record, and its manager, if its lease has not lapsed.
     pub(super) fn owner(&self, clock: u64) -> Option<(Token, &str)> {
         let owner = self.record.owner.filter(|_| self.record.end > clock);
@@ -238,6 +243,8 @@ impl Judge {
             if let Some(waiter) = waits {
                 return Err((Promise::WakeUp, format!("the lock is free, and {:?} waits", waiter.token)));
             }
+            // All others have been passed over, and are not known any more.
+            self.queue.clear();
         }
         // No key without a TTL.
         let hash = keyspace.hash_of(self.key.record()).map(|(_, expiry)| expiry);
@@ -272,7 +279,7 @@ impl Judge {
         let at = self.queue.iter().position(|waiter| waiter.token == token);
         let ahead = &self.queue[..at.unwrap_or(self.queue.len())];
         // After a loss of data, an entry that outlived its record counts again when its token is sent once more.
-        let outlived = self.seen.get(&token).is_some_and(|seen| *seen < self.losses);
+        let outlived = self.may_have_come_back(token);
         if let Some(passed) = ahead.iter().filter(|_| !outlived).find(|waiter| !self.may_be_passed_over(waiter)) {
             let sign = self.processes.get(&passed.manager);
             let silent = sign.map_or(0, |sign| self.served - sign.served);
