@@ -630,8 +630,10 @@ impl<'a> Run<'a> {
     /// The connection has ended. A caller's call is sent again on another, twice at most.
     fn reset(&mut self, process: &mut Process, flight: u64) {
         let Some(under_way) = process.flights.get(&flight) else { return };
+        // Not after it was asleep: a call and what is sent again for it has two command timeouts.
         if let Whose::Caller(caller) = under_way.whose
             && under_way.resent < 2
+            && process.local(self.now) < under_way.sent + self.setting.config.command_timeout * 2
         {
             let (calls, resent) = (Arc::clone(&under_way.calls), under_way.resent + 1);
             process.flights.remove(&flight);
