@@ -90,7 +90,8 @@ else
     set[#set + 1] = int(ticket) .. ' ' .. int(now) .. ' ' .. manager .. ' ' .. asked
   end
   keep = true
-  status, fields = 'waiting', { ticket, ticket - rec.h, left(), refresh(own) }
+  -- Where the list lost entries, somebody with a later ticket may have been served.
+  status, fields = 'waiting', { ticket, math.max(1, ticket - rec.h), left(), refresh(own) }
   write_fields()
   write_deletions()
   if not waiter then redis.call('RPUSH', list, token) end

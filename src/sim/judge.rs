@@ -65,6 +65,8 @@ struct Granted {
     disturbances: u32,
     /// It was given back. A copy of its acquire may take the lock again then, and is given back too (R7).
     released: bool,
+    /// By a request that was dated before the clock made a step.
+    misdated: bool,
 }
 
 /// A process's last sign of life at this name.
@@ -150,6 +152,13 @@ impl Judge {
         self.grants.get(&token).is_none_or(|grant| self.disturbed_at.is_some_and(|at| grant.at <= at))
     }
 
+    /// Whether a token that is nobody's any more was known from data of before a loss, or taken by a request that a clock
+    /// which went back let in after all.
+    pub(super) fn may_have_come_back(&self, token: Token) -> bool {
+        self.grants.get(&token).is_some_and(|grant| grant.misdated)
+            || self.seen.get(&token).is_some_and(|seen| *seen < self.losses)
+    }
+
     /// Who owns the lock by the record, and its manager, if its lease has not lapsed.
     pub(super) fn owner(&self, clock: u64) -> Option<(Token, &str)> {
         let owner = self.record.owner.filter(|_| self.record.end > clock);
@@ -213,7 +222,7 @@ impl Judge {
             }
         }
         if let Some(owner) = after.owner.filter(|_| changed) {
-            self.granted(now, clock, owner, after.fence, ran.manager)?;
+            self.granted(now, clock, owner, after.fence, ran)?;
         }
         if let Verb::Acquire { token, .. } = ran.call.verb
             && self.is_new_in(keyspace, token)
@@ -238,6 +247,8 @@ impl Judge {
             if let Some(waiter) = waits {
                 return Err((Promise::WakeUp, format!("the lock is free, and {:?} waits", waiter.token)));
             }
+            // All others have been passed over, and are not known any more.
+            self.queue.clear();
         }
         // No key without a TTL.
         let hash = keyspace.hash_of(self.key.record()).map(|(_, expiry)| expiry);
@@ -264,7 +275,8 @@ impl Judge {
         Ok(())
     }
 
-    fn granted(&mut self, now: u64, clock: u64, token: Token, fence: u64, asker: &str) -> Result<(), Broken> {
+    fn granted(&mut self, now: u64, clock: u64, token: Token, fence: u64, ran: &Ran<'_>) -> Result<(), Broken> {
+        let (asker, misdated) = (ran.manager, ran.dated_after < self.clock_steps);
         if fence <= self.largest_fence && !(self.forgot && self.went_back && clock <= self.largest_fence) {
             return Err((Promise::Fencing, format!("fence {fence} after {}", self.largest_fence)));
         }
@@ -272,7 +284,7 @@ impl Judge {
         let at = self.queue.iter().position(|waiter| waiter.token == token);
         let ahead = &self.queue[..at.unwrap_or(self.queue.len())];
         // After a loss of data, an entry that outlived its record counts again when its token is sent once more.
-        let outlived = self.seen.get(&token).is_some_and(|seen| *seen < self.losses);
+        let outlived = self.may_have_come_back(token);
         if let Some(passed) = ahead.iter().filter(|_| !outlived).find(|waiter| !self.may_be_passed_over(waiter)) {
             let sign = self.processes.get(&passed.manager);
             let silent = sign.map_or(0, |sign| self.served - sign.served);
@@ -289,7 +301,7 @@ impl Judge {
             let passed = ahead.len();
             self.queue.drain(..passed + usize::from(at.is_some()));
         }
-        let grant = Granted { at: now, fence, disturbances: self.disturbances, released: false };
+        let grant = Granted { at: now, fence, disturbances: self.disturbances, released: false, misdated };
         if let Some(earlier) = self.grants.insert(token, grant)
             && earlier.disturbances == self.disturbances
             && !earlier.released

@@ -47,6 +47,8 @@ pub(super) struct Run<'a> {
     /// The owner, if nobody has it as a guard or waits for it, and since when that can be held against its process.
     unwanted: Option<(Token, u64)>,
     pub(super) steps: u64,
+    /// What the server ran and answered, if that is wanted.
+    pub(super) told: Option<Vec<String>>,
 }
 
 /// What happens at its time. What is for a process waits while it is paused or cut off.
@@ -102,6 +104,7 @@ impl<'a> Run<'a> {
             replica: Keyspace::default(),
             unwanted: None,
             steps: 0,
+            told: None,
         }
     }
 
@@ -216,7 +219,8 @@ impl<'a> Run<'a> {
                 _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
             };
             let since = process.troubled_until.max(process.paused_until).max(process.cut_until);
-            let wanted = self.judge.is_excepted(owner) || process.callers.values().any(wants);
+            let excepted = self.judge.is_excepted(owner) || self.judge.may_have_come_back(owner);
+            let wanted = excepted || process.callers.values().any(wants);
             (!wanted).then_some((owner, since))
         });
         self.unwanted = unwanted.map(|(owner, troubled_until)| {
@@ -486,6 +490,14 @@ impl<'a> Run<'a> {
             Err(error) => Err(error.clone()),
         };
         let reply = reply.map_err(|error| (Promise::BadInput, format!("{call:?}: {error}")))?;
+        if let Some(told) = &mut self.told {
+            let ms = self.now as f64 / MS as f64;
+            let mut line = format!("{ms:>10.3} ms  {} of {}: {:?}", sent.index, sent.manager, call.verb);
+            if let Some(at) = line.find(", asked: ") {
+                line.replace_range(at.., " }");
+            }
+            told.push(format!("{line} -> {:?}", reply.outcome));
+        }
         let ran = Ran {
             call,
             manager: &sent.manager,
@@ -549,6 +561,8 @@ impl<'a> Run<'a> {
                     self.hear(process, &text);
                 }
             }
+            // One for a moment that was put off since then is none.
+            Event::Wake { .. } if self.now < process.wake_at => {}
             Event::Wake { .. } => process.wake_at = u64::MAX,
             Event::Subscribe { .. } => self.subscribe(process),
             Event::AskAgain { caller, .. } => self.ask(process, caller),
@@ -616,8 +630,10 @@ impl<'a> Run<'a> {
     /// The connection has ended. A caller's call is sent again on another, twice at most.
     fn reset(&mut self, process: &mut Process, flight: u64) {
         let Some(under_way) = process.flights.get(&flight) else { return };
+        // Not after it was asleep: a call and what is sent again for it has two command timeouts.
         if let Whose::Caller(caller) = under_way.whose
             && under_way.resent < 2
+            && process.local(self.now) < under_way.sent + self.setting.config.command_timeout * 2
         {
             let (calls, resent) = (Arc::clone(&under_way.calls), under_way.resent + 1);
             process.flights.remove(&flight);

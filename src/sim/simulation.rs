@@ -15,6 +15,9 @@ use crate::store::memory::server::Server;
 /// How often a plan that fails is played again to shorten it.
 const TRIES: u32 = 400;
 
+/// How many of the requests of a run that failed are told.
+const SHOWN: usize = 40;
+
 /// What all runs have in common: one name, and a ttl of 3 s, from which all else is derived.
 pub(super) struct Setting {
     pub(super) config: Config,
@@ -42,6 +45,7 @@ pub struct Failure {
     pub seed: u64,
     what: String,
     planned: Vec<Planned>,
+    told: Vec<String>,
     steps: u64,
 }
 
@@ -56,7 +60,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.promise, self.what)?;
         writeln!(f, "FAIRLOCK_SEED={} plays it again. It comes about by", self.seed)?;
-        self.planned.iter().try_for_each(|planned| writeln!(f, "  {planned}"))
+        self.planned.iter().try_for_each(|planned| writeln!(f, "  {planned}"))?;
+        writeln!(f, "The server ran last")?;
+        self.told.iter().rev().take(SHOWN).rev().try_for_each(|line| writeln!(f, "  {line}"))
     }
 }
 
@@ -74,18 +80,22 @@ pub fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, 
     while tally.steps < steps {
         let seed = seed + tally.runs;
         let planned = plan::plan(seed);
-        let mut play = |planned: &[Planned]| -> (u64, Option<Broken>) {
+        let mut told = Vec::new();
+        let mut play = |planned: &[Planned], tell: bool| -> (u64, Option<Broken>) {
             let mut run = Run::new(&setting, &mut server, seed, defect);
+            run.told = tell.then(Vec::new);
             let broken = run.play(planned).err();
+            told = run.told.unwrap_or_default();
             (run.steps, broken)
         };
-        let (done, broken) = play(&planned);
+        let (done, broken) = play(&planned, false);
         tally.steps += done;
         tally.runs += 1;
         if let Some((promise, _)) = broken {
-            let planned = plan::shorten(planned, TRIES, &mut |rest| play(rest).1.is_some_and(|(p, _)| p == promise));
-            let what = play(&planned).1.map_or(String::new(), |(_, what)| what);
-            return Err(Box::new(Failure { promise, seed, what, planned, steps: tally.steps }));
+            let planned =
+                plan::shorten(planned, TRIES, &mut |rest| play(rest, false).1.is_some_and(|(p, _)| p == promise));
+            let what = play(&planned, true).1.map_or(String::new(), |(_, what)| what);
+            return Err(Box::new(Failure { promise, seed, what, planned, told, steps: tally.steps }));
         }
     }
     Ok(tally)
@@ -99,5 +109,42 @@ impl Setting {
         let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
         let key = Key::new(&config.prefix, "a").expect("it is a name");
         Setting { config, key, ttl, renewed, fixed: LockOptions::new().fixed_lease(ttl) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Deed, Mishap};
+    use super::*;
+
+    #[track_caller]
+    fn assert_keeps_promises(deeds: &[(u64, Deed)]) {
+        let (setting, mut server) = (Setting::new(), Server::new());
+        let planned: Vec<Planned> = deeds.iter().map(|(at, deed)| Planned { at: *at, deed: *deed }).collect();
+        // The seed decides how long each way takes.
+        for seed in 0..20 {
+            let mut run = Run::new(&setting, &mut server, seed, None);
+            run.told = Some(Vec::new());
+            let broken = run.play(&planned);
+            assert!(broken.is_ok(), "{broken:?}\n{}", run.told.unwrap_or_default().join("\n"));
+        }
+    }
+
+    fn lock(process: u8, hold: u64) -> Deed {
+        Deed::Lock { process, patience: None, hold, fixed: false }
+    }
+
+    #[test]
+    fn a_late_copy_of_an_acquire_takes_no_lock_for_good() {
+        let late = Deed::Mishap { process: 1, what: Mishap::Reset { late: Some(270) } };
+        assert_keeps_promises(&[(1, lock(1, 8)), (600, late), (1300, lock(1, 9))]);
+        assert_keeps_promises(&[(1, lock(1, 8)), (600, late), (1300, Deed::TryLock { process: 1, hold: 9 })]);
+    }
+
+    #[test]
+    fn a_waiter_that_asks_again_after_a_later_one_was_served_waits_on() {
+        let lost = Deed::Mishap { process: 0, what: Mishap::LoseReply };
+        let deeds = [(1, lock(0, 125)), (20, lock(0, 270)), (200, lost), (240, lock(0, 100))];
+        assert_keeps_promises(&[&deeds[..], &[(310, Deed::DropQueue), (390, lock(1, 280))]].concat());
     }
 }
