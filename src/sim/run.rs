@@ -43,6 +43,10 @@ pub(super) struct Run<'a> {
     epoch: u64,
     down_until: u64,
     hangs_until: u64,
+    /// The newest time in which somebody could not reach the server.
+    away: (u64, u64),
+    /// What could not be given back in such a time ends with its ttl (P7).
+    excused_until: u64,
     replica: Keyspace,
     /// The owner, if nobody has it as a guard or waits for it, and since when that can be held against its process.
     unwanted: Option<(Token, u64)>,
@@ -101,6 +105,8 @@ impl<'a> Run<'a> {
             epoch: 0,
             down_until: 0,
             hangs_until: 0,
+            away: (0, 0),
+            excused_until: 0,
             replica: Keyspace::default(),
             unwanted: None,
             steps: 0,
@@ -225,7 +231,7 @@ impl<'a> Run<'a> {
         });
         self.unwanted = unwanted.map(|(owner, troubled_until)| {
             let since = self.unwanted.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
-            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until))
+            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until).max(self.excused_until))
         });
         match self.unwanted {
             Some((owner, since)) if self.now > since + self.per_turn() => {
@@ -255,6 +261,18 @@ impl<'a> Run<'a> {
 
     fn deed(&mut self, deed: Deed) {
         let now = self.now;
+        if let Deed::Hang { pause }
+        | Deed::Cut { pause, .. }
+        | Deed::Restart { pause, .. }
+        | Deed::FailOver { pause, .. } = deed
+        {
+            let (began, ended) = self.away;
+            let ttl = self.setting.ttl.as_nanos() as u64;
+            self.away = (if now > ended + ttl / 6 { now } else { began }, ended.max(now + pause * MS));
+            if self.away.1 - self.away.0 > ttl / 2 {
+                self.excused_until = self.away.1 + ttl + self.per_turn();
+            }
+        }
         match deed {
             Deed::Lock { process: slot, .. } | Deed::TryLock { process: slot, .. } => {
                 let paused = self.processes[slot as usize].as_ref().map_or(0, |process| process.paused_until);
