@@ -1,0 +1,200 @@
+//! What processes do with what they hear: callers, and the renewal thread's work.
+
+use std::sync::Arc;
+
+use super::{Event, Run};
+use crate::engine::{Lease, Next};
+use crate::script::{Call, Token};
+use crate::sim::defect::Defect;
+use crate::sim::process::{Caller, Doing, Process, Whose, no_reply};
+use crate::store::clock::Time;
+use crate::store::{Answer, Fault};
+
+impl Run<'_> {
+    /// Something for a process, which is carried out when it gets to run.
+    pub(super) fn happen(&mut self, number: u64, event: Event) {
+        let slot = self.processes.iter().position(|p| p.as_ref().is_some_and(|p| p.number == number));
+        // Who is dead hears nothing.
+        let Some(slot) = slot else { return };
+        let Some(mut process) = self.processes[slot].take() else { return };
+        let from_network = matches!(event, Event::Reply { .. } | Event::Message { .. });
+        let not_before = process.paused_until.max(if from_network { process.cut_until } else { 0 });
+        if not_before > self.now {
+            self.at(not_before, event);
+        } else {
+            process.show(self.now);
+            self.act(&mut process, event);
+            self.tend(&mut process);
+        }
+        self.processes[slot] = Some(process);
+    }
+
+    pub(super) fn act(&mut self, process: &mut Process, event: Event) {
+        match event {
+            Event::Reply { flight, index, epoch, value, .. } => {
+                if epoch == self.epoch {
+                    self.replied(process, flight, index, value);
+                }
+            }
+            Event::GiveUp { flight, .. } => self.complete(process, flight, &no_reply),
+            Event::Reset { flight, .. } => self.reset(process, flight),
+            Event::Message { subscription, text, .. } => {
+                if process.subscribed && process.subscription == subscription {
+                    self.hear(process, &text);
+                }
+            }
+            // One for a moment that was put off since then is none.
+            Event::Wake { .. } if self.now < process.wake_at => {}
+            Event::Wake { .. } => process.wake_at = u64::MAX,
+            Event::Subscribe { .. } => self.subscribe(process),
+            Event::AskAgain { caller, .. } => self.ask(process, caller),
+            Event::Deadline { caller, .. } => self.leave_at_deadline(process, caller),
+            Event::WorkDone { caller, .. } => {
+                let Some(Caller { doing: Doing::Holding(lease), .. }) = process.callers.get(&caller) else { return };
+                let lease = Arc::clone(lease);
+                match process.hand.end(&lease) {
+                    Some(call) => {
+                        self.become_(process, caller, Doing::Releasing(lease, process.local(self.now)));
+                        self.send(process, Whose::Caller(caller), Arc::new(vec![call]), 0);
+                    }
+                    None => self.go(process, caller),
+                }
+            }
+            Event::Deed(_) | Event::Arrive(_) => {}
+        }
+    }
+
+    pub(super) fn hear(&mut self, process: &mut Process, text: &str) {
+        // The first word is the token.
+        let token = text.split(' ').next().and_then(Token::parse);
+        if process.newest_after < self.judge.clock_steps() {
+            process.misdated.extend(token);
+        }
+        if self.defect == Some(Defect::R8) { process.hand.hear_at_once(text) } else { process.hand.hear(text) }
+    }
+
+    pub(super) fn subscribe(&mut self, process: &mut Process) {
+        if process.subscribed {
+            return;
+        }
+        if !self.is_reachable(process) {
+            let again = self.now + self.setting.config.back_off.as_nanos() as u64;
+            return self.at(again, Event::Subscribe { process: process.number });
+        }
+        process.subscribed = true;
+        process.subscription = self.number();
+        process.hand.subscribed();
+    }
+
+    /// A caller has the answer to its call.
+    pub(super) fn answered(
+        &mut self,
+        process: &mut Process,
+        id: u64,
+        calls: Arc<Vec<Call>>,
+        answer: Result<Answer, Fault>,
+    ) {
+        let Some(Caller { request, place, doing, until, patient_until, .. }) = process.callers.get_mut(&id) else {
+            return;
+        };
+        let (call, hand) = (&calls[0], &process.hand);
+        match (doing, place) {
+            (Doing::Asking, Some(place)) => match hand.asked(place, call, answer) {
+                Next::Wait if self.now >= *until => {
+                    self.become_(process, id, Doing::Waiting);
+                    self.leave_at_deadline(process, id);
+                }
+                Next::Wait => self.become_(process, id, Doing::Waiting),
+                Next::AskAgain => self.ask(process, id),
+                Next::AskLater if self.now < (*until).min(*patient_until) => {
+                    let pause = self.setting.config.back_off.as_nanos() as u64 / 4;
+                    self.at(self.now + pause, Event::AskAgain { process: process.number, caller: id });
+                }
+                Next::AskLater | Next::Fail => self.go(process, id),
+            },
+            (Doing::Leaving, Some(place)) => {
+                let lease = hand.left(place, Some((call, answer)));
+                self.hold_or_go(process, id, lease);
+            }
+            (Doing::Trying { in_doubt }, _) => match hand.tried(request, call, in_doubt, answer) {
+                Some(lease) => self.hold_or_go(process, id, lease),
+                None => self.send(process, Whose::Caller(id), calls, 0),
+            },
+            (Doing::Releasing(lease, started), _) => {
+                hand.ended(lease, call, *started, answer);
+                self.go(process, id);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn ask(&mut self, process: &mut Process, id: u64) {
+        let Some(Caller { place: Some(place), .. }) = process.callers.get(&id) else { return };
+        let now = process.local(self.now);
+        match process.hand.ask(place, now) {
+            Some(call) => self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0),
+            None => self.become_(process, id, Doing::Waiting),
+        }
+    }
+
+    pub(super) fn leave_at_deadline(&mut self, process: &mut Process, id: u64) {
+        let Some(Caller { place: Some(place), doing: Doing::Waiting, .. }) = process.callers.get(&id) else { return };
+        match process.hand.leave(place) {
+            Some(call) => {
+                self.become_(process, id, Doing::Leaving);
+                self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
+            }
+            None => {
+                let lease = process.hand.left(place, None);
+                self.hold_or_go(process, id, lease);
+            }
+        }
+    }
+
+    pub(super) fn hold_or_go(&mut self, process: &mut Process, id: u64, lease: Option<Arc<Lease>>) {
+        let Some(lease) = lease else { return self.go(process, id) };
+        let Some(caller) = process.callers.get_mut(&id) else { return };
+        caller.place = None;
+        caller.doing = Doing::Holding(lease);
+        let done = self.now + caller.hold;
+        self.at(done, Event::WorkDone { process: process.number, caller: id });
+    }
+
+    pub(super) fn become_(&self, process: &mut Process, id: u64, doing: Doing) {
+        if let Some(caller) = process.callers.get_mut(&id) {
+            caller.doing = doing;
+        }
+    }
+
+    /// It is dropped, with what it has.
+    pub(super) fn go(&self, process: &mut Process, id: u64) {
+        process.callers.remove(&id);
+    }
+
+    /// Whoever was woken looks, and the renewal thread sends what is due.
+    pub(super) fn tend(&mut self, process: &mut Process) {
+        let waiting = |caller: &Caller| matches!(caller.doing, Doing::Waiting);
+        let ids: Vec<u64> = process.callers.iter().filter(|(_, c)| waiting(c)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let place = process.callers.get(&id).and_then(|caller| caller.place.as_ref());
+            if let Some(lease) = place.and_then(|place| process.hand.claim(place)) {
+                self.hold_or_go(process, id, Some(lease));
+            }
+        }
+        while !process.link_busy {
+            let (tasks, calls) = process.hand.collect();
+            if calls.is_empty() {
+                let due = process.hand.next_due();
+                if due < Time::NEVER {
+                    let at = process.moment(self.now, due);
+                    if at < process.wake_at {
+                        process.wake_at = at;
+                        self.at(at, Event::Wake { process: process.number });
+                    }
+                }
+                return;
+            }
+            self.send(process, Whose::Renewal(tasks), Arc::new(calls), 0);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Requests, replies and messages on their way.
+
+use std::sync::Arc;
+
+use super::{Event, MS, Run, Sent};
+use crate::script::{Call, Form, Mode, Outcome, Reply, Verb};
+use crate::sim::defect::Defect;
+use crate::sim::judge::{Broken, Ran};
+use crate::sim::model::Promise;
+use crate::sim::plan::Mishap;
+use crate::sim::process::{Connection, Flight, Process, Whose, no_connection, no_reply};
+use crate::store::clock::Time;
+use crate::store::memory::keyspace;
+use crate::store::memory::words_of;
+use crate::store::{Anchor, Answer, Fault};
+
+impl Run<'_> {
+    pub(super) fn is_reachable(&self, process: &Process) -> bool {
+        self.now >= self.down_until.max(self.hangs_until).max(process.cut_until)
+    }
+
+    /// Puts a pipeline on its way, or ends it at once if there is no connection.
+    pub(super) fn send(&mut self, process: &mut Process, whose: Whose, calls: Arc<Vec<Call>>, resent: u32) {
+        let sent = process.local(self.now);
+        let flight = self.number();
+        let renewal = matches!(whose, Whose::Renewal(_));
+        process.link_busy |= renewal;
+        let answers = calls.iter().map(|call| self.unsent(call, sent)).collect();
+        process.flights.insert(flight, Flight { whose, calls: Arc::clone(&calls), answers, sent, resent });
+        let is_reachable = self.is_reachable(process);
+        let (epoch, server) = (self.epoch, self.server_clock());
+        let clock_steps = self.judge.clock_steps();
+        let connection = if renewal { &mut process.link } else { &mut process.pool };
+        if connection.as_ref().is_none_or(|connection| connection.epoch != epoch) {
+            // The handshake takes no time here, and tells the server's.
+            let anchor = Anchor { server, sent, received: sent };
+            *connection = is_reachable.then_some(Connection { epoch, anchor, clock_steps });
+        }
+        let Some(connection) = connection else {
+            let fault = || if resent > 0 { Fault::InDoubt(Box::new(no_connection())) } else { no_connection() };
+            return self.complete(process, flight, &fault);
+        };
+        let timeout = self.setting.config.command_timeout;
+        let slack = if self.defect == Some(Defect::R5) { timeout.as_micros() as u64 * 2 } else { 0 };
+        let not_after = connection.anchor.server_time_at_least(sent + timeout) + slack;
+        let dated_after = connection.clock_steps;
+        let give_up = process.moment(self.now, sent + timeout);
+        let mishap = process.mishaps.pop_front();
+        if let Some(Mishap::Delay { by } | Mishap::DelayReply { by } | Mishap::Reset { late: Some(by) }) = mishap {
+            process.troubled_until = process.troubled_until.max(self.now + by * MS);
+        }
+        let struck = process.chance.below(calls.len() as u64) as usize;
+        let mut arrives = self.now;
+        let mut reply_after = Some(process.way());
+        for (index, call) in calls.iter().enumerate() {
+            arrives += process.way();
+            let mut lost = false;
+            match mishap.filter(|_| index == struck) {
+                None => {}
+                Some(Mishap::Lose | Mishap::Reset { late: None }) => lost = true,
+                Some(Mishap::LoseReply) => reply_after = None,
+                Some(Mishap::Delay { by }) => arrives += by * MS,
+                Some(Mishap::DelayReply { by }) => reply_after = reply_after.map(|after| after + by * MS),
+                Some(Mishap::Reset { late: Some(by) }) => (arrives, reply_after) = (arrives + by * MS, None),
+            }
+            if lost {
+                break;
+            }
+            if process.flights[&flight].answers[index].is_some() {
+                continue;
+            }
+            let words = words_of(&call.command(&process.terms, Form::default(), not_after));
+            let sent = Sent {
+                process: process.number,
+                manager: process.terms.manager.clone(),
+                flight,
+                calls: Arc::clone(&calls),
+                index,
+                words,
+                epoch,
+                reply_after,
+                given_up_at: (give_up + MS) / 1000,
+                dated_after,
+            };
+            self.at(arrives, Event::Arrive(Box::new(sent)));
+        }
+        match mishap {
+            Some(Mishap::Reset { .. }) => {
+                self.at(self.now + 200_000, Event::Reset { process: process.number, flight });
+            }
+            _ => self.at(give_up, Event::GiveUp { process: process.number, flight }),
+        }
+        self.complete_if_answered(process, flight);
+    }
+
+    /// R13 and R7 left out: what is not wanted is not given back.
+    pub(super) fn unsent(&self, call: &Call, sent: Time) -> Option<Answer> {
+        let given_back = matches!(call.verb, Verb::Release { mode: Mode::Unused, .. });
+        let reply = || Reply { now: Some(u64::MAX), more: false, outcome: Outcome::Released, grants: Vec::new() };
+        (given_back && self.defect == Some(Defect::R13)).then(|| Answer { reply: reply(), sent, resent: false })
+    }
+
+    pub(super) fn arrive(&mut self, sent: Box<Sent>) -> Result<(), Broken> {
+        let cut = self.process(sent.process).map_or(0, |process| process.cut_until);
+        let held_back = self.hangs_until.max(cut);
+        if sent.epoch != self.epoch || self.now < self.down_until {
+            return Ok(());
+        }
+        if held_back > self.now {
+            self.at(held_back, Event::Arrive(sent));
+            return Ok(());
+        }
+        let clock = self.server_clock();
+        let value = self.server.run(clock, &sent.words);
+        let call = &sent.calls[sent.index];
+        let reply = match &value {
+            Ok(value) => Reply::parse(call, value).map_err(|malformed| malformed.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        let reply = reply.map_err(|error| (Promise::BadInput, format!("{call:?}: {error}")))?;
+        if let Some(told) = &mut self.told {
+            let ms = self.now as f64 / MS as f64;
+            let mut line = format!("{ms:>10.3} ms  {} of {}: {:?}", sent.index, sent.manager, call.verb);
+            if let Some(at) = line.find(", asked: ") {
+                line.replace_range(at.., " }");
+            }
+            told.push(format!("{line} -> {:?}", reply.outcome));
+        }
+        let ran = Ran {
+            call,
+            manager: &sent.manager,
+            outcome: &reply.outcome,
+            more: reply.more,
+            given_up_at: sent.given_up_at,
+            dated_after: sent.dated_after,
+        };
+        self.judge.ran(self.now / 1000, clock, &self.server.state().keyspace, &ran)?;
+        for message in self.server.published() {
+            let to = self.processes.iter_mut().flatten().find(|p| p.terms.channel().as_bytes() == message.channel);
+            let Some(process) = to.filter(|process| process.subscribed) else { continue };
+            let Some(late) = process.late_messages.pop_front().unwrap_or(Some(0)) else { continue };
+            let text = String::from_utf8_lossy(&message.text).into_owned();
+            let (at, subscription) = (self.now + late + process.way(), process.subscription);
+            let process = process.number;
+            self.at(at, Event::Message { process, subscription, text });
+        }
+        if let Some(after) = sent.reply_after {
+            let Sent { process, flight, index, epoch, .. } = *sent;
+            self.at(self.now + after, Event::Reply { process, flight, index, epoch, value });
+        }
+        Ok(())
+    }
+
+    pub(super) fn process(&self, number: u64) -> Option<&Process> {
+        self.processes.iter().flatten().find(|process| process.number == number)
+    }
+
+    // What the processes do.
+
+    pub(super) fn replied(&mut self, process: &mut Process, flight: u64, index: usize, value: keyspace::Answer) {
+        let (local, clock_steps) = (process.local(self.now), self.judge.clock_steps());
+        let Some(under_way) = process.flights.get_mut(&flight) else { return };
+        let call = &under_way.calls[index];
+        let parsed = value.ok().and_then(|value| Reply::parse(call, &value).ok());
+        let mut reply = parsed.expect("it was read when it was sent");
+        let renewal = matches!(under_way.whose, Whose::Renewal(_));
+        if let Some(server) = reply.now {
+            let anchor = Anchor { server, sent: under_way.sent, received: local };
+            let connection = if renewal { &mut process.link } else { &mut process.pool };
+            if let Some(connection) = connection {
+                (connection.anchor, connection.clock_steps) = (anchor, clock_steps);
+            }
+            *process.newest.lock() = Some(anchor);
+            process.newest_after = clock_steps;
+        }
+        if renewal && self.defect == Some(Defect::R7) && matches!(call.verb, Verb::Release { .. }) {
+            reply.now = Some(u64::MAX);
+        }
+        under_way.answers[index] = Some(Answer { reply, sent: under_way.sent, resent: under_way.resent > 0 });
+        self.complete_if_answered(process, flight);
+    }
+
+    /// The connection has ended. A caller's call is sent again on another, twice at most.
+    pub(super) fn reset(&mut self, process: &mut Process, flight: u64) {
+        let Some(under_way) = process.flights.get(&flight) else { return };
+        // Not after it was asleep: a call and what is sent again for it has two command timeouts.
+        if let Whose::Caller(caller) = under_way.whose
+            && under_way.resent < 2
+            && process.local(self.now) < under_way.sent + self.setting.config.command_timeout * 2
+        {
+            let (calls, resent) = (Arc::clone(&under_way.calls), under_way.resent + 1);
+            process.flights.remove(&flight);
+            process.pool = None;
+            return self.send(process, Whose::Caller(caller), calls, resent);
+        }
+        self.complete(process, flight, &no_reply);
+    }
+
+    pub(super) fn complete_if_answered(&mut self, process: &mut Process, flight: u64) {
+        if process.flights.get(&flight).is_some_and(|flight| flight.answers.iter().all(Option::is_some)) {
+            self.complete(process, flight, &no_reply);
+        }
+    }
+
+    /// Whoever sent it goes on; calls without an answer have this fault.
+    pub(super) fn complete(&mut self, process: &mut Process, flight: u64, fault: &dyn Fn() -> Fault) {
+        let Some(Flight { whose, calls, answers, .. }) = process.flights.remove(&flight) else { return };
+        let unanswered = answers.iter().any(Option::is_none);
+        let mut answers: Vec<_> = answers.into_iter().map(|answer| answer.ok_or_else(fault)).collect();
+        match whose {
+            Whose::Renewal(tasks) => {
+                if unanswered {
+                    process.link = None;
+                }
+                process.link_busy = false;
+                process.hand.settle(tasks, &calls, answers);
+            }
+            Whose::Caller(caller) => {
+                if unanswered {
+                    process.pool = None;
+                }
+                if let Some(answer) = answers.pop() {
+                    self.answered(process, caller, calls, answer);
+                }
+            }
+        }
+    }
+}
