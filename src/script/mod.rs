@@ -268,7 +268,10 @@ pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
 }
 
 static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
-    let promote = include_str!("mutex_promote.lua");
+    let parts = [
+        ("--include mutex_promote.lua\n", include_str!("mutex_promote.lua")),
+        ("--include mutex_stamp.lua\n", include_str!("mutex_stamp.lua")),
+    ];
     [
         include_str!("mutex_acquire.lua"),
         include_str!("mutex_release.lua"),
@@ -277,7 +280,7 @@ static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
         include_str!("mutex_inspect.lua"),
     ]
     .map(|verb| {
-        let source = verb.replacen("--include mutex_promote.lua\n", promote, 1);
+        let source = parts.iter().fold(verb.to_owned(), |source, (line, part)| source.replacen(line, part, 1));
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Script { source, sha }
     })

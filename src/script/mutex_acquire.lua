@@ -16,32 +16,30 @@ local function refusal(...)
   end
 end
 
--- Most locks are free and awaited by nobody. Such a one is granted here, as grant() below would do it,
--- without what only a queue needs: a fifth of the instructions.
-do
-  local owner, cooling, entries, kind, fence, previous = unpack(redis.call('HMGET', KEYS[1], 'o', 'e', 'n', 'k', 'f', 'd'))
-  local clock = redis.call('TIME')
-  local now = clock[1] * 1000000 + clock[2]
-  if not owner and not cooling and (entries or '0') == '0' and (kind or 'mutex/1') == 'mutex/1'
-    and (fence or 0) + 1 <= now and now <= tonumber(ARGV[6]) then
-    local refused = not fence and refusal('HDEL', 'PEXPIREAT')
-    if refused then return refused end
-    local terms, ttl, hold, label = string.match(ARGV[8], '^((%d+) %d (%d+)) (.*)$')
-    local left = math.max(ttl, hold)
-    local at = clock[1] .. string.sub('00000' .. clock[2], -6)
-    redis.call('HSET', KEYS[1], 'o', ARGV[5], 'a', '0 ' .. at .. ' ' .. ARGV[1] .. ' ' .. terms, 'l', label,
-               'e', string.format('%.0f', now + 1000 * left), 'g', at, 'f', at)
-    if not fence then redis.call('HSET', KEYS[1], 'k', 'mutex/1', 'x', string.format('%.0f', now - 1)) end
-    redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.floor(now / 1000) + left + 3600000))
-    return { 'granted', now, 0, { now, now, 1000 * left, tonumber(previous) or -1 }, {} }
+local token, not_after, asked = ARGV[5], tonumber(ARGV[6]), ARGV[8]
+local state, queue = unpack(redis.call('HMGET', KEYS[1], 's', 'q'))
+local clock = redis.call('TIME')
+local now, owner = clock[1] * 1000000 + clock[2], nil
+-- now as text; a number of 16 digits is dear to print.
+local at = clock[1] .. string.sub('00000' .. clock[2], -6)
+
+-- Most locks are known, free, and awaited by nobody. Such a one is granted here, as grant() and write() below would do it,
+-- without what only a queue needs: a third of the instructions.
+if state and now <= not_after and (not queue or struct.unpack('<I4', queue) == 0) then
+  local e, _, f, x, t, _, _, previous, y = struct.unpack('<ddddI4I4I4bb', state)
+  local terms, ttl, hold, label = string.match(asked, '^((%d+) %d (%d+)) (.*)$')
+  local left = 1000 * math.max(ttl, hold)
+  if e == 0 and f < now and (now + left) / 1000000 + 3600 < t then
+    redis.call('HSET', KEYS[1], 'o', token, 'a', '0 ' .. at .. ' ' .. ARGV[1] .. ' ' .. terms, 'l', label,
+               's', struct.pack('<ddddI4I4I4bb', now + left, now, now, x, t, ttl, hold, previous, y))
+    return { 'granted', now, 0, { now, now, left, previous }, {} }
   end
 end
 
+local waiter, own
+owner, waiter, own = unpack(redis.call('HMGET', KEYS[1], 'o', 'w:' .. token, 'm:' .. ARGV[1]))
 --include mutex_promote.lua
 
-local token, not_after, may_wait, asked = ARGV[5], tonumber(ARGV[6]), ARGV[7] == '1', ARGV[8]
-local waiter, own = read('w:' .. token, 'm:' .. manager)
-if foreign() then return foreign() end
 -- R5: a request that arrives after its caller gave up takes nothing.
 if now > not_after then return answer('late') end
 if rec.owner == token then return answer('granted', held()) end
@@ -49,26 +47,26 @@ if rec.owner == token then return answer('granted', held()) end
 if not list and rec.n > 0 then return answer('queued') end
 
 lapse(token)
-stamps[manager] = rec.v + horizon               -- R3
+stamps[manager] = rec.v + tonumber(ARGV[3])     -- R3
 promote(token)
 
-local status, fields
-if rec.owner == token then
-  status, fields = 'granted', held()
-elseif more == 1 then
-  status = 'more'
-elseif free() then
+if rec.owner ~= token and rec.more == 0 and free() then
   local refused = not rec.f and refusal('HDEL', 'PEXPIREAT')
   if refused then return refused end
   if waiter then
     del[#del + 1] = 'w:' .. token
-    rec.r = math.max(0, rec.r - 1)
-    queue_changed = true
+    rec.r, rec.queue_changed = rec.r - 1, true
   end
-  local request, label = string.match(asked, '^(%d+ %d %d+) (.*)$')
-  grant(token, '0 ' .. int(now) .. ' ' .. manager .. ' ' .. request, label)
+  local request, ttl, hold, label = string.match(asked, '^((%d+) %d (%d+)) (.*)$')
+  grant(token, '0 ' .. at .. ' ' .. manager .. ' ' .. request, label, ttl, hold)
+end
+
+local status, fields
+if rec.owner == token then
   status, fields = 'granted', held()
-elseif not may_wait then
+elseif rec.more == 1 then
+  status = 'more'
+elseif ARGV[7] ~= '1' then
   status, fields = 'busy', { left() }
 elseif not list then
   return answer('queued')
@@ -78,27 +76,24 @@ else
   if refused then return refused end
   local ticket
   if waiter then
-    ticket = parts(waiter).ticket
+    ticket = tonumber(string.match(waiter, '^%d+'))
   else
     -- An empty queue has no entries: what stands in the list is left from a record that was lost.
-    stale = redis.call('LLEN', list) > 0 and rec.n == 0
-    if rec.n == 0 then rec.h = rec.q end
+    if rec.n == 0 then
+      rec.stale, rec.popped = redis.call('LLEN', list) > 0, 0
+      rec.h, rec.tq = rec.q, 0
+    end
     rec.q = rec.q + 1
     ticket = rec.q
-    rec.n, rec.r = rec.n + 1, rec.r + 1
+    rec.n, rec.r, rec.appended = rec.n + 1, rec.r + 1, token
     set[#set + 1] = 'w:' .. token
-    set[#set + 1] = int(ticket) .. ' ' .. int(now) .. ' ' .. manager .. ' ' .. asked
+    set[#set + 1] = ticket .. ' ' .. at .. ' ' .. manager .. ' ' .. asked
   end
-  keep = true
+  --include mutex_stamp.lua
   -- Where the list lost entries, somebody with a later ticket may have been served.
-  status, fields = 'waiting', { ticket, math.max(1, ticket - rec.h), left(), refresh(own) }
-  write_fields()
-  write_deletions()
-  if not waiter then redis.call('RPUSH', list, token) end
-  retain()
-  tell()
-  return answer(status, fields)
+  status, fields = 'waiting', { ticket, math.max(1, ticket - rec.h), left(), since }
 end
-save_or_refuse()
+write(false)
+delete()
 tell()
 return answer(status, fields)

@@ -1,129 +1,109 @@
--- Purpose: the part that all mutex scripts share, put where they say --include: it reads the record, keeps served time,
+-- Purpose: the part that all mutex scripts share, put where they say --include: it unpacks the record, keeps served time,
 --   sees lapses, hands the lock to the first live waiter and writes everything back in one go.
 --   All reads come before the first write, so that WRONGTYPE writes nothing (R20).
+--   Numbers that are always read together lie packed in one field: a field costs a script more to read, to parse and to
+--   print than all else that it does. What changes is kept in one table, since each variable that a function captures
+--   costs as well, each time that the function is made.
+-- Expects: state, queue, owner: the fields 's', 'q' and 'o' · now: the server's time in µs
 -- KEYS: 1 the record (HASH) · 2 the queue (LIST); absent in the single-key form (R11)
 -- ARGV: 1 the caller's manager · 2 P + T in µs · 3 H in µs · 4 prefix of the grant channels
 -- Returns: nothing; each script ends with answer(): {status, now in µs, more, fields, grants}
-local key, list = KEYS[1], KEYS[2]
-local manager, step, horizon, channel = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local KIND, LIMIT, RETENTION = 'mutex/1', 64, 3600000000
+local key, list, manager = KEYS[1], KEYS[2], ARGV[1]
+local LIMIT, RETENTION = 64, 3600               -- dead heads in one call; seconds
+-- s: end, grant, fence, fence of the last grant that ended without a release, the key's expiry in s, ttl and hold in ms,
+--    how the last holder ended (d), how that other grant did (y); -1 is not known
+-- q: entries, waiters' records, time and served time when last looked at, ticket last given, ticket last served, expiry
+local STATE, QUEUE, STAMP = '<ddddI4I4I4bb', '<I4I4ddddI4', '<dd'
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+-- Another kind, or another version of this protocol, is refused before any write.
+if not state then
+  local kind = redis.call('HGET', key, 'k')
+  if kind and kind ~= 'mutex/1' then return { 'kind', now, 0, { kind }, {} } end
+end
 
-local rec = {}                                  -- the record, as it will be written
-local owner_changed, end_changed, queue_changed, keep = false, false, false, false
+local rec = { owner = owner or nil, e = 0, x = 0, t = 0, ttl = 0, hold = 0, d = -1, y = -1,
+              n = 0, r = 0, s = now, v = 0, q = 0, h = 0, tq = 0,
+              popped = 0, tails = 0, more = 0 }
 local set, del = {}, {}                         -- further fields to write, fields to delete
 local stamps = {}                               -- manager -> served time up to which it counts as alive
-local popped, tails, rewritten, stale, forgot = 0, 0, nil, false, false
-local removed                                   -- a token whose record goes in this step
-local refreshed = false                         -- the caller's own stamp is written in this step
-local more, grants, news = 0, {}, {}
+local news, grants = {}, {}
+
+if state then
+  rec.e, rec.g, rec.f, rec.x, rec.t, rec.ttl, rec.hold, rec.d, rec.y = struct.unpack(STATE, state)
+  -- R15: an end further off than any lease reaches means that the server's clock went back.
+  local cap = 1000 * math.max(rec.ttl, rec.hold)
+  if rec.e - now > cap then rec.e, rec.state_changed = now + cap, true end
+end
+if queue then
+  rec.n, rec.r, rec.s, rec.v, rec.q, rec.h, rec.tq = struct.unpack(QUEUE, queue)
+  -- R2: served time grows only by what scripts saw pass, so an outage or a clock step ages nobody.
+  local step = tonumber(ARGV[2])
+  rec.unserved = now - rec.s > step
+  rec.v = rec.v + math.max(0, math.min(now - rec.s, step))
+  rec.s = now
+end
 
 local function int(x) return string.format('%.0f', x) end
 
--- 'ticket since manager ttl fixed hold', ttl and hold in ms: the request of an owner or a waiter.
-local function parts(request)
-  local ticket, since, by, ttl, fixed, hold = string.match(request, '^(%d+) (%d+) (%S+) (%d+) (%d) (%d+)')
-  return { ticket = tonumber(ticket), manager = by, fixed = fixed == '1',
-           ttl = ttl * 1000, hold = hold * 1000 }
-end
-
-local function read(...)
-  local raw = redis.call('HMGET', key, 'k', 'o', 'a', 'e', 'g', 'f', 'x', 'd', 'n', 'r', 's', 'v', 'q', 'h', 'y', 'u', ...)
-  rec.kind, rec.owner, rec.request = raw[1], raw[2], raw[3]
-  rec.e, rec.g, rec.f, rec.x, rec.d = tonumber(raw[4]) or 0, tonumber(raw[5]), tonumber(raw[6]), tonumber(raw[7]), tonumber(raw[8])
-  rec.n, rec.r = tonumber(raw[9]) or 0, tonumber(raw[10]) or 0
-  rec.s, rec.v = tonumber(raw[11]) or now, tonumber(raw[12]) or 0
-  rec.q, rec.h = tonumber(raw[13]) or 0, tonumber(raw[14]) or 0
-  -- R2: served time grows only by what scripts saw pass, so an outage or a clock step ages nobody.
-  rec.v = rec.v + math.max(0, math.min(now - rec.s, step))
-  rec.unserved = now - rec.s > step
-  rec.s = now
-  -- R15: an end further off than any lease reaches means that the server's clock went back.
-  if rec.request and rec.e > now then
-    local p = parts(rec.request)
-    local cap = math.max(p.ttl, p.hold)
-    if rec.e - now > cap then rec.e, end_changed = now + cap, true end
-  end
-  rec.y, rec.u = tonumber(raw[15]), tonumber(raw[16])
-  return raw[17], raw[18]
-end
-
 local function answer(status, fields)
-  return { status, now, more, fields or {}, grants }
-end
-
--- Another kind, or another version of this protocol, is refused before any write.
-local function foreign()
-  if rec.kind and rec.kind ~= KIND then return answer('kind', { rec.kind }) end
+  return { status, now, rec.more, fields or {}, grants }
 end
 
 local function free() return not rec.owner and rec.e <= now end
 
 local function left() return math.max(0, rec.e - now) end
 
--- What a grant tells: fence, granted at, time left, how the holder before ended (-1: not known).
-local function held() return { rec.f, rec.g, left(), rec.d or -1 } end
+-- What a grant tells: fence, granted at, time left, how the holder before ended.
+local function held() return { rec.f, rec.g, left(), rec.d } end
 
 local function vacate()
-  rec.owner, rec.request, rec.e = nil, nil, 0
-  owner_changed = true
+  rec.owner, rec.e, rec.owner_changed = nil, 0, true
 end
 
 -- A grant ended without a release: x is its fence and y says how, for its holder; d says so to those who
 -- come next, until one of them ends well.
 local function dirty(how)
-  rec.x, rec.y, rec.d = rec.f, how, how
-  for _, v in ipairs({ 'x', int(rec.x), 'y', how, 'd', how }) do set[#set + 1] = v end
+  rec.x, rec.y, rec.d, rec.state_changed = rec.f, how, how, true
 end
 
 -- R9: only tokens other than the recorded one see a lapsed lease as free.
 local function lapse(token)
   if not rec.owner or rec.owner == token or rec.e > now then return end
-  local p = parts(rec.request)
-  local dead = not p.fixed and p.manager ~= manager
+  local by, fixed = string.match(redis.call('HGET', key, 'a') or '', '^%d+ %d+ (%S+) %d+ (%d)')
+  local dead = fixed == '0' and by ~= manager
   -- After a time in which nobody was served it may be the server that was away, and not the holder. If its
   -- process waits here too, a lease that lapsed so is given one step to be heard of, once in its life
   -- (u), so that nobody loses his place by an outage (P3).
-  if dead and rec.unserved and rec.n > 0 and rec.u ~= rec.f
-    and redis.call('HEXISTS', key, 'm:' .. p.manager) == 1 then
-    rec.e, rec.u = now + step, rec.f
+  if dead and rec.unserved and rec.n > 0 and redis.call('HEXISTS', key, 'm:' .. by) == 1
+    and redis.call('HGET', key, 'u') ~= int(rec.f) then
+    rec.e = now + tonumber(ARGV[2])
     set[#set + 1] = 'u'
-    set[#set + 1] = int(rec.u)
-    end_changed, queue_changed, keep = true, true, true
+    set[#set + 1] = int(rec.f)
+    rec.state_changed, rec.queue_changed = true, true
     return
   end
   dirty(1)
   -- R10: a renewed lease that lapsed means a dead process, whose waiters must not be granted next.
   if dead then
-    stamps[p.manager] = -1
-    del[#del + 1] = 'm:' .. p.manager
+    stamps[by] = -1
+    del[#del + 1] = 'm:' .. by
   end
   vacate()
 end
 
-local function grant(token, request, label)
-  local p = parts(request)
+-- ttl and hold in ms, as text.
+local function grant(token, request, label, ttl, hold)
   if not rec.f then
     rec.x = now - 1
-    set[#set + 1] = 'x'
-    set[#set + 1] = int(rec.x)
+    set[#set + 1] = 'k'
+    set[#set + 1] = 'mutex/1'
   end
   rec.owner, rec.request, rec.label = token, request, label
   -- The fence never falls, also when the record was lost: the server's clock is its floor (P2).
   rec.f = math.max((rec.f or 0) + 1, now)
-  rec.g = now
-  rec.e = now + math.max(p.ttl, p.hold)          -- R16
-  owner_changed, keep = true, true
-end
-
-local function alive(by)
-  if not stamps[by] then
-    local stamp = redis.call('HGET', key, 'm:' .. by)
-    stamps[by] = stamp and tonumber(string.match(stamp, '^%d+')) or -1
-  end
-  return stamps[by] >= rec.v
+  rec.g, rec.ttl, rec.hold = now, tonumber(ttl), tonumber(hold)
+  rec.e = now + 1000 * math.max(rec.ttl, rec.hold)  -- R16
+  rec.owner_changed = true
 end
 
 -- The queue's entries are gone (evicted, deleted): nobody's place is known any more (R4, R11).
@@ -131,96 +111,49 @@ local function forget()
   for _, field in ipairs(redis.call('HKEYS', key)) do
     if string.find(field, '^[wm]:') and field ~= 'm:' .. manager then del[#del + 1] = field end
   end
-  rec.n, rec.r, rec.h, popped = 0, 0, rec.q, 0
-  queue_changed, forgot = true, true
+  rec.n, rec.r, rec.h, rec.tq, rec.popped = 0, 0, rec.q, 0, 0
+  rec.queue_changed, rec.forgot = true, true
 end
 
 -- Hands a free lock to the first live waiter; at most LIMIT dead ones are passed over in one call.
 -- token: the caller's own, which learns of its grant from the status.
 local function promote(token)
   while rec.n > 0 and free() do
-    if popped == LIMIT then
-      more = 1
+    if rec.popped == LIMIT then
+      rec.more = 1
       return
     end
-    local head = redis.call('LINDEX', list, popped)
+    local head = redis.call('LINDEX', list, rec.popped)
     if not head then return forget() end
-    popped = popped + 1
+    rec.popped = rec.popped + 1
     rec.n = rec.n - 1
-    queue_changed = true
+    rec.queue_changed = true
     -- Records that go in this step are still there to be read.
-    local waiter = head ~= removed and not forgot and redis.call('HGET', key, 'w:' .. head)
+    local waiter = head ~= rec.removed and not rec.forgot and redis.call('HGET', key, 'w:' .. head)
     if waiter then
       del[#del + 1] = 'w:' .. head
       rec.r = rec.r - 1
-      local p = parts(waiter)
-      rec.h = p.ticket
-      if alive(p.manager) then
-        local request, label = string.match(waiter, '^(%S+ %S+ %S+ %S+ %S+ %S+) (.*)$')
-        grant(head, request, label)
-        local g = held()
-        if p.manager ~= manager then
-          news[#news + 1] = { p.manager, table.concat({ head, int(g[1]), int(g[2]), int(g[3]), g[4], key }, ' ') }
+      -- 'ticket since manager ttl fixed hold label', ttl and hold in ms.
+      local request, ticket, by, ttl, hold, label =
+        string.match(waiter, '^((%d+) %d+ (%S+) (%d+) %d (%d+)) (.*)$')
+      rec.h = tonumber(ticket)
+      if not stamps[by] then
+        local stamp = redis.call('HGET', key, 'm:' .. by)
+        stamps[by] = stamp and struct.unpack(STAMP, stamp) or -1
+      end
+      if stamps[by] >= rec.v then
+        grant(head, request, label, ttl, hold)
+        if by ~= manager then
+          local f = int(rec.f)
+          local g = rec.g == rec.f and f or int(rec.g)
+          news[#news + 1] = by
+          news[#news + 1] = table.concat({ head, f, g, int(left()), rec.d, key }, ' ')
         elseif head ~= token then
-          grants = { head, g[1], g[2], g[3], g[4] }
+          grants = { head, unpack(held()) }
         end
       end
     end
   end
-end
-
--- Writes the caller's stamp. Its second number tells when this row of stamps began: a waiter that was
--- enqueued under another one may have been passed over as dead, or forgotten.
-local function refresh(own)
-  local stamp, since = string.match(own or '', '^(%d+) (%d+)$')
-  if forgot or not stamp or tonumber(stamp) < rec.v then since = int(now) end
-  stamps[manager], refreshed = rec.v + horizon, true
-  set[#set + 1] = 'm:' .. manager
-  set[#set + 1] = int(stamps[manager]) .. ' ' .. since
-  queue_changed = true
-  if not stamp then
-    -- Stamps of managers that went away are swept when their number has doubled.
-    local count, limit = string.match(redis.call('HGET', key, 'c') or '0 64', '^(%d+) (%d+)$')
-    count = count + 1
-    if count > tonumber(limit) then
-      count = 1
-      local all = redis.call('HGETALL', key)
-      for i = 1, #all, 2 do
-        if string.find(all[i], '^m:') then
-          if tonumber(string.match(all[i + 1], '^%d+')) < rec.v then
-            del[#del + 1] = all[i]
-          else
-            count = count + 1
-          end
-        end
-      end
-      limit = 2 * count + rec.r + 64
-    end
-    set[#set + 1] = 'c'
-    set[#set + 1] = int(count) .. ' ' .. int(limit)
-  end
-  return tonumber(since)
-end
-
--- R19: dead entries at the tail go, and a queue that is mostly dead is rewritten.
-local function trim()
-  while tails < math.min(LIMIT, rec.n) do
-    local last = redis.call('LINDEX', list, -1 - tails)
-    if not last or (last ~= removed and redis.call('HEXISTS', key, 'w:' .. last) == 1) then break end
-    tails = tails + 1
-  end
-  rec.n = rec.n - tails
-  if rec.n > 2 * rec.r + 64 then
-    rewritten = {}
-    local all = redis.call('LRANGE', list, popped, -1 - tails)
-    for i = 1, #all do
-      if all[i] ~= removed and redis.call('HEXISTS', key, 'w:' .. all[i]) == 1 then
-        rewritten[#rewritten + 1] = all[i]
-      end
-    end
-    rec.n, keep = #rewritten, true
-  end
-  queue_changed = true
 end
 
 -- unpack() has a limit, so long argument lists go in pieces.
@@ -230,74 +163,55 @@ local function many(command, target, args)
   end
 end
 
-local function write_fields()
-  if owner_changed and rec.owner then
-    for _, v in ipairs({ 'k', KIND, 'o', rec.owner, 'a', rec.request, 'l', rec.label,
-                         'e', int(rec.e), 'g', int(rec.g), 'f', int(rec.f) }) do
-      set[#set + 1] = v
-    end
-  elseif end_changed and rec.e > 0 then
-    set[#set + 1] = 'e'
-    set[#set + 1] = int(rec.e)
+-- Each key is to last RETENTION longer than anything in it, and is told so a minute ahead: most calls need not.
+-- expire_first: R20: when out of memory, Redis refuses a script whose first write may take memory and lets every other
+-- one finish. An acquire must be refused as a whole; the others must go through.
+local function write(expire_first)
+  local lasts = math.ceil(math.max(now, rec.e, rec.f or 0) / 1000000) + RETENTION
+  local late, list_late = expire_first or rec.t < lasts, list and rec.n > 0 and rec.tq < lasts
+  if late then rec.t = lasts + 60 end
+  if list_late then rec.tq = lasts + 60 end
+  if expire_first then redis.call('PEXPIREAT', key, string.format('%.0f000', rec.t)) end
+  if rec.owner_changed and rec.owner then
+    for _, v in ipairs({ 'o', rec.owner, 'a', rec.request, 'l', rec.label }) do set[#set + 1] = v end
   end
-  if queue_changed then
-    for _, v in ipairs({ 'n', int(rec.n), 'r', int(rec.r), 's', int(rec.s), 'v', int(rec.v),
-                         'q', int(rec.q), 'h', int(rec.h) }) do
-      set[#set + 1] = v
-    end
+  if rec.f and (late or rec.owner_changed or rec.state_changed) then
+    set[#set + 1] = 's'
+    set[#set + 1] = struct.pack(STATE, rec.e, rec.g, rec.f, rec.x, rec.t, rec.ttl, rec.hold, rec.d, rec.y)
+  end
+  if list_late or rec.queue_changed then
+    set[#set + 1] = 'q'
+    set[#set + 1] = struct.pack(QUEUE, rec.n, math.max(0, rec.r), rec.s, rec.v, rec.q, rec.h, rec.tq)
   end
   many('HSET', key, set)
+  if rec.stale then redis.call('DEL', list) end
+  if rec.appended then redis.call('RPUSH', list, rec.appended) end
+  if late and not expire_first then redis.call('PEXPIREAT', key, string.format('%.0f000', rec.t)) end
+  if list_late then redis.call('PEXPIREAT', list, string.format('%.0f000', rec.tq)) end
 end
 
-local function write_deletions()
-  if owner_changed and not rec.owner then
-    -- The rest of what the last holder asked for may stay: it is read only where there is an owner or an end.
-    del[#del + 1] = 'o'
-    if rec.e <= now then del[#del + 1] = 'e' end
-  end
+-- Answers whether anything was deleted.
+local function delete()
+  if rec.owner_changed and not rec.owner then del[#del + 1] = 'o' end
   -- Whoever is forgotten must find out, so the caller's row of stamps ends too, unless a new one begins here.
-  if forgot and not refreshed then del[#del + 1] = 'm:' .. manager end
+  if rec.forgot and not rec.refreshed then del[#del + 1] = 'm:' .. manager end
   many('HDEL', key, del)
-  if rewritten then
+  if rec.rewritten then
     redis.call('DEL', list)
-    many('RPUSH', list, rewritten)
+    many('RPUSH', list, rec.rewritten)
   else
-    if stale then redis.call('DEL', list) end
-    if popped > 0 then redis.call('LPOP', list, popped) end
-    if tails > 0 then redis.call('RPOP', list, tails) end
+    if rec.popped > 0 then redis.call('LPOP', list, rec.popped) end
+    if rec.tails > 0 then redis.call('RPOP', list, rec.tails) end
   end
+  return #del > 0 or rec.popped > 0 or rec.tails > 0
 end
 
-local function retain()
-  if not keep then return end
-  local at = int(math.floor((math.max(now, rec.e, rec.f) + RETENTION) / 1000))
-  redis.call('PEXPIREAT', key, at)
-  if list and rec.n > 0 then redis.call('PEXPIREAT', list, at) end
-end
-
--- R20: when out of memory, Redis refuses a script whose first write may take memory and lets every
--- other one finish. An acquire must be refused as a whole; the others must go through.
-local function save_or_refuse()
-  write_fields()
-  write_deletions()
-  retain()
-end
-
-local function save_always()
-  if not (#del > 0 or owner_changed or end_changed or queue_changed or #set > 0) then return end
-  if #del > 0 or owner_changed then
-    write_deletions()
-    write_fields()
-    retain()
-  else
-    keep = true
-    retain()
-    write_deletions()
-    write_fields()
-  end
+-- For all but acquire.
+local function save()
+  write(not delete())
 end
 
 -- The message is only the news of a grant; a user without channel rights does without it (R17).
 local function tell()
-  for _, n in ipairs(news) do redis.pcall('PUBLISH', channel .. n[1], n[2]) end
+  for i = 1, #news, 2 do redis.pcall('PUBLISH', ARGV[4] .. news[i], news[i + 1]) end
 end

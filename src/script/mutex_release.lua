@@ -8,25 +8,25 @@
 --   · already | lapsed | forced | lost | unknown (not the owner; the answer comes from the fences)
 --   · queued (both keys are needed) · kind {kind}
 
--- Most locks are released by their owner while nobody waits: the same as below, without the queue.
-do
-  local owner, request, entries, previous = unpack(redis.call('HMGET', KEYS[1], 'o', 'a', 'n', 'd'))
-  if owner == ARGV[5] and ARGV[7] == 'used' and (entries or '0') == '0' and string.find(request, ' 0$') then
-    redis.call('HDEL', KEYS[1], 'o', 'e')
-    if previous ~= '0' then redis.call('HSET', KEYS[1], 'd', 0) end
-    local clock = redis.call('TIME')
-    return { 'released', clock[1] * 1000000 + clock[2], 0, {}, {} }
+local token, fence, mode = ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local state, queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
+
+-- Most locks are released by their owner while nobody waits: the same as below, without the queue and the clock.
+if owner == token and mode == 'used' and state and (not queue or struct.unpack('<I4', queue) == 0) then
+  local _, g, f, x, t, ttl, hold, _, y = struct.unpack('<ddddI4I4I4bb', state)
+  if hold == 0 then
+    redis.call('HDEL', KEYS[1], 'o')
+    redis.call('HSET', KEYS[1], 's', struct.pack('<ddddI4I4I4bb', 0, g, f, x, t, ttl, hold, 0, y))
+    return { 'released', 0, 0, {}, {} }
   end
 end
 
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
 --include mutex_promote.lua
-
-local token, fence, mode = ARGV[5], tonumber(ARGV[6]), ARGV[7]
-local waiter = read('w:' .. token)
-if foreign() then return foreign() end
 if not list and rec.n > 0 then return answer('queued') end
 
-local status
+local status, waiter
 if mode == 'forced' then
   if rec.f == fence and (rec.owner or rec.e > now) then
     if rec.owner then dirty(2) end
@@ -42,26 +42,17 @@ elseif rec.owner == token then
   -- R9: the recorded owner clears its own lease, lapsed or not.
   status = 'released'
   -- The clock may have gone back since the grant (R15).
-  local hold = parts(rec.request).hold
-  local cool = hold > 0 and math.min(rec.g, now) + hold or 0
-  if mode == 'used' and rec.d ~= 0 then
-    rec.d = 0
-    set[#set + 1] = 'd'
-    set[#set + 1] = 0
-  end
+  local cool = rec.hold > 0 and math.min(rec.g, now) + 1000 * rec.hold or 0
+  if mode == 'used' then rec.d = 0 end
   if mode == 'lost' then dirty(1) end
-  if (mode == 'used' or mode == 'lost') and cool > now then
-    -- R16: nobody owns it, but it counts as held until its least time is over.
-    rec.owner, rec.e = nil, cool
-    owner_changed, end_changed = true, true
-  else
-    vacate()
-  end
+  vacate()
+  -- R16: nobody owns it, but it counts as held until its least time is over.
+  if (mode == 'used' or mode == 'lost') and cool > now then rec.e = cool end
 else
+  waiter = redis.call('HEXISTS', key, 'w:' .. token) == 1
   if waiter then
     del[#del + 1] = 'w:' .. token
-    rec.r = rec.r - 1
-    removed = token
+    rec.r, rec.removed = rec.r - 1, token
   end
   if not rec.f or rec.f < fence then
     status = 'lost'
@@ -75,7 +66,27 @@ else
   lapse(token)
 end
 promote(token)
-if waiter and list and rec.n > 0 then trim() elseif waiter then queue_changed = true end
-save_always()
+
+-- R19: dead entries at the tail go, and a queue that is mostly dead is rewritten.
+if waiter and list then
+  while rec.tails < math.min(LIMIT, rec.n) do
+    local last = redis.call('LINDEX', list, -1 - rec.tails)
+    if not last or (last ~= token and redis.call('HEXISTS', key, 'w:' .. last) == 1) then break end
+    rec.tails = rec.tails + 1
+  end
+  rec.n = rec.n - rec.tails
+  if rec.n > 2 * rec.r + 64 then
+    rec.rewritten = {}
+    local all = redis.call('LRANGE', list, rec.popped, -1 - rec.tails)
+    for i = 1, #all do
+      if all[i] ~= token and redis.call('HEXISTS', key, 'w:' .. all[i]) == 1 then
+        rec.rewritten[#rec.rewritten + 1] = all[i]
+      end
+    end
+    rec.n, rec.tq = #rec.rewritten, 0
+  end
+end
+if waiter then rec.queue_changed = true end
+if rec.owner_changed or rec.state_changed or rec.queue_changed or #del > 0 then save() end
 tell()
 return answer(status)

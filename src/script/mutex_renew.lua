@@ -4,13 +4,12 @@
 -- ARGV: 1-4 as in mutex_promote.lua · 5 token
 -- Returns: renewed {left} · gone {stored fence, fence of the last grant that was not released, how}
 --   · kind {kind}
+local state, queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
 --include mutex_promote.lua
-local token = ARGV[5]
-read()
-if foreign() then return foreign() end
-if rec.owner ~= token then return answer('gone', { rec.f or 0, rec.x or 0, rec.y or -1 }) end
-local p = parts(rec.request)
-rec.e, end_changed = math.max(rec.e, now + p.ttl), true
-if rec.n > 0 then queue_changed = true end
-save_always()
+if rec.owner ~= ARGV[5] then return answer('gone', { rec.f or 0, rec.x, rec.y }) end
+rec.e, rec.state_changed = math.max(rec.e, now + 1000 * rec.ttl), true
+if rec.n > 0 then rec.queue_changed = true end
+write(true)
 return answer('renewed', { left() })

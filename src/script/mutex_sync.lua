@@ -6,26 +6,25 @@
 --   · 6 the newest waiting token of this process
 -- Returns: synced {owner or '', fence, granted at, left, previous, entries, since, newest is known,
 --   ticket last served} · absent (no record at all) · late · kind {kind}
+local token, length = ARGV[6], redis.call('LLEN', KEYS[2])
+local state, queue, owner, waiter, own =
+  unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. token, 'm:' .. ARGV[1]))
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
 --include mutex_promote.lua
-local not_after, token = tonumber(ARGV[5]), ARGV[6]
-local waiter, own = read('w:' .. token, 'm:' .. manager)
-if foreign() then return foreign() end
-if now > not_after then return answer('late') end
-if not rec.kind then return answer('absent') end
+if now > tonumber(ARGV[5]) then return answer('late') end
+if not state then return answer('absent') end
 -- R11: a queue shorter than the record says has lost entries, so every place in it is void.
-local length = redis.call('LLEN', list)
 if length < rec.n then
   forget()
-  own, waiter = nil, false
+  waiter = nil
 end
-if length ~= rec.n then queue_changed = true end
+if length ~= rec.n then rec.queue_changed = true end
 rec.n = length
 lapse(nil)
-local since = refresh(own)                      -- R3
+--include mutex_stamp.lua
 promote(nil)
 local known = waiter or rec.owner == token
-keep = true
-save_always()
+save()
 tell()
-return answer('synced', { rec.owner or '', rec.f or 0, rec.g or 0, left(), rec.d or -1, rec.n, since,
-                          known and 1 or 0, rec.h })
+return answer('synced', { rec.owner or '', rec.f, rec.g, left(), rec.d, rec.n, since, known and 1 or 0, rec.h })

@@ -191,7 +191,9 @@ impl Reply {
             let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
             grants.push(grant(token, fence, at, left, how)?);
         }
-        Ok(Reply { now: Some(number(now)?), more: number(more)? == 1, outcome, grants })
+        // A script that had no need of the time answers 0.
+        let now = Some(number(now)?).filter(|now| *now > 0);
+        Ok(Reply { now, more: number(more)? == 1, outcome, grants })
     }
 }
 
@@ -222,8 +224,12 @@ fn lookup(asked: usize, value: &Value) -> Result<Reply> {
     };
     let since = match &fields[1] {
         Value::Nil => 0,
-        // `stamp since`
-        stamp => text(stamp)?.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0),
+        // Two numbers as Lua has them: the stamp, and since when.
+        Value::BulkString(stamp) => match stamp.get(8..16).and_then(|since| since.try_into().ok()) {
+            Some(since) => f64::from_le_bytes(since) as u64,
+            None => return Err(malformed(value)),
+        },
+        _ => return Err(malformed(value)),
     };
     let waiting = fields[2..].iter().map(|field| *field != Value::Nil).collect();
     Ok(Reply { now: None, more: false, outcome: Outcome::Present { owner, since, waiting }, grants: Vec::new() })

@@ -2,6 +2,7 @@
 
 pub(crate) mod keyspace;
 pub(crate) mod server;
+mod packing;
 mod session;
 
 use std::collections::VecDeque;

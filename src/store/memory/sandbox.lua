@@ -3,7 +3,7 @@
 local globals = _G
 local function refuse() error('Attempt to modify a readonly table', 2) end
 
-for _, name in ipairs({ 'redis', 'string', 'table', 'math' }) do
+for _, name in ipairs({ 'redis', 'string', 'table', 'math', 'struct' }) do
   globals[name] = setmetatable({}, { __index = globals[name], __newindex = refuse })
 end
 local protect = setmetatable

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use redis::Value;
 
 use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
+use super::packing;
 use crate::script;
 #[cfg(feature = "sim")]
 use crate::script::{Call, Form, Reply, Terms};
@@ -213,6 +214,7 @@ fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<(Lua, Table)> {
         })?,
     )?;
     lua.globals().set("redis", redis)?;
+    lua.globals().set("struct", packing::library(&lua)?)?;
     let environment = lua.load(include_str!("sandbox.lua")).eval()?;
     Ok((lua, environment))
 }
