@@ -87,7 +87,8 @@ impl Engine {
                     self.look_after(&call.key);
                 }
                 // R7: a copy of the acquire that is still under way must not take the lock again.
-                let in_time = lease.taken_until > 0 && answer.reply.now.is_none_or(|server| server <= lease.taken_until);
+                let in_time =
+                    lease.taken_until > 0 && answer.reply.now.is_none_or(|server| server <= lease.taken_until);
                 if answer.reply.more || in_time {
                     self.hand_to_renewal(Work::Background(job()));
                 }

@@ -1,5 +1,7 @@
 //! The scripts that Redis runs, as data: which family a call belongs to, what it says, what comes back.
 
+#[cfg(feature = "memory")]
+pub(crate) mod packed;
 mod reply;
 
 use std::sync::atomic::{AtomicU64, Ordering};

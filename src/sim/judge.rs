@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::model::Promise;
 use crate::key::Key;
+use crate::script::packed::{Queue, State};
 use crate::script::{Call, Outcome, Token, Verb};
 use crate::store::memory::keyspace::Keyspace;
 
@@ -334,16 +335,15 @@ fn last_bytes(keyspace: &Keyspace, key: &Key) -> Vec<u8> {
 
 fn look(keyspace: &Keyspace, key: &Key) -> Record {
     let Some((hash, _)) = keyspace.hash_of(key.record()) else { return Record::default() };
-    let number = |field: &str| {
-        hash.get(field.as_bytes()).and_then(|n| std::str::from_utf8(n).ok()?.parse().ok()).unwrap_or_default()
-    };
+    let state = hash.get(&b"s"[..]).and_then(|packed| State::unpack(packed)).unwrap_or_default();
+    let queue = hash.get(&b"q"[..]).and_then(|packed| Queue::unpack(packed)).unwrap_or_default();
     // `ticket since manager ttl fixed hold`
     let request = hash.get(&b"a"[..]).and_then(|request| std::str::from_utf8(request).ok()).unwrap_or_default();
     let words: Vec<&str> = request.split(' ').collect();
     let manager = words.get(2).copied().unwrap_or_default().to_owned();
     let renewed = words.get(4) == Some(&"0");
     let owner = hash.get(&b"o"[..]).and_then(|token| token_of(token));
-    Record { manager, renewed, owner, end: number("e"), fence: number("f"), entries: number("n") as usize }
+    Record { manager, renewed, owner, end: state.end, fence: state.fence, entries: queue.entries as usize }
 }
 
 fn token_of(text: &[u8]) -> Option<Token> {

@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use crate::{
     behaviour::leftovers::contend,
-    managers::{assert_nothing_left, fields, manager, owner},
+    managers::{RETENTION, assert_nothing_left, fields, manager, owner},
     support::{Kid, SLACK, Server, until},
     worker::{self, SOON, expect_got},
 };
@@ -42,7 +42,7 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
     }
     for key in server.query::<Vec<String>>(&["KEYS", "*"]) {
         let left: u64 = server.query(&["PTTL", &key]);
-        let retention = Duration::from_secs(3600) + TTL;
+        let retention = RETENTION.1 + TTL;
         assert!(Duration::from_millis(left) <= retention, "{key} stays for {left} ms");
     }
     assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));

@@ -1,7 +1,7 @@
 //! Managers with the ttl that a test wants, and a lock's record as Redis has it.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -10,6 +10,7 @@ use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, E
 
 use crate::place::Keyspace;
 use crate::scene::{build, with_ttl};
+use crate::support::packed;
 
 /// A manager with this ttl and all numbers derived from it.
 pub(crate) fn manager(to: impl Into<Endpoint>, ttl: Duration) -> LockManager {
@@ -27,6 +28,9 @@ pub(crate) fn command_timeout(ttl: Duration) -> Duration {
     DEFAULT_COMMAND_TIMEOUT.min(ttl / 10)
 }
 
+/// How long the keys of a name last after all leases in them, at least and at most.
+pub(crate) const RETENTION: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(3661));
+
 /// The P of a manager with this ttl.
 pub(crate) fn check_period(ttl: Duration) -> Duration {
     DEFAULT_CHECK_PERIOD.min(ttl / 8)
@@ -38,8 +42,8 @@ pub(crate) fn horizon(ttl: Duration) -> Duration {
 }
 
 /// All fields of a name's record.
-pub(crate) fn record(keys: &dyn Keyspace, name: &str) -> HashMap<String, String> {
-    keys.query(&["HGETALL", &format!("fairlock:{{{name}}}")])
+pub(crate) fn record(keys: &dyn Keyspace, name: &str) -> BTreeMap<String, String> {
+    keys.query(&["EVAL", packed::LOOK, "1", &format!("fairlock:{{{name}}}")])
 }
 
 /// How many fields of a name's record begin so: `w:` for waiters, `m:` for managers' stamps.

@@ -188,12 +188,11 @@ impl Place {
                 let (key, now) = (format!("fairlock:{{{name}}}"), "1");
                 // One script, so that no renewal comes between the two halves. It marks the grace as given, which
                 // a lease gets that lapsed while the server was away.
-                let lapsed = "do local owner, fence = unpack(redis.call('HMGET', KEYS[1], 'o', 'f'))\n\
+                let lapsed = "do local owner, s = unpack(redis.call('HMGET', KEYS[1], 'o', 's'))\n\
                     if not owner then return false end\n\
-                    redis.call('HSET', KEYS[1], 'e', ARGV[8], 'u', fence) end\n";
-                let release = include_str!("../../src/script/mutex_release.lua");
-                let promote = include_str!("../../src/script/mutex_promote.lua");
-                let source = lapsed.to_owned() + &release.replace("--include mutex_promote.lua\n", promote);
+                    redis.call('HSET', KEYS[1], 's', struct.pack('<d', ARGV[8]) .. string.sub(s, 9), 'u', \
+                               string.format('%.0f', (struct.unpack('<d', string.sub(s, 17))))) end\n";
+                let source = lapsed.to_owned() + &whole(include_str!("../../src/script/mutex_release.lua"));
                 let step = Duration::from_secs(1).as_micros().to_string();
                 let (keys, caller) = ([&*key, &format!("{key}:q")], ["nobody", &step, &step, "fairlock:grants:"]);
                 let asked = ["0123456789abcdef0123456789abcdef", "0", "unused", now];
@@ -308,4 +307,13 @@ impl From<&Place> for Endpoint {
             Place::Memory(memory) => memory.into(),
         }
     }
+}
+
+/// A script with what it includes.
+pub(crate) fn whole(script: &str) -> String {
+    script.replacen("--include mutex_promote.lua\n", include_str!("../../src/script/mutex_promote.lua"), 1).replacen(
+        "--include mutex_stamp.lua\n",
+        include_str!("../../src/script/mutex_stamp.lua"),
+        1,
+    )
 }

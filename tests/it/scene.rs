@@ -10,7 +10,7 @@ use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Re
 
 use crate::place::Keyspace;
 use crate::support::fake::{is, next_command};
-use crate::support::{Server, until, until_some};
+use crate::support::{Server, packed, until, until_some};
 
 /// The numbers of most tests: short, yet a timeout that a busy machine seldom misses.
 pub(crate) const TTL: Duration = Duration::from_secs(3);
@@ -124,8 +124,9 @@ impl<'a> Record<'a> {
         Record { keys, key, queue }
     }
 
+    /// One of the fields, or one of the numbers that are packed in `s` and `q`.
     pub(crate) fn field(&self, field: &str) -> Option<String> {
-        self.keys.query(&["HGET", &self.key, field])
+        self.fields().remove(field)
     }
 
     #[track_caller]
@@ -136,9 +137,11 @@ impl<'a> Record<'a> {
 
     /// Several at once, so that no script sees half of it.
     pub(crate) fn set(&self, fields: &[(&str, &str)]) {
-        let mut command = vec!["HSET", &self.key];
-        command.extend(fields.iter().flat_map(|(field, value)| [*field, *value]));
-        let _: i64 = self.keys.query(&command);
+        let mut command = vec!["EVAL".to_owned(), packed::SET.to_owned(), "1".to_owned(), self.key.clone()];
+        for (field, value) in fields {
+            command.extend(packed::words(field, value));
+        }
+        let _: i64 = self.keys.query(&command.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
     pub(crate) fn owner(&self) -> Option<String> {
@@ -146,7 +149,7 @@ impl<'a> Record<'a> {
     }
 
     pub(crate) fn fields(&self) -> BTreeMap<String, String> {
-        self.keys.query(&["HGETALL", &self.key])
+        self.keys.query(&["EVAL", packed::LOOK, "1", &self.key])
     }
 
     /// The names of the fields that begin with this.
@@ -166,7 +169,9 @@ impl<'a> Record<'a> {
             let kind: String = self.keys.query(&["TYPE", key]);
             let value = match kind.as_str() {
                 "none" => return None,
-                "hash" => format!("{:?}", self.keys.query::<BTreeMap<String, String>>(&["HGETALL", key])),
+                "hash" => {
+                    format!("{:?}", self.keys.query::<BTreeMap<String, String>>(&["EVAL", packed::LOOK, "1", key]))
+                }
                 "list" => format!("{:?}", self.keys.query::<Vec<String>>(&["LRANGE", key, "0", "-1"])),
                 _ => self.keys.query(&["GET", key]),
             };

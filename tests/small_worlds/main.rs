@@ -82,8 +82,8 @@ fn a_release_without_the_owner_check_is_found() {
 #[test]
 fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
     let mutant = Mutant {
-        line: "local waiter = head ~= removed and not forgot and redis.call('HGET', key, 'w:' .. head)",
-        instead: "local waiter = popped > 1 and redis.call('HGET', key, 'w:' .. head)",
+        line: "local waiter = head ~= rec.removed and not rec.forgot and redis.call('HGET', key, 'w:' .. head)",
+        instead: "local waiter = rec.popped > 1 and redis.call('HGET', key, 'w:' .. head)",
     };
     assert_found(mutant, NONE, "stand in the queue");
 }
@@ -99,7 +99,7 @@ fn a_hand_over_that_does_not_raise_the_fence_is_found() {
 
 #[test]
 fn a_hand_over_that_does_not_skip_a_dead_head_is_found() {
-    let mutant = Mutant { line: "if alive(p.manager) then", instead: "if true then" };
+    let mutant = Mutant { line: "if stamps[by] >= rec.v then", instead: "if true then" };
     assert_found(mutant, Budget { crashes: 1, ..NONE }, "P3");
 }
 
@@ -121,8 +121,7 @@ fn a_request_that_takes_something_too_late_is_found() {
 
 #[test]
 fn a_renewal_that_does_not_renew_is_found() {
-    let mutant =
-        Mutant { line: "rec.e, end_changed = math.max(rec.e, now + p.ttl), true", instead: "end_changed = true" };
+    let mutant = Mutant { line: "rec.e, rec.state_changed = math.max(rec.e, now + 1000 * rec.ttl), true", instead: "" };
     assert_found(mutant, NONE, "P6");
 }
 
@@ -136,7 +135,7 @@ fn a_served_time_that_stands_still_is_found() {
 /// R10
 #[test]
 fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
-    let mutant = Mutant { line: "stamps[p.manager] = -1", instead: "" };
+    let mutant = Mutant { line: "stamps[by] = -1", instead: "" };
     assert_found(mutant, Budget { delays: 1, crashes: 1, ..NONE }, "P3");
 }
 

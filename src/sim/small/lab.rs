@@ -11,6 +11,7 @@ use super::check;
 use super::mutant::Mutant;
 use super::shelf::{Answer, Ask, CLIENTS, Done, HORIZON, News, STEP, Said, Shelf, Stamp, TTL, Tok};
 use crate::key::Key;
+use crate::script::packed::{self, Queue, State};
 use crate::script::{Call, Family, Grant, Outcome, Terms, Token, Verb};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 use crate::store::memory::server::Server;
@@ -23,6 +24,8 @@ const NOW: u64 = 1_000_000_000_000;
 const MARKS: u64 = NOW - 1_000_000;
 /// Served time before a script runs.
 const SERVED: u64 = 1_000_000_000;
+/// When keys end that are not to end, in s: more than a lease of any tick and the retention after.
+const EXPIRES: u64 = NOW / 1_000_000 + 3_700;
 const PREFIX: &str = "f";
 
 /// Runs scripts, each once for the same record and request: nothing else decides what it does.
@@ -118,59 +121,67 @@ impl Lab {
             return;
         }
         let ttl_ms = u64::from(TTL) * TICK / 1000;
-        let mark = |mark: u32| (MARKS + u64::from(mark)).to_string();
-        let mut fields: Vec<(String, String)> = vec![
-            ("k".into(), "mutex/1".into()),
-            ("f".into(), mark(shelf.fence)),
-            ("x".into(), mark(shelf.ended)),
-            ("y".into(), "1".into()),
-        ];
-        let mut set = |name: &str, value: String| fields.push((name.to_owned(), value));
+        let mark = |mark: u32| MARKS + u64::from(mark);
+        let mut fields: Vec<(String, Bytes)> = vec![("k".into(), "mutex/1".into())];
+        let mut set = |name: &str, value: &str| fields.push((name.to_owned(), value.into()));
+        let mut state = State {
+            fence: mark(shelf.fence),
+            ended: mark(shelf.ended),
+            expires: EXPIRES as u32,
+            previous: -1,
+            how: 1,
+            ..State::default()
+        };
         if let Some(owner) = shelf.owner {
-            set("o", token(owner).simple());
-            set("a", format!("0 {NOW} c{} {ttl_ms} 0 0", owner.client));
-            set("l", "-".into());
-            set("g", NOW.to_string());
-            set("e", (NOW + u64::from(shelf.left) * TICK).to_string());
+            set("o", &token(owner).simple());
+            set("a", &format!("0 {NOW} c{} {ttl_ms} 0 0", owner.client));
+            set("l", "-");
+            (state.granted, state.end) = (NOW, NOW + u64::from(shelf.left) * TICK);
+            state.ttl = ttl_ms as u32;
         }
         if shelf.graced {
-            set("u", mark(shelf.fence));
-        }
-        if !shelf.queue.is_empty() || !shelf.stamps.is_empty() {
-            set("n", shelf.queue.len().to_string());
-            set("r", shelf.waiters.len().to_string());
-            set("s", (NOW - u64::from(shelf.idle) * TICK).to_string());
-            set("v", SERVED.to_string());
-            set("q", (100 + u64::from(shelf.tickets)).to_string());
-            set("h", "100".into());
+            set("u", &mark(shelf.fence).to_string());
         }
         for (tok, ticket) in &shelf.waiters {
             set(
                 &format!("w:{}", token(*tok).simple()),
-                format!("{} {NOW} c{} {ttl_ms} 0 0 -", 100 + u64::from(*ticket), tok.client),
+                &format!("{} {NOW} c{} {ttl_ms} 0 0 -", 100 + u64::from(*ticket), tok.client),
             );
         }
-        for stamp in &shelf.stamps {
-            let at = (SERVED as i64 + i64::from(stamp.ahead) * TICK as i64).to_string();
-            set(&format!("m:c{}", stamp.client), format!("{at} {}", mark(stamp.since)));
+        fields.push(("s".to_owned(), state.pack()));
+        if !shelf.queue.is_empty() || !shelf.stamps.is_empty() {
+            let queue = Queue {
+                entries: shelf.queue.len() as u32,
+                waiters: shelf.waiters.len() as u32,
+                looked: NOW - u64::from(shelf.idle) * TICK,
+                served: SERVED,
+                given: 100 + u64::from(shelf.tickets),
+                taken: 100,
+                expires: EXPIRES as u32,
+            };
+            fields.push(("q".to_owned(), queue.pack()));
         }
-        let expires = (NOW / 1000 + 3_600_000).to_string();
+        for stamp in &shelf.stamps {
+            let until = (SERVED as i64 + i64::from(stamp.ahead) * TICK as i64) as u64;
+            let packed = packed::Stamp { until, since: mark(stamp.since) }.pack();
+            fields.push((format!("m:c{}", stamp.client), packed));
+        }
+        let expires = (EXPIRES * 1000).to_string();
         let record = self.key.record().to_owned();
         let queue = self.key.queue().to_owned();
-        let mut words = vec!["HSET".to_owned(), record.clone()];
-        words.extend(fields.into_iter().flat_map(|(field, value)| [field, value]));
+        let mut words: Vec<Bytes> = vec!["HSET".into(), record.clone().into()];
+        words.extend(fields.into_iter().flat_map(|(field, value)| [field.into_bytes(), value]));
         self.command(words);
-        self.command(vec!["PEXPIREAT".into(), record, expires.clone()]);
+        self.command(vec!["PEXPIREAT".into(), record.into(), expires.clone().into()]);
         if !shelf.queue.is_empty() {
-            let mut words = vec!["RPUSH".to_owned(), queue.clone()];
-            words.extend(shelf.queue.iter().map(|tok| token(*tok).simple()));
+            let mut words: Vec<Bytes> = vec!["RPUSH".into(), queue.clone().into()];
+            words.extend(shelf.queue.iter().map(|tok| token(*tok).simple().into_bytes()));
             self.command(words);
-            self.command(vec!["PEXPIREAT".into(), queue, expires]);
+            self.command(vec!["PEXPIREAT".into(), queue.into(), expires.into()]);
         }
     }
 
-    fn command(&mut self, words: Vec<String>) {
-        let words: Vec<Bytes> = words.into_iter().map(String::into_bytes).collect();
+    fn command(&mut self, words: Vec<Bytes>) {
         self.server.run(NOW, &words).expect("a command that the store knows, on a key of its type");
     }
 }
@@ -228,7 +239,9 @@ fn read(keyspace: &Keyspace, key: &Key) -> Result<Shelf, String> {
     }
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     let field = |name: &str| fields.get(name.as_bytes()).map(text);
-    let number = |name: &str| field(name).map_or(Ok(0), |value| parse::<u64>(&value));
+    let state = fields.get(&b"s"[..]).map(|packed| State::unpack(packed).ok_or("a state that is too short"));
+    let queue = fields.get(&b"q"[..]).map(|packed| Queue::unpack(packed).ok_or("a queue's state that is too short"));
+    let (state, queue) = (state.transpose()?.unwrap_or_default(), queue.transpose()?.unwrap_or_default());
     let of_token = |text: &str| Token::parse(text).map(tok).ok_or_else(|| format!("a token {text:?}"));
     if let Some(owner) = field("o") {
         let owner = of_token(&owner)?;
@@ -237,30 +250,30 @@ fn read(keyspace: &Keyspace, key: &Key) -> Result<Shelf, String> {
             return Err(format!("the owner is {owner:?}, and the request is {request:?}"));
         }
         shelf.owner = Some(owner);
-        shelf.left = (number("e")?.saturating_sub(NOW) / TICK) as u8;
-    } else if field("e").is_some() {
+        shelf.left = (state.end.saturating_sub(NOW) / TICK) as u8;
+    } else if state.end > 0 {
         return Err("an end without an owner, and nobody asked to hold at least".to_owned());
     }
-    (shelf.fence, shelf.ended) = (mark(number("f")?), mark(number("x")?));
-    shelf.graced = field("u").is_some() && number("u")? == number("f")?;
-    let (served, given, taken) = (number("v")?, number("q")?, number("h")?);
-    shelf.tickets = given.saturating_sub(taken) as u8;
-    shelf.idle = ((NOW - number("s")?.clamp(NOW - u64::from(STEP + 1) * TICK, NOW)) / TICK) as u8;
+    (shelf.fence, shelf.ended) = (mark(state.fence), mark(state.ended));
+    shelf.graced = field("u").is_some_and(|graced| graced == state.fence.to_string());
+    let taken = queue.taken;
+    shelf.tickets = queue.given.saturating_sub(taken) as u8;
+    shelf.idle = ((NOW - queue.looked.clamp(NOW - u64::from(STEP + 1) * TICK, NOW)) / TICK) as u8;
     for (name, value) in fields {
-        let (name, value) = (text(name), text(value));
+        let name = text(name);
         match name.split_once(':') {
             Some(("w", token)) => {
-                let ticket = parse::<u64>(value.split(' ').next().unwrap_or_default())?;
+                let ticket = parse::<u64>(text(value).split(' ').next().unwrap_or_default())?;
                 shelf.waiters.push((of_token(token)?, ticket.saturating_sub(taken) as u8));
             }
             Some(("m", manager)) => {
                 let client = parse(manager.trim_start_matches('c'))?;
-                let (at, since) = value.split_once(' ').ok_or_else(|| format!("a stamp {value:?}"))?;
-                let ahead = parse::<i64>(at)? - served as i64;
+                let stamp = packed::Stamp::unpack(value).ok_or_else(|| format!("a stamp {value:?}"))?;
+                let ahead = stamp.until as i64 - queue.served as i64;
                 let ahead = if ahead < 0 { -1 } else { (ahead / TICK as i64) as i8 };
-                shelf.stamps.push(Stamp { client, ahead, since: mark(parse(since)?) });
+                shelf.stamps.push(Stamp { client, ahead, since: mark(stamp.since) });
             }
-            _ if "k o a l e g f x y d u n r s v q h c".split(' ').any(|known| known == name) => {}
+            _ if "k o a l s q u c".split(' ').any(|known| known == name) => {}
             _ => return Err(format!("a field {name:?} that this model does not know")),
         }
     }
@@ -272,8 +285,8 @@ fn read(keyspace: &Keyspace, key: &Key) -> Result<Shelf, String> {
         }
         shelf.queue = list.iter().map(|token| of_token(&text(token))).collect::<Result<_, _>>()?;
     }
-    if (number("n")?, number("r")?) != (shelf.queue.len() as u64, shelf.waiters.len() as u64) {
-        return Err(format!("the record counts {} and {} in {shelf:?}", number("n")?, number("r")?));
+    if (queue.entries as usize, queue.waiters as usize) != (shelf.queue.len(), shelf.waiters.len()) {
+        return Err(format!("the record counts {} and {} in {shelf:?}", queue.entries, queue.waiters));
     }
     if let Some((lost, _)) = shelf.waiters.iter().find(|(tok, _)| !shelf.queue.contains(tok)) {
         return Err(format!("{lost:?} waits and does not stand in the queue"));

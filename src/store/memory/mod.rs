@@ -16,7 +16,7 @@ use redis::Value;
 
 use super::clock::{Clock, Time};
 use crate::key::Key;
-use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb};
+use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb, packed};
 use keyspace::{Answer, Bytes};
 use server::{Message, Server};
 
@@ -184,14 +184,17 @@ impl Memory {
         let mut ended = false;
         let mut messages = Vec::new();
         for record in records {
-            let mut ask = |words: &[&str]| state.server.run(now, &bytes_of(words)).map(reply);
-            let (Ok(Reply::Text(_)), Ok(Reply::Text(fence))) =
-                (ask(&["HGET", &record, "o"]), ask(&["HGET", &record, "f"]))
-            else {
-                continue;
+            let held = {
+                let all = state.server.state();
+                let fields = all.keyspace.hash_of(&record).map(|(fields, _)| fields);
+                let held = fields.filter(|fields| fields.contains_key(&b"o"[..]));
+                held.and_then(|fields| packed::State::unpack(fields.get(&b"s"[..])?))
             };
+            let Some(held) = held else { continue };
             // With `u` at its fence, the lease has had its one time of grace.
-            let _ = ask(&["HSET", &record, "e", &now.to_string(), "u", &fence]);
+            let mut words = bytes_of(&["HSET", &record, "u", &held.fence.to_string(), "s"]);
+            words.push(packed::State { end: now, ..held }.pack());
+            let _ = state.server.run(now, &words);
             // The release of a token that is nobody's is what notices a lapse and does nothing else.
             let prefix = &record[..record.len() - any.record().len()];
             let Ok(key) = Key::new(prefix, name) else { continue };

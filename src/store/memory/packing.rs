@@ -46,10 +46,14 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     let library = lua.create_table()?;
     let pack = |lua: &Lua, (format, numbers): (LuaString, MultiValue)| {
         let mut packed = Vec::new();
-        let mut numbers = numbers.iter();
+        let mut numbers = numbers.into_iter();
         for item in items(&format)? {
-            let number = numbers.next().and_then(Value::as_number);
-            item.pack(number.ok_or_else(|| mlua::Error::runtime("bad argument to 'pack' (number expected)"))?, &mut packed);
+            // A number's text will do.
+            let number = lua.coerce_number(numbers.next().unwrap_or(Value::Nil))?;
+            item.pack(
+                number.ok_or_else(|| mlua::Error::runtime("bad argument to 'pack' (number expected)"))?,
+                &mut packed,
+            );
         }
         lua.create_string(packed)
     };

@@ -7,6 +7,7 @@ use fairlock::{Builder, Error, LockManager, LockOptions, Result};
 use crate::{
     managers,
     place::{Keyspace as _, Place, on_both_stores},
+    scene::Record,
     support::{SLACK, until},
 };
 
@@ -227,19 +228,15 @@ fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(place: &Place
     let mgr = manager(place);
     let _: () = place.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
     let guard = mgr.lock("n").unwrap();
-    let before: Vec<String> = record(place, "n");
+    let before = Record::of(place, "n").fields();
     let started = Instant::now();
     assert_code(&mgr.lock("n").unwrap_err(), "WRONGTYPE");
     assert_code(&mgr.enqueue("n").unwrap_err(), "WRONGTYPE");
     assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
-    assert_eq!(record(place, "n"), before);
+    assert_eq!(Record::of(place, "n").fields(), before);
     assert_eq!(place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}:q"]), ["mine", "1"]);
     assert_eq!(mgr.stats().waiting, 0);
     guard.unlock().unwrap();
-}
-
-fn record(place: &Place, name: &str) -> Vec<String> {
-    place.query(&["HGETALL", &format!("fairlock:{{{name}}}")])
 }
 
 fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Place) {

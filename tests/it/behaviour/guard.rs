@@ -12,6 +12,7 @@ use fairlock::{
 
 use crate::managers;
 use crate::place::{Place, on_both_stores};
+use crate::scene::Record;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -54,7 +55,7 @@ fn unhurried(place: &Place) -> LockManager {
 
 /// Makes the lease of `n` look lapsed to the server, whatever its holder believes.
 fn lapse(place: &Place) {
-    let _: () = place.query(&["HSET", "fairlock:{n}", "e", "1"]);
+    Record::of(place, "n").set(&[("e", "1")]);
 }
 
 #[track_caller]

@@ -10,6 +10,7 @@ use fairlock::{Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_W
 
 use crate::managers::{self, patient};
 use crate::place::{Place, on_both_stores};
+use crate::scene::Record;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -74,9 +75,9 @@ fn a_held_lock_shows_its_holder_fence_and_time_left(place: &Place) {
     // The server's clock is this host's, in whole µs.
     assert!(holder.since + Duration::from_micros(1) >= before && holder.since <= SystemTime::now());
     // Looking changes nothing.
-    let record: Vec<String> = place.query(&["HGETALL", "fairlock:{n}"]);
+    let record = Record::of(place, "n").fields();
     look(&other);
-    assert_eq!(place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]), record);
+    assert_eq!(Record::of(place, "n").fields(), record);
 }
 
 fn what_is_neither_held_nor_cooling_nor_awaited_is_not_shown(place: &Place) {
@@ -93,7 +94,7 @@ fn what_is_neither_held_nor_cooling_nor_awaited_is_not_shown(place: &Place) {
 fn a_lapsed_lease_is_shown_with_no_time_left(place: &Place) {
     let mgr = slow(place);
     let guard = mgr.lock("n").unwrap();
-    let _: () = place.query(&["HSET", "fairlock:{n}", "e", "1"]);
+    Record::of(place, "n").set(&[("e", "1")]);
     let info = look(&mgr);
     assert_eq!((info.state, info.time_left), (LockState::Held, Duration::ZERO));
     assert_eq!(info.fence, guard.fence());
@@ -103,7 +104,8 @@ fn an_awaited_lock_that_nobody_holds_is_shown_as_free(place: &Place) {
     let (mgr, other) = (slow(place), slow(place));
     let guard = mgr.lock("n").unwrap();
     let _waiter = labelled(&other, "next").enqueue("n").unwrap();
-    let _: () = place.query(&["HDEL", "fairlock:{n}", "o", "a", "l", "e", "g"]);
+    let _: () = place.query(&["HDEL", "fairlock:{n}", "o", "a", "l"]);
+    Record::of(place, "n").set(&[("e", "0")]);
     let info = look(&mgr);
     assert_eq!((info.state, info.holder, info.time_left), (LockState::Free, None, Duration::ZERO));
     assert_eq!((info.waiters, &*info.queue[0].label), (1, "next"));
@@ -282,7 +284,7 @@ fn p10_another_kind_is_refused_by_name_and_nothing_is_written(place: &Place) {
 
 fn p10_another_version_is_refused_by_name_and_nothing_is_written(place: &Place) {
     let mgr = manager(place);
-    let _: () = place.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody", "f", "7"]);
+    let _: () = place.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody"]);
     assert_refused(place, &mgr, |error| {
         matches!(&error, Error::Server { lock: Some(lock), code, message, .. }
             if &**lock == "n" && code == "WRONGVERSION" && message.contains("mutex/2"))
@@ -317,6 +319,7 @@ fn a_name_that_becomes_another_kind_ends_the_waits_for_it(place: &Place) {
     let (mgr, other) = (manager(place), manager(place));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
+    place.delete("n");
     let _: () = place.query(&["HSET", "fairlock:{n}", "k", "semaphore/1"]);
     for _ in 0..2 {
         let error = waiter.wait_for(TTL + SLACK).unwrap_err();

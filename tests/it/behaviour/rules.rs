@@ -249,6 +249,7 @@ fn plant(place: &Place, name: &str, token: &str, of: &str) -> String {
         ("g", &now),
         ("f", &now),
         ("x", "0"),
+        ("ttl", "60000"),
     ]);
     let expires_at_ms = (server_time(place) / 1000 + 120_000).to_string();
     let _: i64 = place.query(&["PEXPIREAT", &record.key, &expires_at_ms]);

@@ -6,6 +6,8 @@ use fairlock::memory::{Fault, Memory, Reply};
 use fairlock::{Endpoint, LockManager};
 
 use super::play::CLIENTS;
+use crate::managers;
+use crate::place::whole;
 use crate::scene::{Verb, build, request, with_ttl};
 use crate::support::{Proxy, Server};
 
@@ -17,7 +19,7 @@ const T: Duration = Duration::from_secs(2);
 pub(super) const P: Duration = Duration::from_millis(20);
 const H: Duration = Duration::from_secs(20);
 /// For so long a record outlives its last request: an hour more than the lease.
-const RETENTION: Duration = Duration::from_secs(3600 + TTL.as_secs());
+const RETENTION: Duration = Duration::from_secs(managers::RETENTION.1.as_secs() + TTL.as_secs());
 
 /// A store with a manager for each client.
 pub(super) trait Arm {
@@ -74,9 +76,11 @@ pub(super) trait Arm {
         let look = "local fields, left = redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1)
                     for i = 1, #fields, 2 do
                       local field, value = fields[i], fields[i + 1]
-                      if field == 'o' or field == 'e' or string.find(field, '^w:')
-                        or ((field == 'n' or field == 'r') and value ~= '0') then
-                        left[#left + 1] = field .. ' = ' .. value
+                      if field == 'o' or string.find(field, '^w:') or field == 's' and struct.unpack('<d', value) > 0 then
+                        left[#left + 1] = field
+                      elseif field == 'q' then
+                        local entries, waiters = struct.unpack('<I4I4', value)
+                        if entries + waiters > 0 then left[#left + 1] = entries .. ' entries, ' .. waiters .. ' waiters' end
                       end
                     end
                     return left";
@@ -88,8 +92,7 @@ pub(super) trait Arm {
 
     /// Runs one of fairlock's scripts, after what is put before it, as a manager that nobody knows.
     fn script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Reply {
-        let promote = include_str!("../../../src/script/mutex_promote.lua");
-        let script = format!("{before}{}", script.replacen("--include mutex_promote.lua\n", promote, 1));
+        let script = format!("{before}{}", whole(script));
         let key = format!("fairlock:{{{}}}", encoded(name));
         let all = ["stranger", "2020000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
         self.eval(&script, [&key, &format!("{key}:q")], &all.collect::<Vec<_>>())
@@ -98,7 +101,9 @@ pub(super) trait Arm {
 
 /// With `u` at its fence, the lease has had its one time of grace.
 const RUN_OUT: &str = "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
-                       redis.call('HSET', KEYS[1], 'e', '1', 'u', redis.call('HGET', KEYS[1], 'f'))\n";
+                       do local s = redis.call('HGET', KEYS[1], 's')
+                       redis.call('HSET', KEYS[1], 's', struct.pack('<d', 1) .. string.sub(s, 9),
+                                  'u', string.format('%.0f', (struct.unpack('<d', string.sub(s, 17))))) end\n";
 const ACQUIRE: &str = include_str!("../../../src/script/mutex_acquire.lua");
 const RELEASE: &str = include_str!("../../../src/script/mutex_release.lua");
 

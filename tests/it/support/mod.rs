@@ -6,6 +6,7 @@
 
 pub(crate) mod fake;
 pub(crate) mod kid;
+pub(crate) mod packed;
 pub(crate) mod proxy;
 pub(crate) mod server;
 mod wire;
