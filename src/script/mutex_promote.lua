@@ -185,7 +185,8 @@ local function write(expire_first)
   end
   many('HSET', key, set)
   if rec.stale then redis.call('DEL', list) end
-  if rec.appended then redis.call('RPUSH', list, rec.appended) end
+  -- The list may have been evicted, and is made anew then.
+  if rec.appended and redis.call('RPUSH', list, rec.appended) == 1 then list_late = true end
   if late and not expire_first then redis.call('PEXPIREAT', key, string.format('%.0f000', rec.t)) end
   if list_late then redis.call('PEXPIREAT', list, string.format('%.0f000', rec.tq)) end
 end
