@@ -62,6 +62,8 @@ struct Caller {
     request: Arc<Request>,
     place: Standing,
     flight: Option<(Call, Time)>,
+    /// Its acquire has had no answer that settles it; after that only the renewal thread asks.
+    is_asking: bool,
 }
 
 struct Try {
@@ -120,7 +122,7 @@ impl Scene {
             0 | 1 if self.callers.len() < MOST => {
                 let request = request(tape);
                 let place = self.hand.stand(Arc::clone(&request));
-                self.callers.push(Caller { request, place, flight: None });
+                self.callers.push(Caller { request, place, flight: None, is_asking: true });
                 self.ask(self.callers.len() - 1);
             }
             2 => self.ask(at),
@@ -158,7 +160,9 @@ impl Scene {
     }
 
     fn ask(&mut self, at: usize) {
-        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none()) else { return };
+        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none() && caller.is_asking) else {
+            return;
+        };
         if let Some(call) = self.hand.ask(&caller.place, self.now()) {
             self.send(&call);
             self.callers[at].flight = Some((call, self.now()));
@@ -170,8 +174,10 @@ impl Scene {
         let answered = self.answered(&call, sent, tape);
         let place = &self.callers[at].place;
         if call.is_acquire() {
-            if matches!(self.hand.asked(place, &call, answered), Next::Fail) {
-                self.callers.remove(at);
+            match self.hand.asked(place, &call, answered) {
+                Next::Wait => self.callers[at].is_asking = false,
+                Next::AskAgain | Next::AskLater => {}
+                Next::Fail => drop(self.callers.remove(at)),
             }
         } else {
             let token = place.token();

@@ -25,6 +25,7 @@ pub fn url(bytes: &[u8]) {
         _ => {
             let password = format!("{}{SECRET}{}", tape.text(), tape.text());
             let scheme = tape.choose(&["redis", "redis", "unix", "redis+unix", "rediss", "valkey", ""]);
+            // What stands behind a slash is a path, which is no secret.
             let text = match tape.below(3) {
                 0 => format!(
                     "{scheme}:///{}?{}={password}{}",
@@ -32,7 +33,7 @@ pub fn url(bytes: &[u8]) {
                     tape.choose(&["pass", "password"]),
                     tape.text()
                 ),
-                1 => format!("{scheme}://{}:{password}@{}", tape.text().trim_start_matches('/'), tape.text()),
+                1 => format!("{scheme}://{}:{password}@{}", tape.text().replace('/', ""), tape.text()),
                 _ => format!("{scheme}://:{password}@127.0.0.1:6379/1{}", tape.text()),
             };
             tells_no_password(&text);

@@ -19,8 +19,13 @@ pub fn wire(bytes: &[u8]) {
     let (does, number) = (tape.below(4), 1 + tape.below(3));
     let calls: Vec<Call> = (0..number).map(|_| any_call(&key, &about, &mut tape)).collect();
     let url = tape.choose(&["redis+unix:///s", "redis+unix:///s?user=u&pass=hunter2&db=3"]);
-    let spoken = tape.rest();
-    let mut server = Told::new(url, spoken);
+    let mut spoken = Vec::new();
+    if does == 0 && tape.one_in(2) {
+        let (seconds, micros) = (tape.number(), tape.number());
+        spoken.extend(format!("*2\r\n+version\r\n+7.2.5\r\n*2\r\n+{seconds}\r\n+{micros}\r\n").bytes());
+    }
+    spoken.extend(tape.rest());
+    let mut server = Told::new(url, &spoken);
     match does {
         0 => {
             let greeted = server.shake_hands();
@@ -35,7 +40,7 @@ pub fn wire(bytes: &[u8]) {
         1 => check(server.scan()),
         _ => {
             let answers = server.exchange(&calls);
-            are_what_came(&calls, &answers, &values_of(spoken));
+            are_what_came(&calls, &answers, &values_of(&spoken));
             server.anchors().for_each(dates);
             answers.into_iter().for_each(check);
         }
