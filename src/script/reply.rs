@@ -1,6 +1,7 @@
 //! What the scripts answer. Whatever does not have the promised shape is [`Malformed`]: never a panic,
 //! never a grant.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use redis::Value;
@@ -114,7 +115,7 @@ impl Reply {
         let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else {
             return Err(malformed(value));
         };
-        let status = text(status)?;
+        let (status, now, more) = (text(status)?, number(now)?, flag(more)?);
         let own = match &call.verb {
             Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } => Some(*token),
             _ => None,
@@ -146,24 +147,25 @@ impl Reply {
             (Verb::Renew { .. }, "gone", [stored, ended, how]) => {
                 Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }
             }
-            (Verb::Sync { .. }, "synced", [owner, fence, at, left, how, _entries, since, known, served]) => {
+            (Verb::Sync { newest }, "synced", [owner, fence, at, left, how, entries, since, known, served]) => {
+                number(entries)?;
+                // Of a lock that nobody owns, the last one.
+                let told = grant(*newest, fence, at, left, how)?;
                 let owner = match text(owner)?.as_str() {
                     "" => None,
-                    token => {
-                        let token = Token::parse(token).ok_or_else(|| malformed(value))?;
-                        Some(grant(token, fence, at, left, how)?)
-                    }
+                    token => Some(Grant { token: Token::parse(token).ok_or_else(|| malformed(value))?, ..told }),
                 };
                 Outcome::Synced {
                     owner,
-                    left: micros(left)?,
+                    left: told.left,
                     since: number(since)?,
-                    newest_known: number(known)? == 1,
+                    newest_known: flag(known)?,
                     served: number(served)?,
                 }
             }
             (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", []) => Outcome::Absent,
-            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, _how, request, label, waiters]) => {
+            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, how, request, label, waiters]) => {
+                previous(how)?;
                 let seen = Seen {
                     held: !text(owner)?.is_empty(),
                     fence: number(fence)?,
@@ -174,12 +176,7 @@ impl Reply {
                     waiters: number(waiters)?,
                     queue: rest.iter().map(text).collect::<Result<_>>()?,
                 };
-                return Ok(Reply {
-                    now: Some(number(now)?),
-                    more: false,
-                    outcome: Outcome::Seen(Box::new(seen)),
-                    grants: Vec::new(),
-                });
+                return Ok(Reply { now: Some(now), more, outcome: Outcome::Seen(Box::new(seen)), grants: Vec::new() });
             }
             _ => return Err(malformed(value)),
         };
@@ -192,8 +189,7 @@ impl Reply {
             grants.push(grant(token, fence, at, left, how)?);
         }
         // A script that had no need of the time answers 0.
-        let now = Some(number(now)?).filter(|now| *now > 0);
-        Ok(Reply { now, more: number(more)? == 1, outcome, grants })
+        Ok(Reply { now: Some(now).filter(|now| *now > 0), more, outcome, grants })
     }
 }
 
@@ -202,10 +198,10 @@ impl Grant {
     pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key)> {
         let mut parts = message.splitn(6, ' ');
         let token = Token::parse(parts.next()?)?;
-        let fence = parts.next()?.parse().ok()?;
-        let granted_at = parts.next()?.parse().ok()?;
-        let left = Duration::from_micros(parts.next()?.parse().ok()?);
-        let previous = previous_from(parts.next()?.parse().ok()?)?;
+        let fence = plain(parts.next()?)?;
+        let granted_at = plain(parts.next()?)?;
+        let left = Duration::from_micros(plain(parts.next()?)?);
+        let previous = previous_from(plain(parts.next()?)?)?;
         let key = Key::from_record(prefix, parts.next()?)?;
         Some((Grant { token, fence, granted_at, left, previous }, key))
     }
@@ -218,20 +214,13 @@ fn lookup(asked: usize, value: &Value) -> Result<Reply> {
     if fields.len() != asked + 2 {
         return Err(malformed(value));
     }
-    let owner = match &fields[0] {
-        Value::Nil => None,
-        owner => Token::parse(&text(owner)?),
-    };
+    let owner = known(&fields[0])?.map(|token| Token::parse(&token).ok_or_else(|| malformed(value))).transpose()?;
     let since = match &fields[1] {
         Value::Nil => 0,
-        // Two numbers as Lua has them: the stamp, and since when.
-        Value::BulkString(stamp) => match stamp.get(8..16).and_then(|since| since.try_into().ok()) {
-            Some(since) => f64::from_le_bytes(since) as u64,
-            None => return Err(malformed(value)),
-        },
+        Value::BulkString(row) => since_of(row).ok_or_else(|| malformed(value))?,
         _ => return Err(malformed(value)),
     };
-    let waiting = fields[2..].iter().map(|field| *field != Value::Nil).collect();
+    let waiting = fields[2..].iter().map(|field| Ok(known(field)?.is_some())).collect::<Result<_>>()?;
     Ok(Reply { now: None, more: false, outcome: Outcome::Present { owner, since, waiting }, grants: Vec::new() })
 }
 
@@ -263,6 +252,19 @@ fn number(value: &Value) -> Result<u64> {
     }
 }
 
+fn flag(value: &Value) -> Result<bool> {
+    match number(value)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(malformed(value)),
+    }
+}
+
+/// A number as the scripts write it, and in no other way.
+fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
+    text.parse().ok().filter(|number: &N| number.to_string() == text)
+}
+
 fn micros(value: &Value) -> Result<Duration> {
     number(value).map(Duration::from_micros)
 }
@@ -275,10 +277,74 @@ fn text(value: &Value) -> Result<String> {
     }
 }
 
+/// Of a stamp and the time since when, packed as Lua's numbers are.
+fn since_of(row: &[u8]) -> Option<u64> {
+    let (stamp, since) = row.split_first_chunk()?;
+    whole(f64::from_le_bytes(*stamp)).and(whole(f64::from_le_bytes(since.try_into().ok()?)))
+}
+
+fn whole(number: f64) -> Option<u64> {
+    // From here on not every number is one of Lua's.
+    const TOO_LARGE: f64 = 9_007_199_254_740_992.0;
+    (number.fract() == 0.0 && (0.0..TOO_LARGE).contains(&number)).then_some(number as u64)
+}
+
+fn known(field: &Value) -> Result<Option<String>> {
+    if *field == Value::Nil { Ok(None) } else { text(field).map(Some) }
+}
+
 fn malformed(value: &Value) -> Malformed {
     let mut shown = format!("{value:?}");
     if let Some((at, _)) = shown.char_indices().nth(200) {
         shown.truncate(at);
     }
     Malformed(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Family;
+
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn what_is_nearly_an_answer_is_none() {
+        let token = Token::parse(TOKEN).expect("a token");
+        // A bar ends a line.
+        let parse = |verb, value: String| {
+            let key = Key::new("fairlock", "n").expect("a good name");
+            let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
+            Reply::parse(&Call { family: Family::Mutex, key, verb }, &value)
+        };
+        let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|*1|:1|*0|"));
+        assert!(renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err());
+        let synced = |entries: &str, known: u8| {
+            let fields = format!("*9|+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1");
+            parse(Verb::Sync { newest: token }, format!("*5|+synced|:7|:0|{fields}|*0|"))
+        };
+        assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
+        let looked_up = |owner: &str, row: &str, record: &str| {
+            parse(Verb::Lookup { tokens: vec![token] }, format!("*3|{owner}|${}|{row}|{record}|", row.len()))
+        };
+        let owner = format!("+{TOKEN}");
+        // 2 and 2, 2 and half of something, 2 and nothing.
+        let two = "\0\0\0\0\0\0\0@";
+        let (good, half) = (two.repeat(2), format!("{two}\0\0\0\0\0\0\0?"));
+        assert!(looked_up(&owner, &good, "$-1").is_ok() && looked_up("$-1", &good, "+record").is_ok());
+        assert!(looked_up("+somebody", &good, "$-1").is_err());
+        assert!(looked_up(&owner, two, "$-1").is_err() && looked_up(&owner, &half, "$-1").is_err());
+        assert!(looked_up(&owner, "5 7", "$-1").is_err() && looked_up(&owner, &good, ":1").is_err());
+    }
+
+    #[test]
+    fn what_is_nearly_a_message_is_none() {
+        let good = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
+        let read = |message: &str| Grant::from_message("fairlock", message);
+        assert!(read(&good).is_some_and(|(grant, key)| grant.fence == 7 && &*key.name == "a name"));
+        let upper = TOKEN.to_uppercase();
+        for (from, to) in [(" 7", " +7"), (" 7", " 07"), (" 7", "  7"), ("-1", "3"), ("-1", "-0"), (TOKEN, &*upper)] {
+            assert!(read(&good.replacen(from, to, 1)).is_none(), "{to:?} for {from:?}");
+        }
+    }
 }

@@ -47,6 +47,7 @@ mod grant;
 mod model;
 mod worlds;
 pub mod small;
+pub mod fuzz;
 mod plan;
 mod process;
 mod run;
