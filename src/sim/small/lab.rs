@@ -227,14 +227,14 @@ fn said(outcome: Outcome) -> Result<Said, String> {
 /// Reads what a script left. What this model has no place for is an error, so that it is kept up with the scripts.
 fn read(keyspace: &Keyspace, key: &Key) -> Result<Shelf, String> {
     let mut shelf = Shelf::default();
-    let Some((fields, expires)) = keyspace.fields(key.record()) else {
-        return if keyspace.elements(key.queue()).is_none() {
+    let Some((fields, expires)) = keyspace.hash_of(key.record()) else {
+        return if keyspace.list_of(key.queue()).is_none() {
             Ok(shelf)
         } else {
             Err("a queue without a record".into())
         };
     };
-    if !expires {
+    if expires.is_none() {
         return Err("a record that does not expire".to_owned());
     }
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -279,8 +279,8 @@ fn read(keyspace: &Keyspace, key: &Key) -> Result<Shelf, String> {
     }
     shelf.waiters.sort();
     shelf.stamps.sort();
-    if let Some((list, expires)) = keyspace.elements(key.queue()) {
-        if !expires {
+    if let Some((list, expires)) = keyspace.list_of(key.queue()) {
+        if expires.is_none() {
             return Err("a queue that does not expire".to_owned());
         }
         shelf.queue = list.iter().map(|token| of_token(&text(token))).collect::<Result<_, _>>()?;

@@ -109,7 +109,6 @@ impl Keyspace {
     }
 
     /// A hash, and the last ms in which it is there.
-    #[cfg(feature = "sim")]
     pub(crate) fn hash_of(&self, key: &str) -> Option<(&BTreeMap<Bytes, Bytes>, Option<i64>)> {
         match self.keys.get(key.as_bytes()) {
             Some(Entry { content: Content::Hash(hash), expires_at }) => Some((hash, *expires_at)),
@@ -136,24 +135,6 @@ impl Keyspace {
     /// Drops what nobody asked for since its time was over. Changes no answer.
     pub(super) fn sweep(&mut self, now_ms: i64) {
         self.keys.retain(|_, entry| entry.expires_at.is_none_or(|at| at >= now_ms));
-    }
-
-    /// A hash, and whether it will expire.
-    #[cfg(feature = "sim")]
-    pub(crate) fn fields(&self, key: &str) -> Option<(&BTreeMap<Bytes, Bytes>, bool)> {
-        match self.keys.get(key.as_bytes())? {
-            Entry { content: Content::Hash(hash), expires_at } => Some((hash, expires_at.is_some())),
-            _ => None,
-        }
-    }
-
-    /// A list, and whether it will expire.
-    #[cfg(feature = "sim")]
-    pub(crate) fn elements(&self, key: &str) -> Option<(&VecDeque<Bytes>, bool)> {
-        match self.keys.get(key.as_bytes())? {
-            Entry { content: Content::List(list), expires_at } => Some((list, expires_at.is_some())),
-            _ => None,
-        }
     }
 
     pub(super) fn len(&self) -> usize {
