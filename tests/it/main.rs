@@ -5,6 +5,7 @@ mod bad_input;
 mod behaviour;
 mod connecting;
 mod connections;
+mod counts;
 mod crash;
 mod data_loss;
 mod ends;

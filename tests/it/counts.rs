@@ -1,0 +1,124 @@
+//! What each thing costs Redis, counted: requests, commands within scripts, bytes. These are limits, so that nothing grows
+//! unnoticed; what is below them is in benches/. On Redis alone: it is the one who counts.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use fairlock::{LockManager, LockOptions};
+
+use crate::managers::{manager, patient};
+use crate::support::{SLACK, Server, until};
+
+/// How often each thing is done, so that what comes once does not count.
+const TIMES: u64 = 500;
+
+/// What Redis has counted.
+struct Count {
+    commands: BTreeMap<String, u64>,
+    bytes: u64,
+}
+
+/// The most that one of something may cost.
+struct Limit {
+    /// Scripts that are run: round trips.
+    scripts: f64,
+    /// Commands within them.
+    commands: f64,
+    /// Both ways.
+    bytes: u64,
+}
+
+fn count(server: &Server) -> Count {
+    let stats: String = server.query(&["INFO", "commandstats"]);
+    let calls = |line: &str| {
+        let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
+    };
+    let bytes = server.counted("total_net_input_bytes") + server.counted("total_net_output_bytes");
+    Count { commands: stats.lines().filter_map(calls).collect(), bytes }
+}
+
+#[track_caller]
+fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce()) {
+    let before = count(server);
+    // Our own questions cost bytes too.
+    let asking = count(server).bytes - before.bytes;
+    let before = count(server);
+    what();
+    let after = count(server);
+    let grown = |command: &str| after.commands.get(command).unwrap_or(&0) - before.commands.get(command).unwrap_or(&0);
+    let ours = ["info", "eval", "evalsha"];
+    let inner: u64 = after.commands.keys().filter(|command| !ours.contains(&command.as_str())).map(|c| grown(c)).sum();
+    let scripts = (grown("evalsha") + grown("eval")) as f64 / times as f64;
+    let commands = inner as f64 / times as f64;
+    let bytes = (after.bytes - before.bytes).saturating_sub(asking) / times;
+    println!("{scripts:.2} scripts, {commands:.2} commands in them, {bytes} bytes");
+    // A part of one is what renewals and syncs may add meanwhile.
+    let fits = scripts <= limit.scripts + 0.1 && commands <= limit.commands + 0.5 && bytes <= limit.bytes;
+    let seen: Vec<_> = after.commands.keys().map(|command| (command, grown(command))).filter(|(_, n)| *n > 0).collect();
+    assert!(fits, "{scripts} scripts, {commands} commands in them, {bytes} bytes each: {seen:?}");
+}
+
+#[test]
+fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
+    let server = Server::start();
+    let mgr = patient(server.url());
+    drop(mgr.lock("k").unwrap());
+    let limit = Limit { scripts: 2.0, commands: 6.0, bytes: 770 };
+    assert_costs(&server, TIMES, &limit, || {
+        for _ in 0..TIMES {
+            mgr.lock("k").unwrap().unlock().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_place_in_the_queue_and_its_hand_over_cost_two_requests() {
+    let server = Server::start();
+    for managers in [vec![patient(server.url())], vec![patient(server.url()), patient(server.url())]] {
+        let limit = Limit { scripts: 2.0, commands: 14.0, bytes: 930 };
+        let mut guard = managers[0].lock("k").unwrap();
+        let mut stands = managers[managers.len() - 1].enqueue("k").unwrap();
+        assert_costs(&server, TIMES, &limit, || {
+            for i in 0..TIMES as usize {
+                let next = managers[i % managers.len()].enqueue("k").unwrap();
+                guard.unlock().unwrap();
+                guard = stands.wait().unwrap();
+                stands = next;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_renewal_costs_one_request_and_four_commands() {
+    const LOCKS: usize = 50;
+    let server = Server::start();
+    let mgr = manager(server.url(), Duration::from_secs(1));
+    let guards: Vec<_> = (0..LOCKS).map(|i| mgr.lock(&format!("k{i}")).unwrap()).collect();
+    let limit = Limit { scripts: 1.0, commands: 4.0, bytes: 400 };
+    // The first of them make the script known.
+    until(Duration::from_secs(1) + SLACK, "all are renewed once", || mgr.stats().renewed >= LOCKS as u64);
+    let renewed = mgr.stats().renewed;
+    assert_costs(&server, 4 * LOCKS as u64, &limit, || {
+        until(Duration::from_secs(4) + SLACK, "four renewals each", || {
+            mgr.stats().renewed >= renewed + 4 * LOCKS as u64
+        });
+    });
+    assert!(guards.iter().all(|guard| guard.is_held()));
+}
+
+#[test]
+fn a_second_of_waiting_costs_no_more_than_the_check() {
+    const WAITERS: usize = 20;
+    let server = Server::start();
+    let holder = LockManager::connect(server.url()).unwrap();
+    let _guard = holder.with(LockOptions::new().fixed_lease(Duration::from_secs(60))).lock("k").unwrap();
+    let mgr = LockManager::connect(server.url()).unwrap();
+    let waiters: Vec<_> = (0..WAITERS).map(|_| mgr.enqueue("k").unwrap()).collect();
+    let limit = Limit { scripts: 1.0, commands: 6.0, bytes: 480 };
+    // One a second, however many wait.
+    assert_costs(&server, 4, &limit, || thread::sleep(Duration::from_secs(4)));
+    drop(waiters);
+}
