@@ -68,6 +68,7 @@ pub(crate) enum Outcome {
     Unknown,
     Renewed {
         left: Duration,
+        fence: u64,
     },
     Gone {
         stored: u64,
@@ -76,6 +77,8 @@ pub(crate) enum Outcome {
     },
     Synced {
         owner: Option<Grant>,
+        /// The owner stood in the queue, for this manager.
+        owner_waited_here: bool,
         left: Duration,
         since: u64,
         newest_known: bool,
@@ -143,11 +146,13 @@ impl Reply {
             (Verb::Release { .. }, "forced", []) => Outcome::Forced,
             (Verb::Release { .. }, "lost", []) => Outcome::Lost,
             (Verb::Release { .. }, "unknown", []) => Outcome::Unknown,
-            (Verb::Renew { .. }, "renewed", [left]) => Outcome::Renewed { left: micros(left)? },
+            (Verb::Renew { .. }, "renewed", [left, fence]) => {
+                Outcome::Renewed { left: micros(left)?, fence: number(fence)? }
+            }
             (Verb::Renew { .. }, "gone", [stored, ended, how]) => {
                 Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }
             }
-            (Verb::Sync { newest }, "synced", [owner, fence, at, left, how, entries, since, known, served]) => {
+            (Verb::Sync { newest }, "synced", [owner, fence, at, left, how, entries, since, known, served, ours]) => {
                 number(entries)?;
                 // Of a lock that nobody owns, the last one.
                 let told = grant(*newest, fence, at, left, how)?;
@@ -157,6 +162,7 @@ impl Reply {
                 };
                 Outcome::Synced {
                     owner,
+                    owner_waited_here: flag(ours)?,
                     left: told.left,
                     since: number(since)?,
                     newest_known: flag(known)?,

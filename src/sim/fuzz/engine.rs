@@ -233,7 +233,7 @@ impl Scene {
                 let ahead = i128::from(grant.granted_at) - i128::from(anchor.server);
                 let granted = i128::from(anchor.sent.as_nanos()) + ahead * 1000;
                 let granted = granted.clamp(0, self.now().as_nanos().into());
-                self.say(grant.token, Some(grant.fence), granted, grant.left);
+                self.say(grant.token, grant.fence, granted, grant.left);
             }
             // Nothing is believed of its time.
             (Some((grant, _)), None) => self.said.entry(grant.token).or_default().fences.push(grant.fence),
@@ -284,12 +284,12 @@ impl Scene {
         let value = answer(call, &self.about(), tape);
         if is_documented(call, &value) {
             for grant in grants(call, &value) {
-                self.say(grant.token, Some(grant.fence), sent.as_nanos().into(), grant.left);
+                self.say(grant.token, grant.fence, sent.as_nanos().into(), grant.left);
             }
         }
         let reply = Reply::parse(call, &value)?;
-        if let (Verb::Renew { token }, Outcome::Renewed { left }) = (&call.verb, &reply.outcome) {
-            self.say(*token, None, sent.as_nanos().into(), *left);
+        if let (Verb::Renew { token }, Outcome::Renewed { left, fence }) = (&call.verb, &reply.outcome) {
+            self.say(*token, *fence, sent.as_nanos().into(), *left);
         }
         if let Some(server) = reply.now {
             *self.newest.lock() = Some(Anchor { server, sent, received: self.now() });
@@ -301,10 +301,10 @@ impl Scene {
     }
 
     /// A hundredth of the time and 2 ms are never believed in.
-    fn say(&mut self, token: Token, fence: Option<u64>, from: i128, left: Duration) {
+    fn say(&mut self, token: Token, fence: u64, from: i128, left: Duration) {
         let margin = (left / 100 + Duration::from_millis(2)).min(left);
         let said = self.said.entry(token).or_default();
-        said.fences.extend(fence);
+        said.fences.push(fence);
         said.until = said.until.max(from + (left - margin).as_nanos() as i128);
     }
 

@@ -45,7 +45,8 @@ fn says_what_came(call: &Call, value: &Value, reply: Reply) {
         assert_eq!((reply.now, reply.more), (Some(number(now)), number(more) == 1), "{value:?}");
         let read = match &reply.outcome {
             Outcome::Waiting { ticket, position, left, since } => vec![*ticket, *position, micros(*left), *since],
-            Outcome::Busy { left } | Outcome::Renewed { left } => vec![micros(*left)],
+            Outcome::Busy { left } => vec![micros(*left)],
+            Outcome::Renewed { left, fence } => vec![micros(*left), *fence],
             Outcome::Gone { stored, ended, .. } => vec![*stored, *ended],
             _ => Vec::new(),
         };

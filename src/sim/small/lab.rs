@@ -134,7 +134,7 @@ impl Lab {
         };
         if let Some(owner) = shelf.owner {
             set("o", &token(owner).simple());
-            set("a", &format!("0 {NOW} c{} {ttl_ms} 0 0", owner.client));
+            set("a", &format!("{} {NOW} c{} {ttl_ms} 0 0", u8::from(shelf.waited), owner.client));
             set("l", "-");
             (state.granted, state.end) = (NOW, NOW + u64::from(shelf.left) * TICK);
             state.ttl = ttl_ms as u32;
@@ -214,11 +214,15 @@ fn said(outcome: Outcome) -> Result<Said, String> {
         Outcome::Released => Said::Released,
         Outcome::Already => Said::Already,
         Outcome::Lapsed | Outcome::Lost | Outcome::Unknown => Said::NotOwner,
-        Outcome::Renewed { left } => Said::Renewed { left: ticks(left) },
+        Outcome::Renewed { left, .. } => Said::Renewed { left: ticks(left) },
         Outcome::Gone { .. } => Said::Gone,
-        Outcome::Synced { owner, left, since, newest_known, .. } => {
-            Said::Synced { owner: owner.as_ref().map(news), since: mark(since), known: newest_known, left: ticks(left) }
-        }
+        Outcome::Synced { owner, owner_waited_here, left, since, newest_known, .. } => Said::Synced {
+            owner: owner.as_ref().map(news),
+            ours: owner_waited_here,
+            since: mark(since),
+            known: newest_known,
+            left: ticks(left),
+        },
         Outcome::Absent => Said::Absent,
         other => return Err(format!("an answer that cannot be: {other:?}")),
     })
@@ -250,6 +254,7 @@ fn read(keyspace: &Keyspace, key: &Key) -> Result<Shelf, String> {
             return Err(format!("the owner is {owner:?}, and the request is {request:?}"));
         }
         shelf.owner = Some(owner);
+        shelf.waited = !request.starts_with("0 ");
         shelf.left = (state.end.saturating_sub(NOW) / TICK) as u8;
     } else if state.end > 0 {
         return Err("an end without an owner, and nobody asked to hold at least".to_owned());
