@@ -233,7 +233,8 @@ impl<'a> Run<'a> {
         let unwanted = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
             let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
             let wants = |caller: &Caller| match &caller.doing {
-                Doing::Holding(lease) | Doing::Releasing(lease, _) => lease.token == owner,
+                Doing::Holding(lease) => lease.token == owner && !lease.remaining(process.local(self.now)).is_zero(),
+                Doing::Releasing(lease, _) => lease.token == owner,
                 Doing::Trying { token, .. } => *token == owner,
                 _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
             };
