@@ -274,9 +274,9 @@ pub(crate) fn margin(ttl: Duration, extrapolated: Duration) -> Duration {
 /// The shortest ttl with H ≤ 2/3 ttl − ttl/10: a process that loses its places must have lost its
 /// leases only later.
 fn least_ttl(horizon: Duration) -> Duration {
-    // H / (2/3 − 1/10) = H × 30/17
-    let ms = (horizon.as_millis() as u64 * 30).div_ceil(17);
-    Duration::from_millis(ms)
+    // H / (2/3 − 1/10) = H × 30/17, in whole ms
+    let ms = (horizon.as_nanos() * 30).div_ceil(17 * 1_000_000);
+    Duration::from_millis(ms as u64)
 }
 
 fn check_ttl(options: &LockOptions) -> Result<()> {
@@ -325,6 +325,8 @@ mod tests {
         let bad = [
             Wanted { horizon: Some(ms(2400)), ..Wanted::default() },
             Wanted { horizon: Some(ms(5700)), ..Wanted::default() },
+            // 17/30 of the ttl is 5666.6… ms.
+            Wanted { horizon: Some(ms(5667) - Duration::from_nanos(1)), ..Wanted::default() },
             Wanted { command_timeout: Some(ms(1400)), ..Wanted::default() },
             Wanted { check_period: Some(Duration::ZERO), ..Wanted::default() },
             Wanted { outage_limit: Some(ms(10)), ..Wanted::default() },

@@ -211,7 +211,7 @@ impl List {
 }
 
 impl LockInfo {
-    fn new(key: Key, seen: Seen) -> LockInfo {
+    pub(crate) fn new(key: Key, seen: Seen) -> LockInfo {
         let state = match (seen.held, seen.left.is_zero()) {
             (true, _) => LockState::Held,
             (false, false) => LockState::Cooling,

@@ -22,7 +22,8 @@ pub struct Loss {
 pub enum LossReason {
     /// Its time ran out: no renewal was confirmed before the local deadline, or Redis says it lapsed.
     Expired,
-    /// Redis no longer names us as the owner: its data was lost or deleted.
+    /// Redis no longer names us as the owner, or names us under another fence: its data was lost or deleted, or is older
+    /// than it was.
     Taken,
     /// It was held for as long as `max_hold` allows.
     MaxHold,

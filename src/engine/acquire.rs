@@ -359,7 +359,7 @@ impl Engine {
                 Err(fault) => self.heed(started, fault.is_ambiguous()),
             }
         }
-        self.abandon_in_background(&call, token, not_after, waiting.request.longest());
+        self.leave_in_background(&waiting.request, token, not_after);
     }
 }
 

@@ -11,6 +11,7 @@ mod schedule;
 mod work;
 mod renewal;
 mod upkeep;
+mod jobs;
 mod listener;
 #[cfg(all(test, fairlock_loom))]
 mod models;
@@ -35,12 +36,13 @@ use crate::store::clock::{Clock, Time};
 use crate::store::{Answer, Checkout, Fault, Patience, Store};
 use crate::sync::{Condvar, Mutex};
 use callbacks::Callbacks;
+use jobs::Job;
 use lease::Due;
 use listener::Listening;
 use place::{Action, News};
 use places::{Found, Places, Waiting};
 use running::{Bell, Thread};
-use work::{Fresh, Job, Work};
+use work::{Fresh, Work};
 
 pub(crate) use acquire::Entered;
 #[cfg(feature = "sim")]
@@ -251,8 +253,7 @@ impl Engine {
             Action::Confirm => self.hand_to_renewal(Work::Confirm(Arc::clone(waiting))),
             Action::Requeue => self.hand_to_renewal(Work::Requeue(Arc::clone(waiting))),
             Action::Abandon { token, not_after } => {
-                let about = waiting.request.call(Verb::Renew { token });
-                self.abandon_in_background(&about, token, not_after, waiting.request.longest());
+                self.leave_in_background(&waiting.request, token, not_after);
             }
         }
     }
@@ -260,8 +261,18 @@ impl Engine {
     /// R7: until a reply shows that no copy of its acquire can take the token any more, which is past
     /// `not_after` by the server's clock, or until a lease of `ttl` has lapsed by itself.
     fn abandon_in_background(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
+        self.in_background(Job::new(about, token, 0, Mode::Unused, self.now() + ttl).until(not_after));
+    }
+
+    /// The same for a token that may stand in the queue, which it leaves only when Redis is told.
+    fn leave_in_background(&self, request: &Request, token: Token, not_after: u64) {
+        let about = request.call(Verb::Renew { token });
+        let job = Job::new(&about, token, 0, Mode::Unused, self.now() + request.longest());
+        self.in_background(job.until(not_after).standing());
+    }
+
+    fn in_background(&self, job: Job) {
         self.counters.background_releases.add(1);
-        let job = Job::new(about, token, 0, Mode::Unused, self.now() + ttl).until(not_after);
         self.hand_to_renewal(Work::Background(job));
     }
 

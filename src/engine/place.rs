@@ -7,6 +7,7 @@ use super::lease::{Lease, deadline_from_reply};
 use super::request::Request;
 use crate::config::margin;
 use crate::error::Error;
+use crate::loss::PreviousHolder;
 use crate::script::{Grant, Token};
 use crate::store::Anchor;
 use crate::store::clock::Time;
@@ -213,11 +214,15 @@ impl Place {
     }
 
     /// The renewal that a grant in doubt was asked for succeeded.
-    pub(crate) fn confirmed(&mut self, sent: Time, left: Duration, request: &Arc<Request>) -> Action {
+    pub(crate) fn confirmed(&mut self, sent: Time, left: Duration, fence: u64, request: &Arc<Request>) -> Action {
         match self.stage {
-            Stage::Confirming(news) => {
-                let granted = news.granted.min(sent);
-                self.hold(News { granted, ..news }, deadline_from_reply(sent, left), request)
+            Stage::Confirming(News { mut grant, deadline, granted }) => {
+                if fence != grant.fence {
+                    // Redis went back to an older copy, where it still waited, and granted it once more.
+                    (grant.fence, grant.previous) = (fence, PreviousHolder::Unknown);
+                }
+                let news = News { grant, deadline, granted: granted.min(sent) };
+                self.hold(news, deadline_from_reply(sent, left), request)
             }
             Stage::Failed(_) | Stage::Ended => self.abandon(),
             _ => Action::Nothing,
@@ -396,7 +401,6 @@ mod tests {
     use super::*;
     use crate::config::LockOptions;
     use crate::key::Key;
-    use crate::loss::PreviousHolder;
     use crate::script::Family;
 
     /// A second copy of the request may still be on its way, and what came of the first could be over when it arrives.
@@ -421,5 +425,24 @@ mod tests {
         let mut place = heard();
         assert!(matches!(place.give_up(), Action::Nothing));
         assert!(matches!(place.unanswered(1, now, &request), Action::Abandon { .. }));
+    }
+
+    /// As after a failover to a copy in which it still waited: others may have held the lock in between.
+    #[test]
+    fn a_grant_that_is_confirmed_under_another_fence_is_another_grant() {
+        let key = Key::new("fairlock", "a").expect("a good name");
+        let request = Arc::new(Request::new(Family::Mutex, key, &LockOptions::new()));
+        let now = Time::from_nanos(1_000_000_000_000);
+        for (fence, previous) in [(7, PreviousHolder::Released), (9, PreviousHolder::Unknown)] {
+            let token = Token::new();
+            let grant =
+                Grant { token, fence: 7, granted_at: 1, left: Duration::ZERO, previous: PreviousHolder::Released };
+            let mut place = Place::new(token);
+            assert!(matches!(place.answered(News::from_reply(grant, now), now, &request), Action::Confirm));
+            match place.confirmed(now, request.ttl, fence, &request) {
+                Action::Keep(lease) => assert_eq!((lease.fence, lease.previous), (fence, previous)),
+                _ => panic!("it is confirmed, and so held"),
+            }
+        }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::bounded;
 
+use super::jobs::Job;
 use super::lease::deadline_from_reply;
-use super::work::{Job, Work};
+use super::work::Work;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::{LossReason, PreviousHolder};
@@ -59,10 +60,8 @@ impl Engine {
 
     /// Ends a lease here; the call ends it in Redis.
     pub(super) fn end(&self, lease: &Lease, now: Time) -> Result<Call> {
-        if let Err(loss) = lease.release(now) {
-            self.places.unclaim_if(lease.stood, lease.token);
-            return Err(Error::Lost { loss });
-        }
+        // A token that was lost is given up, and forgotten, by the renewal thread.
+        lease.release(now).map_err(|loss| Error::Lost { loss })?;
         Ok(lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Used }))
     }
 
@@ -114,7 +113,8 @@ impl Engine {
         }
         let answer = self.renew_call(lease)?;
         let reason = match answer.reply.outcome {
-            Outcome::Renewed { left } if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) => {
+            Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
+            Outcome::Renewed { left, .. } if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) => {
                 self.counters.renewed.add(1);
                 return Ok(());
             }

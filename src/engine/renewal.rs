@@ -10,13 +10,14 @@ use crossbeam_channel::{Receiver, Sender};
 
 use super::Engine;
 use super::acquire::{Wait, acquire_call};
+use super::jobs::Job;
 use super::lease::{Due, Lease, deadline_from_reply};
 use super::place::Action;
 use super::places::{Found, Waiting, in_order};
-use super::release::{reason_of, verdict};
+use super::release::reason_of;
 use super::running::Bell;
 use super::schedule::Schedule;
-use super::work::{Fresh, Job, Work};
+use super::work::{Fresh, Work};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
@@ -31,7 +32,7 @@ const CONNECTING: Duration = Duration::from_millis(5);
 pub(super) struct Renewal {
     pub(super) engine: Arc<Engine>,
     intake: Receiver<Work>,
-    bell: Receiver<()>,
+    pub(super) bell: Receiver<()>,
     link: Box<dyn Link>,
     leases: Schedule<Kept>,
     pub(super) errands: Schedule<Errand>,
@@ -262,7 +263,7 @@ impl Renewal {
         batch
     }
 
-    fn carry_out(&mut self, batch: Vec<(Task, Call)>) {
+    pub(super) fn carry_out(&mut self, batch: Vec<(Task, Call)>) {
         let mut batch = batch.into_iter().peekable();
         while batch.peek().is_some() {
             let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(BATCH).unzip();
@@ -297,7 +298,7 @@ impl Renewal {
             log::info!("renewals are answered again");
         }
         match answer.map(|answer| (answer.reply.outcome, answer.sent)) {
-            Ok((Outcome::Renewed { left }, sent)) => {
+            Ok((Outcome::Renewed { left, fence }, sent)) if fence == lease.fence => {
                 if lease.extend(now, deadline_from_reply(sent, left)) {
                     engine.counters.renewed.add(1);
                     let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
@@ -309,6 +310,9 @@ impl Renewal {
                     self.lose(lease, loss.reason);
                 }
             }
+            // Redis went back to an older copy, where the token still waited, and granted it once more: others may have
+            // held the lock in between.
+            Ok((Outcome::Renewed { .. }, _)) => self.lose(lease, LossReason::Taken),
             Ok((Outcome::Gone { ended, how, .. }, _)) => self.lose(lease, reason_of(lease.fence, ended, how)),
             Ok((outcome, _)) => {
                 log::warn!("renewing {:?}: an answer out of place: {outcome:?}", lease.request.key.name);
@@ -359,46 +363,6 @@ impl Renewal {
         self.errands.put(now, Errand::Job(job));
     }
 
-    fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
-        let now = self.engine.now();
-        match answer {
-            Ok(answer) => {
-                if let Some(tell) = &job.tell {
-                    let _ = tell.try_send(verdict(&answer.reply.outcome, job.resent));
-                }
-                let settled = answer.reply.now.is_some_and(|server| server > job.not_after);
-                if answer.reply.more {
-                    self.errands.put(now, Errand::Job(Job { tell: None, ..job }));
-                } else if !settled && now < job.expires {
-                    let again = now + self.engine.config.command_timeout;
-                    self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
-                } else {
-                    self.engine.places.unclaim(job.token);
-                    if job.resent {
-                        // The reply that was lost may have had the grant of a waiter of ours.
-                        self.engine.look_after(&job.call.key);
-                    }
-                }
-            }
-            Err(fault) if fault.is_transient() && now < job.expires => {
-                let resent = job.resent || fault.is_ambiguous();
-                let again = self.again_at(&fault);
-                self.errands.put(again, Errand::Job(Job { resent, ..job }));
-            }
-            Err(fault) => {
-                self.engine.places.unclaim(job.token);
-                let name = &job.call.key.name;
-                match job.call.verb {
-                    Verb::Release { mode: Mode::Used, .. } => {
-                        log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
-                    }
-                    // Nobody has a lock by it, or whoever had it was told of its loss.
-                    _ => log::debug!("a token of {name:?} is left to its ttl: {fault}"),
-                }
-            }
-        }
-    }
-
     fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
         let all = self.leases.take_all();
@@ -413,30 +377,6 @@ impl Renewal {
         }
         names.sort();
         names
-    }
-
-    /// Gives back what is still to be given back, as far as one command timeout goes.
-    fn finish(&mut self) {
-        let until = self.engine.now() + self.engine.config.command_timeout;
-        loop {
-            let jobs: Vec<Job> = self
-                .errands
-                .take_all()
-                .into_iter()
-                .filter_map(|errand| if let Errand::Job(job) = errand { Some(job) } else { None })
-                .collect();
-            if jobs.is_empty() || self.engine.now() >= until {
-                return;
-            }
-            let batch = jobs.into_iter().map(|job| {
-                let call = job.call.again();
-                (Task::Job(job), call)
-            });
-            self.carry_out(batch.collect());
-            // Rung when a connection is ready; what is not settled yet is put again at a slower pace.
-            let again = self.engine.now() + self.engine.config.command_timeout / 8;
-            let _ = self.engine.clock.receive(&self.bell, again.min(until));
-        }
     }
 
     /// When to put a call again that came to nothing.

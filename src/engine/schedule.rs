@@ -24,6 +24,10 @@ impl<T> Schedule<T> {
         Schedule { heap: BinaryHeap::new(), puts: 0 }
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     pub(crate) fn put(&mut self, at: Time, item: T) {
         self.puts += 1;
         self.heap.push(Entry { at, put: self.puts, item });

@@ -15,7 +15,7 @@ impl Renewal {
     pub(super) fn confirmed(&mut self, waiting: Arc<Waiting>, token: Token, answer: Result<Answer, Fault>) {
         let action = match answer {
             Ok(Answer { reply, sent, .. }) => match reply.outcome {
-                Outcome::Renewed { left } => waiting.place.lock().confirmed(sent, left, &waiting.request),
+                Outcome::Renewed { left, fence } => waiting.place.lock().confirmed(sent, left, fence, &waiting.request),
                 _ => waiting.place.lock().absent(token, sent),
             },
             Err(fault) => {
@@ -82,14 +82,15 @@ impl Renewal {
         };
         line.iter().for_each(|waiting| waiting.hear(now));
         match answer.reply.outcome {
-            Outcome::Synced { owner, left, since, newest_known, served } => {
+            Outcome::Synced { owner, owner_waited_here, left, since, newest_known, served } => {
                 let left = left + Duration::from_millis(1);
                 let next = if answer.reply.more { now } else { now + left.min(engine.config.check_period) };
                 engine.places.put_off(name, next);
+                // What was taken at once, without the queue, may be a guard's that the registry never had.
                 if let Some(grant) = owner
-                    && let Found::Waiting(waiting) = engine.places.find(grant.token)
+                    && (owner_waited_here || matches!(engine.places.find(grant.token), Found::Waiting(_)))
                 {
-                    engine.hear_of(&waiting, News::from_reply(grant, answer.sent));
+                    engine.deliver(call, News::from_reply(grant, answer.sent));
                 }
                 let mut suspects = Vec::new();
                 for waiting in &line {

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
+use super::jobs::Job;
 use super::lease::Lease;
 use super::places::Waiting;
-use crate::loss::LossReason;
-use crate::script::{Call, Mode, Token, Verb};
 use crate::store::clock::Time;
 
 /// A lease that the renewal thread has not seen yet.
@@ -32,35 +31,4 @@ pub(super) enum Work {
     /// Let go of this when nothing is due any more.
     Settle(Sender<Infallible>),
     Stop,
-}
-
-/// A token to be given back in the background.
-pub(super) struct Job {
-    pub(super) call: Call,
-    pub(super) token: Token,
-    /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
-    pub(super) not_after: u64,
-    /// Past this the token has lapsed by itself.
-    pub(super) expires: Time,
-    pub(super) resent: bool,
-    pub(super) tell: Option<Sender<Option<LossReason>>>,
-}
-
-impl Job {
-    pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
-        let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
-        Job { call, token, not_after: 0, expires, resent: false, tell: None }
-    }
-
-    pub(super) fn until(self, not_after: u64) -> Job {
-        Job { not_after, ..self }
-    }
-
-    pub(super) fn resent(self) -> Job {
-        Job { resent: true, ..self }
-    }
-
-    pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job { tell: Some(tell), ..self }
-    }
 }

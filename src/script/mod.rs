@@ -11,7 +11,22 @@ use uuid::Uuid;
 
 use crate::key::Key;
 
+#[cfg(feature = "sim")]
+pub(crate) use redis::Value;
 pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
+
+/// The first of the replies in these bytes.
+#[cfg(feature = "sim")]
+pub(crate) fn parse_value(bytes: &[u8]) -> Option<Value> {
+    redis::parse_redis_value(bytes).ok()
+}
+
+/// All replies in these bytes, up to what is none.
+#[cfg(feature = "sim")]
+pub(crate) fn values_of(mut bytes: &[u8]) -> Vec<Value> {
+    let mut parser = redis::Parser::new();
+    std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect()
+}
 
 /// An owner's or a waiter's id: a fresh uuid for every attempt (R1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,8 +37,10 @@ impl Token {
         Token(Uuid::new_v4())
     }
 
+    /// As a record has it, and in no other of a uuid's forms.
     pub(crate) fn parse(text: &str) -> Option<Token> {
-        Uuid::try_parse(text).ok().map(Token)
+        let uuid = Uuid::try_parse(text).ok()?;
+        (*uuid.simple().encode_lower(&mut [0; 32]) == *text).then_some(Token(uuid))
     }
 
     /// One that is told from others by its number, for those who explore what could happen.

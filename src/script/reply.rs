@@ -1,6 +1,7 @@
 //! What the scripts answer. Whatever does not have the promised shape is [`Malformed`]: never a panic,
 //! never a grant.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use redis::Value;
@@ -67,6 +68,7 @@ pub(crate) enum Outcome {
     Unknown,
     Renewed {
         left: Duration,
+        fence: u64,
     },
     Gone {
         stored: u64,
@@ -75,6 +77,8 @@ pub(crate) enum Outcome {
     },
     Synced {
         owner: Option<Grant>,
+        /// The owner stood in the queue, for this manager.
+        owner_waited_here: bool,
         left: Duration,
         since: u64,
         newest_known: bool,
@@ -114,7 +118,7 @@ impl Reply {
         let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else {
             return Err(malformed(value));
         };
-        let status = text(status)?;
+        let (status, now, more) = (text(status)?, number(now)?, flag(more)?);
         let own = match &call.verb {
             Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } => Some(*token),
             _ => None,
@@ -142,28 +146,32 @@ impl Reply {
             (Verb::Release { .. }, "forced", []) => Outcome::Forced,
             (Verb::Release { .. }, "lost", []) => Outcome::Lost,
             (Verb::Release { .. }, "unknown", []) => Outcome::Unknown,
-            (Verb::Renew { .. }, "renewed", [left]) => Outcome::Renewed { left: micros(left)? },
+            (Verb::Renew { .. }, "renewed", [left, fence]) => {
+                Outcome::Renewed { left: micros(left)?, fence: number(fence)? }
+            }
             (Verb::Renew { .. }, "gone", [stored, ended, how]) => {
                 Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }
             }
-            (Verb::Sync { .. }, "synced", [owner, fence, at, left, how, _entries, since, known, served]) => {
+            (Verb::Sync { newest }, "synced", [owner, fence, at, left, how, entries, since, known, served, ours]) => {
+                number(entries)?;
+                // Of a lock that nobody owns, the last one.
+                let told = grant(*newest, fence, at, left, how)?;
                 let owner = match text(owner)?.as_str() {
                     "" => None,
-                    token => {
-                        let token = Token::parse(token).ok_or_else(|| malformed(value))?;
-                        Some(grant(token, fence, at, left, how)?)
-                    }
+                    token => Some(Grant { token: Token::parse(token).ok_or_else(|| malformed(value))?, ..told }),
                 };
                 Outcome::Synced {
                     owner,
-                    left: micros(left)?,
+                    owner_waited_here: flag(ours)?,
+                    left: told.left,
                     since: number(since)?,
-                    newest_known: number(known)? == 1,
+                    newest_known: flag(known)?,
                     served: number(served)?,
                 }
             }
             (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", []) => Outcome::Absent,
-            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, _how, request, label, waiters]) => {
+            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, how, request, label, waiters]) => {
+                previous(how)?;
                 let seen = Seen {
                     held: !text(owner)?.is_empty(),
                     fence: number(fence)?,
@@ -174,12 +182,7 @@ impl Reply {
                     waiters: number(waiters)?,
                     queue: rest.iter().map(text).collect::<Result<_>>()?,
                 };
-                return Ok(Reply {
-                    now: Some(number(now)?),
-                    more: false,
-                    outcome: Outcome::Seen(Box::new(seen)),
-                    grants: Vec::new(),
-                });
+                return Ok(Reply { now: Some(now), more, outcome: Outcome::Seen(Box::new(seen)), grants: Vec::new() });
             }
             _ => return Err(malformed(value)),
         };
@@ -191,7 +194,7 @@ impl Reply {
             let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
             grants.push(grant(token, fence, at, left, how)?);
         }
-        Ok(Reply { now: Some(number(now)?), more: number(more)? == 1, outcome, grants })
+        Ok(Reply { now: Some(now), more, outcome, grants })
     }
 }
 
@@ -200,10 +203,10 @@ impl Grant {
     pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key)> {
         let mut parts = message.splitn(6, ' ');
         let token = Token::parse(parts.next()?)?;
-        let fence = parts.next()?.parse().ok()?;
-        let granted_at = parts.next()?.parse().ok()?;
-        let left = Duration::from_micros(parts.next()?.parse().ok()?);
-        let previous = previous_from(parts.next()?.parse().ok()?)?;
+        let fence = plain(parts.next()?)?;
+        let granted_at = plain(parts.next()?)?;
+        let left = Duration::from_micros(plain(parts.next()?)?);
+        let previous = previous_from(plain(parts.next()?)?)?;
         let key = Key::from_record(prefix, parts.next()?)?;
         Some((Grant { token, fence, granted_at, left, previous }, key))
     }
@@ -216,16 +219,12 @@ fn lookup(asked: usize, value: &Value) -> Result<Reply> {
     if fields.len() != asked + 2 {
         return Err(malformed(value));
     }
-    let owner = match &fields[0] {
-        Value::Nil => None,
-        owner => Token::parse(&text(owner)?),
+    let owner = known(&fields[0])?.map(|token| Token::parse(&token).ok_or_else(|| malformed(value))).transpose()?;
+    let since = match known(&fields[1])? {
+        None => 0,
+        Some(row) => since_of(&row).ok_or_else(|| malformed(value))?,
     };
-    let since = match &fields[1] {
-        Value::Nil => 0,
-        // `stamp since`
-        stamp => text(stamp)?.split(' ').nth(1).and_then(|n| n.parse().ok()).unwrap_or(0),
-    };
-    let waiting = fields[2..].iter().map(|field| *field != Value::Nil).collect();
+    let waiting = fields[2..].iter().map(|field| Ok(known(field)?.is_some())).collect::<Result<_>>()?;
     Ok(Reply { now: None, more: false, outcome: Outcome::Present { owner, since, waiting }, grants: Vec::new() })
 }
 
@@ -257,6 +256,19 @@ fn number(value: &Value) -> Result<u64> {
     }
 }
 
+fn flag(value: &Value) -> Result<bool> {
+    match number(value)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(malformed(value)),
+    }
+}
+
+/// A number as the scripts write it, and in no other way.
+fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
+    text.parse().ok().filter(|number: &N| number.to_string() == text)
+}
+
 fn micros(value: &Value) -> Result<Duration> {
     number(value).map(Duration::from_micros)
 }
@@ -269,10 +281,65 @@ fn text(value: &Value) -> Result<String> {
     }
 }
 
+/// Of `stamp since`.
+fn since_of(row: &str) -> Option<u64> {
+    let (stamp, since) = row.split_once(' ')?;
+    plain::<u64>(stamp).and(plain(since))
+}
+
+fn known(field: &Value) -> Result<Option<String>> {
+    if *field == Value::Nil { Ok(None) } else { text(field).map(Some) }
+}
+
 fn malformed(value: &Value) -> Malformed {
     let mut shown = format!("{value:?}");
     if let Some((at, _)) = shown.char_indices().nth(200) {
         shown.truncate(at);
     }
     Malformed(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::Family;
+
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+    #[test]
+    fn what_is_nearly_an_answer_is_none() {
+        let token = Token::parse(TOKEN).expect("a token");
+        // A bar ends a line.
+        let parse = |verb, value: String| {
+            let key = Key::new("fairlock", "n").expect("a good name");
+            let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
+            Reply::parse(&Call { family: Family::Mutex, key, verb }, &value)
+        };
+        let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|*1|:1|*0|"));
+        assert!(renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err());
+        let synced = |entries: &str, known: u8| {
+            let fields = format!("*9|+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1");
+            parse(Verb::Sync { newest: token }, format!("*5|+synced|:7|:0|{fields}|*0|"))
+        };
+        assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
+        let looked_up = |owner: &str, row: &str, record: &str| {
+            parse(Verb::Lookup { tokens: vec![token] }, format!("*3|{owner}|+{row}|{record}|"))
+        };
+        let owner = format!("+{TOKEN}");
+        assert!(looked_up(&owner, "5 7", "$-1").is_ok() && looked_up("$-1", "5 7", "+record").is_ok());
+        assert!(looked_up("+somebody", "5 7", "$-1").is_err());
+        assert!(looked_up(&owner, "5", "$-1").is_err() && looked_up(&owner, "x 7", "$-1").is_err());
+        assert!(looked_up(&owner, "5 7", ":1").is_err());
+    }
+
+    #[test]
+    fn what_is_nearly_a_message_is_none() {
+        let good = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
+        let read = |message: &str| Grant::from_message("fairlock", message);
+        assert!(read(&good).is_some_and(|(grant, key)| grant.fence == 7 && &*key.name == "a name"));
+        let upper = TOKEN.to_uppercase();
+        for (from, to) in [(" 7", " +7"), (" 7", " 07"), (" 7", "  7"), ("-1", "3"), ("-1", "-0"), (TOKEN, &*upper)] {
+            assert!(read(&good.replacen(from, to, 1)).is_none(), "{to:?} for {from:?}");
+        }
+    }
 }

@@ -52,6 +52,8 @@ struct Granted {
     disturbances: u32,
     /// It was given back. A copy of its acquire may take the lock again then, and is given back too (R7).
     released: bool,
+    /// The fence of the grant that it had before data were lost, of which the record may know nothing.
+    before: Option<u64>,
     /// It was taken away by force.
     forced: bool,
     /// By a request that was dated before the clock made a step.
@@ -134,8 +136,10 @@ impl Judge {
     }
 
     /// P1 excepts what was granted before a loss of data, a step of the clock or a force.
-    pub(super) fn is_excepted(&self, token: Token) -> bool {
-        self.grants.get(&token).is_some_and(|grant| grant.forced || self.disturbed_at.is_some_and(|at| grant.at <= at))
+    pub(super) fn is_excepted(&self, token: Token, fence: u64) -> bool {
+        self.grants.get(&token).is_some_and(|grant| {
+            grant.forced || grant.before == Some(fence) || self.disturbed_at.is_some_and(|at| grant.at <= at)
+        })
     }
 
     /// Whether a token that is nobody's any more was known from data of before a loss, or taken by a request that a
@@ -163,7 +167,7 @@ impl Judge {
 
     /// P1: a guard believes that it is held.
     pub(super) fn held(&self, clock: u64, token: Token, fence: u64) -> Result<(), Broken> {
-        if self.record.owner == Some(token) && self.record.end >= clock {
+        if self.record.owner == Some(token) && self.record.end >= clock && self.record.fence == fence {
             return Ok(());
         }
         let whose = self.record.owner.map_or("nobody's".to_owned(), |owner| format!("{owner:?}'s"));
@@ -322,8 +326,10 @@ impl Judge {
         };
         let misdated = ran.dated_after < self.clock_steps;
         let (fence, disturbances) = (after.fence, self.disturbances);
-        let grant = Granted { at: now, fence, disturbances, released: false, forced: false, misdated };
-        match self.grants.insert(token, grant) {
+        let grant = Granted { at: now, fence, disturbances, before: None, released: false, forced: false, misdated };
+        let before =
+            self.grants.get(&token).filter(|earlier| earlier.disturbances < disturbances).map(|grant| grant.fence);
+        match self.grants.insert(token, Granted { before, ..grant }) {
             Some(earlier) if earlier.disturbances == self.disturbances && !earlier.released => {
                 let said = format!("{token:?} was granted twice, with fences {} and {}", earlier.fence, after.fence);
                 Err((Promise::OneGrant, said))

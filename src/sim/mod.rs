@@ -64,6 +64,7 @@ mod model;
 mod world;
 mod worlds;
 pub mod small;
+pub mod fuzz;
 mod plan;
 mod process;
 mod run;

@@ -171,9 +171,9 @@ impl Process {
 
 /// What the engine has in the place of connections: none that is free, so that what it does not do by way of the
 /// simulator goes to its renewal thread.
-struct Wire {
-    clock: Clock,
-    newest: Arc<Mutex<Option<Anchor>>>,
+pub(super) struct Wire {
+    pub(super) clock: Clock,
+    pub(super) newest: Arc<Mutex<Option<Anchor>>>,
 }
 
 impl Store for Wire {

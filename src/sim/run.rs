@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
                 _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
             };
             let since = process.troubled_until.max(process.paused_until).max(process.cut_until);
-            let excepted = self.judge.is_excepted(owner) || self.judge.may_have_come_back(owner);
+            let excepted = self.judge.is_excepted(owner, self.judge.fence()) || self.judge.may_have_come_back(owner);
             let wanted = excepted || process.callers.values().any(wants);
             (!wanted).then_some((owner, since))
         });
@@ -269,7 +269,7 @@ impl<'a> Run<'a> {
                 }
                 if let Doing::Holding(lease) = &caller.doing
                     && !lease.remaining(local).is_zero()
-                    && !self.judge.is_excepted(lease.token)
+                    && !self.judge.is_excepted(lease.token, lease.fence)
                     && !process.misdated.contains(&lease.token)
                 {
                     self.judge.held(self.server_clock(), lease.token, lease.fence)?;

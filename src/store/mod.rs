@@ -7,6 +7,8 @@ pub(crate) mod memory;
 mod node;
 mod single;
 mod socket;
+#[cfg(feature = "sim")]
+mod told;
 
 use std::error::Error as StdError;
 use std::io;
@@ -20,6 +22,8 @@ use crate::script::{Call, Malformed, RIGHTS, Reply};
 use clock::{Clock, Time};
 
 pub(crate) use single::{Single, parse_url};
+#[cfg(feature = "sim")]
+pub(crate) use told::Told;
 
 /// A place where locks live.
 pub(crate) trait Store: Send + Sync {

@@ -141,7 +141,7 @@ impl Node {
         Ok(receiver)
     }
 
-    fn shake_hands(&self, connection: &mut Connection, give_up: Time) -> Result<(), Fault> {
+    pub(super) fn shake_hands(&self, connection: &mut Connection, give_up: Time) -> Result<(), Fault> {
         let mut commands = Vec::new();
         if let Some(password) = self.credentials.password() {
             let mut auth = redis::cmd("AUTH");
@@ -321,7 +321,28 @@ fn check_version(hello: Value) -> Result<(), Fault> {
 }
 
 fn server_time(value: Value) -> Result<u64, Fault> {
-    let (seconds, micros): (u64, u64) = redis::from_redis_value(value)
-        .map_err(|_| Fault::Server { code: "PROTOCOL".to_owned(), message: "TIME did not answer a time".to_owned() })?;
-    Ok(seconds * 1_000_000 + micros)
+    let time = redis::from_redis_value(value).ok().and_then(|(seconds, micros): (u64, u64)| {
+        // Sums with it have room for ages.
+        seconds.checked_mul(1_000_000)?.checked_add(micros).filter(|time| i64::try_from(*time).is_ok())
+    });
+    let malformed = || Fault::Server { code: "PROTOCOL".to_owned(), message: "TIME did not answer a time".to_owned() };
+    time.ok_or_else(malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers that are none, or whose clock is set to the end of time.
+    #[test]
+    fn a_time_that_no_sum_has_room_for_is_none() {
+        let time = |seconds: &str, micros: &str| {
+            server_time(Value::Array([seconds, micros].map(|n| Value::BulkString(n.into())).into()))
+        };
+        assert_eq!(time("1700000000", "7").expect("a time"), 1_700_000_000_000_007);
+        for (seconds, micros) in [("18446744073709551615", "0"), ("18446744073709", "551615"), ("0", "-1"), ("", "")] {
+            let refused = time(seconds, micros);
+            assert!(matches!(&refused, Err(Fault::Server { code, .. }) if code == "PROTOCOL"), "{refused:?}");
+        }
+    }
 }

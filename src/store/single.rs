@@ -40,6 +40,8 @@ struct Refusal {
     fault: Fault,
 }
 
+const NOT_ENCODED: &str = "it does not parse; special characters of a user or password are percent-encoded, # as %23";
+
 /// A URL as what to connect to. The error never repeats the URL, which may hold a password.
 pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
     let wrong = |why: &str| {
@@ -55,12 +57,14 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
         None => wrong("it does not begin with redis://"),
         Some(("rediss" | "valkeys", _)) => wrong("this version has no TLS"),
         Some(("memory", _)) => wrong("an in-memory store is passed as a &Memory"),
-        Some((_, rest)) if rest.contains(['#', '@']) => {
-            wrong("it does not parse; special characters of a user or password are percent-encoded, # as %23")
-        }
+        Some((_, rest)) if rest.contains(['#', '@']) => wrong(NOT_ENCODED),
         // Without the kind, which says no more.
         Some(_) => wrong(&e.to_string().to_lowercase().split(" - ").next().unwrap_or_default().replace("url", "URL")),
     })?;
+    // What stands behind it would be passed over, and the password may have begun before it.
+    if url.contains('#') {
+        return Err(wrong(NOT_ENCODED));
+    }
     // The crate passes over those that it does not know, and a database that is not chosen excludes nobody.
     let known: &[&str] = match info.addr() {
         ConnectionAddr::Unix(_) => &["db", "user", "pass"],
@@ -69,6 +73,8 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
     let query = url.split_once('?').map_or("", |(_, query)| query);
     let names = query.split('&').filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty());
     match names.into_iter().find(|name| !known.contains(name)) {
+        // A password that is not encoded may have ended in it.
+        Some(_) if url.contains('@') || info.redis_settings().password().is_some() => Err(wrong(NOT_ENCODED)),
         Some(name) => Err(wrong(&format!("it has a parameter {name:?}"))),
         None => Ok(info),
     }
@@ -263,12 +269,8 @@ impl Store for Single {
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(512).arg("TYPE").arg("hash");
-        let page = self.with_connection(|connection| connection.request(scan.clone(), self.node.command_timeout))?;
-        let malformed =
-            |_| Fault::Server { code: "PROTOCOL".to_owned(), message: "SCAN did not answer a page".to_owned() };
-        let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(page).map_err(malformed)?;
-        // Our keys are UTF-8; what is not belongs to somebody else.
-        Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
+        let answer = self.with_connection(|connection| connection.request(scan.clone(), self.node.command_timeout))?;
+        page(answer)
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
@@ -282,6 +284,14 @@ impl Store for Single {
     fn requests(&self) -> u64 {
         self.node.requests.load(Ordering::Relaxed)
     }
+}
+
+/// What SCAN answers: the next cursor, and keys.
+pub(super) fn page(answer: Value) -> Result<(u64, Vec<String>), Fault> {
+    let malformed = |_| Fault::Server { code: "PROTOCOL".to_owned(), message: "SCAN did not answer a page".to_owned() };
+    let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(malformed)?;
+    // Our keys are UTF-8; what is not belongs to somebody else.
+    Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
 }
 
 fn is_word(value: Option<&Value>, word: &str) -> bool {

@@ -35,10 +35,21 @@ impl Socket {
             ConnectionAddr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
             _ => return Err(io::ErrorKind::Unsupported.into()),
         };
+        Socket::new(stream, timeout)
+    }
+
+    fn new(stream: Stream, timeout: Duration) -> io::Result<Socket> {
         let mut socket = Socket { stream, parser: Parser::new(), read_timeout: timeout, write_timeout: timeout };
         socket.set_read_timeout(timeout)?;
         socket.set_write_timeout(timeout)?;
         Ok(socket)
+    }
+
+    /// One to somebody in this process.
+    #[cfg(feature = "sim")]
+    pub(super) fn pair(timeout: Duration) -> io::Result<(Socket, UnixStream)> {
+        let (own, other) = UnixStream::pair()?;
+        Ok((Socket::new(Stream::Unix(own), timeout)?, other))
     }
 
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {

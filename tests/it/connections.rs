@@ -191,7 +191,7 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
         ]),
         list(vec![text("granted"), int(1), int(0), fields(), text("grants")]),
         list(vec![text("Granted"), int(1), int(0), fields(), none()]),
-        list(vec![text("renewed"), int(1), int(0), list(vec![int(-1)]), none()]),
+        list(vec![text("renewed"), int(1), int(0), list(vec![int(-1), int(1)]), none()]),
         list(vec![text("released"), int(1), int(0), list(vec![int(1)]), none()]),
         list(vec![text("synced"), int(1), int(0), fields(), none()]),
         list(vec![text("busy"), int(1), int(0), list(vec![text("soon")]), none()]),

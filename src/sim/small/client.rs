@@ -58,7 +58,6 @@ pub(super) struct Job {
     /// A delayed acquire can still take the token (R7).
     pub(super) open: bool,
     pub(super) wait: u8,
-    pub(super) expires: u8,
 }
 
 /// What is under way, longer than a request takes.
@@ -112,7 +111,7 @@ impl Client {
     pub(super) fn give_back(&mut self, tok: Tok, fence: u32, way: Way) {
         let open = self.tok == Some(tok) && self.doubt == Doubt::Open;
         if !self.jobs.iter().any(|job| job.tok == tok) {
-            self.jobs.push(Job { tok, fence, way, open, wait: 0, expires: TTL });
+            self.jobs.push(Job { tok, fence, way, open, wait: 0 });
         }
     }
 
@@ -149,11 +148,7 @@ impl Client {
     pub(super) fn send_job(&mut self, at: usize) -> Ask {
         let job = &mut self.jobs[at];
         job.wait = PERIOD;
-        let ask = Ask::Release(job.tok, job.fence, job.way);
-        if job.expires == 0 {
-            self.jobs.remove(at);
-        }
-        ask
+        Ask::Release(job.tok, job.fence, job.way)
     }
 
     pub(super) fn crash(&mut self) {
@@ -253,10 +248,11 @@ impl Client {
                 _ => (self.stage, self.wait) = (Stage::Gone, 0),
             },
             (Ask::Sync(tok), stage) if own => match &answer.said {
-                Said::Synced { owner, since, known, .. } => {
-                    if let Some(news) = owner.filter(|news| news.to == tok) {
+                Said::Synced { owner, ours, since, known, .. } => {
+                    if let Some(news) = owner.filter(|news| *ours || news.to == tok) {
                         self.hear(news);
-                    } else if stage == Stage::Queued && (!known || *since != self.since) {
+                    }
+                    if stage == Stage::Queued && self.stage == stage && (!known || *since != self.since) {
                         self.look_up(tok, shelf);
                     }
                 }
@@ -300,7 +296,6 @@ impl Client {
         for job in &mut self.jobs {
             job.open = false;
             job.wait = job.wait.saturating_sub(1);
-            job.expires = job.expires.saturating_sub(1);
         }
         self.flights.retain(|flight| flight.answer.is_none());
         self.flights.iter_mut().for_each(|flight| (flight.late, flight.deaf) = (true, true));

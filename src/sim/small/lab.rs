@@ -128,7 +128,7 @@ impl Lab {
         let mut set = |name: &str, value: String| fields.push((name.to_owned(), value));
         if let Some(owner) = shelf.owner {
             set("o", token(owner).simple());
-            set("a", format!("0 {NOW} c{} {ttl_ms} 0 0", owner.client));
+            set("a", format!("{} {NOW} c{} {ttl_ms} 0 0", u8::from(shelf.waited), owner.client));
             set("l", "-".into());
             set("g", NOW.to_string());
             set("e", (NOW + u64::from(shelf.left) * TICK).to_string());
@@ -203,11 +203,15 @@ fn said(outcome: Outcome) -> Result<Said, String> {
         Outcome::Released => Said::Released,
         Outcome::Already => Said::Already,
         Outcome::Lapsed | Outcome::Lost | Outcome::Unknown => Said::NotOwner,
-        Outcome::Renewed { left } => Said::Renewed { left: ticks(left) },
+        Outcome::Renewed { left, .. } => Said::Renewed { left: ticks(left) },
         Outcome::Gone { .. } => Said::Gone,
-        Outcome::Synced { owner, left, since, newest_known, .. } => {
-            Said::Synced { owner: owner.as_ref().map(news), since: mark(since), known: newest_known, left: ticks(left) }
-        }
+        Outcome::Synced { owner, owner_waited_here, left, since, newest_known, .. } => Said::Synced {
+            owner: owner.as_ref().map(news),
+            ours: owner_waited_here,
+            since: mark(since),
+            known: newest_known,
+            left: ticks(left),
+        },
         Outcome::Absent => Said::Absent,
         other => return Err(format!("an answer that cannot be: {other:?}")),
     })
@@ -237,6 +241,7 @@ fn read(keyspace: &Keyspace, key: &Key) -> Result<Shelf, String> {
             return Err(format!("the owner is {owner:?}, and the request is {request:?}"));
         }
         shelf.owner = Some(owner);
+        shelf.waited = !request.starts_with("0 ");
         shelf.left = (number("e")?.saturating_sub(NOW) / TICK) as u8;
     } else if field("e").is_some() {
         return Err("an end without an owner, and nobody asked to hold at least".to_owned());

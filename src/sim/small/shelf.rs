@@ -33,6 +33,8 @@ impl fmt::Debug for Tok {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Shelf {
     pub(super) owner: Option<Tok>,
+    /// The owner has a ticket: it stood in the queue.
+    pub(super) waited: bool,
     /// Ticks until the lease of the owner ends; 0 if it has lapsed.
     pub(super) left: u8,
     /// The fields f and x; 0 if there is no record.
@@ -103,6 +105,8 @@ pub(super) enum Said {
     Gone,
     Synced {
         owner: Option<News>,
+        /// It waited, and is the caller's.
+        ours: bool,
         since: u32,
         known: bool,
         left: u8,

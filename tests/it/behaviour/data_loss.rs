@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use fairlock::LossReason;
+use fairlock::{Error, LossReason, PreviousHolder};
 
 use crate::place::{Place, on_both_stores};
 use crate::scene::{Line, Record, SOON, STEADY_TTL as TTL, build, steady, warm_up};
@@ -12,6 +12,7 @@ use crate::support::{SLACK, until};
 on_both_stores! {
     p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order,
     p6_holders_of_many_names_are_each_told_of_a_flush_once,
+    p2_a_guard_whose_token_was_granted_again_is_lost,
 }
 
 fn p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order(place: &Place) {
@@ -71,4 +72,25 @@ fn p6_holders_of_many_names_are_each_told_of_a_flush_once(place: &Place) {
     until(SOON, "every callback is called", || told.load(Ordering::SeqCst) == 50);
     drop(guards);
     assert_eq!((manager.stats().lost, told.load(Ordering::SeqCst)), (50, 50));
+}
+
+/// As after a failover to a copy in which its place still waited: others may have had the lock before it was served once
+/// more, so what checks fences would refuse whatever it wrote.
+fn p2_a_guard_whose_token_was_granted_again_is_lost(place: &Place) {
+    let manager = build(steady(place));
+    let [asks, waits] = ["asks", "waits"].map(|name| manager.lock(name).unwrap());
+    for guard in [&asks, &waits] {
+        let later = (guard.fence() + 1).to_string();
+        Record::of(place, guard.name()).set(&[("f", &later), ("g", &later)]);
+    }
+    let end = asks.renew();
+    assert!(matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Taken), "{end:?}");
+    for guard in [&asks, &waits] {
+        let loss = guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+        assert_eq!((loss.reason, loss.fence), (LossReason::Taken, guard.fence()));
+        // Nobody has it under the later fence either.
+        let next = manager.try_lock_for(guard.name(), SOON).unwrap().expect("it is given back");
+        assert!(next.fence() > guard.fence() + 1);
+        assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    }
 }

@@ -22,6 +22,7 @@ on_both_stores! {
     p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out,
     p3_nobody_gets_past_the_queue_when_an_outage_is_over,
     a_call_made_in_an_outage_is_served_when_it_is_over,
+    p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue,
     p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards,
     p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
 }
@@ -326,6 +327,24 @@ fn a_call_made_in_an_outage_is_served_when_it_is_over(place: &Place) {
     for call in calls {
         call.join().unwrap().unwrap();
     }
+}
+
+/// A place does not end with its ttl, as a lease does: the others of its process keep it alive.
+fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(place: &Place) {
+    let ours = build(builder(place).outage_limit(10 * TTL));
+    let theirs = build(builder(place).options(LockOptions::new().fixed_lease(10 * TTL)));
+    warm_up(&ours);
+    let held = theirs.lock("a").unwrap();
+    let places: Vec<_> = (0..4).map(|_| ours.enqueue("a").unwrap()).collect();
+    place.go_away();
+    let mut places = places.into_iter();
+    let mut stays = places.next_back().unwrap();
+    drop(places);
+    place.pass(TTL + SLACK);
+    place.come_back();
+    until(SOON, "one place is left", || theirs.inspect("a").is_ok_and(|seen| seen.unwrap().queue.len() == 1));
+    held.unlock().unwrap();
+    assert!(stays.wait_for(P + T + SLACK).unwrap().is_some(), "it is served next");
 }
 
 fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {

@@ -21,6 +21,7 @@ on_both_stores! {
     r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place,
     r10_a_process_whose_own_lease_lapsed_does_not_take_itself_for_dead,
     r13_a_grant_that_nobody_wants_is_released_at_once,
+    r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check,
     r13_news_that_come_late_or_twice_harm_no_holder,
     r14_a_lost_lease_is_given_up_as_well,
     r15_no_other_lease_is_ever_shortened,
@@ -275,6 +276,28 @@ fn r13_a_grant_that_nobody_wants_is_released_at_once(place: &Place) {
     // As unused: what the holder before left behind is not forgotten.
     let guard = manager.try_lock("a").unwrap().expect("it is free");
     assert_eq!(guard.previous_holder(), PreviousHolder::Unknown);
+}
+
+/// Its message was lost, and so would be a ttl.
+fn r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check(place: &Place) {
+    let manager = manager(place);
+    warm_up(&manager);
+    let of = manager_of(&Record::of(place, "warm").field("a").unwrap());
+    let record = Record::of(place, "a");
+    plant(place, "a", "0123456789abcdef0123456789abcdef", &of);
+    let mut waiter = manager.enqueue("a").unwrap();
+    let served = |ticket: u64, of: &str| {
+        record.set(&[("a", &format!("{ticket} {} {of} 60000 0 0", server_time(place)))]);
+    };
+    // Another process's, and one that was free and taken at once, which is any guard's of this process.
+    for (ticket, of) in [(1, "0123456789abcdef"), (0, &of)] {
+        served(ticket, of);
+        assert!(waiter.wait_for(P + T).unwrap().is_none() && record.owner().is_some());
+    }
+    served(1, &of);
+    let guard = waiter.wait_for(P + T + SLACK).unwrap().expect("the owner before was given back");
+    guard.unlock().unwrap();
+    record.comes_to_rest();
 }
 
 fn r13_news_that_come_late_or_twice_harm_no_holder(place: &Place) {

@@ -1,0 +1,121 @@
+//! How the renewal thread gives back tokens that others could not wait to see gone.
+
+use crossbeam_channel::Sender;
+
+use super::release::verdict;
+use super::renewal::{Errand, Renewal, Task};
+use crate::loss::LossReason;
+use crate::script::{Call, Mode, Token, Verb};
+use crate::store::clock::Time;
+use crate::store::{Answer, Fault};
+
+/// An outage adds few jobs of places to those of its beginning, since nobody takes one without a connection. Should there
+/// be more errands than this, those that are older than a ttl are left to their turn, and to R13.
+const MANY: usize = 1 << 14;
+
+/// A token to be given back in the background.
+pub(super) struct Job {
+    pub(super) call: Call,
+    pub(super) token: Token,
+    /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
+    pub(super) not_after: u64,
+    /// Past this a lease of the token has lapsed by itself.
+    pub(super) expires: Time,
+    /// It may have a place instead, which lasts for as long as others of this process wait: only an answer ends it.
+    pub(super) may_stand: bool,
+    pub(super) resent: bool,
+    pub(super) tell: Option<Sender<Option<LossReason>>>,
+}
+
+impl Job {
+    pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
+        let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
+        Job { call, token, not_after: 0, expires, may_stand: false, resent: false, tell: None }
+    }
+
+    pub(super) fn until(self, not_after: u64) -> Job {
+        Job { not_after, ..self }
+    }
+
+    pub(super) fn standing(self) -> Job {
+        Job { may_stand: true, ..self }
+    }
+
+    pub(super) fn resent(self) -> Job {
+        Job { resent: true, ..self }
+    }
+
+    pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
+        Job { tell: Some(tell), ..self }
+    }
+}
+
+impl Renewal {
+    pub(super) fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
+        let now = self.engine.now();
+        match answer {
+            Ok(answer) => {
+                if let Some(tell) = &job.tell {
+                    let _ = tell.try_send(verdict(&answer.reply.outcome, job.resent));
+                }
+                let settled = answer.reply.now.is_some_and(|server| server > job.not_after);
+                if answer.reply.more {
+                    self.errands.put(now, Errand::Job(Job { tell: None, ..job }));
+                } else if !settled && now < job.expires {
+                    let again = now + self.engine.config.command_timeout;
+                    self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
+                } else {
+                    self.engine.places.unclaim(job.token);
+                    if job.resent {
+                        // The reply that was lost may have had the grant of a waiter of ours.
+                        self.engine.look_after(&job.call.key);
+                    }
+                }
+            }
+            Err(fault) if fault.is_transient() && (now < job.expires || job.may_stand && self.errands.len() < MANY) => {
+                let resent = job.resent || fault.is_ambiguous();
+                // In an outage that lasts there may be many, and none is in a hurry.
+                let again =
+                    if now < job.expires { self.again_at(&fault) } else { now + self.engine.config.check_period };
+                self.errands.put(again, Errand::Job(Job { resent, ..job }));
+            }
+            Err(fault) => {
+                self.engine.places.unclaim(job.token);
+                let name = &job.call.key.name;
+                match job.call.verb {
+                    Verb::Release { mode: Mode::Used, .. } => {
+                        log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
+                    }
+                    // Nobody has a lock by it, or whoever had it was told of its loss.
+                    _ => log::debug!(
+                        "a token of {name:?} could not be given back and is left to its ttl or its turn: {fault}"
+                    ),
+                }
+            }
+        }
+    }
+
+    /// Gives back what is still to be given back, as far as one command timeout goes.
+    pub(super) fn finish(&mut self) {
+        let until = self.engine.now() + self.engine.config.command_timeout;
+        loop {
+            let jobs: Vec<Job> = self
+                .errands
+                .take_all()
+                .into_iter()
+                .filter_map(|errand| if let Errand::Job(job) = errand { Some(job) } else { None })
+                .collect();
+            if jobs.is_empty() || self.engine.now() >= until {
+                return;
+            }
+            let batch = jobs.into_iter().map(|job| {
+                let call = job.call.again();
+                (Task::Job(job), call)
+            });
+            self.carry_out(batch.collect());
+            // Rung when a connection is ready; what is not settled yet is put again at a slower pace.
+            let again = self.engine.now() + self.engine.config.command_timeout / 8;
+            let _ = self.engine.clock.receive(&self.bell, again.min(until));
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! The engine, and a server that answers anything: nobody has a lock without a grant to his own token that is one, and no
+//! lease is believed in for longer than its grants and renewals allow.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::replies::message_text;
+use super::shapes::{grants, is_documented};
+use super::tape::Tape;
+use super::values::{About, answer};
+use crate::config::{Config, LockOptions, Wanted};
+use crate::engine::{ByHand, Lease, Next, Request, Standing, Tasks};
+use crate::key::Key;
+use crate::script::{Call, Family, Form, Grant, Outcome, Reply, Terms, Token, Verb};
+use crate::sim::process::{Wire, no_connection, no_reply};
+use crate::store::clock::{Clock, Time};
+use crate::store::{Anchor, Answer, Fault};
+
+/// What callers, the renewal thread and the listener do one after the other, and what they hear.
+pub fn engine(bytes: &[u8]) {
+    let mut tape = Tape::new(bytes);
+    let mut scene = Scene::new();
+    for _ in 0..MOST_STEPS {
+        if tape.is_over() {
+            break;
+        }
+        scene.step(&mut tape);
+        scene.check();
+    }
+    scene.end();
+}
+
+const MOST_STEPS: usize = 500;
+/// At the same time, of each sort.
+const MOST: usize = 6;
+/// What the clocks show at the start: the server's in µs, the local one in ns.
+const SERVER: u64 = 1_700_000_000_000_000;
+const LOCAL: u64 = 1_000_000_000_000;
+
+struct Scene {
+    hand: ByHand,
+    terms: Arc<Terms>,
+    shown: Arc<AtomicU64>,
+    newest: Arc<Mutex<Option<Anchor>>>,
+    callers: Vec<Caller>,
+    tries: Vec<Try>,
+    guards: Vec<Guard>,
+    releases: Vec<(Arc<Lease>, Call, Time)>,
+    pipeline: Option<(Tasks, Vec<Call>, Time)>,
+    /// Of each token what the server has said.
+    said: HashMap<Token, Said>,
+    /// In the order in which they were seen.
+    tokens: Vec<Token>,
+    claimed: HashSet<Token>,
+}
+
+struct Caller {
+    request: Arc<Request>,
+    place: Standing,
+    flight: Option<(Call, Time)>,
+    /// Its acquire has had no answer that settles it; after that only the renewal thread asks.
+    is_asking: bool,
+}
+
+struct Try {
+    request: Arc<Request>,
+    call: Call,
+    sent: Time,
+    in_doubt: bool,
+}
+
+struct Guard {
+    lease: Arc<Lease>,
+    was_lost: bool,
+}
+
+/// Its grants' fences, and until when the latest of its grants and renewals may be believed in, in local ns.
+#[derive(Default)]
+struct Said {
+    fences: Vec<u64>,
+    until: i128,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let (config, _) = Config::new(Wanted::default()).expect("the defaults fit");
+        let terms = Arc::new(Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon));
+        let (shown, newest) = (Arc::new(AtomicU64::new(LOCAL)), Arc::default());
+        let wire = Wire { clock: Clock::told(Arc::clone(&shown)), newest: Arc::clone(&newest) };
+        Scene {
+            hand: ByHand::new(config, Box::new(wire), Arc::clone(&terms)),
+            terms,
+            shown,
+            newest,
+            callers: Vec::new(),
+            tries: Vec::new(),
+            guards: Vec::new(),
+            releases: Vec::new(),
+            pipeline: None,
+            said: HashMap::new(),
+            tokens: Vec::new(),
+            claimed: HashSet::new(),
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::from_nanos(self.shown.load(Ordering::Relaxed))
+    }
+
+    fn server_now(&self) -> u64 {
+        SERVER + (self.shown.load(Ordering::Relaxed) - LOCAL) / 1000
+    }
+
+    fn step(&mut self, tape: &mut Tape<'_>) {
+        let what = tape.below(16);
+        let at = tape.below(MOST);
+        match what {
+            0 | 1 if self.callers.len() < MOST => {
+                let request = request(tape);
+                let place = self.hand.stand(Arc::clone(&request));
+                self.callers.push(Caller { request, place, flight: None, is_asking: true });
+                self.ask(self.callers.len() - 1);
+            }
+            2 => self.ask(at),
+            3..=5 => self.answer_caller(at, tape),
+            6 => self.claim(at),
+            7 => self.leave(at),
+            8 if self.tries.len() < MOST => {
+                let request = request(tape);
+                let call = self.hand.try_lock(&request, Token::new());
+                self.send(&call);
+                self.tries.push(Try { request, call, sent: self.now(), in_doubt: false });
+            }
+            8 | 9 => self.answer_try(at, tape),
+            10 if at < self.guards.len() => {
+                let lease = self.guards.remove(at).lease;
+                if let Some(call) = self.hand.end(&lease) {
+                    self.releases.push((lease, call, self.now()));
+                }
+            }
+            10 if at < self.releases.len() => {
+                let (lease, call, sent) = self.releases.remove(at);
+                let answered = self.answered(&call, sent, tape);
+                self.hand.ended(&lease, &call, sent, answered);
+            }
+            11 => self.hear(tape),
+            12 => {
+                let by = tape.choose(&[1, 10, 300, 500, 1000, 3400, 5000, 10_000]) * u64::from(tape.byte()) / 16;
+                self.shown.fetch_add(by * 1_000_000, Ordering::Relaxed);
+            }
+            13 => self.hand.subscribed(),
+            14 if self.pipeline.is_none() => self.collect(),
+            14 | 15 => self.settle(tape),
+            _ => {}
+        }
+    }
+
+    fn ask(&mut self, at: usize) {
+        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none() && caller.is_asking) else {
+            return;
+        };
+        if let Some(call) = self.hand.ask(&caller.place, self.now()) {
+            self.send(&call);
+            self.callers[at].flight = Some((call, self.now()));
+        }
+    }
+
+    fn answer_caller(&mut self, at: usize, tape: &mut Tape<'_>) {
+        let Some((call, sent)) = self.callers.get_mut(at).and_then(|caller| caller.flight.take()) else { return };
+        let answered = self.answered(&call, sent, tape);
+        let place = &self.callers[at].place;
+        if call.is_acquire() {
+            match self.hand.asked(place, &call, answered) {
+                Next::Wait => self.callers[at].is_asking = false,
+                Next::AskAgain | Next::AskLater => {}
+                Next::Fail => drop(self.callers.remove(at)),
+            }
+        } else {
+            let token = place.token();
+            let lease = self.hand.left(place, Some((&call, answered)));
+            self.callers.remove(at);
+            self.guard(lease, token);
+        }
+    }
+
+    fn claim(&mut self, at: usize) {
+        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none()) else { return };
+        let token = caller.place.token();
+        if let Some(lease) = self.hand.claim(&caller.place) {
+            assert!(Arc::ptr_eq(&lease.request, &caller.request), "somebody else's lease was claimed");
+            self.callers.remove(at);
+            self.guard(Some(lease), token);
+        }
+    }
+
+    fn leave(&mut self, at: usize) {
+        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none()) else { return };
+        if let Some(call) = self.hand.leave(&caller.place) {
+            self.send(&call);
+            self.callers[at].flight = Some((call, self.now()));
+            return;
+        }
+        let token = caller.place.token();
+        let lease = self.hand.left(&caller.place, None);
+        self.callers.remove(at);
+        self.guard(lease, token);
+    }
+
+    fn answer_try(&mut self, at: usize, tape: &mut Tape<'_>) {
+        if at >= self.tries.len() {
+            return;
+        }
+        let mut attempt = self.tries.remove(at);
+        let Verb::Acquire { token, .. } = attempt.call.verb else { unreachable!("a try is an acquire") };
+        let answered = self.answered(&attempt.call, attempt.sent, tape);
+        match self.hand.tried(&attempt.request, token, &attempt.call, &mut attempt.in_doubt, answered) {
+            Some(lease) => self.guard(lease, token),
+            None => self.tries.push(Try { sent: self.now(), ..attempt }),
+        }
+    }
+
+    fn hear(&mut self, tape: &mut Tape<'_>) {
+        let key = keys(tape);
+        let text = message_text(&key, &self.about(), tape);
+        let anchor = *self.newest.lock();
+        match (Grant::from_message("fairlock", &text), anchor) {
+            (Some((grant, _)), Some(anchor)) => {
+                // The earliest moment at which the server's clock can have shown the time of the grant.
+                let ahead = i128::from(grant.granted_at) - i128::from(anchor.server);
+                let granted = i128::from(anchor.sent.as_nanos()) + ahead * 1000;
+                let granted = granted.clamp(0, self.now().as_nanos().into());
+                self.say(grant.token, grant.fence, granted, grant.left);
+            }
+            // Nothing is believed of its time.
+            (Some((grant, _)), None) => self.said.entry(grant.token).or_default().fences.push(grant.fence),
+            (None, _) => {}
+        }
+        self.hand.hear(&text);
+    }
+
+    fn collect(&mut self) {
+        let (tasks, calls) = self.hand.collect();
+        calls.iter().for_each(|call| self.send(call));
+        self.pipeline = Some((tasks, calls, self.now())).filter(|(_, calls, _)| !calls.is_empty());
+    }
+
+    fn settle(&mut self, tape: &mut Tape<'_>) {
+        let Some((tasks, calls, sent)) = self.pipeline.take() else { return };
+        let answers = calls.iter().map(|call| self.answered(call, sent, tape)).collect();
+        self.hand.settle(tasks, &calls, answers);
+    }
+
+    fn send(&mut self, call: &Call) {
+        if let Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } = call.verb
+            && !self.tokens.contains(&token)
+        {
+            self.tokens.push(token);
+        }
+        let not_after = self.newest.lock().map_or(0, |anchor| anchor.server_time_at_least(self.now()));
+        let _ = call.command(&self.terms, Form::default(), not_after);
+    }
+
+    fn about(&self) -> About<'_> {
+        About { tokens: &self.tokens, now: self.server_now() }
+    }
+
+    /// As a node makes an answer of what came, and what the server has said by it.
+    fn answered(&mut self, call: &Call, sent: Time, tape: &mut Tape<'_>) -> Result<Answer, Fault> {
+        match tape.below(12) {
+            0 => return Err(Fault::NotReady),
+            1 => return Err(no_reply()),
+            2 => return Err(no_connection()),
+            3 => return Err(Fault::InDoubt(Box::new(no_connection()))),
+            4 => {
+                let code = tape.choose(&["OOM", "NOPERM", "LOADING", "PROTOCOL", ""]).to_owned();
+                return Err(Fault::Server { code, message: tape.text() });
+            }
+            _ => {}
+        }
+        let value = answer(call, &self.about(), tape);
+        if is_documented(call, &value) {
+            for grant in grants(call, &value) {
+                self.say(grant.token, grant.fence, sent.as_nanos().into(), grant.left);
+            }
+        }
+        let reply = Reply::parse(call, &value)?;
+        if let (Verb::Renew { token }, Outcome::Renewed { left, fence }) = (&call.verb, &reply.outcome) {
+            self.say(*token, *fence, sent.as_nanos().into(), *left);
+        }
+        if let Some(server) = reply.now {
+            *self.newest.lock() = Some(Anchor { server, sent, received: self.now() });
+        }
+        match reply.outcome {
+            Outcome::Queued => Err(Fault::Server { code: "TRYAGAIN".to_owned(), message: String::new() }),
+            _ => Ok(Answer { reply, sent, resent: tape.one_in(8) }),
+        }
+    }
+
+    /// A hundredth of the time and 2 ms are never believed in.
+    fn say(&mut self, token: Token, fence: u64, from: i128, left: Duration) {
+        let margin = (left / 100 + Duration::from_millis(2)).min(left);
+        let said = self.said.entry(token).or_default();
+        said.fences.push(fence);
+        said.until = said.until.max(from + (left - margin).as_nanos() as i128);
+    }
+
+    fn guard(&mut self, lease: Option<Arc<Lease>>, token: Token) {
+        let Some(lease) = lease else { return };
+        assert_eq!(lease.token, token, "the grant of another token");
+        let said = self.said.get(&token);
+        assert!(said.is_some_and(|said| said.fences.contains(&lease.fence)), "a guard that nobody granted");
+        assert!(self.claimed.insert(token), "two guards of one token");
+        self.guards.push(Guard { lease, was_lost: false });
+    }
+
+    fn check(&mut self) {
+        let now = self.now();
+        for guard in &mut self.guards {
+            let lease = &guard.lease;
+            if !lease.is_held(now) {
+                guard.was_lost = true;
+                continue;
+            }
+            assert!(!guard.was_lost, "a guard that was lost is held again");
+            let deadline = i128::from((now + lease.remaining(now)).as_nanos());
+            let until = self.said[&lease.token].until;
+            assert!(deadline <= until, "believed in for {} ns too long", deadline - until);
+        }
+    }
+
+    /// No answer comes any more.
+    fn end(mut self) {
+        self.callers.clear();
+        for guard in std::mem::take(&mut self.guards) {
+            let _ = self.hand.end(&guard.lease);
+        }
+        for _ in 0..4 {
+            let nothing = &mut Tape::new(&[]);
+            self.settle(nothing);
+            self.shown.fetch_add(11_000_000_000, Ordering::Relaxed);
+            self.collect();
+        }
+        assert_eq!(self.hand.places(), 0, "places of nobody");
+    }
+}
+
+fn keys(tape: &mut Tape<'_>) -> Key {
+    Key::new("fairlock", tape.choose(&["a", "b"])).expect("good names")
+}
+
+fn request(tape: &mut Tape<'_>) -> Arc<Request> {
+    let options = match tape.below(4) {
+        0 => LockOptions::new().fixed_lease(Duration::from_secs(3)),
+        1 => LockOptions::new().max_hold(Duration::from_secs(1)),
+        _ => LockOptions::new(),
+    };
+    Arc::new(Request::new(Family::Mutex, keys(tape), &options))
+}

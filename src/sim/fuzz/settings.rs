@@ -1,0 +1,204 @@
+//! URLs and settings: what is refused is told without the password, and what is accepted is what docs/CONFIGURATION.md
+//! allows.
+
+use std::time::Duration;
+
+use super::tape::Tape;
+use crate::config::{Config, LockOptions, Wanted};
+use crate::error::{Error, Result};
+use crate::manager::{Endpoint, LockManager};
+use crate::store::parse_url;
+
+const SECRET: &str = "hunter2";
+
+/// Any text as a URL, and URLs made of parts with a password among them.
+pub fn url(bytes: &[u8]) {
+    let mut tape = Tape::new(bytes);
+    match tape.below(4) {
+        0 => {
+            let text = String::from_utf8_lossy(tape.rest());
+            check_refusal(&parse_url(&text));
+            let _ = format!("{:?} {:?}", Endpoint::from(&*text), LockManager::builder(&*text));
+        }
+        1 => is_read_as_it_was_written(&mut tape),
+        // As somebody types it who does not know of percents.
+        _ => {
+            let password = format!("{}{SECRET}{}", tape.text(), tape.text());
+            let scheme = tape.choose(&["redis", "redis", "unix", "redis+unix", "rediss", "valkey", ""]);
+            // What stands behind a slash is a path, which is no secret.
+            let text = match tape.below(3) {
+                0 => format!(
+                    "{scheme}:///{}?{}={password}{}",
+                    tape.text(),
+                    tape.choose(&["pass", "password"]),
+                    tape.text()
+                ),
+                1 => format!("{scheme}://{}:{password}@{}", tape.text().replace('/', ""), tape.text()),
+                _ => format!("{scheme}://:{password}@127.0.0.1:6379/1{}", tape.text()),
+            };
+            tells_no_password(&text);
+        }
+    }
+}
+
+fn tells_no_password(text: &str) {
+    let parsed = parse_url(text);
+    check_refusal(&parsed);
+    let mut told = format!("{:?} {:?}", Endpoint::from(text), LockManager::builder(text));
+    if let Err(error) = &parsed {
+        told.push_str(&format!("{error} {error:?}"));
+    }
+    assert!(!told.contains(SECRET), "the password of {text:?} is told: {told}");
+}
+
+fn check_refusal<T>(parsed: &Result<T>) {
+    if let Err(error) = parsed {
+        let about_url = matches!(error, Error::Config { what, message } if what == "url" && !message.is_empty());
+        assert!(about_url, "{error:?}");
+    }
+}
+
+fn is_read_as_it_was_written(tape: &mut Tape<'_>) {
+    let (user, password, db) = (tape.text(), format!("{SECRET}{}", tape.text()), tape.byte());
+    let (user_written, password_written) = (percent_encoded(&user), percent_encoded(&password));
+    let text = match tape.below(2) {
+        0 => format!("redis://{user_written}:{password_written}@127.0.0.1:6380/{db}"),
+        _ => format!("redis+unix:///tmp/s?db={db}&user={user_written}&pass={password_written}"),
+    };
+    tells_no_password(&text);
+    let info = parse_url(&text).unwrap_or_else(|error| panic!("{text:?} is refused: {error}"));
+    let read = info.redis_settings();
+    assert_eq!(read.password(), Some(&*password), "{text:?}");
+    assert_eq!(read.username().unwrap_or_default(), user, "{text:?}");
+    assert_eq!(read.db(), i64::from(db), "{text:?}");
+}
+
+fn percent_encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Any settings of a builder and of a handle.
+pub fn config(bytes: &[u8]) {
+    let mut tape = Tape::new(bytes);
+    let wanted = Wanted {
+        prefix: tape.one_in(2).then(|| tape.text()),
+        options: options(&mut tape),
+        pool_size: tape.one_in(4).then(|| tape.number() as u32),
+        connect_timeout: perhaps(&mut tape),
+        command_timeout: perhaps(&mut tape),
+        check_period: perhaps(&mut tape),
+        horizon: perhaps(&mut tape),
+        outage_limit: perhaps(&mut tape),
+    };
+    let _ = format!("{wanted:?}");
+    let config = match Config::new(wanted.clone()) {
+        Ok((config, options)) => {
+            check_options(&config, &options);
+            config
+        }
+        Err(error) => return check_config_error(&error),
+    };
+    check_numbers(&config, &wanted);
+    let mut handle = options(&mut tape);
+    if tape.one_in(2) {
+        // About the least that fits, and a little more or less.
+        let least = config.horizon.max(config.check_period) * 30 / 17;
+        handle = handle.ttl(least.saturating_sub(MS) + duration(&mut tape).min(2 * MS));
+    }
+    match config.check_options(&handle) {
+        Ok(()) => check_options(&config, &handle),
+        Err(error) => check_config_error(&error),
+    }
+    match config.check_wait(&handle) {
+        Ok(()) if handle.fixed => {
+            let ttl = handle.ttl.unwrap_or_default();
+            let least = config.check_period + 2 * config.command_timeout;
+            assert!(ttl >= Duration::from_secs(1) && ttl > least, "{handle:?} may wait with {config:?}");
+        }
+        Ok(()) => {}
+        Err(error) => check_config_error(&error),
+    }
+}
+
+fn perhaps(tape: &mut Tape<'_>) -> Option<Duration> {
+    tape.one_in(2).then(|| duration(tape))
+}
+
+fn duration(tape: &mut Tape<'_>) -> Duration {
+    match tape.below(6) {
+        0 => Duration::from_millis(u64::from(tape.byte()) * 20),
+        1 => Duration::from_millis(u64::from(tape.byte()) * 20) + Duration::from_nanos(u64::from(tape.byte()) * 3907),
+        2 => Duration::from_secs(tape.byte().into()),
+        3 => tape.choose(&[Duration::MAX, Duration::ZERO, Duration::from_secs(86_400), Duration::from_secs(1)]),
+        4 => Duration::from_nanos(tape.number()),
+        _ => Duration::new(tape.number(), u32::from(tape.byte()) * 3_000_000),
+    }
+}
+
+fn options(tape: &mut Tape<'_>) -> LockOptions {
+    let mut options = LockOptions::new();
+    match tape.below(4) {
+        0 => {}
+        1 => options = options.fixed_lease(duration(tape)),
+        _ => options = options.ttl(duration(tape)),
+    }
+    if tape.one_in(4) {
+        options = options.max_hold(duration(tape));
+    }
+    if tape.one_in(4) {
+        options = options.hold_at_least(duration(tape));
+    }
+    if tape.one_in(4) {
+        let label = if tape.one_in(4) { tape.text().repeat(3) } else { tape.text() };
+        options = options.label(label);
+    }
+    options
+}
+
+fn check_config_error(error: &Error) {
+    let is_clear = matches!(error, Error::Config { what, message } if !what.is_empty() && !message.is_empty());
+    assert!(is_clear, "{error:?}");
+    let _ = error.to_string();
+}
+
+const MS: Duration = Duration::from_millis(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// The table of `Builder`.
+fn check_numbers(config: &Config, wanted: &Wanted) {
+    let ttl = wanted.options.ttl.unwrap_or(Duration::from_secs(10));
+    let (t, p, h) = (config.command_timeout, config.check_period, config.horizon);
+    for (what, value) in [("T", t), ("connect", config.connect_timeout), ("P", p), ("H", h)] {
+        assert!((MS..=DAY).contains(&value), "{what} is {value:?} by {wanted:?}");
+    }
+    assert!((1..=10_000).contains(&config.pool_size), "{wanted:?}");
+    assert!(config.outage_limit >= t, "{config:?} by {wanted:?}");
+    let prefix = &config.prefix;
+    assert!((1..=128).contains(&prefix.len()), "{wanted:?}");
+    assert!(!prefix.chars().any(|c| c == '{' || c == '}' || c.is_control()), "{wanted:?}");
+    assert!(h >= p + 3 * t, "{config:?} by {wanted:?}");
+    if !wanted.options.fixed {
+        // 2/3 − 1/10 = 17/30
+        assert!(h.as_nanos() * 30 <= ttl.as_nanos() * 17, "{config:?} by {wanted:?}");
+        let derived = |set: Option<Duration>, most: u32, part: u32| set.unwrap_or((most * MS).min(ttl / part));
+        assert_eq!(t, derived(wanted.command_timeout, 500, 10), "{wanted:?}");
+        assert_eq!(p, derived(wanted.check_period, 1000, 8), "{wanted:?}");
+        assert_eq!(h, derived(wanted.horizon, 5000, 2), "{wanted:?}");
+    }
+    assert_eq!(config.connect_timeout, wanted.connect_timeout.unwrap_or(t), "{wanted:?}");
+}
+
+/// The table of `LockOptions`, and what a renewed lock needs of its manager's numbers.
+fn check_options(config: &Config, options: &LockOptions) {
+    let ttl = options.ttl.unwrap_or(Duration::from_secs(10));
+    let least = if options.fixed { 10 * MS } else { Duration::from_secs(1) };
+    assert!((least..=DAY).contains(&ttl), "{options:?}");
+    assert!(options.max_hold.is_none_or(|limit| limit > Duration::ZERO), "{options:?}");
+    assert!(options.hold_at_least <= DAY, "{options:?}");
+    let label = options.label.as_deref().unwrap_or("");
+    assert!(label.len() <= 256 && !label.chars().any(char::is_control), "{options:?}");
+    if !options.fixed {
+        assert!(config.horizon.as_nanos() * 30 <= ttl.as_nanos() * 17, "{options:?} with {config:?}");
+        assert!(ttl > config.check_period + 2 * config.command_timeout, "{options:?} with {config:?}");
+    }
+}
