@@ -141,7 +141,7 @@ impl Engine {
         let mut in_doubt = false;
         loop {
             let result = self.run_one(&call, patience);
-            let fault = match self.tried(request, &call, &mut in_doubt, result)? {
+            let fault = match self.tried(request, token, &call, &mut in_doubt, result)? {
                 Tried::Ended(lease) => return Ok(lease),
                 Tried::Again(fault) => fault,
                 Tried::Failed(fault @ Fault::Server { .. }) if fault.is_transient() && !fault.is_ambiguous() => {
@@ -169,11 +169,11 @@ impl Engine {
     pub(super) fn tried(
         &self,
         request: &Arc<Request>,
+        token: Token,
         call: &Call,
         in_doubt: &mut bool,
         result: std::result::Result<Answer, Fault>,
     ) -> Result<Tried> {
-        let Verb::Acquire { token, .. } = call.verb else { return Ok(Tried::Ended(None)) };
         let abandon = || self.abandon_in_background(call, token, call.sent_until(), request.longest());
         let answer = match result {
             Ok(answer) => answer,

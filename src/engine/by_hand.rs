@@ -94,6 +94,16 @@ impl ByHand {
         Standing { engine: Arc::clone(&self.engine), waiting }
     }
 
+    /// Whether it stands in the queue, as far as it knows.
+    pub(crate) fn stands(&self, place: &Standing) -> bool {
+        place.waiting.place.lock().is_queued()
+    }
+
+    /// As if the place's token had never been sent: what R6 rules out.
+    pub(crate) fn keep_token(&self, place: &Standing) {
+        place.waiting.place.lock().first_sent = None;
+    }
+
     /// The acquire that a place is to send now, unless it has something already.
     pub(crate) fn ask(&self, place: &Standing, now: Time) -> Option<Call> {
         let token = self.engine.token_to_send(&place.waiting, now)?;
@@ -136,19 +146,20 @@ impl ByHand {
     }
 
     /// An acquire that may not wait.
-    pub(crate) fn try_lock(&self, request: &Request) -> Call {
-        acquire_call(request, Token::new(), Wait::No)
+    pub(crate) fn try_lock(&self, request: &Request, token: Token) -> Call {
+        acquire_call(request, token, Wait::No)
     }
 
     /// `None`: it is to be sent again.
     pub(crate) fn tried(
         &self,
         request: &Arc<Request>,
+        token: Token,
         call: &Call,
         in_doubt: &mut bool,
         answer: Answered,
     ) -> Option<Option<Arc<Lease>>> {
-        match self.engine.tried(request, call, in_doubt, answer) {
+        match self.engine.tried(request, token, call, in_doubt, answer) {
             Ok(Tried::Ended(lease)) => Some(lease),
             Ok(Tried::Again(_)) => None,
             Ok(Tried::Failed(_)) | Err(_) => Some(None),

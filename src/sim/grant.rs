@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::model::Promise;
 use super::op::Attempt;
 
 /// A grant that has not ended.
@@ -11,10 +12,23 @@ pub(super) struct Held {
     pub(super) by: Attempt,
     /// Under which fence.
     pub(super) fence: Fence,
-    /// It is a guard's, and no longer a place's.
-    pub(super) claimed: bool,
     /// Its time is over, and nobody has noticed.
     pub(super) lapsed: bool,
+    /// It had its time of grace after an outage.
+    pub(super) spared: bool,
+}
+
+/// The fence of one of these is seen, which come in the order of their fences.
+pub(super) fn learn(mut grants: Vec<&mut Held>, by: Attempt, fence: u64) -> Result<(), Promise> {
+    let at = grants.iter().position(|held| held.by == by).ok_or(Promise::OneGrant)?;
+    let known = grants[at].fence;
+    if !known.admits(fence) {
+        return Err(if known.is_known() { Promise::OneGrant } else { Promise::Fencing });
+    }
+    grants[at].fence = Fence::known(fence);
+    grants[..at].iter_mut().for_each(|earlier| earlier.fence.keep_below(fence));
+    grants[at + 1..].iter_mut().for_each(|later| later.fence.keep_above(fence));
+    Ok(())
 }
 
 /// What is known of the fence of a grant: it lies between these, exclusively. Nobody sees the fence of a grant that

@@ -1,14 +1,21 @@
-//! What fairlock's own tests judge it by: a vocabulary of what clients do and see, a model of what the promises allow,
-//! and a simulator. Without any promise of stability.
+//! What fairlock's own tests judge it by: one vocabulary of what is done with a name and what comes of it, one model of
+//! what the server does then, and three ways to use them. Without any promise of stability.
 //!
-//! That model has no clock: a lease ends when it is said to. It knows nothing of the loss of data, of
-//! `hold_at_least`, or of the grace that a lease may be given after an outage. [`small`] has another, of processes
-//! rather than of what they see, and searches all that can happen to three of them.
+//! | who | sees | tells the model |
+//! |---|---|---|
+//! | the property test | what clients see | operations and their outcomes. What may go on in the background it guesses: [`Worlds`] keeps each [`World`], a [`Lock`] and what is under way, that agrees with what was seen |
+//! | the simulator, [`simulate`] | each request at the server, and the record after it | the request, its answer and what is there then, to one [`Lock`] |
+//! | the search of small worlds, [`small`] | the same | the same, of a [`Lock`] made from the record before it |
+//!
+//! The model has no clock. What the server's clock decides it is told with each request, as a [`Moment`]: whether the
+//! holder's time is over, who was silent for too long, whether the server was away. The property test, which cannot
+//! know, says when a lease ends. What the record and the queue show must be what the model has: the holder, the fence,
+//! and those who wait in their order; so who is alive must not be passed over, and who is dead must be.
 //!
 //! # The simulator
 //!
-//! [`simulate`] plays runs, each of them in one thread and without any host's clock. A run is made from a seed, the same
-//! run from the same seed:
+//! [`simulate`] plays runs, each of them in one thread and without any host's clock. A run is made from a seed, the
+//! same run from the same seed:
 //!
 //! | part | has | asks |
 //! |---|---|---|
@@ -16,47 +23,60 @@
 //! | `run` | the events in the order of their time, the network, the server's clock, data and outages | all below |
 //! | `process` | an engine without its threads, its callers, a clock that drifts, connections with their anchors | the shipped engine, by `engine::ByHand` |
 //! | the server | the shipped scripts under the in-memory store's interpreter | |
-//! | `judge` | who stands in the queue, who was granted what, which loss of data or clock step came when | only the record |
+//! | `judge` | the model, which is told each request; `served`, the time that counts for the silent; which grant was given back, which loss of data or clock step came when | only the record |
 //!
 //! `engine::ByHand` is the shipped engine, cut where a thread would block: what a caller or the renewal thread sends is
 //! taken from it, and given back with an answer, or with none. So decisions are the shipped code's: places, leases,
 //! upkeep, background releases, renewals. Left out are what waits (`Standing::wait` and its outage limit, the bell, the
 //! pool, the listener's thread) and kinds of servers that real ones are needed for.
 //!
-//! *What can fail:* a request or its reply is lost, comes late, or its connection ends and an earlier copy comes after the
-//! one sent again; a message is lost or comes late; a subscription ends; a process is paused, cut off, or crashes and is
-//! followed by another; the server hangs, or restarts with or without data, is flushed, loses the record or the queue, has
-//! its clock put forward or back, or is followed by a replica with older data and another clock. Clocks of hosts run
-//! apart by at most 500 ppm.
+//! *What can fail:* a request or its reply is lost, comes late, or its connection ends and an earlier copy comes after
+//! the one sent again; a message is lost or comes late; a subscription ends; a process is paused, cut off, or crashes
+//! and is followed by another; somebody takes the lock by force; the server hangs, or restarts with or without data, is
+//! flushed, loses the record or the queue, has its clock put forward or back, or is followed by a replica with older
+//! data and another clock. Clocks of hosts run apart by at most 500 ppm. Leases are renewed or fixed, some with a least
+//! or a longest time.
 //!
-//! *What is checked at each step:* P1: the record changes hands only by its owner or a lapse, and while a guard
-//! believes that it is held, the record is its own. P2: fences rise. P3: nobody is passed over who was not dead, silent
-//! for longer than the horizon while others were served, or without a place since a loss of data or a lapse. P4: after
-//! each script a free lock has been given to whoever waits. P7: what comes after its caller's patience takes nothing, and
-//! no token is granted again, unless it was given back; what nobody wants by it is given back in P + 3 T. No key
-//! lacks a TTL. At the end nothing more goes wrong: everybody must be served in time (P4, P5), one who comes then too,
-//! and neither the record nor a registry has anything left. What the promises except is excepted here, and nothing else:
-//! P1 for grants from before a loss of data or a clock step, P2 where the clock went back and the record was lost.
+//! *What is checked at each step:* what the model says of each request: P1 in the record, fences that rise (P2), the
+//! order of the queue and who is passed over in it (P3), and that a free lock has been given to whoever waits (P4).
+//! Beside it, by the judge: a lease has its full time and no more; while a guard believes that it is held, the record
+//! is its own (P1); no request takes anything after its caller's patience, and no token is granted again, unless it was
+//! given back; what nobody wants by it is given back in P + 3 T (P7); places that were lost with data are taken again
+//! in their order (P3); no token is sent for longer than its ttl (R6); `max_hold` is kept; no key lacks a TTL. At the
+//! end nothing more goes wrong: everybody must be served (P4, P5), one who comes then too, and neither the record nor a
+//! registry has anything left. That bound is far wider than what is promised; `small` has the exact one.
+//!
+//! *What is excused:* of P1, guards of grants from before a loss of data, a step of the clock or a force, and those
+//! whose deadline was counted from before such a step. Of P7, what is taken by a request that was dated before a step,
+//! what an older copy of the data brings back, a copy of an acquire whose grant was given back (R7), and what could not
+//! be given back while the server was away, for a ttl. Positions in the queue, once somebody has come back to a place
+//! that he had left.
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is
-//! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found. Of R3 and
-//! R10 the judge cannot know, since P3 lets a process that was silent for so long lose its places; R6 shows too rarely.
+//! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.
+//!
+//! *Not played:* several names, the outage limit of those who wait, a `Waiter` that is dropped, `renew`, `shutdown`,
+//! more than 64 dead heads, and processes with different settings.
 
 mod op;
 mod grant;
 mod model;
+mod world;
 mod worlds;
 pub mod small;
 pub mod fuzz;
 mod plan;
 mod process;
 mod run;
+mod served;
+mod record;
 mod judge;
 mod defect;
 mod simulation;
 
 pub use defect::Defect;
 pub use model::{Lock, Promise};
-pub use op::{Attempt, Lease, Op, Outcome, Sight};
+pub use op::{Attempt, Lease, Loss, Moment, Op, Outcome, Sight};
 pub use simulation::{Failure, Tally, simulate};
+pub use world::World;
 pub use worlds::{Chance, Violation, Worlds};

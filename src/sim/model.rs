@@ -1,10 +1,10 @@
-//! The reference model: one name in one of the worlds that the promises allow. Pure, and told everything.
+//! The reference model: what one name at the server does with each request. Pure, and told everything.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::grant::{Fence, Held};
-use super::op::{Attempt, Lease, Op, Outcome, Sight};
+use super::grant::{Fence, Held, learn};
+use super::op::{Attempt, Lease, Loss, Moment, Op, Outcome, Sight};
 
 /// What the model holds a store to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,248 +42,294 @@ impl fmt::Display for Promise {
     }
 }
 
-/// One name in one possible world.
-///
-/// What no client can see at once is not told but guessed: [`Lock::by_itself`] lists what may happen in the
-/// background, and [`Worlds`](super::Worlds) keeps the worlds that agree with what is seen.
-///
-/// | an attempt is | when |
-/// |---|---|
-/// | in `queue` | it waits |
-/// | in `holder` | it was granted, and that has not ended |
-/// | in `adrift` | it was granted, lost that before it was claimed, and may not know yet: it may make a guard of the lost grant, or else find out and wait again |
-/// | in `gone` | it knows, or was passed over as dead, and will wait again at the end of the queue |
-/// | nowhere | it has ended, or is a guard that lost its lock |
+/// One name at the server. What it does is decided by what it is asked, and by the time that it is told.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lock {
-    holder: Option<Held>,
-    queue: Vec<Attempt>,
-    gone: BTreeSet<Attempt>,
-    /// In the order of their fences, all smaller than the holder's.
-    adrift: Vec<Held>,
+    pub(super) holder: Option<Held>,
+    pub(super) queue: Vec<Attempt>,
     /// Clients that count as dead until they are heard of: each one's places are passed over (R10).
-    void: BTreeSet<u8>,
-    /// Those whose release or leave goes on in the background.
-    ending: BTreeSet<Attempt>,
-    /// The largest fence that was seen.
-    floor: u64,
+    pub(super) void: BTreeSet<u8>,
+    /// All fences from now on are larger.
+    pub(super) floor: u64,
+    /// Nobody's, and not free: the last holder's least time is not over (R16).
+    cooling: Option<Fence>,
+    /// The queue lost these, and nobody has noticed (R11). They are told that they wait, and are never granted it.
+    torn: Option<BTreeSet<Attempt>>,
+    moment: Moment,
 }
 
 impl Lock {
-    /// Whether this attempt may make a guard now.
-    pub fn has_grant_for(&self, attempt: Attempt) -> bool {
-        self.holder.iter().chain(&self.adrift).any(|held| held.by == attempt && !held.claimed)
+    /// A name with this holder and his fence, and with those who wait.
+    pub(super) fn found(holder: Option<(Attempt, u64)>, spared: bool, queue: Vec<Attempt>, floor: u64) -> Lock {
+        let holder = holder.map(|(by, fence)| Held { by, fence: Fence::known(fence), lapsed: false, spared });
+        Lock { holder, queue, floor, ..Lock::default() }
     }
 
-    /// How many attempts the background has yet to do with.
-    pub fn unsettled(&self) -> usize {
-        self.adrift.len() + self.gone.len() + self.ending.len()
-    }
-
-    /// The worlds that this one may turn into without anybody's doing.
-    pub fn by_itself(&self) -> Vec<Lock> {
-        let mut next = Vec::new();
-        let mut may = |happen: &dyn Fn(&mut Lock)| {
-            let mut world = self.clone();
-            happen(&mut world);
-            next.push(world);
-        };
-        if let Some(held) = self.holder.filter(|held| held.lapsed) {
-            // A renewal comes in time, or that by which a place confirms its grant (R9, R12).
-            if held.by.lease == Lease::Renewed || !held.claimed {
-                may(&|world| world.holder = Some(Held { lapsed: false, ..held }));
+    /// What a request leaves, if it was answered so at this moment and `sight` is what it left.
+    pub(super) fn request(&self, moment: Moment, op: Op, outcome: &Outcome, sight: Sight) -> Result<Lock, Promise> {
+        let shown = sight.holder.map(|(number, _)| number);
+        let told = [(Op::At(moment), &Outcome::Done), (op, outcome), (Op::Inspect, &Outcome::Seen(Some(sight)))];
+        let mut possible = vec![self.clone()];
+        for (op, outcome) in told {
+            let (mut next, mut broken) = (Vec::new(), None);
+            for world in &possible {
+                match world.after(&op, outcome) {
+                    Ok(worlds) => next.extend(worlds),
+                    Err(promise) => broken = Some(promise),
+                }
             }
-            may(&|world| world.notice_lapse(held.by.client));
-            may(&|world| world.notice_lapse(NOBODY));
-        }
-        for client in &self.void {
-            may(&|world| {
-                world.void.remove(client);
-            });
-        }
-        for lost in &self.adrift {
-            may(&|world| {
-                world.adrift.retain(|other| other != lost);
-                world.gone.insert(lost.by);
-            });
-        }
-        for client in self.gone.iter().map(|attempt| attempt.client).collect::<BTreeSet<_>>() {
-            // R4: all of a process in their order.
-            if let Some(first) = self.gone.iter().copied().find(|attempt| attempt.client == client) {
-                may(&|world| {
-                    world.gone.remove(&first);
-                    world.enqueue(first);
-                });
+            possible = next;
+            if let (true, Some(promise)) = (possible.is_empty(), broken) {
+                // Somebody was served who was to be passed over.
+                let waited = self.queue.iter().any(|attempt| Some(attempt.number) == shown);
+                let is_order = waited && matches!(promise, Promise::OneGrant | Promise::WakeUp);
+                return Err(if is_order { Promise::Order } else { promise });
             }
         }
-        for attempt in &self.ending {
-            may(&|world| world.end(*attempt));
-        }
-        next
+        Ok(possible.swap_remove(0))
     }
 
-    /// The worlds that this one may be after `op`, given what was seen of it; or the promise that what was seen
-    /// would break here.
+    /// What this may be after `op`, given what was seen of it; or the promise that this breaks.
     pub fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
-        let mut world = self.clone();
+        let mut next = self.clone();
         match (op, outcome) {
+            (Op::At(moment), Outcome::Done) => next.arrive_at(*moment),
+            // R5
+            (_, Outcome::Late) => {}
+            (Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by), Outcome::Granted { fence })
+                if self.is_held_by(*by) =>
+            {
+                next.learn(*by, *fence)?;
+            }
             (Op::TryLock(attempt), Outcome::Granted { fence }) => {
-                world.try_lock(*attempt);
-                world.claim(*attempt, *fence)?;
+                next.try_lock(*attempt);
+                next.is_granted(*attempt, *fence)?;
             }
             (Op::TryLock(attempt), Outcome::Busy) => {
-                world.try_lock(*attempt);
-                if world.has_grant_for(*attempt) {
+                next.try_lock(*attempt);
+                if next.is_held_by(*attempt) {
                     return Err(Promise::WakeUp);
                 }
             }
-            (Op::Claim(attempt), Outcome::Granted { fence }) => world.claim(*attempt, *fence)?,
-            (Op::Enqueue(attempt), Outcome::Waiting { position: Some(position) }) => {
-                world.enqueue(*attempt);
-                match world.queue.iter().position(|other| other == attempt) {
-                    Some(ahead) if (ahead as u64) < *position => {}
-                    Some(_) => return Err(Promise::Order),
-                    None => return Err(Promise::WakeUp),
-                }
+            (Op::Enqueue(attempt), outcome) => {
+                next.enqueue(*attempt);
+                next.has_answered(*attempt, outcome)?;
             }
-            (Op::Enqueue(attempt), Outcome::Waiting { position: None }) => {
-                world.enqueue(*attempt);
-                // The grant can have come between the answer and the look at the place.
-                let mut worlds = closure([world]);
-                worlds.retain(|world| !world.queue.contains(attempt));
-                return if worlds.is_empty() { Err(world_refuses(self)) } else { Ok(worlds.into_iter().collect()) };
+            (Op::Return(attempt), outcome) => {
+                next.enqueue(*attempt);
+                next.has_answered(*attempt, &unplaced(outcome))?;
+                let stands = next.queue.pop_if(|last| last == attempt).is_some();
+                let places = if stands { next.queue.len() } else { 0 };
+                return Ok((0..=places)
+                    .map(|at| {
+                        let mut next = next.clone();
+                        next.queue.splice(at..at, stands.then_some(*attempt));
+                        next
+                    })
+                    .collect());
             }
-            (Op::Claim(_), Outcome::NotYet) => {}
-            (Op::Leave(attempt) | Op::Drop(attempt), Outcome::Done) => {
-                let mut later = self.clone();
-                later.ending.insert(*attempt);
-                world.end(*attempt);
-                return Ok(if self.knows(*attempt) { vec![world, later] } else { vec![world] });
+            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Released) if self.is_held_by(*by) => {
+                next.end(*by);
             }
-            (Op::Unlock(attempt), Outcome::Released) if self.is_held_by(*attempt) => world.end(*attempt),
-            (Op::Renew(attempt), Outcome::Renewed) if self.is_held_by(*attempt) => {
-                world.holder = self.holder.map(|held| Held { lapsed: false, ..held });
+            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Lost) if !self.is_held_by(*by) => {
+                next.leave(*by);
+                next.notice_lapse(by.client);
+                next.promote();
             }
-            (Op::Unlock(attempt) | Op::Renew(attempt), Outcome::Lost) if !self.is_held_by(*attempt) => {}
+            (Op::Renew(by), Outcome::Renewed) if self.is_held_by(*by) => {
+                next.holder = self.holder.map(|held| Held { lapsed: false, ..held });
+            }
+            (Op::Renew(by), Outcome::Lost) if !self.is_held_by(*by) => {}
             // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
-            (Op::Unlock(_), Outcome::Released | Outcome::Lost) => return Err(Promise::Exclusion),
-            (Op::Renew(_), Outcome::Renewed | Outcome::Lost) => return Err(Promise::Exclusion),
-            (Op::ForceRelease { fence }, Outcome::Released) => match self.holder {
-                Some(held) if held.fence.is(*fence) => world.lose(),
-                _ => return Err(Promise::Fencing),
-            },
-            (Op::ForceRelease { fence }, Outcome::Refused) => {
-                if self.holder.is_some_and(|held| held.fence.is(*fence)) {
-                    return Err(Promise::Fencing);
-                }
+            (Op::Unlock(_) | Op::Drop(_) | Op::Leave(_) | Op::Renew(_), _) => return Err(Promise::Exclusion),
+            (Op::Sync { client }, Outcome::Done) => {
+                next.notice_loss();
+                next.hear_of(*client);
+                next.notice_lapse(*client);
+                next.promote();
             }
-            (Op::Inspect, Outcome::Seen(sight)) => world.see(sight.as_ref())?,
+            (Op::Sync { .. }, Outcome::Absent) if self.holder.is_none() && self.queue.is_empty() => {}
+            (Op::ForceRelease { fence }, Outcome::Released) if self.is_taken_with(*fence) => {
+                next.cooling = None;
+                next.lose();
+            }
+            (Op::ForceRelease { fence }, Outcome::Refused) if !self.is_taken_with(*fence) => next.promote(),
+            (Op::ForceRelease { .. }, _) => return Err(Promise::Fencing),
+            (Op::Inspect, Outcome::Seen(sight)) => next.see(sight.as_ref())?,
             (Op::Repeat, Outcome::Refused) if self.holder.is_none() => {}
             (Op::Repeat, Outcome::Granted { fence }) => {
                 let by = self.holder.ok_or(Promise::OneGrant)?.by;
-                world.learn(by, *fence)?;
+                next.learn(by, *fence)?;
             }
             (Op::Misuse, Outcome::Forbidden) => {}
             (Op::Misuse, _) => return Err(Promise::BadInput),
             (Op::RunOut, Outcome::Done) => {
-                world.holder = self.holder.map(|held| Held { lapsed: true, ..held });
+                next.holder = self.holder.map(|held| Held { lapsed: true, ..held });
             }
-            (Op::Lapse, Outcome::Released) => {
-                let held = self.holder.ok_or(Promise::Exclusion)?;
-                let mut spared = self.clone();
-                spared.notice_lapse(held.by.client);
-                world.notice_lapse(NOBODY);
-                return Ok(vec![world, spared]);
+            (Op::Lose(Loss::Record), Outcome::Done) => next = Lock::default(),
+            (Op::Lose(Loss::Queue), Outcome::Done) => {
+                next.torn.get_or_insert_default().extend(std::mem::take(&mut next.queue));
             }
-            (Op::Lapse, Outcome::Refused) if self.holder.is_none() => {}
-            (Op::Lapse, _) => return Err(Promise::Exclusion),
             // There is no such outcome.
             _ => return Err(Promise::OneGrant),
         }
-        Ok(vec![world])
+        Ok(vec![next])
     }
 
-    /// An acquire reaches the store: it sees a lapse, serves who stands ahead, and then has the lock or waits.
-    fn enqueue(&mut self, attempt: Attempt) {
-        // R3: who asks is alive.
-        self.void.remove(&attempt.client);
-        if self.holder.is_some_and(|held| held.lapsed) {
-            self.notice_lapse(attempt.client);
+    fn arrive_at(&mut self, moment: Moment) {
+        self.moment = moment;
+        self.cooling = self.cooling.filter(|_| !moment.over);
+        if let Some(held) = &mut self.holder {
+            held.lapsed = moment.over;
         }
-        self.queue.push(attempt);
-        self.promote();
+    }
+
+    /// An acquire reaches the server: it sees a lapse, serves who stands ahead, and then has the lock or waits.
+    pub(super) fn enqueue(&mut self, attempt: Attempt) {
+        self.ask(attempt);
+        let stands = self.queue.contains(&attempt) || self.torn.as_ref().is_some_and(|torn| torn.contains(&attempt));
+        if !stands && !self.is_held_by(attempt) {
+            self.queue.push(attempt);
+        }
     }
 
     /// As `enqueue`, but it does not stay, and leaves no sign of life.
-    fn try_lock(&mut self, attempt: Attempt) {
+    pub(super) fn try_lock(&mut self, attempt: Attempt) {
         let void = self.void.contains(&attempt.client);
-        self.enqueue(attempt);
-        self.queue.retain(|other| *other != attempt);
+        self.ask(attempt);
         if void {
             self.void.insert(attempt.client);
         }
     }
 
-    /// R10: unless the holder's own process notices, it counts as dead.
+    fn ask(&mut self, attempt: Attempt) {
+        // R3: who asks is alive.
+        self.hear_of(attempt.client);
+        self.notice_lapse(attempt.client);
+        self.promote();
+        if self.is_free() {
+            self.grant(attempt);
+        }
+    }
+
+    fn hear_of(&mut self, client: u8) {
+        self.void.remove(&client);
+        self.moment.silent &= !bit(client);
+    }
+
+    /// If the holder's time is over, it is not the holder's any more.
     fn notice_lapse(&mut self, noticer: u8) {
-        let Some(held) = self.holder else { return };
-        if held.by.lease == Lease::Renewed && held.by.client != noticer {
-            self.void.insert(held.by.client);
+        if self.holder.is_some_and(|held| held.lapsed) {
+            self.lapse(noticer);
+        }
+    }
+
+    /// R10: unless the holder's own process notices, it counts as dead.
+    pub(super) fn lapse(&mut self, noticer: u8) {
+        let Some(held) = &mut self.holder else { return };
+        let client = held.by.client;
+        if held.by.lease == Lease::Renewed && client != noticer {
+            // If it was the server that was away, those who wait here beside the holder must not lose their places
+            // (P3); it may as well be given to a holder beside whom nobody waits.
+            let waits = self.queue.iter().any(|waiter| waiter.client == client);
+            if self.moment.outage && !held.spared && (waits || self.moment.grace) {
+                (held.lapsed, held.spared) = (false, true);
+                return;
+            }
+            self.void.insert(client);
         }
         self.lose();
     }
 
     /// The grant ended without its holder's doing.
-    fn lose(&mut self) {
-        if let Some(held) = self.holder.take()
-            && !held.claimed
-        {
-            self.adrift.push(held);
-        }
+    pub(super) fn lose(&mut self) {
+        self.holder = None;
         self.promote();
     }
 
+    /// R11: nobody's place is known any more.
+    fn notice_loss(&mut self) {
+        if self.torn.take().is_some() {
+            self.queue.clear();
+        }
+    }
+
+    /// A free lock goes to the first who is alive.
     fn promote(&mut self) {
-        while self.holder.is_none() && !self.queue.is_empty() {
+        while self.is_free() && !self.queue.is_empty() {
             let head = self.queue.remove(0);
-            if self.void.contains(&head.client) {
-                self.gone.insert(head);
-            } else {
-                let fence = Fence::above(self.floor);
-                self.holder = Some(Held { by: head, fence, claimed: false, lapsed: false });
+            if !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0 {
+                self.grant(head);
             }
         }
+        if self.is_free() {
+            self.notice_loss();
+        }
     }
 
-    /// The attempt becomes a guard.
-    fn claim(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
-        if !self.has_grant_for(attempt) {
-            return Err(world_refuses(self));
-        }
-        self.learn(attempt, fence)?;
-        self.adrift.retain(|lost| lost.by != attempt);
-        if let Some(held) = self.holder.as_mut().filter(|held| held.by == attempt) {
-            held.claimed = true;
-        }
-        Ok(())
+    fn grant(&mut self, by: Attempt) {
+        let fence = Fence::above(self.floor.max(self.moment.clock.saturating_sub(1)));
+        self.holder = Some(Held { by, fence, lapsed: false, spared: false });
     }
 
-    /// The fence of a grant is seen.
-    fn learn(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
-        let mut grants: Vec<&mut Held> = self.adrift.iter_mut().chain(&mut self.holder).collect();
-        let at = grants.iter().position(|held| held.by == attempt).ok_or(Promise::OneGrant)?;
-        let known = grants[at].fence;
-        if !known.admits(fence) {
-            return Err(if known.is_known() { Promise::OneGrant } else { Promise::Fencing });
+    /// A release of the holder's, or of one who waits.
+    pub(super) fn end(&mut self, attempt: Attempt) {
+        self.leave(attempt);
+        if let Some(held) = self.holder.take_if(|held| held.by == attempt) {
+            self.cooling = self.moment.cools.then_some(held.fence);
+            self.promote();
         }
-        grants[at].fence = Fence::known(fence);
-        grants[..at].iter_mut().for_each(|earlier| earlier.fence.keep_below(fence));
-        grants[at + 1..].iter_mut().for_each(|later| later.fence.keep_above(fence));
+    }
+
+    fn leave(&mut self, attempt: Attempt) {
+        self.queue.retain(|other| *other != attempt);
+        if let Some(torn) = &mut self.torn {
+            torn.remove(&attempt);
+        }
+    }
+
+    fn is_granted(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+        if !self.is_held_by(attempt) {
+            return Err(self.refuses());
+        }
+        self.learn(attempt, fence)
+    }
+
+    fn has_answered(&mut self, attempt: Attempt, outcome: &Outcome) -> Result<(), Promise> {
+        match outcome {
+            Outcome::Granted { fence } => self.is_granted(attempt, *fence),
+            Outcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
+            Outcome::Waiting { position } => {
+                let ahead = self.queue.iter().position(|other| *other == attempt).unwrap_or(0) as u64;
+                if position.is_none_or(|position| ahead < position) { Ok(()) } else { Err(Promise::Order) }
+            }
+            _ => Err(Promise::OneGrant),
+        }
+    }
+
+    fn learn(&mut self, by: Attempt, fence: u64) -> Result<(), Promise> {
+        learn(self.holder.iter_mut().collect(), by, fence)?;
         self.floor = self.floor.max(fence);
         Ok(())
     }
 
     fn see(&mut self, sight: Option<&Sight>) -> Result<(), Promise> {
+        let not_shown = match (self.holder, sight.and_then(|sight| sight.holder)) {
+            (Some(held), None) if !held.fence.is_known() => Promise::WakeUp,
+            _ => self.refuses(),
+        };
+        match self.compare(sight, not_shown)? {
+            Some((by, fence)) => self.learn(by, fence),
+            None => Ok(()),
+        }
+    }
+
+    /// Whose fence is seen; or what is broken, if it is another holder, or another queue.
+    pub(super) fn compare(
+        &self,
+        sight: Option<&Sight>,
+        other_holder: Promise,
+    ) -> Result<Option<(Attempt, u64)>, Promise> {
         let nobody = Sight { holder: None, queue: Vec::new() };
         let sight = sight.unwrap_or(&nobody);
         if sight.queue.iter().collect::<BTreeSet<_>>().len() < sight.queue.len() {
@@ -291,62 +337,46 @@ impl Lock {
         }
         let holder = self.holder.map(|held| held.by);
         if sight.holder.map(|(number, _)| number) != holder.map(|by| by.number) {
-            return Err(world_refuses(self));
+            return Err(other_holder);
         }
         if !sight.queue.iter().eq(self.queue.iter().map(|attempt| &attempt.number)) {
             return Err(Promise::Order);
         }
-        match (holder, sight.holder) {
-            (Some(by), Some((_, fence))) => self.learn(by, fence),
-            _ => Ok(()),
+        Ok(holder.zip(sight.holder).map(|(by, (_, fence))| (by, fence)))
+    }
+
+    /// What a grant breaks that there is no place for. A holder whose fence is known was seen before.
+    fn refuses(&self) -> Promise {
+        match self.holder {
+            Some(held) if held.fence.is_known() => Promise::Exclusion,
+            Some(_) => Promise::Order,
+            None if self.cooling.is_some() => Promise::Exclusion,
+            None => Promise::OneGrant,
         }
     }
 
-    /// A release or a leave reaches the store.
-    fn end(&mut self, attempt: Attempt) {
-        self.ending.remove(&attempt);
-        self.queue.retain(|other| *other != attempt);
-        self.gone.remove(&attempt);
-        self.adrift.retain(|lost| lost.by != attempt);
-        if self.is_held_by(attempt) {
-            self.holder = None;
-            self.promote();
-        }
+    fn is_free(&self) -> bool {
+        self.holder.is_none() && self.cooling.is_none()
     }
 
-    fn is_held_by(&self, attempt: Attempt) -> bool {
+    fn is_taken_with(&self, fence: u64) -> bool {
+        self.holder.map(|held| held.fence).or(self.cooling).is_some_and(|taken| taken.is(fence))
+    }
+
+    /// Who has it.
+    pub(super) fn is_held_by(&self, attempt: Attempt) -> bool {
         self.holder.is_some_and(|held| held.by == attempt)
     }
-
-    fn knows(&self, attempt: Attempt) -> bool {
-        self.is_held_by(attempt)
-            || self.queue.contains(&attempt)
-            || self.gone.contains(&attempt)
-            || self.adrift.iter().any(|lost| lost.by == attempt)
-    }
 }
 
-/// Somebody who neither holds nor waits.
-const NOBODY: u8 = u8::MAX;
-
-/// What a grant breaks that this world has no place for.
-fn world_refuses(world: &Lock) -> Promise {
-    match world.holder {
-        Some(held) if held.claimed => Promise::Exclusion,
-        Some(_) => Promise::Order,
-        None => Promise::OneGrant,
-    }
+fn bit(client: u8) -> u128 {
+    1 << (client % 128)
 }
 
-/// All worlds that these may turn into, themselves included.
-pub(super) fn closure(worlds: impl IntoIterator<Item = Lock>) -> BTreeSet<Lock> {
-    let mut all = BTreeSet::new();
-    let mut fresh: Vec<Lock> = worlds.into_iter().collect();
-    while let Some(world) = fresh.pop() {
-        if !all.contains(&world) {
-            fresh.extend(world.by_itself());
-            all.insert(world);
-        }
+/// The answer of the one who comes back, whose place is not known.
+fn unplaced(outcome: &Outcome) -> Outcome {
+    match outcome {
+        Outcome::Waiting { .. } => Outcome::Waiting { position: None },
+        other => other.clone(),
     }
-    all
 }

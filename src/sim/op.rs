@@ -31,8 +31,22 @@ pub enum Lease {
 }
 
 /// Something that is done with one name, or befalls it.
+///
+/// Some are a client's alone, and mean something to [`World`](super::World): to claim a grant. Some only the server
+/// sees, and they mean something to [`Lock`](super::Lock): a sign of life. Most are both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
+    /// What is true when the next request arrives, of what only the server's clock knows.
+    At(Moment),
+    /// The sign of life that a client's waiters send.
+    Sync {
+        /// Whose.
+        client: u8,
+    },
+    /// A copy of the request of somebody who has left the queue, where a dead entry may still keep the place.
+    Return(Attempt),
+    /// The server loses data.
+    Lose(Loss),
     /// Take it if it is free and nobody waits.
     TryLock(Attempt),
     /// Take it or a place in its queue.
@@ -64,6 +78,32 @@ pub enum Op {
     Lapse,
 }
 
+/// What the server's clock says of a name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Moment {
+    /// No fence is less than it (P2).
+    pub clock: u64,
+    /// The holder's time is over; or, if it was released too soon, the least time that it was asked for (R16).
+    pub over: bool,
+    /// Clients, a bit for each, that were silent for longer than the horizon of served time (R2).
+    pub silent: u128,
+    /// Nobody was served for longer than a step.
+    pub outage: bool,
+    /// The holder, who was silent for all of an outage, is seen to be given one step more.
+    pub grace: bool,
+    /// If the holder releases it now, it is nobody's until its least time is over.
+    pub cools: bool,
+}
+
+/// What the server has no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// The record, with the queue or without.
+    Record,
+    /// The queue alone, of which the record still counts the entries.
+    Queue,
+}
+
 /// What is seen of an [`Op`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
@@ -85,8 +125,12 @@ pub enum Outcome {
     Released,
     /// It has its full time again.
     Renewed,
-    /// The guard had lost it.
+    /// The guard had lost it; it is another's, or nobody's.
     Lost,
+    /// It came too late and was refused (R5).
+    Late,
+    /// There is no record.
+    Absent,
     /// There was nothing to take away.
     Refused,
     /// The one who holds it and those who wait; `None` if there is nobody.

@@ -58,6 +58,15 @@ pub(super) enum Mishap {
     },
 }
 
+/// On what terms somebody wants the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Terms {
+    Renewed,
+    Fixed,
+    HoldAtLeast,
+    MaxHold,
+}
+
 /// One thing that is done. `process` is a slot: who crashed there is followed by a new process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deed {
@@ -66,7 +75,7 @@ pub(super) enum Deed {
         process: u8,
         patience: Option<u64>,
         hold: u64,
-        fixed: bool,
+        terms: Terms,
     },
     TryLock {
         process: u8,
@@ -75,6 +84,11 @@ pub(super) enum Deed {
     Mishap {
         process: u8,
         what: Mishap,
+    },
+    /// Somebody takes the lock away from whoever was seen to have it, now or before.
+    Force {
+        process: u8,
+        stale: bool,
     },
     LoseMessage {
         process: u8,
@@ -139,15 +153,16 @@ impl fmt::Display for Planned {
 pub(super) const SLOTS: u8 = 3;
 /// How many deeds a run has.
 const DEEDS: u64 = 70;
-const SORTS: u64 = 17;
+const SORTS: u64 = 19;
 
-/// What a seed stands for. Each run has some sorts of faults and not others: a fault that comes with all the others hides
-/// behind them.
+/// What a seed stands for. Each run has some sorts of faults and not others: a fault that comes with all the others
+/// hides behind them.
 pub(super) fn plan(seed: u64) -> Vec<Planned> {
     let mut chance = Chance::new(seed ^ 0x5eed);
     let enabled = chance.next() & chance.next();
     let pace = [60, 150, 400][chance.below(3) as usize];
-    let longest_hold = [20, 300, 2_500][chance.below(3) as usize];
+    // Now and then so long that a lease must be renewed more than once.
+    let longest_hold = [20, 300, 20, 300, 2_500, 2_500, 9_000][chance.below(7) as usize];
     let mut at = 0;
     let mut planned = Vec::new();
     while planned.len() < (DEEDS / 2 + seed % (DEEDS / 2)) as usize {
@@ -157,12 +172,18 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
         let hold = 1 + chance.below(longest_hold);
         let deed = match sort {
             s if (2..SORTS).contains(&s) && enabled >> s & 1 == 0 => continue,
-            0 | 17..25 => {
+            0 | 19..27 => {
                 let patience = (chance.below(4) == 0).then(|| chance.while_ms());
-                Deed::Lock { process, patience, hold, fixed: chance.below(5) == 0 }
+                let terms = match chance.below(12) {
+                    0..2 => Terms::Fixed,
+                    2 => Terms::HoldAtLeast,
+                    3 => Terms::MaxHold,
+                    _ => Terms::Renewed,
+                };
+                Deed::Lock { process, patience, hold, terms }
             }
             1 => Deed::TryLock { process, hold },
-            2 | 25..29 if enabled & 4 != 0 => {
+            2 | 27..31 if enabled & 4 != 0 => {
                 let by = chance.while_ms();
                 let what = match chance.below(6) {
                     0 => Mishap::Lose,
@@ -185,14 +206,19 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
             11 => Deed::Restart { keep: false, pause: chance.while_ms() },
             12 => {
                 let deed = Deed::FailOver { clock: chance.step_ms(), pause: chance.while_ms() };
-                planned.push(Planned { at, deed: Deed::Replicate });
-                at += chance.below(pace);
+                // Else it has what it had when it caught up last, which may be nothing.
+                if chance.below(2) == 0 {
+                    planned.push(Planned { at, deed: Deed::Replicate });
+                    at += chance.below(pace);
+                }
                 deed
             }
             13 => Deed::StepClock { by: chance.step_ms() },
             14 => Deed::FlushAll,
             15 => Deed::DropRecord,
             16 => Deed::DropQueue,
+            17 => Deed::Force { process, stale: chance.below(4) == 0 },
+            18 => Deed::Replicate,
             _ => continue,
         };
         planned.push(Planned { at, deed });

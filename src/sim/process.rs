@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::plan::{Chance, Mishap};
+use super::plan::{self, Chance, Mishap};
 use crate::config::Config;
 use crate::engine::{ByHand, Lease, Request, Standing, Tasks};
 use crate::error::Step;
@@ -76,12 +76,17 @@ pub(super) enum Whose {
 /// A thread that wants the lock once.
 pub(super) struct Caller {
     pub(super) request: Arc<Request>,
+    pub(super) terms: plan::Terms,
     pub(super) place: Option<Standing>,
     pub(super) doing: Doing,
     /// When it stops to wait, and when it stops to ask in vain.
     pub(super) until: u64,
     pub(super) patient_until: u64,
     pub(super) hold: u64,
+    /// When its place in the queue went with data that the server lost, if it has no other yet.
+    pub(super) lost: Option<u64>,
+    /// When it must let go, whatever its renewals say.
+    pub(super) ends_at: u64,
 }
 
 /// | doing     | what comes next                                    |
@@ -92,13 +97,15 @@ pub(super) struct Caller {
 /// | Trying    | the answer to an acquire that does not wait         |
 /// | Holding   | the end of its work                                 |
 /// | Releasing | the answer to its release                           |
+/// | Forcing   | the answer to its release of another's lock         |
 pub(super) enum Doing {
     Asking,
     Waiting,
     Leaving,
-    Trying { in_doubt: bool },
+    Trying { token: Token, in_doubt: bool },
     Holding(Arc<Lease>),
     Releasing(Arc<Lease>, Time),
+    Forcing,
 }
 
 impl Process {

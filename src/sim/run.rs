@@ -4,13 +4,13 @@ mod callers;
 mod deeds;
 mod network;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::defect::Defect;
 use super::judge::{Broken, Judge};
 use super::model::Promise;
-use super::plan::{Chance, Deed, Planned, SLOTS};
+use super::plan::{Chance, Deed, Planned, SLOTS, Terms};
 use super::process::{Caller, Doing, Process};
 use super::simulation::Setting;
 use crate::script::{Call, Token};
@@ -48,6 +48,8 @@ pub(super) struct Run<'a> {
     /// What could not be given back in such a time ends with its ttl (P7).
     excused_until: u64,
     replica: Keyspace,
+    /// When each token of a waiter was sent first.
+    first_sent: HashMap<Token, u64>,
     /// The owner, if nobody has it as a guard or waits for it, and since when that can be held against its process.
     unwanted: Option<(Token, u64)>,
     pub(super) steps: u64,
@@ -84,6 +86,10 @@ struct Sent {
     /// In µs.
     given_up_at: u64,
     dated_after: u32,
+    /// Since its token was sent first.
+    token_age: u64,
+    /// It is the renewal thread's.
+    by_renewal: bool,
 }
 
 impl<'a> Run<'a> {
@@ -108,6 +114,7 @@ impl<'a> Run<'a> {
             away: (0, 0),
             excused_until: 0,
             replica: Keyspace::default(),
+            first_sent: HashMap::new(),
             unwanted: None,
             steps: 0,
             told: None,
@@ -130,9 +137,15 @@ impl<'a> Run<'a> {
             process.mishaps.clear();
             process.late_messages.clear();
         }
-        let waits: u64 = self.callers().map(|caller| caller.hold + self.per_turn()).sum();
+        // So do those who have yet to come, since their processes are stopped.
+        let to_come = self.events.values().filter_map(|event| match event {
+            Event::Deed(Deed::Lock { hold, .. } | Deed::TryLock { hold, .. }) => Some(hold * MS),
+            _ => None,
+        });
+        let holds = self.callers().map(|caller| caller.hold).chain(to_come);
+        let waits: u64 = holds.map(|hold| hold + self.setting.moment.as_nanos() as u64 + self.per_turn()).sum();
         self.rest(self.now + LONGEST + self.recovery() + waits, "of those who wait")?;
-        self.at(self.now, Event::Deed(Deed::Lock { process: SLOTS, patience: None, hold: 1, fixed: false }));
+        self.at(self.now, Event::Deed(Deed::Lock { process: SLOTS, patience: None, hold: 1, terms: Terms::Renewed }));
         self.step()?;
         self.rest(self.now + self.recovery() + self.per_turn(), "who came last")?;
         self.leftovers()
@@ -220,12 +233,13 @@ impl<'a> Run<'a> {
         let unwanted = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
             let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
             let wants = |caller: &Caller| match &caller.doing {
-                Doing::Holding(lease) | Doing::Releasing(lease, _) => lease.token == owner,
-                Doing::Trying { .. } => true,
+                Doing::Holding(lease) => lease.token == owner && !lease.remaining(process.local(self.now)).is_zero(),
+                Doing::Releasing(lease, _) => lease.token == owner,
+                Doing::Trying { token, .. } => *token == owner,
                 _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
             };
             let since = process.troubled_until.max(process.paused_until).max(process.cut_until);
-            let excepted = self.judge.is_excepted(owner) || self.judge.may_have_come_back(owner);
+            let excepted = self.judge.is_excepted(owner, self.judge.fence()) || self.judge.may_have_come_back(owner);
             let wanted = excepted || process.callers.values().any(wants);
             (!wanted).then_some((owner, since))
         });
@@ -242,15 +256,23 @@ impl<'a> Run<'a> {
     }
 
     fn look_at_guards(&self) -> Result<(), Broken> {
+        // The renewal thread ends a hold when it gets to run, and it may wait for an answer.
+        let patience = self.setting.config.command_timeout.as_nanos() as u64 + MS;
         for process in self.processes.iter().flatten() {
             let local = process.local(self.now);
             for caller in process.callers.values() {
                 if let Doing::Holding(lease) = &caller.doing
                     && !lease.remaining(local).is_zero()
-                    && !self.judge.is_excepted(lease.token)
+                    && self.now > caller.ends_at.max(process.paused_until).saturating_add(patience)
+                {
+                    return Err((Promise::Service, format!("{:?} is held past its max_hold", lease.token)));
+                }
+                if let Doing::Holding(lease) = &caller.doing
+                    && !lease.remaining(local).is_zero()
+                    && !self.judge.is_excepted(lease.token, lease.fence)
                     && !process.misdated.contains(&lease.token)
                 {
-                    self.judge.held(lease.token, lease.fence)?;
+                    self.judge.held(self.server_clock(), lease.token, lease.fence)?;
                 }
             }
         }
@@ -269,6 +291,7 @@ impl Doing {
             Doing::Trying { .. } => "trying",
             Doing::Holding(_) => "holding",
             Doing::Releasing(..) => "releasing",
+            Doing::Forcing => "forcing",
         }
     }
 }

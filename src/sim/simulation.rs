@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::defect::Defect;
 use super::judge::Broken;
 use super::model::Promise;
-use super::plan::{self, Planned};
+use super::plan::{self, Planned, Terms};
 use super::run::Run;
 use crate::config::{Config, LockOptions, Wanted};
 use crate::key::Key;
@@ -23,8 +23,8 @@ pub(super) struct Setting {
     pub(super) config: Config,
     pub(super) key: Key,
     pub(super) ttl: Duration,
-    pub(super) renewed: LockOptions,
-    pub(super) fixed: LockOptions,
+    /// The least and the longest time of those who ask for one.
+    pub(super) moment: Duration,
 }
 
 /// What was simulated without any promise broken.
@@ -104,11 +104,20 @@ pub fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, 
 impl Setting {
     fn new() -> Setting {
         let ttl = Duration::from_secs(3);
-        let renewed = LockOptions::new().ttl(ttl);
-        let wanted = Wanted { options: renewed.clone(), ..Wanted::default() };
+        let wanted = Wanted { options: LockOptions::new().ttl(ttl), ..Wanted::default() };
         let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
         let key = Key::new(&config.prefix, "a").expect("it is a name");
-        Setting { config, key, ttl, renewed, fixed: LockOptions::new().fixed_lease(ttl) }
+        Setting { config, key, ttl, moment: ttl / 3 }
+    }
+
+    pub(super) fn options(&self, terms: Terms) -> LockOptions {
+        let options = LockOptions::new().ttl(self.ttl);
+        match terms {
+            Terms::Renewed => options,
+            Terms::Fixed => LockOptions::new().fixed_lease(self.ttl),
+            Terms::HoldAtLeast => options.hold_at_least(self.moment),
+            Terms::MaxHold => options.max_hold(self.moment),
+        }
     }
 }
 
@@ -117,21 +126,43 @@ mod tests {
     use super::super::plan::{Deed, Mishap};
     use super::*;
 
+    /// What the runs of these deeds break, and what the server ran. The seed decides how long each way takes.
+    fn play(deeds: &[(u64, Deed)], defect: Option<Defect>) -> Vec<(Option<Broken>, String)> {
+        let (setting, mut server) = (Setting::new(), Server::new());
+        if let Some(defect) = defect {
+            defect.put_into(&mut server);
+        }
+        let planned: Vec<Planned> = deeds.iter().map(|(at, deed)| Planned { at: *at, deed: *deed }).collect();
+        let mut play = |seed| {
+            let mut run = Run::new(&setting, &mut server, seed, defect);
+            run.told = Some(Vec::new());
+            let broken = run.play(&planned).err();
+            (broken, run.told.unwrap_or_default().join("\n"))
+        };
+        (0..20).map(&mut play).collect()
+    }
+
     #[track_caller]
     fn assert_keeps_promises(deeds: &[(u64, Deed)]) {
-        let (setting, mut server) = (Setting::new(), Server::new());
-        let planned: Vec<Planned> = deeds.iter().map(|(at, deed)| Planned { at: *at, deed: *deed }).collect();
-        // The seed decides how long each way takes.
-        for seed in 0..20 {
-            let mut run = Run::new(&setting, &mut server, seed, None);
-            run.told = Some(Vec::new());
-            let broken = run.play(&planned);
-            assert!(broken.is_ok(), "{broken:?}\n{}", run.told.unwrap_or_default().join("\n"));
+        for (broken, told) in play(deeds, None) {
+            assert!(broken.is_none(), "{broken:?}\n{told}");
+        }
+    }
+
+    /// In random runs this comes about once in some million steps.
+    #[test]
+    fn a_waiter_that_slept_for_too_long_and_is_the_first_to_ask_keeps_its_place() {
+        let sleep = Deed::Pause { process: 1, pause: 7_500 };
+        let deeds = [(1, lock(0, 9_000)), (300, lock(1, 50)), (700, sleep), (4_600, Deed::Crash { process: 0 })];
+        assert_keeps_promises(&deeds);
+        for (broken, told) in play(&deeds, Some(Defect::R3)) {
+            let promise = broken.map(|(promise, _)| promise);
+            assert!(matches!(promise, Some(Promise::Order | Promise::WakeUp)), "{promise:?}\n{told}");
         }
     }
 
     fn lock(process: u8, hold: u64) -> Deed {
-        Deed::Lock { process, patience: None, hold, fixed: false }
+        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed }
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::model::{Lock, Promise, closure};
+use super::model::Promise;
 use super::op::{Attempt, Op, Outcome};
+use super::world::{World, closure};
 
 /// One name, as far as it is known: each of these worlds allows all that was seen of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Worlds {
-    possible: BTreeSet<Lock>,
+    possible: BTreeSet<World>,
 }
 
 /// Whether a place can be made a guard.
@@ -33,12 +34,12 @@ pub struct Violation {
     /// What that breaks, by the worlds that were possible before.
     pub broken: BTreeSet<Promise>,
     /// Those worlds.
-    pub before: BTreeSet<Lock>,
+    pub before: BTreeSet<World>,
 }
 
 impl Default for Worlds {
     fn default() -> Worlds {
-        Worlds { possible: [Lock::default()].into() }
+        Worlds { possible: [World::default()].into() }
     }
 }
 
@@ -52,7 +53,7 @@ impl Worlds {
     ///
     /// # Errors
     /// A [`Violation`] if there is none. The worlds stay as they were.
-    pub fn observe(&mut self, op: &Op, outcome: &Outcome) -> Result<(), Violation> {
+    pub fn observe(&mut self, op: &Op, outcome: &Outcome) -> Result<(), Box<Violation>> {
         let before = closure(self.possible.iter().cloned());
         let mut broken = BTreeSet::new();
         let mut after = BTreeSet::new();
@@ -65,7 +66,7 @@ impl Worlds {
             }
         }
         if after.is_empty() {
-            return Err(Violation { op: *op, outcome: outcome.clone(), broken, before });
+            return Err(Box::new(Violation { op: *op, outcome: outcome.clone(), broken, before }));
         }
         self.possible = after;
         Ok(())
@@ -85,7 +86,7 @@ impl Worlds {
     /// How many attempts the background has yet to do with, at most. Their orders multiply the worlds: whoever
     /// wants to be through soon adds to no more than a handful.
     pub fn unsettled(&self) -> usize {
-        self.possible.iter().map(Lock::unsettled).max().unwrap_or(0)
+        self.possible.iter().map(World::unsettled).max().unwrap_or(0)
     }
 }
 

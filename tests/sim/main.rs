@@ -1,5 +1,5 @@
-//! Virtual processes on a virtual network, whatever goes wrong. A target of its own, so that nothing that goes by a real
-//! clock runs beside it.
+//! Virtual processes on a virtual network, whatever goes wrong. A target of its own, so that nothing that goes by a
+//! real clock runs beside it.
 //!
 //! `FAIRLOCK_STEPS` sets how long it is simulated, and `FAIRLOCK_SEED` where that begins; alone it plays one run.
 
@@ -32,8 +32,18 @@ fn served_time_that_counts_outages_is_found() {
 }
 
 #[test]
+fn lost_places_that_are_taken_again_in_another_order_are_found() {
+    assert_found(Defect::R4, &[Promise::Order]);
+}
+
+#[test]
 fn requests_that_are_good_for_longer_than_their_callers_wait_are_found() {
     assert_found(Defect::R5, &[Promise::OneGrant]);
+}
+
+#[test]
+fn a_token_that_is_sent_for_as_long_as_it_takes_is_found() {
+    assert_found(Defect::R6, &[Promise::OneGrant]);
 }
 
 #[test]
@@ -47,6 +57,11 @@ fn news_that_counts_while_a_request_is_in_flight_is_found() {
 }
 
 #[test]
+fn a_lapse_that_leaves_the_dead_their_places_is_found() {
+    assert_found(Defect::R10, &[Promise::Order, Promise::WakeUp]);
+}
+
+#[test]
 fn a_queue_whose_loss_is_not_noticed_is_found() {
     assert_found(Defect::R11, &[Promise::Service, Promise::WakeUp, Promise::Order]);
 }
@@ -54,6 +69,21 @@ fn a_queue_whose_loss_is_not_noticed_is_found() {
 #[test]
 fn a_grant_that_nobody_wants_and_nobody_gives_back_is_found() {
     assert_found(Defect::R13, &[Promise::OneGrant]);
+}
+
+#[test]
+fn a_lock_that_is_given_on_before_its_least_time_is_found() {
+    assert_found(Defect::HoldAtLeast, &[Promise::Exclusion]);
+}
+
+#[test]
+fn a_lock_that_is_held_past_its_longest_time_is_found() {
+    assert_found(Defect::MaxHold, &[Promise::Service]);
+}
+
+#[test]
+fn a_force_that_takes_whatever_is_there_is_found() {
+    assert_found(Defect::Force, &[Promise::Fencing]);
 }
 
 #[test]

@@ -131,7 +131,7 @@ impl Scene {
             7 => self.leave(at),
             8 if self.tries.len() < MOST => {
                 let request = request(tape);
-                let call = self.hand.try_lock(&request);
+                let call = self.hand.try_lock(&request, Token::new());
                 self.send(&call);
                 self.tries.push(Try { request, call, sent: self.now(), in_doubt: false });
             }
@@ -217,7 +217,7 @@ impl Scene {
         let mut attempt = self.tries.remove(at);
         let Verb::Acquire { token, .. } = attempt.call.verb else { unreachable!("a try is an acquire") };
         let answered = self.answered(&attempt.call, attempt.sent, tape);
-        match self.hand.tried(&attempt.request, &attempt.call, &mut attempt.in_doubt, answered) {
+        match self.hand.tried(&attempt.request, token, &attempt.call, &mut attempt.in_doubt, answered) {
             Some(lease) => self.guard(lease, token),
             None => self.tries.push(Try { sent: self.now(), ..attempt }),
         }

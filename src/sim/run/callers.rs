@@ -6,6 +6,7 @@ use super::{Event, Run};
 use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
+use crate::sim::plan::Terms;
 use crate::sim::process::{Caller, Doing, Process, Whose, no_reply};
 use crate::store::clock::Time;
 use crate::store::{Answer, Fault};
@@ -116,10 +117,11 @@ impl Run<'_> {
                 let lease = hand.left(place, Some((call, answer)));
                 self.hold_or_go(process, id, lease);
             }
-            (Doing::Trying { in_doubt }, _) => match hand.tried(request, call, in_doubt, answer) {
+            (Doing::Trying { token, in_doubt }, _) => match hand.tried(request, *token, call, in_doubt, answer) {
                 Some(lease) => self.hold_or_go(process, id, lease),
                 None => self.send(process, Whose::Caller(id), calls, 0),
             },
+            (Doing::Forcing, _) => self.go(process, id),
             (Doing::Releasing(lease, started), _) => {
                 hand.ended(lease, call, *started, answer);
                 self.go(process, id);
@@ -131,6 +133,9 @@ impl Run<'_> {
     pub(super) fn ask(&mut self, process: &mut Process, id: u64) {
         let Some(Caller { place: Some(place), .. }) = process.callers.get(&id) else { return };
         let now = process.local(self.now);
+        if self.defect == Some(Defect::R6) {
+            process.hand.keep_token(place);
+        }
         match process.hand.ask(place, now) {
             Some(call) => self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0),
             None => self.become_(process, id, Doing::Waiting),
@@ -156,6 +161,9 @@ impl Run<'_> {
         let Some(caller) = process.callers.get_mut(&id) else { return };
         caller.place = None;
         caller.doing = Doing::Holding(lease);
+        if caller.terms == Terms::MaxHold {
+            caller.ends_at = self.now + self.setting.moment.as_nanos() as u64;
+        }
         let done = self.now + caller.hold;
         self.at(done, Event::WorkDone { process: process.number, caller: id });
     }

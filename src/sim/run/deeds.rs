@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use super::{Event, MS, Run};
 use crate::engine::Request;
-use crate::script::Family;
-use crate::sim::plan::{Chance, Deed};
+use crate::script::{Family, Mode, Token, Verb};
+use crate::sim::defect::Defect;
+use crate::sim::op::Loss;
+use crate::sim::plan::{Chance, Deed, Terms};
 use crate::sim::process::{Caller, Doing, Process, Whose};
 use crate::store::memory::keyspace::Keyspace;
 
@@ -25,7 +27,9 @@ impl Run<'_> {
             }
         }
         match deed {
-            Deed::Lock { process: slot, .. } | Deed::TryLock { process: slot, .. } => {
+            Deed::Lock { process: slot, .. }
+            | Deed::TryLock { process: slot, .. }
+            | Deed::Force { process: slot, .. } => {
                 let paused = self.processes[slot as usize].as_ref().map_or(0, |process| process.paused_until);
                 if paused > now {
                     return self.at(paused, Event::Deed(deed));
@@ -47,35 +51,35 @@ impl Run<'_> {
                     self.at(now + pause * MS, Event::Subscribe { process });
                 }
             }
-            Deed::Pause { process, pause } => self.on(process, |process| process.paused_until = now + pause * MS),
-            Deed::Crash { process } => {
-                if let Some(process) = self.processes[process as usize].take() {
-                    self.judge.died(&process.terms.manager);
-                }
+            Deed::Pause { process, pause } => {
+                self.on(process, |process| process.paused_until = process.paused_until.max(now + pause * MS))
             }
-            Deed::Cut { process, pause } => self.on(process, |process| process.cut_until = now + pause * MS),
-            Deed::Hang { pause } => self.hangs_until = now + pause * MS,
+            Deed::Crash { process } => self.processes[process as usize] = None,
+            Deed::Cut { process, pause } => {
+                self.on(process, |process| process.cut_until = process.cut_until.max(now + pause * MS))
+            }
+            Deed::Hang { pause } => self.hangs_until = self.hangs_until.max(now + pause * MS),
             Deed::Restart { keep, pause } => {
                 if !keep {
-                    self.server.state().keyspace = Keyspace::default();
-                    self.lose_data();
+                    self.lose_all();
                 }
                 self.end_server(pause);
             }
-            Deed::Replicate => self.replica = self.server.state().keyspace.clone(),
+            Deed::Replicate => {
+                self.replica = self.server.state().keyspace.clone();
+                self.judge.replicated();
+            }
             Deed::FailOver { clock, pause } => {
                 self.server.state().keyspace = self.replica.clone();
                 self.step_clock(clock);
-                self.lose_data();
+                self.judge.failed_over(now / 1000, &self.server.state().keyspace);
+                self.lose_places();
                 self.end_server(pause);
             }
             Deed::StepClock { by } => self.step_clock(by),
-            Deed::FlushAll => {
-                self.server.state().keyspace = Keyspace::default();
-                self.lose_data();
-            }
-            Deed::DropRecord => self.delete(self.setting.key.record()),
-            Deed::DropQueue => self.delete(self.setting.key.queue()),
+            Deed::FlushAll => self.lose_all(),
+            Deed::DropRecord => self.delete(self.setting.key.record(), Loss::Record),
+            Deed::DropQueue => self.delete(self.setting.key.queue(), Loss::Queue),
         }
     }
 
@@ -87,24 +91,41 @@ impl Run<'_> {
 
     pub(super) fn step_clock(&mut self, by_ms: i64) {
         self.ahead += by_ms * 1000;
-        self.judge.clock_stepped(self.now / 1000, by_ms);
+        self.judge.clock_stepped(self.now / 1000);
     }
 
-    pub(super) fn lose_data(&mut self) {
-        self.judge.data_lost(self.now / 1000, &self.server.state().keyspace);
+    fn lose_all(&mut self) {
+        self.server.state().keyspace = Keyspace::default();
+        self.lose(Loss::Record);
     }
 
-    pub(super) fn delete(&mut self, key: &str) {
+    fn lose(&mut self, loss: Loss) {
+        self.judge.lost_data(self.now / 1000, loss, &self.server.state().keyspace);
+        self.lose_places();
+    }
+
+    fn lose_places(&mut self) {
+        for process in self.processes.iter_mut().flatten() {
+            for caller in process.callers.values_mut() {
+                let is_lost = caller.place.as_ref().is_some_and(|place| {
+                    (process.hand.stands(place) || caller.lost.is_some()) && !self.judge.knows(place.token())
+                });
+                caller.lost = is_lost.then(|| caller.lost.unwrap_or(self.now));
+            }
+        }
+    }
+
+    fn delete(&mut self, key: &str, loss: Loss) {
         let clock = self.server_clock();
         let words = [b"DEL".to_vec(), key.as_bytes().to_vec()];
         self.server.run(clock, &words).expect("a key can be deleted");
-        self.lose_data();
+        self.lose(loss);
     }
 
     /// All connections end, and what was under way on them is lost.
     pub(super) fn end_server(&mut self, pause_ms: u64) {
         self.epoch += 1;
-        self.down_until = self.now + pause_ms * MS;
+        self.down_until = self.down_until.max(self.now + pause_ms * MS);
         self.hangs_until = 0;
         let back = self.down_until + self.setting.config.back_off.as_nanos() as u64;
         let mut events = Vec::new();
@@ -130,19 +151,39 @@ impl Run<'_> {
 
     pub(super) fn want(&mut self, process: &mut Process, deed: Deed) {
         let id = self.number();
-        let (patience, hold, fixed) = match deed {
-            Deed::Lock { patience, hold, fixed, .. } => (patience, hold, fixed),
-            Deed::TryLock { hold, .. } => (None, hold, false),
-            _ => return,
+        let (patience, hold, terms) = match deed {
+            Deed::Lock { patience, hold, terms, .. } => (patience, hold, terms),
+            Deed::TryLock { hold, .. } => (None, hold, Terms::Renewed),
+            _ => (None, 0, Terms::Renewed),
         };
-        let options = if fixed { &self.setting.fixed } else { &self.setting.renewed };
-        let request = Arc::new(Request::new(Family::Mutex, self.setting.key.clone(), options));
+        let options = match terms {
+            Terms::MaxHold if self.defect == Some(Defect::MaxHold) => self.setting.options(Terms::Renewed),
+            terms => self.setting.options(terms),
+        };
+        let request = Arc::new(Request::new(Family::Mutex, self.setting.key.clone(), &options));
         let until = patience.map_or(u64::MAX, |ms| self.now + ms * MS);
         let patient_until = self.now + self.setting.config.outage_limit.as_nanos() as u64;
-        let caller = Caller { request, place: None, doing: Doing::Asking, until, patient_until, hold: hold * MS };
+        let caller = Caller {
+            request,
+            terms,
+            place: None,
+            doing: Doing::Asking,
+            until,
+            patient_until,
+            hold: hold * MS,
+            lost: None,
+            ends_at: u64::MAX,
+        };
+        if let Deed::Force { stale, .. } = deed {
+            let fence = self.judge.fence().saturating_sub(u64::from(stale));
+            let call = caller.request.call(Verb::Release { token: Token::new(), fence, mode: Mode::Forced });
+            process.callers.insert(id, Caller { doing: Doing::Forcing, ..caller });
+            return self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
+        }
         if matches!(deed, Deed::TryLock { .. }) {
-            let call = process.hand.try_lock(&caller.request);
-            let doing = Doing::Trying { in_doubt: false };
+            let token = Token::new();
+            let call = process.hand.try_lock(&caller.request, token);
+            let doing = Doing::Trying { token, in_doubt: false };
             process.callers.insert(id, Caller { doing, ..caller });
             return self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
         }

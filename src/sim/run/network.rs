@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{Event, MS, Run, Sent};
-use crate::script::{Call, Form, Mode, Outcome, Reply, Verb};
+use crate::script::{Call, Form, Mode, Outcome, Reply, Token, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::judge::{Broken, Ran};
 use crate::sim::model::Promise;
 use crate::sim::plan::Mishap;
-use crate::sim::process::{Connection, Flight, Process, Whose, no_connection, no_reply};
+use crate::sim::process::{Caller, Connection, Doing, Flight, Process, Whose, no_connection, no_reply};
 use crate::store::clock::Time;
 use crate::store::memory::keyspace;
 use crate::store::memory::words_of;
@@ -52,7 +52,12 @@ impl Run<'_> {
         let struck = process.chance.below(calls.len() as u64) as usize;
         let mut arrives = self.now;
         let mut reply_after = Some(process.way());
-        for (index, call) in calls.iter().enumerate() {
+        let mut order: Vec<usize> = (0..calls.len()).collect();
+        if self.defect == Some(Defect::R4) {
+            order.reverse();
+        }
+        for index in order {
+            let call = &calls[index];
             arrives += process.way();
             let mut lost = false;
             match mishap.filter(|_| index == struck) {
@@ -69,6 +74,10 @@ impl Run<'_> {
             if process.flights[&flight].answers[index].is_some() {
                 continue;
             }
+            let token_age = match call.verb {
+                Verb::Acquire { token, .. } => self.now - *self.first_sent.entry(token).or_insert(self.now),
+                _ => 0,
+            };
             let words = words_of(&call.command(&process.terms, Form::default(), not_after));
             let sent = Sent {
                 process: process.number,
@@ -81,6 +90,8 @@ impl Run<'_> {
                 reply_after,
                 given_up_at: (give_up + MS) / 1000,
                 dated_after,
+                token_age,
+                by_renewal: renewal,
             };
             self.at(arrives, Event::Arrive(Box::new(sent)));
         }
@@ -130,11 +141,21 @@ impl Run<'_> {
             call,
             manager: &sent.manager,
             outcome: &reply.outcome,
-            more: reply.more,
             given_up_at: sent.given_up_at,
             dated_after: sent.dated_after,
         };
         self.judge.ran(self.now / 1000, clock, &self.server.state().keyspace, &ran)?;
+        if let (Verb::Acquire { token, .. }, Outcome::Waiting { .. } | Outcome::Granted(_)) =
+            (&call.verb, &reply.outcome)
+        {
+            self.look_at_order(&sent, *token)?;
+        }
+        // R6: a token that nobody gives back any more could be taken by a copy that comes later. What is sent again
+        // on another connection has two command timeouts for that.
+        let config = &self.setting.config;
+        if sent.token_age > (self.setting.ttl + config.command_timeout * 2).as_nanos() as u64 {
+            return Err((Promise::OneGrant, format!("{call:?} was sent {} ms after its first", sent.token_age / MS)));
+        }
         for message in self.server.published() {
             let to = self.processes.iter_mut().flatten().find(|p| p.terms.channel().as_bytes() == message.channel);
             let Some(process) = to.filter(|process| process.subscribed) else { continue };
@@ -149,6 +170,26 @@ impl Run<'_> {
             self.at(self.now + after, Event::Reply { process, flight, index, epoch, value });
         }
         Ok(())
+    }
+
+    /// P3, R4: the places of a process that were lost are taken again in the order in which they came.
+    fn look_at_order(&mut self, sent: &Sent, token: Token) -> Result<(), Broken> {
+        let process = self.processes.iter_mut().flatten().find(|process| process.number == sent.process);
+        let Some(process) = process else { return Ok(()) };
+        let has_token = |caller: &Caller| caller.place.as_ref().is_some_and(|place| place.token() == token);
+        let Some((at, caller)) = process.callers.iter_mut().find(|(_, caller)| has_token(caller)) else {
+            return Ok(());
+        };
+        let (at, was_lost) = (*at, caller.lost.take());
+        let is_lost = |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting);
+        let earlier = process.callers.range(..at).find(|(_, caller)| is_lost(caller));
+        match earlier.filter(|_| was_lost.is_some() && sent.by_renewal) {
+            Some((_, earlier)) => {
+                let token_of = earlier.place.as_ref().map(|place| place.token());
+                Err((Promise::Order, format!("{token:?} took a place again before {token_of:?}, which came first")))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(super) fn process(&self, number: u64) -> Option<&Process> {

@@ -1,20 +1,42 @@
 //! What must hold of each step of a script, by the record before and after it.
 
 use super::client::Stage;
-use super::shelf::{Ask, Done, STEP, Said, Shelf, TTL, Tok};
+use super::shelf::{Ask, CLIENTS, Done, STEP, Said, Shelf, TTL, Tok, Way};
 use super::world::World;
+use crate::sim::model::Lock;
+use crate::sim::op::{Attempt, Lease, Moment, Op, Outcome, Sight};
 
-/// P2, P3, P4 and P7 as far as one step of the server shows them. The error says what was broken.
-pub(super) fn script(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String> {
+/// What the model says of one step of the server, and what it has no word for: time, and who hears of it. The error
+/// says what was broken.
+pub(super) fn script(before: &Shelf, ask: Ask, late: bool, done: &Done) -> Result<(), String> {
     let after = &done.shelf;
     let caller = ask.tok();
-    if done.answer.said == Said::Late {
-        return if before == after { Ok(()) } else { Err("a request that came too late took something".to_owned()) };
+    let said = &done.answer.said;
+    if late && matches!(ask, Ask::Acquire(_)) && *said != Said::Late {
+        return Err(format!("P7: {ask:?} came too late and was answered {said:?}"));
+    }
+    let model = Lock::found(
+        before.owner.map(|owner| shown(before, owner)),
+        before.graced,
+        standing(before),
+        before.fence.into(),
+    );
+    let moment = Moment {
+        over: before.owner.is_some() && before.left == 0,
+        silent: silent(before),
+        outage: before.idle > STEP,
+        grace: before.owner == after.owner && after.graced && !before.graced,
+        ..Moment::default()
+    };
+    let sight = Sight {
+        holder: after.owner.map(|owner| (attempt(owner).number, after.fence.into())),
+        queue: standing(after).iter().map(|attempt| attempt.number).collect(),
+    };
+    let (op, outcome) = told(before, ask, said);
+    if let Err(promise) = model.request(moment, op, &outcome, sight) {
+        return Err(format!("{promise}: {ask:?} was answered {said:?}, and {before:?} became {after:?}"));
     }
     let granted = after.owner.filter(|owner| before.owner != Some(*owner));
-    if granted.is_some() && after.fence <= before.fence {
-        return Err(format!("P2: {granted:?} was granted fence {} after {}", after.fence, before.fence));
-    }
     if granted.is_none() && after.fence != before.fence {
         return Err("P7: the fence changed without a grant".to_owned());
     }
@@ -22,52 +44,8 @@ pub(super) fn script(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String
     if has_full_time && after.left < TTL {
         return Err(format!("P6: {:?} has {} ticks of {TTL}", after.owner, after.left));
     }
-    served_time(before, ask, after)?;
-    // Who owned it, has it still or is the caller; or his time was over.
-    if let Some(owner) = before.owner
-        && after.owner != Some(owner)
-        && owner != caller
-        && before.left > 0
-    {
-        return Err(format!("P1: the lease of {owner:?} was ended by {ask:?}"));
-    }
-    let lapsed = before.owner.filter(|owner| before.left == 0 && *owner != caller && after.owner != Some(*owner));
-    let alive = |tok: Tok| {
-        let asks = tok.client == caller.client && matches!(ask, Ask::Acquire(_) | Ask::Sync(_));
-        let void = lapsed.is_some_and(|owner| owner.client == tok.client && owner.client != caller.client);
-        let passed = before.idle.min(STEP) as i8;
-        let stamped = before.stamps.iter().any(|s| s.client == tok.client && s.ahead >= passed);
-        (asks || stamped) && !void
-    };
-    let waits = |tok: &&Tok| before.is_waiting(**tok);
-    let leaves = |tok: Tok| tok == caller && matches!(ask, Ask::Release(..));
-    // P3: the first who is alive is next.
-    if let Some(owner) = granted {
-        let next = before.queue.iter().filter(waits).find(|tok| alive(**tok) && !leaves(**tok));
-        if next.is_some_and(|next| *next != owner) || (next.is_none() && owner != caller) {
-            return Err(format!("P3: {owner:?} was granted, and {next:?} was next"));
-        }
-    }
-    for tok in before.queue.iter().filter(waits) {
-        if !after.is_waiting(*tok) && granted != Some(*tok) && alive(*tok) && !leaves(*tok) {
-            return Err(format!("P3: {tok:?} lost its place"));
-        }
-    }
-    // Nobody changes places, and who comes stands at the end. A token that was given up can come once more, by a copy of
-    // its acquire that was under way; if its dead entry is still there, it stands where that is, until it is given up
-    // again (R7).
-    let comes = matches!(ask, Ask::Acquire(_)) && !before.is_waiting(caller);
-    let stood = line(before, |tok| after.is_waiting(tok));
-    let stand = line(after, |tok| !comes || tok != caller);
-    if stood != stand {
-        return Err(format!("P3: {stood:?} became {stand:?}"));
-    }
-    if comes && after.is_waiting(caller) && !before.queue.contains(&caller) && after.queue.last() != Some(&caller) {
-        return Err(format!("P3: {caller:?} came last and stands in {:?}", after.queue));
-    }
-    // P4: a free lock has nobody waiting. A renewal hands nothing over.
-    if after.owner.is_none() && !matches!(ask, Ask::Renew(_)) && !after.waiters.is_empty() {
-        return Err(format!("P4: the lock is free, and {:?} wait", after.waiters));
+    if *said != Said::Late {
+        served_time(before, ask, after)?;
     }
     let heard = |tok: Tok| {
         let answer = &done.answer;
@@ -81,6 +59,60 @@ pub(super) fn script(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String
     }
 }
 
+/// The request and its answer in the words of the model.
+fn told(before: &Shelf, ask: Ask, said: &Said) -> (Op, Outcome) {
+    let own = attempt(ask.tok());
+    let op = match ask {
+        // A token that was given up can come once more, by a copy of its acquire that was under way (R7).
+        Ask::Acquire(tok) if before.queue.contains(&tok) && !before.is_waiting(tok) => Op::Return(own),
+        Ask::Acquire(_) => Op::Enqueue(own),
+        Ask::Release(_, _, Way::Used) => Op::Unlock(own),
+        Ask::Release(_, _, Way::Lost) => Op::Drop(own),
+        Ask::Release(_, _, Way::Unused | Way::KeepIfOwner) => Op::Leave(own),
+        Ask::Renew(_) => Op::Renew(own),
+        Ask::Sync(tok) => Op::Sync { client: tok.client },
+    };
+    let outcome = match said {
+        Said::Granted(news) => Outcome::Granted { fence: news.fence.into() },
+        Said::Waiting { .. } => Outcome::Waiting { position: None },
+        Said::Late => Outcome::Late,
+        Said::Released => Outcome::Released,
+        Said::Already | Said::NotOwner | Said::Gone => Outcome::Lost,
+        Said::Renewed { .. } => Outcome::Renewed,
+        Said::Synced { .. } => Outcome::Done,
+        Said::Absent => Outcome::Absent,
+    };
+    (op, outcome)
+}
+
+fn attempt(tok: Tok) -> Attempt {
+    let number = u16::from(tok.client) << 8 | u16::from(tok.number);
+    Attempt { number, client: tok.client, lease: Lease::Renewed }
+}
+
+fn shown(shelf: &Shelf, owner: Tok) -> (Attempt, u64) {
+    (attempt(owner), shelf.fence.into())
+}
+
+/// Those who wait, in their order. Where one stands twice, it stands at the first.
+fn standing(shelf: &Shelf) -> Vec<Attempt> {
+    let mut line = Vec::new();
+    for tok in shelf.queue.iter().filter(|tok| shelf.is_waiting(**tok)) {
+        let attempt = attempt(*tok);
+        if !line.contains(&attempt) {
+            line.push(attempt);
+        }
+    }
+    line
+}
+
+/// R2: those who have no sign of life, or none within the horizon of served time.
+fn silent(shelf: &Shelf) -> u128 {
+    let passed = shelf.idle.min(STEP) as i8;
+    let is_heard = |client: u8| shelf.stamps.iter().any(|stamp| stamp.client == client && stamp.ahead >= passed);
+    (0..CLIENTS).filter(|client| !is_heard(*client)).fold(0, |mask, client| mask | 1 << client)
+}
+
 /// R2: served time grows by what went by since a script last looked, and by no more than a step.
 fn served_time(before: &Shelf, ask: Ask, after: &Shelf) -> Result<(), String> {
     let passed = if after.idle == 0 { before.idle.min(STEP) as i8 } else { 0 };
@@ -91,17 +123,6 @@ fn served_time(before: &Shelf, ask: Ask, after: &Shelf) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// Those who wait, in their order.
-fn line(shelf: &Shelf, counts: impl Fn(Tok) -> bool) -> Vec<Tok> {
-    let mut line = Vec::new();
-    for tok in &shelf.queue {
-        if shelf.is_waiting(*tok) && counts(*tok) && !line.contains(tok) {
-            line.push(*tok);
-        }
-    }
-    line
 }
 
 /// P1 as clients see it: whoever believes that he holds it is the owner, with his fence, and for no longer than that.

@@ -64,7 +64,7 @@ impl Lab {
             return known.clone();
         }
         let done = self.run_script(shelf, ask, late).and_then(|done| {
-            check::script(shelf, ask, &done)?;
+            check::script(shelf, ask, late, &done)?;
             Ok(Rc::new(done))
         });
         self.memo.insert(key, done.clone());

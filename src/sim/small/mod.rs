@@ -13,9 +13,15 @@
 //!   places, after each step.
 //! - A script does the same thing to the same record, so each pair is run once by the interpreter, and looked up then.
 //!
-//! After each step exclusion, fences, order and wake-ups are checked (`check`). Then the world is left in peace: from
-//! each that was reached, a run without faults must serve everybody in P + T, and one TTL more for each process that
-//! crashed, and leave no owner and no record of a waiter. That is what finds locks and waiters that are forgotten.
+//! After each step the model of the other tests says what the script has to leave: holder, fence, order (`check`). Then
+//! the world is left in peace: from each that was reached, a run without faults must serve everybody in P + T, and one
+//! TTL more for each process that crashed, and leave no owner and no record of a waiter. That is what finds locks and
+//! waiters that are forgotten.
+//!
+//! In ticks P, T and, at a ttl of 3, the renewals' period are 1 and H is 2, so P + 3 T ≤ H, which `Builder::build` asks
+//! for, does not hold. A process whose syncs are lost for longer than two ticks is taken for dead here while it lives.
+//! That is all right, since more can happen by it and not less: the living lose their places, and must take them again
+//! without harm. The model, too, calls them silent then.
 //!
 //! Stateright would bring the search, which is the short part of this, and not the renumbering, the runs in peace or
 //! the table of what scripts did; and it wants states that are cheap to clone and to hash, as these are for our own.

@@ -1,0 +1,231 @@
+//! One name as clients see it, in one of the worlds that the promises allow.
+
+use std::collections::BTreeSet;
+
+use super::grant::{Held, learn};
+use super::model::{Lock, Promise};
+use super::op::{Attempt, Lease, Op, Outcome};
+
+/// A name at the server, and what is in the hands of the clients' background.
+///
+/// What no client can see at once is not told but guessed: [`World::by_itself`] lists what may happen in the
+/// background, and [`Worlds`](super::Worlds) keeps the worlds that agree with what is seen.
+///
+/// | an attempt is | when |
+/// |---|---|
+/// | in the lock's queue | it waits |
+/// | the lock's holder | it was granted, and that has not ended |
+/// | in `adrift` | it was granted, lost that before it was claimed, and may not know yet: it may make a guard of the lost grant, or else find out and wait again |
+/// | in `gone` | it knows, or was passed over as dead, and will wait again at the end of the queue |
+/// | nowhere | it has ended, or is a guard that lost its lock |
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct World {
+    lock: Lock,
+    /// The holder's grant is a guard's, and no longer a place's.
+    claimed: bool,
+    gone: BTreeSet<Attempt>,
+    /// In the order of their fences, all smaller than the holder's.
+    adrift: Vec<Held>,
+    /// Those whose release or leave goes on in the background.
+    ending: BTreeSet<Attempt>,
+}
+
+impl World {
+    /// Whether this attempt may make a guard now.
+    pub fn has_grant_for(&self, attempt: Attempt) -> bool {
+        let unclaimed = self.lock.holder.iter().filter(|_| !self.claimed);
+        unclaimed.chain(&self.adrift).any(|held| held.by == attempt)
+    }
+
+    /// How many attempts the background has yet to do with.
+    pub fn unsettled(&self) -> usize {
+        self.adrift.len() + self.gone.len() + self.ending.len()
+    }
+
+    /// The worlds that this one may turn into without anybody's doing.
+    pub fn by_itself(&self) -> Vec<World> {
+        let mut next = Vec::new();
+        let mut may = |happen: &dyn Fn(&mut World)| {
+            let mut world = self.clone();
+            happen(&mut world);
+            next.push(world);
+        };
+        if let Some(held) = self.lock.holder.filter(|held| held.lapsed) {
+            // A renewal comes in time, or that by which a place confirms its grant (R9, R12).
+            if held.by.lease == Lease::Renewed || !self.claimed {
+                may(&|world| world.lock.holder = Some(Held { lapsed: false, ..held }));
+            }
+            may(&|world| world.at_server(|lock| lock.lapse(held.by.client)));
+            may(&|world| world.at_server(|lock| lock.lapse(NOBODY)));
+        }
+        for client in &self.lock.void {
+            may(&|world| {
+                world.lock.void.remove(client);
+            });
+        }
+        for lost in &self.adrift {
+            may(&|world| {
+                world.adrift.retain(|other| other != lost);
+                world.gone.insert(lost.by);
+            });
+        }
+        for client in self.gone.iter().map(|attempt| attempt.client).collect::<BTreeSet<_>>() {
+            // R4: all of a process in their order.
+            if let Some(first) = self.gone.iter().copied().find(|attempt| attempt.client == client) {
+                may(&|world| {
+                    world.gone.remove(&first);
+                    world.at_server(|lock| lock.enqueue(first));
+                });
+            }
+        }
+        for attempt in &self.ending {
+            may(&|world| world.end(*attempt));
+        }
+        next
+    }
+
+    /// The worlds that this one may be after `op`, given what was seen of it; or the promise that what was seen
+    /// would break here.
+    pub fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<World>, Promise> {
+        let mut world = self.clone();
+        match (op, outcome) {
+            (Op::TryLock(attempt), Outcome::Granted { fence }) => {
+                world.at_server(|lock| lock.try_lock(*attempt));
+                world.claim(*attempt, *fence)?;
+            }
+            (Op::TryLock(attempt), Outcome::Busy) => {
+                world.at_server(|lock| lock.try_lock(*attempt));
+                if world.has_grant_for(*attempt) {
+                    return Err(Promise::WakeUp);
+                }
+            }
+            (Op::Claim(attempt), Outcome::Granted { fence }) => world.claim(*attempt, *fence)?,
+            (Op::Enqueue(attempt), Outcome::Waiting { position: Some(position) }) => {
+                world.at_server(|lock| lock.enqueue(*attempt));
+                match world.lock.queue.iter().position(|other| other == attempt) {
+                    Some(ahead) if (ahead as u64) < *position => {}
+                    Some(_) => return Err(Promise::Order),
+                    None => return Err(Promise::WakeUp),
+                }
+            }
+            (Op::Enqueue(attempt), Outcome::Waiting { position: None }) => {
+                world.at_server(|lock| lock.enqueue(*attempt));
+                // The grant can have come between the answer and the look at the place.
+                let mut worlds = closure([world]);
+                worlds.retain(|world| !world.lock.queue.contains(attempt));
+                return if worlds.is_empty() { Err(self.refuses()) } else { Ok(worlds.into_iter().collect()) };
+            }
+            (Op::Claim(_), Outcome::NotYet) => {}
+            (Op::Leave(attempt) | Op::Drop(attempt), Outcome::Done) => {
+                let mut later = self.clone();
+                later.ending.insert(*attempt);
+                world.end(*attempt);
+                return Ok(if self.knows(*attempt) { vec![world, later] } else { vec![world] });
+            }
+            (Op::Unlock(attempt), Outcome::Released) if self.lock.is_held_by(*attempt) => world.end(*attempt),
+            (Op::Unlock(attempt), Outcome::Lost) if !self.lock.is_held_by(*attempt) => {}
+            // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
+            (Op::Unlock(_), Outcome::Released | Outcome::Lost) => return Err(Promise::Exclusion),
+            (Op::Inspect, Outcome::Seen(sight)) => {
+                if let Some((by, fence)) = self.lock.compare(sight.as_ref(), self.refuses())? {
+                    world.learn(by, fence)?;
+                }
+            }
+            (Op::Repeat, Outcome::Granted { fence }) => {
+                let by = self.lock.holder.ok_or(Promise::OneGrant)?.by;
+                world.learn(by, *fence)?;
+            }
+            (Op::Lapse, Outcome::Released) => {
+                let held = self.lock.holder.ok_or(Promise::Exclusion)?;
+                let mut spared = self.clone();
+                spared.at_server(|lock| lock.lapse(held.by.client));
+                world.at_server(|lock| lock.lapse(NOBODY));
+                return Ok(vec![world, spared]);
+            }
+            (Op::Lapse, Outcome::Refused) if self.lock.holder.is_none() => {}
+            (Op::Lapse, _) => return Err(Promise::Exclusion),
+            // These are answered by the server itself.
+            (Op::Renew(_) | Op::ForceRelease { .. } | Op::Repeat | Op::Misuse | Op::RunOut, outcome) => {
+                let mut next = self.lock.after(op, outcome)?;
+                let next = next.swap_remove(0);
+                world.at_server(|lock| *lock = next);
+            }
+            // There is no such outcome.
+            _ => return Err(Promise::OneGrant),
+        }
+        Ok(vec![world])
+    }
+
+    /// What the server does with a request, and who loses by it.
+    fn at_server(&mut self, does: impl FnOnce(&mut Lock)) {
+        let before = self.lock.clone();
+        does(&mut self.lock);
+        let held_by = self.lock.holder.map(|held| held.by);
+        if let Some(held) = before.holder.filter(|held| held_by != Some(held.by)) {
+            if !self.claimed {
+                self.adrift.push(held);
+            }
+            self.claimed = false;
+        }
+        let passed = before.queue.into_iter().filter(|waiter| held_by != Some(*waiter));
+        self.gone.extend(passed.filter(|waiter| !self.lock.queue.contains(waiter)));
+    }
+
+    /// A release or a leave reaches the server.
+    fn end(&mut self, attempt: Attempt) {
+        self.at_server(|lock| lock.end(attempt));
+        self.ending.remove(&attempt);
+        self.gone.remove(&attempt);
+        self.adrift.retain(|lost| lost.by != attempt);
+    }
+
+    /// The attempt becomes a guard.
+    fn claim(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+        if !self.has_grant_for(attempt) {
+            return Err(self.refuses());
+        }
+        self.learn(attempt, fence)?;
+        self.adrift.retain(|lost| lost.by != attempt);
+        self.claimed |= self.lock.is_held_by(attempt);
+        Ok(())
+    }
+
+    /// The fence of a grant is seen.
+    fn learn(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+        learn(self.adrift.iter_mut().chain(&mut self.lock.holder).collect(), attempt, fence)?;
+        self.lock.floor = self.lock.floor.max(fence);
+        Ok(())
+    }
+
+    /// What a grant breaks that this world has no place for.
+    fn refuses(&self) -> Promise {
+        match self.lock.holder {
+            Some(_) if self.claimed => Promise::Exclusion,
+            Some(_) => Promise::Order,
+            None => Promise::OneGrant,
+        }
+    }
+
+    fn knows(&self, attempt: Attempt) -> bool {
+        self.lock.is_held_by(attempt)
+            || self.lock.queue.contains(&attempt)
+            || self.gone.contains(&attempt)
+            || self.adrift.iter().any(|lost| lost.by == attempt)
+    }
+}
+
+/// Somebody who neither holds nor waits.
+const NOBODY: u8 = u8::MAX;
+
+/// All worlds that these may turn into, themselves included.
+pub(super) fn closure(worlds: impl IntoIterator<Item = World>) -> BTreeSet<World> {
+    let mut all = BTreeSet::new();
+    let mut fresh: Vec<World> = worlds.into_iter().collect();
+    while let Some(world) = fresh.pop() {
+        if !all.contains(&world) {
+            fresh.extend(world.by_itself());
+            all.insert(world);
+        }
+    }
+    all
+}
