@@ -14,7 +14,7 @@ local state, queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
 -- Most locks are released by their owner while nobody waits: the same as below, without the queue and the clock.
 if owner == token and mode == 'used' and state and (not queue or struct.unpack('<I4', queue) == 0) then
   local _, g, f, x, t, ttl, hold, _, y = struct.unpack('<ddddI4I4I4bb', state)
-  if hold == 0 and f == fence then
+  if hold == 0 then
     redis.call('HDEL', KEYS[1], 'o')
     redis.call('HSET', KEYS[1], 's', struct.pack('<ddddI4I4I4bb', 0, g, f, x, t, ttl, hold, 0, y))
     return { 'released', 0, 0, {}, {} }
@@ -39,8 +39,8 @@ if mode == 'forced' then
 elseif rec.owner == token and mode == 'keep_if_owner' then
   return answer('granted', held())
 elseif rec.owner == token then
-  -- R9: the recorded owner clears its own lease, lapsed or not. Granted again since, it is not the one that the guard had.
-  status = (mode ~= 'used' or rec.f == fence) and 'released' or 'unknown'
+  -- R9: the recorded owner clears its own lease, lapsed or not.
+  status = 'released'
   -- The clock may have gone back since the grant (R15).
   local cool = rec.hold > 0 and math.min(rec.g, now) + 1000 * rec.hold or 0
   if mode == 'used' then rec.d = 0 end
