@@ -3,7 +3,7 @@
 -- ARGV: 1-4 as in mutex_promote.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused (nobody
 --   had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant that came first)
 --   | forced (by fence alone)
--- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced; already if
+-- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced; already if
 --   it was this fence that was forced last)
 --   · already | lapsed | forced | lost | unknown (not the owner; the answer comes from the fences)
 --   · queued (both keys are needed) · kind {kind}
@@ -17,7 +17,7 @@ if owner == token and mode == 'used' and state and (not queue or struct.unpack('
   if hold == 0 then
     redis.call('HDEL', KEYS[1], 'o')
     redis.call('HSET', KEYS[1], 's', struct.pack('<ddddI4I4I4bb', 0, g, f, x, t, ttl, hold, 0, y))
-    return { 'released', 0, 0, {}, {} }
+    return 'released'
   end
 end
 

@@ -112,6 +112,12 @@ impl Reply {
         if let Verb::Lookup { tokens } = &call.verb {
             return lookup(tokens.len(), value);
         }
+        // From the short way of a release, which needs neither the time nor the queue.
+        if let (Verb::Release { .. }, Value::BulkString(word)) = (&call.verb, value)
+            && word == b"released"
+        {
+            return Ok(Reply { now: None, more: false, outcome: Outcome::Released, grants: Vec::new() });
+        }
         let Value::Array(parts) = value else {
             return Err(malformed(value));
         };
@@ -194,8 +200,7 @@ impl Reply {
             let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
             grants.push(grant(token, fence, at, left, how)?);
         }
-        // A script that had no need of the time answers 0.
-        Ok(Reply { now: Some(now).filter(|now| *now > 0), more, outcome, grants })
+        Ok(Reply { now: Some(now), more, outcome, grants })
     }
 }
 
@@ -310,7 +315,7 @@ fn malformed(value: &Value) -> Malformed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::script::Family;
+    use crate::script::{Family, Mode};
 
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -323,13 +328,16 @@ mod tests {
             let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
             Reply::parse(&Call { family: Family::Mutex, key, verb }, &value)
         };
-        let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|*1|:1|*0|"));
+        let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|*2|:1|:1|*0|"));
         assert!(renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err());
         let synced = |entries: &str, known: u8| {
-            let fields = format!("*9|+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1");
+            let fields = format!("*10|+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1|:0");
             parse(Verb::Sync { newest: token }, format!("*5|+synced|:7|:0|{fields}|*0|"))
         };
         assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
+        let released = |answer: &str| parse(Verb::Release { token, fence: 1, mode: Mode::Used }, answer.to_owned());
+        assert!(released("$8|released|").is_ok_and(|reply| reply.now.is_none() && reply.outcome == Outcome::Released));
+        assert!(released("$7|already|").is_err() && parse(Verb::Renew { token }, "$8|released|".to_owned()).is_err());
         let looked_up = |owner: &str, row: &str, record: &str| {
             parse(Verb::Lookup { tokens: vec![token] }, format!("*3|{owner}|${}|{row}|{record}|", row.len()))
         };

@@ -52,7 +52,10 @@ pub(super) fn script_of(call: &Call) -> &'static str {
 
 /// Whether a server that keeps to the protocol may answer a call so.
 pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
-    let Value::Array(parts) = value else { return false };
+    let Value::Array(parts) = value else {
+        // The short way of a release.
+        return script_of(call) == "release" && *value == Value::BulkString(b"released".to_vec());
+    };
     if let Verb::Lookup { tokens } = &call.verb {
         return parts.len() == tokens.len() + 2 && is_looked_up(parts);
     }
