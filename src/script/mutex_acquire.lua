@@ -3,7 +3,8 @@
 -- KEYS: 1 the record · 2 the queue
 -- ARGV: 1-4 as in mutex_promote.lua · 5 token · 6 not_after: server time in µs past which nothing is
 --   taken · 7 '1' if it may wait · 8 'ttl fixed hold label', ttl and hold in ms
--- Returns: granted {fence, granted at, left, previous} · waiting {ticket, position, left, since}
+-- Returns: 'granted', now, left, previous, from the short way, with now as the fence and the time of the grant
+--   · granted {fence, granted at, left, previous} · waiting {ticket, position, left, since}
 --   · busy {left} · late · more (call again at once) · queued (both keys are needed) · kind {kind}
 
 -- What a script has written stays when its next command is refused. So before the first write to a record, and the first
@@ -32,7 +33,7 @@ if state and now <= not_after and (not queue or struct.unpack('<I4', queue) == 0
   if e == 0 and f < now and (now + left) / 1000000 + 3600 < t then
     redis.call('HSET', KEYS[1], 'o', token, 'a', '0 ' .. at .. ' ' .. ARGV[1] .. ' ' .. terms, 'l', label,
                's', struct.pack('<ddddI4I4I4bb', now + left, now, now, x, t, ttl, hold, previous, y))
-    return { 'granted', now, 0, { now, now, left, previous }, {} }
+    return { 'granted', now, left, previous }
   end
 end
 

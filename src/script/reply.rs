@@ -112,15 +112,19 @@ impl Reply {
         if let Verb::Lookup { tokens } = &call.verb {
             return lookup(tokens.len(), value);
         }
-        // From the short way of a release, which needs neither the time nor the queue.
-        if let (Verb::Release { .. }, Value::BulkString(word)) = (&call.verb, value)
-            && word == b"released"
-        {
-            return Ok(Reply { now: None, more: false, outcome: Outcome::Released, grants: Vec::new() });
-        }
-        let Value::Array(parts) = value else {
-            return Err(malformed(value));
+        let short = |now, outcome| Ok(Reply { now, more: false, outcome, grants: Vec::new() });
+        let parts = match (&call.verb, value) {
+            (Verb::Release { .. }, Value::BulkString(word)) if word == b"released" => {
+                return short(None, Outcome::Released);
+            }
+            (_, Value::Array(parts)) => parts,
+            _ => return Err(malformed(value)),
         };
+        if let (Verb::Acquire { token, .. }, [status, now, left, how]) = (&call.verb, &parts[..])
+            && text(status)? == "granted"
+        {
+            return short(Some(number(now)?), Outcome::Granted(grant(*token, now, now, left, how)?));
+        }
         let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else {
             return Err(malformed(value));
         };
@@ -314,6 +318,8 @@ fn malformed(value: &Value) -> Malformed {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU64;
+
     use super::*;
     use crate::script::{Family, Mode};
 
@@ -337,6 +343,14 @@ mod tests {
         assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
         let released = |answer: &str| parse(Verb::Release { token, fence: 1, mode: Mode::Used }, answer.to_owned());
         assert!(released("$8|released|").is_ok_and(|reply| reply.now.is_none() && reply.outcome == Outcome::Released));
+        let granted = |answer: &str| {
+            let acquire = Verb::Acquire { token, may_wait: true, asked: "".into(), sent_until: AtomicU64::new(0) };
+            parse(acquire, answer.to_owned())
+        };
+        let short =
+            Grant { token, fence: 7, granted_at: 7, left: Duration::from_micros(5), previous: PreviousHolder::Lapsed };
+        assert!(granted("*4|+granted|:7|:5|:1|").is_ok_and(|reply| reply.outcome == Outcome::Granted(short)));
+        assert!(granted("*4|+granted|:7|:5|:3|").is_err() && granted("*4|+waiting|:7|:5|:1|").is_err());
         assert!(released("$7|already|").is_err() && parse(Verb::Renew { token }, "$8|released|".to_owned()).is_err());
         let looked_up = |owner: &str, row: &str, record: &str| {
             parse(Verb::Lookup { tokens: vec![token] }, format!("*3|{owner}|${}|{row}|{record}|", row.len()))

@@ -59,6 +59,11 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     if let Verb::Lookup { tokens } = &call.verb {
         return parts.len() == tokens.len() + 2 && is_looked_up(parts);
     }
+    if let [status, now, left, how] = &parts[..] {
+        // The short way of an acquire.
+        let fits = is(now, b'n') && is(left, b'n') && is(how, b'k');
+        return script_of(call) == "acquire" && text(status) == Some("granted") && fits;
+    }
     let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else { return false };
     let (Some(status), script) = (text(status), script_of(call)) else { return false };
     let Some((.., letters)) = SHAPES.iter().chain(&SEEN).find(|shape| shape.0 == script && shape.1 == status) else {
@@ -115,6 +120,9 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 /// Who is granted what by an answer that is documented. An acquire's and a release's own grant is their token's.
 pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
     let Value::Array(parts) = value else { return Vec::new() };
+    if let ([_, now, left, how], Verb::Acquire { token, .. }) = (&parts[..], &call.verb) {
+        return vec![grant(*token, &[now.clone(), now.clone(), left.clone(), how.clone()])];
+    }
     let [status, _, _, Value::Array(fields), Value::Array(rest)] = &parts[..] else { return Vec::new() };
     let mut grants = Vec::new();
     match (text(status), &call.verb) {
