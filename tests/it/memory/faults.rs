@@ -173,7 +173,7 @@ fn a_request_whose_connection_closed_had_been_carried_out() {
     // Its resend does not arrive.
     memory.inject(Fault::LoseRequest);
     assert!(mgr.try_lock("k").is_err());
-    assert_eq!(memory.command(&["HEXISTS", "fairlock:{k}", "o"]), Reply::Int(1));
+    assert_eq!(memory.command(&["HEXISTS", "fairlock:{k}", "s"]), Reply::Int(1));
 }
 
 #[test]
