@@ -177,11 +177,13 @@ pub(crate) struct Form {
 impl Call {
     /// Acquire and sync do nothing past `not_after`, a server time in µs; the others ignore it.
     pub(crate) fn command(&self, terms: &Terms, form: Form, not_after: u64) -> Cmd {
-        let mut cmd = match &self.verb {
-            Verb::Lookup { .. } => redis::cmd("HMGET"),
-            _ if form.by_source => redis::cmd("EVAL"),
-            _ => redis::cmd("EVALSHA"),
-        };
+        // Room for all but a source and a queue of tokens, so that it does not grow bit by bit.
+        let mut cmd = Cmd::with_capacity(16, 512);
+        cmd.arg(match &self.verb {
+            Verb::Lookup { .. } => "HMGET",
+            _ if form.by_source => "EVAL",
+            _ => "EVALSHA",
+        });
         if let Verb::Lookup { tokens } = &self.verb {
             cmd.arg(self.key.record()).arg("o").arg(format!("m:{}", terms.manager));
             for token in tokens {
