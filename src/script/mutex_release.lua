@@ -87,6 +87,6 @@ if waiter and list then
   end
 end
 if waiter then rec.queue_changed = true end
-if rec.owner_changed or rec.state_changed or rec.queue_changed or #del > 0 then save() end
+save()
 tell()
 return answer(status)
