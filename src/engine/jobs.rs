@@ -50,6 +50,12 @@ impl Job {
     }
 }
 
+/// R7: whether no copy of an acquire that was sent with this `not_after`, or 0 for none, can take anything any more. Not
+/// every answer says how late it is.
+pub(super) fn settles(answer: &Answer, not_after: u64) -> bool {
+    not_after == 0 || answer.reply.now.is_some_and(|server| server > not_after)
+}
+
 impl Renewal {
     pub(super) fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
         let now = self.engine.now();
@@ -58,10 +64,9 @@ impl Renewal {
                 if let Some(tell) = &job.tell {
                     let _ = tell.try_send(verdict(&answer.reply.outcome, job.resent));
                 }
-                let settled = answer.reply.now.is_some_and(|server| server > job.not_after);
                 if answer.reply.more {
                     self.errands.put(now, Errand::Job(Job { tell: None, ..job }));
-                } else if !settled && now < job.expires {
+                } else if !settles(&answer, job.not_after) && now < job.expires {
                     let again = now + self.engine.config.command_timeout;
                     self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
                 } else {

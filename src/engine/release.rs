@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::bounded;
 
-use super::jobs::Job;
+use super::jobs::{Job, settles};
 use super::lease::deadline_from_reply;
 use super::work::Work;
 use super::{Engine, Lease};
@@ -86,9 +86,7 @@ impl Engine {
                     self.look_after(&call.key);
                 }
                 // R7: a copy of the acquire that is still under way must not take the lock again.
-                let in_time =
-                    lease.taken_until > 0 && answer.reply.now.is_none_or(|server| server <= lease.taken_until);
-                if answer.reply.more || in_time {
+                if answer.reply.more || !settles(&answer, lease.taken_until) {
                     self.hand_to_renewal(Work::Background(job()));
                 }
                 Ended::Answered(verdict(&answer.reply.outcome, answer.resent))

@@ -72,18 +72,15 @@ elseif ARGV[7] ~= '1' then
 elseif not list then
   return answer('queued')
 else
-  local refused = rec.q == 0 and refusal('RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS', 'HKEYS',
-                                         'HGETALL', 'HDEL', 'DEL', 'PEXPIREAT')
+  local refused = rec.q == 0 and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
+                                         'HKEYS', 'HGETALL', 'HDEL', 'DEL', 'PEXPIREAT')
   if refused then return refused end
   local ticket
   if waiter then
     ticket = tonumber(string.match(waiter, '^%d+'))
   else
     -- An empty queue has no entries: what stands in the list is left from a record that was lost.
-    if rec.n == 0 then
-      rec.stale, rec.popped = redis.call('LLEN', list) > 0, 0
-      rec.h, rec.tq = rec.q, 0
-    end
+    if rec.n == 0 then rec.popped, rec.h, rec.tq = redis.call('LLEN', list), rec.q, 0 end
     rec.q = rec.q + 1
     ticket = rec.q
     rec.n, rec.r, rec.appended = rec.n + 1, rec.r + 1, token

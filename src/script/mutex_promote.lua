@@ -167,6 +167,10 @@ end
 -- expire_first: R20: when out of memory, Redis refuses a script whose first write may take memory and lets every other
 -- one finish. An acquire must be refused as a whole; the others must go through.
 local function write(expire_first)
+  if not (rec.owner_changed or rec.state_changed or rec.queue_changed or #del > 0) then return end
+  -- Ahead of the record's fields, since the key may have become one of another type (R20). A list that was evicted is
+  -- made anew, and has no expiry then.
+  if rec.appended and redis.call('RPUSH', list, rec.appended) == 1 then rec.tq = 0 end
   local lasts = math.ceil(math.max(now, rec.e, rec.f or 0) / 1000000) + RETENTION
   local late, list_late = expire_first or rec.t < lasts, list and rec.n > 0 and rec.tq < lasts
   if late then rec.t = lasts + 60 end
@@ -184,9 +188,6 @@ local function write(expire_first)
     set[#set + 1] = struct.pack(QUEUE, rec.n, math.max(0, rec.r), rec.s, rec.v, rec.q, rec.h, rec.tq)
   end
   many('HSET', key, set)
-  if rec.stale then redis.call('DEL', list) end
-  -- The list may have been evicted, and is made anew then.
-  if rec.appended and redis.call('RPUSH', list, rec.appended) == 1 then list_late = true end
   if late and not expire_first then redis.call('PEXPIREAT', key, string.format('%.0f000', rec.t)) end
   if list_late then redis.call('PEXPIREAT', list, string.format('%.0f000', rec.tq)) end
 end

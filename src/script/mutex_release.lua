@@ -3,8 +3,8 @@
 -- ARGV: 1-4 as in mutex_promote.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused (nobody
 --   had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant that came first)
 --   | forced (by fence alone)
--- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left, previous} (keep_if_owner) · refused (forced; already if
---   it was this fence that was forced last)
+-- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left, previous} (keep_if_owner)
+--   · refused (forced; already if it was this fence that was forced last)
 --   · already | lapsed | forced | lost | unknown (not the owner; the answer comes from the fences)
 --   · queued (both keys are needed) · kind {kind}
 
@@ -87,6 +87,6 @@ if waiter and list then
   end
 end
 if waiter then rec.queue_changed = true end
-if rec.owner_changed or rec.state_changed or rec.queue_changed or #del > 0 then save() end
+save()
 tell()
 return answer(status)

@@ -24,6 +24,7 @@ on_both_stores! {
     p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle,
     p10_a_wrong_typed_key_in_the_way_is_left_as_it_is,
     p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait,
+    a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come,
     p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors,
     largest_settings_build_and_work,
 }
@@ -237,6 +238,19 @@ fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(place: &Place
     assert_eq!(place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}:q"]), ["mine", "1"]);
     assert_eq!(mgr.stats().waiting, 0);
     guard.unlock().unwrap();
+}
+
+fn a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come(place: &Place) {
+    let mgr = managers::patient(place);
+    let _guard = mgr.lock("n").unwrap();
+    let record = Record::of(place, "n");
+    record.set(&[("n", "1"), ("r", "1")]);
+    let _: () = place.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
+    let before = record.fields();
+    assert_code(&mgr.enqueue("n").unwrap_err(), "WRONGTYPE");
+    assert_eq!(record.fields(), before);
+    assert!(mgr.try_lock("n").unwrap().is_none());
+    assert_eq!(record.fields(), before, "who does not wait writes nothing");
 }
 
 fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Place) {

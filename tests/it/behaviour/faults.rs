@@ -17,6 +17,7 @@ on_both_stores! {
     a_renewal_whose_connection_ends_is_asked_for_again,
     an_unlock_whose_connection_ends_is_ok_and_hands_over_once,
     an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free,
+    a_release_in_the_background_is_over_with_its_first_answer,
     a_place_is_taken_once_whatever_becomes_of_its_request,
     a_place_is_given_up_whatever_becomes_of_its_request,
     p4_a_message_that_is_lost_is_made_up_for_by_the_next_check,
@@ -131,6 +132,18 @@ fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(place: &Plac
         next.renew().expect("what comes late is not the successor's");
         next.unlock().unwrap();
     }
+}
+
+fn a_release_in_the_background_is_over_with_its_first_answer(place: &Place) {
+    let ours = calm(place);
+    let before = ours.stats().requests;
+    // What is not settled is put again after T; so long does the next of these take.
+    for name in ["a", "b", "c"] {
+        let guard = ours.lock(name).unwrap();
+        assert_unheard(meet(place, Mishap::RequestLost, &ours, || guard.unlock()).0);
+        until(SOON, "it is released", || Record::of(place, name).owner().is_none());
+    }
+    assert_eq!(ours.stats().requests - before, 9, "each was taken, and given back once in vain and once more");
 }
 
 fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
