@@ -19,7 +19,8 @@ if length < rec.n then
   forget()
   waiter = nil
 end
-if length ~= rec.n then rec.queue_changed = true end
+-- A list that is not the one that was counted may be a new one.
+if length ~= rec.n then rec.queue_changed, rec.tq = true, 0 end
 rec.n = length
 lapse(nil)
 --include mutex_stamp.lua
