@@ -15,12 +15,14 @@ mkdir -p "$directory"
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
+benches=${FAIRLOCK_BENCHES:-peers uncontended handoff queue waiting renewal}
+
 # All are built first, so that no compiler runs beside one.
-cargo build --release --locked --manifest-path benches/peers/Cargo.toml
 cargo bench --no-run
+[[ $benches != *peers* ]] || cargo build --release --locked --manifest-path benches/peers/Cargo.toml
 
 export FAIRLOCK_BENCH_RESULTS=$results
-for bench in ${FAIRLOCK_BENCHES:-peers uncontended handoff queue waiting renewal}; do
+for bench in $benches; do
     if [[ $bench == peers ]]; then
         cargo run --release --locked --manifest-path benches/peers/Cargo.toml -- --bench
     else
