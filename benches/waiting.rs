@@ -33,7 +33,7 @@ fn main() {
     println!("waiting: {threads} threads of one process, {rounds} rounds of {look_for:?}, on {}", redis.about);
     println!();
     let titles = ["requests/s", "commands/s in all", "connections", "switches/s", "% of a core"];
-    println!("  {:<13}{}", "", titles.map(|title| format!("{title:<24}")).concat());
+    println!("  {:<15}{}", "", titles.map(|title| format!("{title:<30}")).concat());
     let layouts = [(1, "one name"), (threads, "as many names")];
     let mut seen = layouts.map(|_| Seen::default());
     for round in 0..rounds {
@@ -49,7 +49,7 @@ fn main() {
     }
     for ((names, layout), seen) in layouts.iter().zip(seen) {
         let Seen { requests, commands, connections, switches, load } = seen;
-        println!("  {layout:<13}{requests:<24}{commands:<24}{connections:<24.0}{switches:<24.1}{load:<24.2}");
+        println!("  {layout:<15}{requests:<30}{commands:<30.0}{connections:<30.0}{switches:<30.1}{load:.2}");
         let figure = |title: &str, unit: &str| Figure::new(5, title, format!("{threads} threads, {layout}"), unit);
         let bound = if *names == 1 { Bound::AtMost(3.0) } else { Bound::None };
         figure("Waiting: requests at the server", "a second").bound(bound).note(&requests);

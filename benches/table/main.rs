@@ -71,10 +71,13 @@ head of each bench.
 "
     );
     for (number, demand) in (1..).zip(DEMANDS) {
-        let mut of_demand = lines.iter().filter(|line| line.figure.demand == number).peekable();
-        if of_demand.peek().is_none() {
+        let mut of_demand: Vec<&Line> = lines.iter().filter(|line| line.figure.demand == number).collect();
+        if of_demand.is_empty() {
             continue;
         }
+        // Those of one title together, and otherwise as they were measured.
+        let titles: Vec<String> = of_demand.iter().map(|line| line.figure.title.clone()).collect();
+        of_demand.sort_by_key(|line| titles.iter().position(|title| *title == line.figure.title));
         page += &format!("\n## {number}. {demand}\n\n");
         page +=
             "| figure | median (least..most) | rounds | beside | wanted | | bench |\n|---|---|---|---|---|---|---|\n";
