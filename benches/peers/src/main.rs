@@ -99,7 +99,7 @@ fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
         }
     }
     for (subject, seen) in subjects.iter().zip(seen) {
-        let Seen { rate, longest, inequality, least, most } = seen;
+        let Seen { rate, longest, equality, least, most } = seen;
         println!("  {:<18}{rate:<26.0}{longest:<32.0}{least}..{most}", subject.name());
         let figure = |title: &str, unit: &str| Figure::new(1, title, subject.name(), unit);
         let ideal = format!("{:.0}/s without any hand-over", 1.0 / HOLD.as_secs_f64());
@@ -107,9 +107,9 @@ fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
         let in_turn = format!("{:?} in turn without any hand-over", HOLD * (THREADS as u32 - 1));
         figure("8 threads on one name, 1 ms hold: longest wait", "ms").beside(in_turn).note(&longest);
         // Of fairlock, turns within 5 % of each other.
-        let bound = if subject.is_ours() { Bound::AtMost(1.05) } else { Bound::None };
-        let shares = figure("8 threads on one name, 1 ms hold: shares", "× most to fewest turns");
-        shares.beside("1 if all are equal").bound(bound).note(&inequality);
+        let bound = if subject.is_ours() { Bound::AtLeast(0.95) } else { Bound::None };
+        let shares = figure("8 threads on one name, 1 ms hold: shares", "fewest by most turns");
+        shares.beside("1 if all are equal").bound(bound).note(&equality);
     }
 }
 
@@ -117,16 +117,16 @@ struct Seen {
     rate: Rounds,
     /// ms
     longest: Rounds,
-    /// The most turns of a thread by the fewest.
-    inequality: Rounds,
+    /// The fewest turns of a thread by the most.
+    equality: Rounds,
     least: usize,
     most: usize,
 }
 
 impl Default for Seen {
     fn default() -> Seen {
-        let [rate, longest, inequality] = [(); 3].map(|()| Rounds::default());
-        Seen { rate, longest, inequality, least: usize::MAX, most: 0 }
+        let [rate, longest, equality] = [(); 3].map(|()| Rounds::default());
+        Seen { rate, longest, equality, least: usize::MAX, most: 0 }
     }
 }
 
@@ -161,7 +161,7 @@ impl Seen {
         let (least, most) = (turns.iter().min().copied().unwrap_or(0), turns.iter().max().copied().unwrap_or(0));
         self.rate.add(turns.iter().sum::<usize>() as f64 * 1e9 / (ended - started) as f64);
         self.longest.add(all.iter().map(|(_, longest)| *longest).max().unwrap_or(0) as f64 / 1e6);
-        self.inequality.add(most as f64 / least.max(1) as f64);
+        self.equality.add(least as f64 / most.max(1) as f64);
         (self.least, self.most) = (self.least.min(least), self.most.max(most));
     }
 }
