@@ -20,6 +20,7 @@ use std::time::Duration;
 use std::{env, process, thread};
 
 use fairlock::LockManager;
+use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, median, micros, now, rounds, server};
 
 const WAITERS: [usize; 3] = [2, 8, 64];
@@ -88,7 +89,13 @@ fn main() {
                 times.push(seen.handoff);
                 turns = (turns.0.min(seen.turns.0), turns.1.max(seen.turns.1));
             }
-            let time = micros(median(times));
+            let (time, trip) = (micros(median(times)), micros(median(floor.hot.iter().copied())));
+            let case = format!("{waiters} waiters, {}", layout.title);
+            Figure::new(3, "Hand-over, p50", &case, "× a round trip")
+                .beside(format!("{trip} bare"))
+                .bound(Bound::AtMost(2.5))
+                .note(&hot);
+            Figure::new(3, "Longest wait", case, "× n × (hold + hand-over)").bound(Bound::AtMost(1.3)).note(&longest);
             let (fewest, most) = turns;
             println!(
                 "  {:<15}{waiters:>7}{time:>11}   {hot:<20}{paused:<20}{longest:<20}{fewest}..{most}",

@@ -1,5 +1,9 @@
-//! What the benches stand on: a server, the floor that is measured against, and sums.
+//! What the benches stand on: a server, the floor that is measured against, sums, and the figures that go into the
+//! table.
 
+#![allow(dead_code, reason = "no bench needs all of it")]
+
+pub(crate) mod figure;
 #[path = "../../examples/support/private_redis.rs"]
 mod private_redis;
 
@@ -26,9 +30,16 @@ pub(crate) fn bare_connection(url: &str) -> redis::Connection {
 }
 
 /// How often something is measured: `cargo bench` says that it is one, and anything else only wants to
-/// see it work.
+/// see it work. `FAIRLOCK_BENCH_ROUNDS` makes fewer of them.
 pub(crate) fn rounds(full: usize) -> usize {
-    if env::args().any(|arg| arg == "--bench") { full } else { 1 }
+    if !is_bench() {
+        return 1;
+    }
+    env::var("FAIRLOCK_BENCH_ROUNDS").ok().and_then(|n| n.parse().ok()).map_or(full, |n: usize| n.clamp(1, full))
+}
+
+pub(crate) fn is_bench() -> bool {
+    env::args().any(|arg| arg == "--bench")
 }
 
 /// ns, the same for all processes of this host.
@@ -64,11 +75,16 @@ impl Rounds {
     pub(crate) fn median(&self) -> f64 {
         self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
     }
+
+    /// The least and the most; `None` if there was no round.
+    fn spread(&self) -> Option<(f64, f64)> {
+        Some((*self.0.first()?, *self.0.last()?))
+    }
 }
 
 impl fmt::Display for Rounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Some(least), Some(most)) = (self.0.first(), self.0.last()) else {
+        let Some((least, most)) = self.spread() else {
             return f.write_str("–");
         };
         let digits = f.precision().unwrap_or(2);

@@ -13,6 +13,8 @@
 //! With the feature `memory` it also sets a lock of the in-memory store beside one on this Redis and beside a
 //! `parking_lot::Mutex`, where several threads want one name, too.
 
+#[path = "../support/floor.rs"]
+mod floor;
 #[cfg(feature = "memory")]
 mod in_memory;
 #[path = "../support/mod.rs"]
@@ -24,13 +26,11 @@ use std::thread;
 use std::time::Duration;
 
 use fairlock::LockManager;
+use floor::Floor;
 use redis::Connection;
 use rustix::time::ClockId;
+use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, median, micros, now, read, rounds, server};
-
-const COMPARE_AND_DELETE: &str =
-    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
-const TOKEN: &str = "67e5504410b1426f9247bb680e5fe0c8";
 
 /// Of each kind in a round, and how many before it is the other's turn.
 const CYCLES: usize = 3000;
@@ -49,44 +49,6 @@ fn main() {
     {
         println!();
         in_memory::compare(&redis.url, rounds(9));
-    }
-}
-
-/// A lock as bare as can be.
-struct Floor {
-    connection: Connection,
-    sha: String,
-    key: String,
-}
-
-impl Floor {
-    fn new(url: &str, key: &str) -> Floor {
-        let mut connection = bare_connection(url);
-        let sha = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(COMPARE_AND_DELETE)
-            .query(&mut connection)
-            .expect("the server takes scripts");
-        Floor { connection, sha, key: key.to_owned() }
-    }
-
-    fn cycle(&mut self) {
-        let taken: bool = redis::cmd("SET")
-            .arg(&self.key)
-            .arg(TOKEN)
-            .arg("NX")
-            .arg("PX")
-            .arg(10_000)
-            .query(&mut self.connection)
-            .expect("SET is answered");
-        let released: bool = redis::cmd("EVALSHA")
-            .arg(&self.sha)
-            .arg(1)
-            .arg(&self.key)
-            .arg(TOKEN)
-            .query(&mut self.connection)
-            .expect("EVALSHA is answered");
-        assert!(taken && released, "somebody else uses {}", self.key);
     }
 }
 
@@ -143,6 +105,11 @@ fn one_thread(url: &str, rounds: usize) {
     println!("one thread, lock + drop, {rounds} rounds of {CYCLES} cycles");
     println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
     row("p50", &bare, &lock, Cost::p50, &ratio.to_string());
+    let floor = format!("{} bare", micros(median(bare.iter().map(Cost::p50))));
+    Figure::new(2, "Lock + drop by one thread, p50", "fairlock", "× the floor")
+        .beside(floor)
+        .bound(Bound::AtMost(1.25))
+        .note(&ratio);
     row("server, in commands", &bare, &lock, |cost| cost.server / CYCLES as u64, "");
     row("this thread's processor", &bare, &lock, |cost| cost.cpu / CYCLES as u64, "");
     let requests = (after.requests - before.requests) as f64 / (after.granted - before.granted) as f64;
@@ -190,7 +157,11 @@ fn many_threads(url: &str, rounds: usize) {
     let granted = (after.granted - before.granted) as f64;
     println!("{THREADS} threads on {THREADS} names, {rounds} rounds of {THREADS_RUN_FOR:?} each");
     println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
-    println!("  {:<28}{:>12}{:>12}   {ratio}", "cycles a second", median(bare), median(lock));
+    println!("  {:<28}{:>12}{:>12}   {ratio}", "cycles a second", median(bare.clone()), median(lock));
+    Figure::new(2, "Lock + drop, throughput", format!("{THREADS} threads on as many names"), "× the floor")
+        .beside(format!("{}/s bare, {THREADS} connections", median(bare)))
+        .bound(Bound::AtLeast(0.8))
+        .note(&ratio);
     println!("  {:<28}{THREADS:>12}{:>12}", "connections", after.connects);
     println!(
         "  {:<28}{:>12}{:>12.3}",

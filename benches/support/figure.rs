@@ -1,0 +1,109 @@
+//! Figures for the table and the chart: one line each in the file that `FAIRLOCK_BENCH_RESULTS` names.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use super::Rounds;
+
+/// What a figure is; its numbers are those of the rounds.
+#[derive(Clone)]
+pub(crate) struct Figure {
+    /// The demand it belongs to, as they are numbered in docs/BENCHMARKS.md.
+    pub(crate) demand: u8,
+    /// Figures of one title that differ in their case stand in one picture.
+    pub(crate) title: String,
+    pub(crate) case: String,
+    pub(crate) unit: String,
+    /// What it is beside, and what that came to.
+    pub(crate) floor: String,
+    pub(crate) bound: Bound,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Bound {
+    None,
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// A line of the results.
+pub(crate) struct Line {
+    pub(crate) bench: String,
+    pub(crate) figure: Figure,
+    pub(crate) rounds: usize,
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Figure {
+    pub(crate) fn new(demand: u8, title: &str, case: impl Into<String>, unit: &str) -> Figure {
+        let (title, unit) = (title.to_owned(), unit.to_owned());
+        Figure { demand, title, case: case.into(), unit, floor: "–".to_owned(), bound: Bound::None }
+    }
+
+    pub(crate) fn beside(mut self, floor: impl Into<String>) -> Figure {
+        self.floor = floor.into();
+        self
+    }
+
+    pub(crate) fn bound(mut self, bound: Bound) -> Figure {
+        self.bound = bound;
+        self
+    }
+
+    /// Writes its line, if anybody wants it.
+    pub(crate) fn note(self, rounds: &Rounds) {
+        let Some(file) = env::var_os("FAIRLOCK_BENCH_RESULTS") else { return };
+        let Some(line) = self.line(rounds) else { return };
+        let mut file = OpenOptions::new().append(true).create(true).open(file).expect("a file for the results");
+        writeln!(file, "{}", line.to_text()).expect("the results can be written");
+    }
+
+    /// `None` if there was no round.
+    pub(crate) fn line(self, rounds: &Rounds) -> Option<Line> {
+        let (least, most) = rounds.spread()?;
+        let bench = env!("CARGO_CRATE_NAME").to_owned();
+        Some(Line { bench, figure: self, rounds: rounds.0.len(), median: rounds.median(), least, most })
+    }
+}
+
+impl Line {
+    pub(crate) fn to_text(&self) -> String {
+        let Figure { demand, title, case, unit, floor, bound } = &self.figure;
+        let bound = match bound {
+            Bound::None => "–".to_owned(),
+            Bound::AtMost(most) => format!("≤ {most}"),
+            Bound::AtLeast(least) => format!("≥ {least}"),
+        };
+        let Line { bench, rounds, median, least, most, .. } = self;
+        format!("{demand}\t{bench}\t{title}\t{case}\t{unit}\t{floor}\t{bound}\t{rounds}\t{median}\t{least}\t{most}")
+    }
+
+    /// `None` if it is not a line of the results.
+    pub(crate) fn parse(text: &str) -> Option<Line> {
+        let fields: Vec<&str> = text.split('\t').collect();
+        let [demand, bench, title, case, unit, floor, bound, rounds, median, least, most] = fields[..] else {
+            return None;
+        };
+        let bound = match bound.split_once(' ') {
+            Some(("≤", most)) => Bound::AtMost(most.parse().ok()?),
+            Some(("≥", least)) => Bound::AtLeast(least.parse().ok()?),
+            _ => Bound::None,
+        };
+        let figure = Figure::new(demand.parse().ok()?, title, case, unit).beside(floor).bound(bound);
+        let [median, least, most] = [median, least, most].map(|number| number.parse().ok());
+        let rounds = rounds.parse().ok()?;
+        Some(Line { bench: bench.to_owned(), figure, rounds, median: median?, least: least?, most: most? })
+    }
+
+    /// `None` if nothing is demanded of it.
+    pub(crate) fn is_met(&self) -> Option<bool> {
+        match self.figure.bound {
+            Bound::None => None,
+            Bound::AtMost(most) => Some(self.median <= most),
+            Bound::AtLeast(least) => Some(self.median >= least),
+        }
+    }
+}

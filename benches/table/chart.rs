@@ -1,0 +1,88 @@
+//! A picture of all figures that have a title in common, with a bar for each.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use crate::digits;
+use crate::support::figure::{Bound, Figure, Line};
+
+const WIDTH: f64 = 860.0;
+/// Where the bars begin, and how long they can be.
+const LEFT: f64 = 250.0;
+const LONGEST: f64 = 400.0;
+const ROW: f64 = 22.0;
+
+/// Fewer bars say nothing that the table does not.
+const FEWEST: usize = 3;
+
+const STYLE: &str = "text{font:13px sans-serif;fill:#24292f}.title{font-weight:bold}.bar{fill:#4c8bc9}\
+.ours{fill:#2c6e49}.spread{stroke:#24292f;stroke-width:1.5}.bound{stroke:#c0392b;stroke-width:1.5;stroke-dasharray:4 3}";
+
+pub(crate) fn draw(lines: &[Line]) -> String {
+    let mut seen = HashSet::new();
+    let titles = lines.iter().map(|line| line.figure.title.as_str()).filter(|title| seen.insert(*title));
+    let (mut y, mut body) = (10.0, String::new());
+    for title in titles {
+        let bars: Vec<&Line> = lines.iter().filter(|line| line.figure.title == title).collect();
+        if bars.len() >= FEWEST {
+            y = picture(&mut body, y, title, &bars);
+        }
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {y}\" width=\"{WIDTH}\" height=\"{y}\">\n\
+         <style>{STYLE}</style>\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n{body}</svg>\n"
+    )
+}
+
+/// Answers where the next one can begin.
+fn picture(body: &mut String, top: f64, title: &str, bars: &[&Line]) -> f64 {
+    let of = |line: &Line| line.most.max(bound(&line.figure).unwrap_or(0.0));
+    let most = bars.iter().map(|line| of(line)).fold(f64::MIN_POSITIVE, f64::max);
+    let x = |value: f64| LEFT + LONGEST * value.max(0.0) / most;
+    let head = escape(&format!("{title}, {}", bars[0].figure.unit));
+    let mut y = top + 18.0;
+    let _ = writeln!(body, "<text class=\"title\" x=\"10\" y=\"{y}\">{head}</text>");
+    y += 8.0;
+    for line in bars {
+        let (middle, width) = (y + ROW / 2.0, x(line.median) - LEFT);
+        let class = if line.figure.case == "fairlock" { "ours" } else { "bar" };
+        let (case, digits) = (escape(&line.figure.case), digits(line));
+        let _ = writeln!(
+            body,
+            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{case}</text>\
+             <rect class=\"{class}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>\
+             <line class=\"spread\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\">{:.digits$}</text>",
+            LEFT - 8.0,
+            middle + 4.5,
+            y + 3.0,
+            ROW - 6.0,
+            x(line.least),
+            x(line.most),
+            x(line.most) + 8.0,
+            middle + 4.5,
+            line.median,
+        );
+        if let Some(bound) = bound(&line.figure) {
+            let at = x(bound);
+            let bottom = y + ROW;
+            let _ = writeln!(
+                body,
+                "<line class=\"bound\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{y:.1}\" y2=\"{bottom:.1}\"/>"
+            );
+        }
+        y += ROW;
+    }
+    y + 14.0
+}
+
+fn bound(figure: &Figure) -> Option<f64> {
+    match figure.bound {
+        Bound::None => None,
+        Bound::AtMost(bound) | Bound::AtLeast(bound) => Some(bound),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
