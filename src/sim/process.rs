@@ -41,6 +41,8 @@ pub(super) struct Process {
     pub(super) cut_until: u64,
     /// What a mishap holds up has come through by then.
     pub(super) troubled_until: u64,
+    /// What came of it is known by then: the request that it struck is given up.
+    pub(super) mishap_until: u64,
     pub(super) subscribed: bool,
     /// Each subscription has its number: what was under way to an earlier one is lost.
     pub(super) subscription: u64,
@@ -136,6 +138,7 @@ impl Process {
             paused_until: 0,
             cut_until: 0,
             troubled_until: 0,
+            mishap_until: 0,
             subscribed: false,
             subscription: 0,
             mishaps: VecDeque::new(),
@@ -157,6 +160,11 @@ impl Process {
     pub(super) fn moment(&self, now: u64, local: Time) -> u64 {
         let left = (local - self.local(now)).as_nanos() as u64;
         now.saturating_add(left).saturating_add(left / 1000 + 1)
+    }
+
+    /// Until when something holds it up.
+    pub(super) fn trouble(&self) -> u64 {
+        self.troubled_until.max(self.mishap_until).max(self.paused_until).max(self.cut_until)
     }
 
     pub(super) fn show(&mut self, now: u64) {

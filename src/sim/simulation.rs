@@ -161,6 +161,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_dead_holder_is_spared_by_one_outage_and_not_by_the_next() {
+        let (first, second) = (Deed::Hang { pause: 2_000 }, Deed::Hang { pause: 1_200 });
+        let deeds = [(1, lock(0, 9_000)), (100, lock(0, 50)), (200, lock(1, 50)), (300, Deed::Crash { process: 0 })];
+        let deeds = [&deeds[..], &[(1_500, first), (3_700, second)]].concat();
+        assert_keeps_promises(&deeds);
+        for (broken, told) in play(&deeds, Some(Defect::Grace)) {
+            assert!(broken.is_some(), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_over_is_not_left_to_the_dead() {
+        let deeds = [(1, lock(0, 9_000)), (100, lock(1, 50)), (300, Deed::Crash { process: 0 })];
+        assert_keeps_promises(&deeds);
+        for (broken, told) in play(&deeds, Some(Defect::Checks)) {
+            let (promise, what) = broken.unwrap_or_else(|| panic!("{told}"));
+            assert!(promise == Promise::Service && what.contains("was over"), "{what}\n{told}");
+        }
+    }
+
     fn lock(process: u8, hold: u64) -> Deed {
         Deed::Lock { process, patience: None, hold, terms: Terms::Renewed }
     }

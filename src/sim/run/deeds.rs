@@ -14,6 +14,9 @@ use crate::store::memory::keyspace::Keyspace;
 impl Run<'_> {
     pub(super) fn deed(&mut self, deed: Deed) {
         let now = self.now;
+        if !matches!(deed, Deed::Lock { .. } | Deed::TryLock { .. } | Deed::Replicate) {
+            self.watch.storm();
+        }
         if let Deed::Hang { pause }
         | Deed::Cut { pause, .. }
         | Deed::Restart { pause, .. }
