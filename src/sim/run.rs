@@ -12,7 +12,7 @@ use super::defect::Defect;
 use super::judge::{Broken, Judge};
 use super::model::Promise;
 use super::plan::{Chance, Deed, Planned, SLOTS, Terms};
-use super::process::{Caller, Doing, Process};
+use super::process::{Away, Caller, Doing, Process};
 use super::simulation::Setting;
 use crate::script::{Call, Token};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
@@ -45,10 +45,7 @@ pub(super) struct Run<'a> {
     epoch: u64,
     down_until: u64,
     hangs_until: u64,
-    /// The newest time in which somebody could not reach the server.
-    away: (u64, u64),
-    /// What could not be given back in such a time ends with its ttl (P7).
-    excused_until: u64,
+    away: Away,
     replica: Keyspace,
     /// When each token of a waiter was sent first.
     first_sent: HashMap<Token, u64>,
@@ -112,8 +109,7 @@ impl<'a> Run<'a> {
             epoch: 0,
             down_until: 0,
             hangs_until: 0,
-            away: (0, 0),
-            excused_until: 0,
+            away: Away::default(),
             replica: Keyspace::default(),
             first_sent: HashMap::new(),
             watch: Watch::default(),
@@ -239,6 +235,7 @@ impl Doing {
             Doing::Holding(_) => "holding",
             Doing::Releasing(..) => "releasing",
             Doing::Forcing => "forcing",
+            Doing::Renewing(_) => "renewing",
         }
     }
 }

@@ -182,6 +182,22 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_place_that_is_dropped_is_given_back() {
+        let deeds = [(1, lock(0, 2_000)), (100, lock(1, 50)), (200, Deed::Drop { process: 1 })];
+        assert_keeps_promises(&deeds);
+        for (_, told) in play(&deeds, None) {
+            assert!(told.contains("mode: Unused"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_hears_nothing_is_served_afterwards() {
+        let deaf = Deed::Deaf { process: 1, pause: 900 };
+        let deeds = [(1, lock(0, 500)), (100, lock(1, 50)), (200, deaf)];
+        assert_keeps_promises(&deeds);
+    }
+
     fn lock(process: u8, hold: u64) -> Deed {
         Deed::Lock { process, patience: None, hold, terms: Terms::Renewed }
     }

@@ -170,14 +170,17 @@ impl Run<'_> {
         }
         for message in self.server.published() {
             let to = self.processes.iter_mut().flatten().find(|p| p.terms.channel().as_bytes() == message.channel);
-            let Some(process) = to.filter(|process| process.subscribed) else { continue };
+            let Some(process) = to.filter(|process| process.subscribed && process.deaf_until <= self.now) else {
+                continue;
+            };
             let Some(late) = process.late_messages.pop_front().unwrap_or(Some(0)) else { continue };
             let text = String::from_utf8_lossy(&message.text).into_owned();
             let (at, subscription) = (self.now + late + process.way(), process.subscription);
             let process = process.number;
             self.at(at, Event::Message { process, subscription, text });
         }
-        if let Some(after) = sent.reply_after {
+        let is_heard = self.process(sent.process).is_none_or(|process| process.deaf_until <= self.now);
+        if let Some(after) = sent.reply_after.filter(|_| is_heard) {
             let Sent { process, flight, index, epoch, .. } = *sent;
             self.at(self.now + after, Event::Reply { process, flight, index, epoch, value });
         }

@@ -2,11 +2,14 @@
 //! waiting. A process counts as troubled from each thing that is done to it until that is over, and all of them while
 //! the server is away; a bound begins at the latest of these.
 
+use std::collections::HashMap;
+
 use super::{MS, Run};
 use crate::engine::Lease;
 use crate::script::Token;
 use crate::sim::judge::Broken;
 use crate::sim::model::Promise;
+use crate::sim::plan::Terms;
 use crate::sim::process::{Caller, Doing, Process};
 
 /// What lasts too long if it goes on for a bound, and since when it does.
@@ -20,7 +23,11 @@ pub(super) struct Watch {
     overdue: Option<u64>,
     /// The manager of a dead or silent owner for whom others wait, and whether a lease of it was fixed.
     silent: Option<(String, bool, u64)>,
-    /// Nothing has gone wrong yet.
+    /// When each guard's loss was seen that is not told.
+    lost: HashMap<Token, u64>,
+    /// A place became a guard with less than half its ttl left.
+    pub(super) claimed_late: Option<Token>,
+    /// Something has gone wrong in this run.
     stormy: bool,
 }
 
@@ -39,6 +46,7 @@ impl Watch {
 impl Run<'_> {
     pub(super) fn watch(&mut self) -> Result<(), Broken> {
         self.look_at_guards()?;
+        self.look_at_losses()?;
         self.look_at_unwanted()?;
         self.look_at_untold()?;
         self.look_at_silent()
@@ -58,11 +66,11 @@ impl Run<'_> {
             let is_of_before = self.judge.excepted_since(owner, self.judge.fence()).is_some();
             let excepted = is_of_before || self.judge.may_have_come_back(owner);
             let wanted = excepted || process.callers.values().any(wants);
-            (!wanted).then_some((owner, since))
+            (!wanted).then_some((owner, since.max(process.away.excused_until)))
         });
         self.watch.unwanted = unwanted.map(|(owner, troubled_until)| {
             let since = self.watch.unwanted.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
-            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until).max(self.excused_until))
+            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until))
         });
         match self.watch.unwanted {
             Some((owner, since)) if self.now > since + self.per_turn() => {
@@ -165,6 +173,34 @@ impl Run<'_> {
                     && !process.misdated.contains(&lease.token)
                 {
                     self.judge.held(self.server_clock(), lease.token, lease.fence)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// P6: a loss is told when the renewal thread gets to run, which may wait for an answer. P9, R12: none comes before
+    /// something goes wrong, and what had to wait becomes a guard with at least half its ttl left.
+    fn look_at_losses(&mut self) -> Result<(), Broken> {
+        let patience = self.setting.config.command_timeout.as_nanos() as u64 + MS;
+        if let Some(token) = self.watch.claimed_late {
+            return Err((Promise::Service, format!("{token:?} became a guard with less than half its ttl left")));
+        }
+        for process in self.processes.iter().flatten() {
+            let local = process.local(self.now);
+            for caller in process.callers.values() {
+                let Doing::Holding(lease) = &caller.doing else { continue };
+                if !lease.remaining(local).is_zero() {
+                    continue;
+                }
+                if !self.watch.stormy && !lease.request.fixed && caller.terms != Terms::MaxHold {
+                    return Err((Promise::Service, format!("{:?} was lost though nothing went wrong", lease.token)));
+                }
+                if !lease.is_told() {
+                    let since = *self.watch.lost.entry(lease.token).or_insert(self.now);
+                    if self.now > since.max(process.paused_until) + patience {
+                        return Err((Promise::Service, format!("the loss of {:?} is not told", lease.token)));
+                    }
                 }
             }
         }
