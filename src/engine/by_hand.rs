@@ -10,7 +10,7 @@ use super::renewal::{Renewal, Task};
 use super::work::Work;
 use super::{Engine, Lease, Request, Standing, listener};
 use crate::config::Config;
-use crate::script::{Call, Terms, Token};
+use crate::script::{Call, Terms, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, Fault, Store};
 
@@ -163,6 +163,18 @@ impl ByHand {
             Ok(Tried::Ended(lease)) => Some(lease),
             Ok(Tried::Again(_)) => None,
             Ok(Tried::Failed(_)) | Err(_) => Some(None),
+        }
+    }
+
+    /// A guard is renewed by its owner: the call to send, unless it was lost.
+    pub(crate) fn renew(&self, lease: &Lease) -> Option<Call> {
+        let is_held = lease.is_held(self.engine.now());
+        is_held.then(|| lease.request.call(Verb::Renew { token: lease.token }))
+    }
+
+    pub(crate) fn renewed(&self, lease: &Arc<Lease>, answer: Answered) {
+        if let Ok(answer) = answer {
+            let _ = self.engine.renewed(lease, &answer);
         }
     }
 

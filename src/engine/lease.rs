@@ -100,6 +100,12 @@ impl Lease {
         self.signal.tell(loss)
     }
 
+    /// Whether the loss was told.
+    #[cfg(feature = "sim")]
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(&*self.signal.outcome.lock(), Outcome::Lost(_))
+    }
+
     pub(crate) fn lost(&self) -> &Receiver<Loss> {
         self.signal.receiver()
     }

@@ -111,7 +111,12 @@ impl Engine {
             let loss = lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired));
             return Err(Error::Lost { loss });
         }
-        let answer = self.renew_call(lease)?;
+        let answer = self.run_renewal(lease)?;
+        self.renewed(lease, &answer)
+    }
+
+    /// What the answer to a renewal that a guard's owner asked for says.
+    pub(super) fn renewed(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
         let reason = match answer.reply.outcome {
             Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
             Outcome::Renewed { left, .. } if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) => {
@@ -129,7 +134,7 @@ impl Engine {
         Err(Error::Lost { loss })
     }
 
-    fn renew_call(&self, lease: &Lease) -> Result<Answer> {
+    fn run_renewal(&self, lease: &Lease) -> Result<Answer> {
         self.check_fork()?;
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();

@@ -26,6 +26,18 @@ pub enum Defect {
     R11,
     /// A grant that nobody wants is not given back.
     R13,
+    /// A lease that lapsed in an outage is spared again and again.
+    Grace,
+    /// The silent keep their places for three times as long.
+    Horizon,
+    /// A lease from before the clock went back lasts until the clock is there again.
+    R15,
+    /// A check does not tell who the owner is.
+    Owner,
+    /// A release does not tell who of its own process has the lock then.
+    HandOver,
+    /// Nobody who waits looks whether the holder's time is over.
+    Checks,
     /// A lock is given on before its least time is over.
     HoldAtLeast,
     /// A lock is held past its longest time.
@@ -52,11 +64,20 @@ impl Defect {
             ],
             Defect::R10 => &[("stamps[by] = -1\n    del[#del + 1] = 'm:' .. by", "")],
             Defect::R11 => &[("if length < rec.n then", "if false then")],
+            Defect::Grace => &[("~= int(rec.f) then", "~= '' then")],
+            Defect::Horizon => &[
+                ("rec.v + tonumber(ARGV[3])     -- R3", "rec.v + 3 * tonumber(ARGV[3])"),
+                ("rec.v + tonumber(ARGV[3]), true, true", "rec.v + 3 * tonumber(ARGV[3]), true, true"),
+            ],
+            Defect::R15 => &[("if rec.e - now > cap then", "if false then")],
+            Defect::Owner => &[("{ rec.owner or '', rec.f", "{ '', rec.f")],
+            Defect::HandOver => &[("grants = { head, unpack(held()) }", "grants = {}")],
             Defect::HoldAtLeast => &[("(mode == 'used' or mode == 'lost') and cool > now", "false")],
             Defect::Force => &[("rec.f == fence and (rec.owner", "rec.f and (rec.owner")],
             Defect::OwnerUnchecked => &[("elseif rec.owner == token then\n  -- R9", "elseif rec.owner then\n  -- R9")],
             Defect::FenceKept => &[("rec.f = math.max((rec.f or 0) + 1, now)", "rec.f = rec.f or now")],
-            Defect::MaxHold | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
+            Defect::MaxHold | Defect::Checks => &[],
+            Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }
     }
 

@@ -30,8 +30,10 @@ pub(super) struct Judge {
     returned: bool,
     /// After how many losses of data each token first stood in the queue.
     seen: HashMap<Token, u32>,
-    /// Every grant there was, by its token.
+    /// The last grant of each token.
     grants: HashMap<Token, Granted>,
+    /// When each grant there was was made, and when it was taken away by force.
+    made: HashMap<(Token, u64), (u64, Option<u64>)>,
     /// When data was lost or the clock made a step, and how often.
     disturbed_at: Option<u64>,
     disturbances: u32,
@@ -47,15 +49,10 @@ struct Model {
 
 #[derive(Clone, Copy)]
 struct Granted {
-    at: u64,
     fence: u64,
     disturbances: u32,
     /// It was given back. A copy of its acquire may take the lock again then, and is given back too (R7).
     released: bool,
-    /// The fence of the grant that it had before data were lost, of which the record may know nothing.
-    before: Option<u64>,
-    /// It was taken away by force.
-    forced: bool,
     /// By a request that was dated before the clock made a step.
     misdated: bool,
 }
@@ -83,6 +80,7 @@ impl Judge {
             returned: false,
             seen: HashMap::new(),
             grants: HashMap::new(),
+            made: HashMap::new(),
             disturbed_at: None,
             disturbances: 0,
             clock_steps: 0,
@@ -135,11 +133,10 @@ impl Judge {
         self.disturbances += 1;
     }
 
-    /// P1 excepts what was granted before a loss of data, a step of the clock or a force.
-    pub(super) fn is_excepted(&self, token: Token, fence: u64) -> bool {
-        self.grants.get(&token).is_some_and(|grant| {
-            grant.forced || grant.before == Some(fence) || self.disturbed_at.is_some_and(|at| grant.at <= at)
-        })
+    /// Since when P1 excepts a grant: it was made before a loss of data, a step of the clock or a force.
+    pub(super) fn excepted_since(&self, token: Token, fence: u64) -> Option<u64> {
+        let (made, forced) = self.made.get(&(token, fence))?;
+        self.disturbed_at.filter(|at| made <= at).max(*forced)
     }
 
     /// Whether a token that is nobody's any more was known from data of before a loss, or taken by a request that a
@@ -160,9 +157,23 @@ impl Judge {
         owner.map(|owner| (owner, self.record.manager.as_str()))
     }
 
+    pub(super) fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// When data was lost or the clock made a step last.
+    pub(super) fn disturbed_at(&self) -> u64 {
+        self.disturbed_at.unwrap_or(0)
+    }
+
+    /// Whether it stands in the queue.
+    pub(super) fn stands(&self, token: Token) -> bool {
+        self.record.queue.contains(&(token, true))
+    }
+
     /// Whether it owns the lock, or stands in the queue.
     pub(super) fn knows(&self, token: Token) -> bool {
-        self.record.owner == Some(token) || self.record.queue.contains(&(token, true))
+        self.record.owner == Some(token) || self.stands(token)
     }
 
     /// P1: a guard believes that it is held.
@@ -319,17 +330,18 @@ impl Judge {
             && *ran.outcome == script::Outcome::Released
             && let Some(grant) = self.grants.get_mut(&owner)
         {
-            (grant.released, grant.forced) = (true, grant.forced || *mode == Mode::Forced);
+            grant.released = true;
+            if *mode == Mode::Forced {
+                self.made.entry((owner, before.fence)).and_modify(|(_, forced)| *forced = Some(now));
+            }
         }
         let Some(token) = after.owner.filter(|_| after.is_granted_since(before)) else {
             return Ok(());
         };
         let misdated = ran.dated_after < self.clock_steps;
         let (fence, disturbances) = (after.fence, self.disturbances);
-        let grant = Granted { at: now, fence, disturbances, before: None, released: false, forced: false, misdated };
-        let before =
-            self.grants.get(&token).filter(|earlier| earlier.disturbances < disturbances).map(|grant| grant.fence);
-        match self.grants.insert(token, Granted { before, ..grant }) {
+        self.made.insert((token, fence), (now, None));
+        match self.grants.insert(token, Granted { fence, disturbances, released: false, misdated }) {
             Some(earlier) if earlier.disturbances == self.disturbances && !earlier.released => {
                 let said = format!("{token:?} was granted twice, with fences {} and {}", earlier.fence, after.fence);
                 Err((Promise::OneGrant, said))

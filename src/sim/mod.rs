@@ -23,6 +23,7 @@
 //! | `run` | the events in the order of their time, the network, the server's clock, data and outages | all below |
 //! | `process` | an engine without its threads, its callers, a clock that drifts, connections with their anchors | the shipped engine, by `engine::ByHand` |
 //! | the server | the shipped scripts under the in-memory store's interpreter | |
+//! | `watch` | the bounds of time that the promises name, after each event | processes and `judge` |
 //! | `judge` | the model, which is told each request; `served`, the time that counts for the silent; which grant was given back, which loss of data or clock step came when | only the record |
 //!
 //! `engine::ByHand` is the shipped engine, cut where a thread would block: what a caller or the renewal thread sends is
@@ -31,8 +32,9 @@
 //! pool, the listener's thread) and kinds of servers that real ones are needed for.
 //!
 //! *What can fail:* a request or its reply is lost, comes late, or its connection ends and an earlier copy comes after
-//! the one sent again; a message is lost or comes late; a subscription ends; a process is paused, cut off, or crashes
-//! and is followed by another; somebody takes the lock by force; the server hangs, or restarts with or without data, is
+//! the one sent again; a message is lost or comes late; a subscription ends; a process is paused, cut off in both
+//! directions or hears nothing while its requests arrive, or crashes and is followed by another; a place is dropped; a
+//! guard is renewed by its owner; somebody takes the lock by force; the server hangs, or restarts with or without data, is
 //! flushed, loses the record or the queue, has its clock put forward or back, or is followed by a replica with older
 //! data and another clock. Clocks of hosts run apart by at most 500 ppm. Leases are renewed or fixed, some with a least
 //! or a longest time.
@@ -42,20 +44,31 @@
 //! Beside it, by the judge: a lease has its full time and no more; while a guard believes that it is held, the record
 //! is its own (P1); no request takes anything after its caller's patience, and no token is granted again, unless it was
 //! given back; what nobody wants by it is given back in P + 3 T (P7); places that were lost with data are taken again
-//! in their order (P3); no token is sent for longer than its ttl (R6); `max_hold` is kept; no key lacks a TTL. At the
-//! end nothing more goes wrong: everybody must be served (P4, P5), one who comes then too, and neither the record nor a
-//! registry has anything left. That bound is far wider than what is promised; `small` has the exact one.
+//! in their order (P3); no token is sent for longer than its ttl (R6); `max_hold` is kept; no key lacks a TTL.
 //!
-//! *What is excused:* of P1, guards of grants from before a loss of data, a step of the clock or a force, and those
-//! whose deadline was counted from before such a step. Of P7, what is taken by a request that was dated before a step,
-//! what an older copy of the data brings back, a copy of an acquire whose grant was given back (R7), and what could not
-//! be given back while the server was away, for a ttl. Positions in the queue, once somebody has come back to a place
-//! that he had left.
+//! And by `watch`, of time: who waits and was granted the lock knows it in P + 3 T, and in 3 ms until something goes
+//! wrong in a run (P4); while somebody waits whom nothing troubles, the lock does not stay with a process that crashed,
+//! is paused or cut off for longer than ttl + P + 2 T, one step of grace, and H if a lease of it was fixed, nor for
+//! longer than P + 2 T with a lease that is over (P5); a loss is told in T once a guard can know it, and what only the
+//! server knows in ttl / 3 + 2 T and a back-off (P6); what comes from the queue is claimed with at least half its ttl
+//! left (R12); no renewed lease is lost until something goes wrong. Such a bound begins when what troubles the process
+//! is over: a pause, a cut, a request that was lost, late or unheard, an outage, a loss of data, a step of the clock.
+//!
+//! At the end nothing more goes wrong: everybody must be served, one who comes then too, and neither the record nor a
+//! registry has anything left. `small` has exact bounds.
+//!
+//! *What is excused:* of P1, guards of grants from before a loss of data, a step of the clock or a force, until their
+//! next renewal must have told them (those with fixed leases until their end), and those whose deadline was counted
+//! from before such a step. Of P7, what is taken by a request that was dated before a step, what an older copy of the
+//! data brings back, a copy of an acquire whose grant was given back (R7), and what its process could not give back
+//! while it was cut off or the server away, for a ttl. Of P5, what a dead process had sent and comes late. Positions in
+//! the queue, once somebody has come back to a place that he had left. And of the order after a loss of data, who had
+//! been granted the lock and had yet to hear of it: he had no place any more.
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.
 //!
-//! *Not played:* several names, the outage limit of those who wait, a `Waiter` that is dropped, `renew`, `shutdown`,
+//! *Not played:* several names, the outage limit of those who wait, `shutdown`, a link that sends a pipeline again,
 //! more than 64 dead heads, and processes with different settings.
 
 mod op;

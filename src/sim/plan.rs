@@ -113,6 +113,19 @@ pub(super) enum Deed {
         process: u8,
         pause: u64,
     },
+    /// Its requests arrive, and neither replies nor messages come back.
+    Deaf {
+        process: u8,
+        pause: u64,
+    },
+    /// Whoever has waited there for longest drops its place.
+    Drop {
+        process: u8,
+    },
+    /// A guard there is renewed by its owner.
+    Renew {
+        process: u8,
+    },
     /// The server hangs, and goes on with what was sent to it meanwhile.
     Hang {
         pause: u64,
@@ -219,6 +232,9 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
             16 => Deed::DropQueue,
             17 => Deed::Force { process, stale: chance.below(4) == 0 },
             18 => Deed::Replicate,
+            31 if enabled >> 31 & 1 == 1 => Deed::Deaf { process, pause: chance.while_ms() },
+            32 | 33 if enabled >> 32 & 1 == 1 => Deed::Drop { process },
+            34 | 35 if enabled >> 34 & 1 == 1 => Deed::Renew { process },
             _ => continue,
         };
         planned.push(Planned { at, deed });

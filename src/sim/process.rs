@@ -39,8 +39,12 @@ pub(super) struct Process {
     pub(super) wake_at: u64,
     pub(super) paused_until: u64,
     pub(super) cut_until: u64,
+    pub(super) deaf_until: u64,
+    pub(super) away: Away,
     /// What a mishap holds up has come through by then.
     pub(super) troubled_until: u64,
+    /// What came of it is known by then: the request that it struck is given up.
+    pub(super) mishap_until: u64,
     pub(super) subscribed: bool,
     /// Each subscription has its number: what was under way to an earlier one is lost.
     pub(super) subscription: u64,
@@ -50,6 +54,27 @@ pub(super) struct Process {
     /// Tokens whose grant was dated by an anchor from before a step of the clock.
     pub(super) misdated: Vec<Token>,
     pub(super) chance: Chance,
+}
+
+/// The newest time in which the server could not be reached.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Away {
+    began: u64,
+    ended: u64,
+    /// What could not be given back in a long one ends with its ttl (P7).
+    pub(super) excused_until: u64,
+}
+
+impl Away {
+    pub(super) fn lasts(&mut self, now: u64, until: u64, ttl: u64, turn: u64) {
+        if now > self.ended + ttl / 6 {
+            self.began = now;
+        }
+        self.ended = self.ended.max(until);
+        if self.ended - self.began > ttl / 2 {
+            self.excused_until = self.ended + ttl + turn;
+        }
+    }
 }
 
 /// A connection to the server of this epoch.
@@ -98,6 +123,7 @@ pub(super) struct Caller {
 /// | Holding   | the end of its work                                 |
 /// | Releasing | the answer to its release                           |
 /// | Forcing   | the answer to its release of another's lock         |
+/// | Renewing  | the answer to its renewal of another's guard        |
 pub(super) enum Doing {
     Asking,
     Waiting,
@@ -106,10 +132,11 @@ pub(super) enum Doing {
     Holding(Arc<Lease>),
     Releasing(Arc<Lease>, Time),
     Forcing,
+    Renewing(Arc<Lease>),
 }
 
 impl Process {
-    pub(super) fn new(number: u64, config: &Config, mut chance: Chance, now: u64) -> Process {
+    pub(super) fn new(number: u64, config: &Config, mut chance: Chance, now: u64, away: Away) -> Process {
         let shown = Arc::new(AtomicU64::new(0));
         let newest = Arc::default();
         let (step, horizon) = (config.check_period + config.command_timeout, config.horizon);
@@ -135,7 +162,10 @@ impl Process {
             wake_at: u64::MAX,
             paused_until: 0,
             cut_until: 0,
+            deaf_until: 0,
+            away,
             troubled_until: 0,
+            mishap_until: 0,
             subscribed: false,
             subscription: 0,
             mishaps: VecDeque::new(),
@@ -157,6 +187,11 @@ impl Process {
     pub(super) fn moment(&self, now: u64, local: Time) -> u64 {
         let left = (local - self.local(now)).as_nanos() as u64;
         now.saturating_add(left).saturating_add(left / 1000 + 1)
+    }
+
+    /// Until when something holds it up.
+    pub(super) fn trouble(&self) -> u64 {
+        self.troubled_until.max(self.mishap_until).max(self.paused_until).max(self.cut_until)
     }
 
     pub(super) fn show(&mut self, now: u64) {

@@ -16,6 +16,7 @@ pub(super) struct Record {
     /// Of the holder's request, in µs.
     pub(super) ttl: u64,
     pub(super) hold: u64,
+    pub(super) fixed: bool,
     /// The fence of the lease that had its grace last.
     pub(super) spared: u64,
     /// When served time was brought up to date.
@@ -44,6 +45,7 @@ impl Record {
             end: state.end,
             ttl: time(3),
             hold: time(5),
+            fixed: request.get(4) == Some(&"1"),
             spared: text("u").and_then(|fence| fence.parse().ok()).unwrap_or_default(),
             counted: counts.looked,
             entries: counts.entries as usize,

@@ -3,6 +3,7 @@
 mod callers;
 mod deeds;
 mod network;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -11,11 +12,12 @@ use super::defect::Defect;
 use super::judge::{Broken, Judge};
 use super::model::Promise;
 use super::plan::{Chance, Deed, Planned, SLOTS, Terms};
-use super::process::{Caller, Doing, Process};
+use super::process::{Away, Caller, Doing, Process};
 use super::simulation::Setting;
 use crate::script::{Call, Token};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
 use crate::store::memory::server::Server;
+use watch::Watch;
 
 const MS: u64 = 1_000_000;
 /// What the server's clock shows at the start, in µs.
@@ -43,15 +45,11 @@ pub(super) struct Run<'a> {
     epoch: u64,
     down_until: u64,
     hangs_until: u64,
-    /// The newest time in which somebody could not reach the server.
-    away: (u64, u64),
-    /// What could not be given back in such a time ends with its ttl (P7).
-    excused_until: u64,
+    away: Away,
     replica: Keyspace,
     /// When each token of a waiter was sent first.
     first_sent: HashMap<Token, u64>,
-    /// The owner, if nobody has it as a guard or waits for it, and since when that can be held against its process.
-    unwanted: Option<(Token, u64)>,
+    watch: Watch,
     pub(super) steps: u64,
     /// What the server ran and answered, if that is wanted.
     pub(super) told: Option<Vec<String>>,
@@ -111,11 +109,10 @@ impl<'a> Run<'a> {
             epoch: 0,
             down_until: 0,
             hangs_until: 0,
-            away: (0, 0),
-            excused_until: 0,
+            away: Away::default(),
             replica: Keyspace::default(),
             first_sent: HashMap::new(),
-            unwanted: None,
+            watch: Watch::default(),
             steps: 0,
             told: None,
         }
@@ -224,62 +221,8 @@ impl<'a> Run<'a> {
             | Event::Deadline { process, .. }
             | Event::WorkDone { process, .. } => self.happen(process, event),
         }
-        self.look_at_guards()?;
-        self.look_at_owner()
+        self.watch()
     }
-
-    /// P4, P7: what nobody wants is given back, in the time that a check period and two requests take.
-    fn look_at_owner(&mut self) -> Result<(), Broken> {
-        let unwanted = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
-            let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
-            let wants = |caller: &Caller| match &caller.doing {
-                Doing::Holding(lease) => lease.token == owner && !lease.remaining(process.local(self.now)).is_zero(),
-                Doing::Releasing(lease, _) => lease.token == owner,
-                Doing::Trying { token, .. } => *token == owner,
-                _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
-            };
-            let since = process.troubled_until.max(process.paused_until).max(process.cut_until);
-            let excepted = self.judge.is_excepted(owner, self.judge.fence()) || self.judge.may_have_come_back(owner);
-            let wanted = excepted || process.callers.values().any(wants);
-            (!wanted).then_some((owner, since))
-        });
-        self.unwanted = unwanted.map(|(owner, troubled_until)| {
-            let since = self.unwanted.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
-            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until).max(self.excused_until))
-        });
-        match self.unwanted {
-            Some((owner, since)) if self.now > since + self.per_turn() => {
-                Err((Promise::OneGrant, format!("{owner:?} owns the lock, which nobody wants by it any more")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn look_at_guards(&self) -> Result<(), Broken> {
-        // The renewal thread ends a hold when it gets to run, and it may wait for an answer.
-        let patience = self.setting.config.command_timeout.as_nanos() as u64 + MS;
-        for process in self.processes.iter().flatten() {
-            let local = process.local(self.now);
-            for caller in process.callers.values() {
-                if let Doing::Holding(lease) = &caller.doing
-                    && !lease.remaining(local).is_zero()
-                    && self.now > caller.ends_at.max(process.paused_until).saturating_add(patience)
-                {
-                    return Err((Promise::Service, format!("{:?} is held past its max_hold", lease.token)));
-                }
-                if let Doing::Holding(lease) = &caller.doing
-                    && !lease.remaining(local).is_zero()
-                    && !self.judge.is_excepted(lease.token, lease.fence)
-                    && !process.misdated.contains(&lease.token)
-                {
-                    self.judge.held(self.server_clock(), lease.token, lease.fence)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    // What is done to them.
 }
 
 impl Doing {
@@ -292,6 +235,7 @@ impl Doing {
             Doing::Holding(_) => "holding",
             Doing::Releasing(..) => "releasing",
             Doing::Forcing => "forcing",
+            Doing::Renewing(_) => "renewing",
         }
     }
 }

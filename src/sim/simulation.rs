@@ -161,6 +161,43 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_dead_holder_is_spared_by_one_outage_and_not_by_the_next() {
+        let (first, second) = (Deed::Hang { pause: 2_000 }, Deed::Hang { pause: 1_200 });
+        let deeds = [(1, lock(0, 9_000)), (100, lock(0, 50)), (200, lock(1, 50)), (300, Deed::Crash { process: 0 })];
+        let deeds = [&deeds[..], &[(1_500, first), (3_700, second)]].concat();
+        assert_keeps_promises(&deeds);
+        for (broken, told) in play(&deeds, Some(Defect::Grace)) {
+            assert!(broken.is_some(), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_over_is_not_left_to_the_dead() {
+        let deeds = [(1, lock(0, 9_000)), (100, lock(1, 50)), (300, Deed::Crash { process: 0 })];
+        assert_keeps_promises(&deeds);
+        for (broken, told) in play(&deeds, Some(Defect::Checks)) {
+            let (promise, what) = broken.unwrap_or_else(|| panic!("{told}"));
+            assert!(promise == Promise::Service && what.contains("was over"), "{what}\n{told}");
+        }
+    }
+
+    #[test]
+    fn a_place_that_is_dropped_is_given_back() {
+        let deeds = [(1, lock(0, 2_000)), (100, lock(1, 50)), (200, Deed::Drop { process: 1 })];
+        assert_keeps_promises(&deeds);
+        for (_, told) in play(&deeds, None) {
+            assert!(told.contains("mode: Unused"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_hears_nothing_is_served_afterwards() {
+        let deaf = Deed::Deaf { process: 1, pause: 900 };
+        let deeds = [(1, lock(0, 500)), (100, lock(1, 50)), (200, deaf)];
+        assert_keeps_promises(&deeds);
+    }
+
     fn lock(process: u8, hold: u64) -> Deed {
         Deed::Lock { process, patience: None, hold, terms: Terms::Renewed }
     }

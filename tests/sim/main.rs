@@ -72,6 +72,31 @@ fn a_grant_that_nobody_wants_and_nobody_gives_back_is_found() {
 }
 
 #[test]
+fn silent_processes_that_keep_their_places_for_too_long_are_found() {
+    assert_found(Defect::Horizon, &[Promise::Order]);
+}
+
+#[test]
+fn a_lease_that_outlasts_a_clock_that_went_back_is_found() {
+    assert_found(Defect::R15, &[Promise::Service]);
+}
+
+#[test]
+fn a_check_that_does_not_tell_who_the_owner_is_is_found() {
+    assert_found(Defect::Owner, &[Promise::WakeUp]);
+}
+
+#[test]
+fn a_hand_over_within_a_process_that_is_not_told_is_found() {
+    assert_found(Defect::HandOver, &[Promise::WakeUp]);
+}
+
+#[test]
+fn waiters_that_do_not_look_after_the_holder_are_found() {
+    assert_found(Defect::Checks, &[Promise::Service, Promise::WakeUp]);
+}
+
+#[test]
 fn a_lock_that_is_given_on_before_its_least_time_is_found() {
     assert_found(Defect::HoldAtLeast, &[Promise::Exclusion]);
 }

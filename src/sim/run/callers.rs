@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Event, Run};
+use super::{Event, MS, Run};
 use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
@@ -53,6 +53,12 @@ impl Run<'_> {
             Event::WorkDone { caller, .. } => {
                 let Some(Caller { doing: Doing::Holding(lease), .. }) = process.callers.get(&caller) else { return };
                 let lease = Arc::clone(lease);
+                // Whoever renews it has it as well.
+                let renews =
+                    |caller: &Caller| matches!(&caller.doing, Doing::Renewing(other) if Arc::ptr_eq(other, &lease));
+                if process.callers.values().any(renews) {
+                    return self.at(self.now + 10 * MS, event);
+                }
                 match process.hand.end(&lease) {
                     Some(call) => {
                         self.become_(process, caller, Doing::Releasing(lease, process.local(self.now)));
@@ -122,6 +128,10 @@ impl Run<'_> {
                 None => self.send(process, Whose::Caller(id), calls, 0),
             },
             (Doing::Forcing, _) => self.go(process, id),
+            (Doing::Renewing(lease), _) => {
+                hand.renewed(lease, answer);
+                self.go(process, id);
+            }
             (Doing::Releasing(lease, started), _) => {
                 hand.ended(lease, call, *started, answer);
                 self.go(process, id);
@@ -158,8 +168,12 @@ impl Run<'_> {
 
     pub(super) fn hold_or_go(&mut self, process: &mut Process, id: u64, lease: Option<Arc<Lease>>) {
         let Some(lease) = lease else { return self.go(process, id) };
+        let left = lease.remaining(process.local(self.now));
         let Some(caller) = process.callers.get_mut(&id) else { return };
-        caller.place = None;
+        // R12
+        if caller.place.take().is_some() && left < self.setting.ttl / 2 {
+            self.watch.claimed_late = Some(lease.token);
+        }
         caller.doing = Doing::Holding(lease);
         if caller.terms == Terms::MaxHold {
             caller.ends_at = self.now + self.setting.moment.as_nanos() as u64;
@@ -177,6 +191,38 @@ impl Run<'_> {
     /// It is dropped, with what it has.
     pub(super) fn go(&self, process: &mut Process, id: u64) {
         process.callers.remove(&id);
+    }
+
+    /// It is dropped while it waits.
+    pub(super) fn drop_place(&self, process: &mut Process) {
+        let first = process.callers.iter().find(|(_, caller)| matches!(caller.doing, Doing::Waiting));
+        if let Some(id) = first.map(|(id, _)| *id) {
+            self.go(process, id);
+        }
+    }
+
+    /// By a thread of its own.
+    pub(super) fn renew(&mut self, process: &mut Process) {
+        let held = process.callers.values().find_map(|caller| match &caller.doing {
+            Doing::Holding(lease) => Some(Arc::clone(lease)),
+            _ => None,
+        });
+        let Some(lease) = held else { return };
+        let Some(call) = process.hand.renew(&lease) else { return };
+        let id = self.number();
+        let caller = Caller {
+            request: Arc::clone(&lease.request),
+            terms: Terms::Renewed,
+            place: None,
+            doing: Doing::Renewing(lease),
+            until: u64::MAX,
+            patient_until: u64::MAX,
+            hold: 0,
+            lost: None,
+            ends_at: u64::MAX,
+        };
+        process.callers.insert(id, caller);
+        self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
     }
 
     /// Whoever was woken looks, and the renewal thread sends what is due.

@@ -14,17 +14,20 @@ use crate::store::memory::keyspace::Keyspace;
 impl Run<'_> {
     pub(super) fn deed(&mut self, deed: Deed) {
         let now = self.now;
-        if let Deed::Hang { pause }
-        | Deed::Cut { pause, .. }
-        | Deed::Restart { pause, .. }
-        | Deed::FailOver { pause, .. } = deed
-        {
-            let (began, ended) = self.away;
-            let ttl = self.setting.ttl.as_nanos() as u64;
-            self.away = (if now > ended + ttl / 6 { now } else { began }, ended.max(now + pause * MS));
-            if self.away.1 - self.away.0 > ttl / 2 {
-                self.excused_until = self.away.1 + ttl + self.per_turn();
+        let is_use = matches!(deed, Deed::Lock { .. } | Deed::TryLock { .. } | Deed::Drop { .. } | Deed::Renew { .. });
+        if !is_use && deed != Deed::Replicate {
+            self.watch.storm();
+        }
+        let (ttl, turn) = (self.setting.ttl.as_nanos() as u64, self.per_turn());
+        match deed {
+            Deed::Cut { process, pause } => {
+                self.on(process, |process| process.away.lasts(now, now + pause * MS, ttl, turn));
             }
+            Deed::Hang { pause } | Deed::Restart { pause, .. } | Deed::FailOver { pause, .. } => {
+                let everybody = self.processes.iter_mut().flatten().map(|process| &mut process.away);
+                everybody.chain([&mut self.away]).for_each(|away| away.lasts(now, now + pause * MS, ttl, turn));
+            }
+            _ => {}
         }
         match deed {
             Deed::Lock { process: slot, .. }
@@ -38,6 +41,20 @@ impl Run<'_> {
                 process.show(now);
                 self.want(&mut process, deed);
                 self.tend(&mut process);
+                self.processes[slot as usize] = Some(process);
+            }
+            Deed::Drop { process: slot } | Deed::Renew { process: slot } => {
+                let Some(mut process) = self.processes[slot as usize].take() else { return };
+                if process.paused_until > now {
+                    self.at(process.paused_until, Event::Deed(deed));
+                } else {
+                    process.show(now);
+                    match deed {
+                        Deed::Drop { .. } => self.drop_place(&mut process),
+                        _ => self.renew(&mut process),
+                    }
+                    self.tend(&mut process);
+                }
                 self.processes[slot as usize] = Some(process);
             }
             Deed::Mishap { process, what } => self.on(process, |process| process.mishaps.push_back(what)),
@@ -58,6 +75,14 @@ impl Run<'_> {
             Deed::Cut { process, pause } => {
                 self.on(process, |process| process.cut_until = process.cut_until.max(now + pause * MS))
             }
+            Deed::Deaf { process, pause } => {
+                let timeout = self.setting.config.command_timeout.as_nanos() as u64;
+                self.on(process, |process| {
+                    process.deaf_until = process.deaf_until.max(now + pause * MS);
+                    process.troubled_until = process.troubled_until.max(process.deaf_until);
+                    process.mishap_until = process.mishap_until.max(process.deaf_until + timeout);
+                });
+            }
             Deed::Hang { pause } => self.hangs_until = self.hangs_until.max(now + pause * MS),
             Deed::Restart { keep, pause } => {
                 if !keep {
@@ -72,8 +97,9 @@ impl Run<'_> {
             Deed::FailOver { clock, pause } => {
                 self.server.state().keyspace = self.replica.clone();
                 self.step_clock(clock);
+                let owner = self.judge.record().owner;
                 self.judge.failed_over(now / 1000, &self.server.state().keyspace);
-                self.lose_places();
+                self.lose_places(owner);
                 self.end_server(pause);
             }
             Deed::StepClock { by } => self.step_clock(by),
@@ -100,15 +126,18 @@ impl Run<'_> {
     }
 
     fn lose(&mut self, loss: Loss) {
+        let owner = self.judge.record().owner;
         self.judge.lost_data(self.now / 1000, loss, &self.server.state().keyspace);
-        self.lose_places();
+        self.lose_places(owner);
     }
 
-    fn lose_places(&mut self) {
+    /// Who was granted the lock, and had yet to hear of it, had no place any more.
+    fn lose_places(&mut self, owner: Option<Token>) {
         for process in self.processes.iter_mut().flatten() {
             for caller in process.callers.values_mut() {
                 let is_lost = caller.place.as_ref().is_some_and(|place| {
-                    (process.hand.stands(place) || caller.lost.is_some()) && !self.judge.knows(place.token())
+                    let stood = process.hand.stands(place) && Some(place.token()) != owner;
+                    (stood || caller.lost.is_some()) && !self.judge.knows(place.token())
                 });
                 caller.lost = is_lost.then(|| caller.lost.unwrap_or(self.now));
             }
@@ -144,7 +173,7 @@ impl Run<'_> {
     pub(super) fn begin(&mut self) -> Process {
         let number = self.number();
         let chance = Chance::new(self.chance.next());
-        let process = Process::new(number, &self.setting.config, chance, self.now);
+        let process = Process::new(number, &self.setting.config, chance, self.now, self.away);
         self.at(self.now, Event::Subscribe { process: number });
         process
     }

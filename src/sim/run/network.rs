@@ -1,6 +1,7 @@
 //! Requests, replies and messages on their way.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Event, MS, Run, Sent};
 use crate::script::{Call, Form, Mode, Outcome, Reply, Token, Verb};
@@ -46,6 +47,9 @@ impl Run<'_> {
         let dated_after = connection.clock_steps;
         let give_up = process.moment(self.now, sent + timeout);
         let mishap = process.mishaps.pop_front();
+        if mishap.is_some() {
+            process.mishap_until = process.mishap_until.max(give_up);
+        }
         if let Some(Mishap::Delay { by } | Mishap::DelayReply { by } | Mishap::Reset { late: Some(by) }) = mishap {
             process.troubled_until = process.troubled_until.max(self.now + by * MS);
         }
@@ -104,8 +108,15 @@ impl Run<'_> {
         self.complete_if_answered(process, flight);
     }
 
-    /// R13 and R7 left out: what is not wanted is not given back.
+    /// R13 left out: what is not wanted is not given back. Or checks are left out, as if all were well.
     pub(super) fn unsent(&self, call: &Call, sent: Time) -> Option<Answer> {
+        if let (Verb::Sync { .. }, Some(Defect::Checks)) = (&call.verb, self.defect) {
+            let (left, served) = (Duration::from_secs(1), 0);
+            let outcome =
+                Outcome::Synced { owner: None, owner_waited_here: false, left, since: 0, newest_known: true, served };
+            let reply = Reply { now: Some(self.server_clock()), more: false, outcome, grants: Vec::new() };
+            return Some(Answer { reply, sent, resent: false });
+        }
         let given_back = matches!(call.verb, Verb::Release { mode: Mode::Unused, .. });
         let reply = || Reply { now: Some(u64::MAX), more: false, outcome: Outcome::Released, grants: Vec::new() };
         (given_back && self.defect == Some(Defect::R13)).then(|| Answer { reply: reply(), sent, resent: false })
@@ -123,6 +134,7 @@ impl Run<'_> {
         }
         let clock = self.server_clock();
         let value = self.server.run(clock, &sent.words);
+        self.watch.hear_of(&sent.manager);
         let call = &sent.calls[sent.index];
         let reply = match &value {
             Ok(value) => Reply::parse(call, value).map_err(|malformed| malformed.to_string()),
@@ -158,14 +170,17 @@ impl Run<'_> {
         }
         for message in self.server.published() {
             let to = self.processes.iter_mut().flatten().find(|p| p.terms.channel().as_bytes() == message.channel);
-            let Some(process) = to.filter(|process| process.subscribed) else { continue };
+            let Some(process) = to.filter(|process| process.subscribed && process.deaf_until <= self.now) else {
+                continue;
+            };
             let Some(late) = process.late_messages.pop_front().unwrap_or(Some(0)) else { continue };
             let text = String::from_utf8_lossy(&message.text).into_owned();
             let (at, subscription) = (self.now + late + process.way(), process.subscription);
             let process = process.number;
             self.at(at, Event::Message { process, subscription, text });
         }
-        if let Some(after) = sent.reply_after {
+        let is_heard = self.process(sent.process).is_none_or(|process| process.deaf_until <= self.now);
+        if let Some(after) = sent.reply_after.filter(|_| is_heard) {
             let Sent { process, flight, index, epoch, .. } = *sent;
             self.at(self.now + after, Event::Reply { process, flight, index, epoch, value });
         }

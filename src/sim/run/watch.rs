@@ -1,0 +1,225 @@
+//! What the promises say about time, looked at after each step: whoever holds, was granted the lock, or keeps others
+//! waiting. A process counts as troubled from each thing that is done to it until that is over, and all of them while
+//! the server is away; a bound begins at the latest of these.
+
+use std::collections::HashMap;
+
+use super::{MS, Run};
+use crate::engine::Lease;
+use crate::script::Token;
+use crate::sim::judge::Broken;
+use crate::sim::model::Promise;
+use crate::sim::plan::Terms;
+use crate::sim::process::{Caller, Doing, Process};
+
+/// What lasts too long if it goes on for a bound, and since when it does.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// The owner, if nobody has it as a guard or waits for it.
+    unwanted: Option<(Token, u64)>,
+    /// The owner, if it waits and does not know.
+    untold: Option<(Token, u64)>,
+    /// The lease is over, or whose it was lets the lock rest, and others wait.
+    overdue: Option<u64>,
+    /// The manager of a dead or silent owner for whom others wait, and whether a lease of it was fixed.
+    silent: Option<(String, bool, u64)>,
+    /// When each guard's loss was seen that is not told.
+    lost: HashMap<Token, u64>,
+    /// A place became a guard with less than half its ttl left.
+    pub(super) claimed_late: Option<Token>,
+    /// Something has gone wrong in this run.
+    stormy: bool,
+}
+
+impl Watch {
+    /// Something is done to somebody.
+    pub(super) fn storm(&mut self) {
+        self.stormy = true;
+    }
+
+    /// What a process had sent has arrived: it was not silent until now.
+    pub(super) fn hear_of(&mut self, manager: &str) {
+        self.silent.take_if(|(silent, ..)| silent == manager);
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn watch(&mut self) -> Result<(), Broken> {
+        self.look_at_guards()?;
+        self.look_at_losses()?;
+        self.look_at_unwanted()?;
+        self.look_at_untold()?;
+        self.look_at_silent()
+    }
+
+    /// P4, P7: what nobody wants is given back, in the time that a check period and two requests take.
+    fn look_at_unwanted(&mut self) -> Result<(), Broken> {
+        let unwanted = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
+            let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
+            let wants = |caller: &Caller| match &caller.doing {
+                Doing::Holding(lease) => lease.token == owner && !lease.remaining(process.local(self.now)).is_zero(),
+                Doing::Releasing(lease, _) => lease.token == owner,
+                Doing::Trying { token, .. } => *token == owner,
+                _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
+            };
+            let since = process.troubled_until.max(process.paused_until).max(process.cut_until);
+            let is_of_before = self.judge.excepted_since(owner, self.judge.fence()).is_some();
+            let excepted = is_of_before || self.judge.may_have_come_back(owner);
+            let wanted = excepted || process.callers.values().any(wants);
+            (!wanted).then_some((owner, since.max(process.away.excused_until)))
+        });
+        self.watch.unwanted = unwanted.map(|(owner, troubled_until)| {
+            let since = self.watch.unwanted.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
+            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until))
+        });
+        match self.watch.unwanted {
+            Some((owner, since)) if self.now > since + self.per_turn() => {
+                Err((Promise::OneGrant, format!("{owner:?} owns the lock, which nobody wants by it any more")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// P4: who was granted the lock knows of it at once, and in the time that a check period and its request take, if
+    /// something was lost.
+    fn look_at_untold(&mut self) -> Result<(), Broken> {
+        let untold = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
+            let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
+            let waits = |caller: &Caller| {
+                matches!(caller.doing, Doing::Waiting | Doing::Asking)
+                    && caller.place.as_ref().is_some_and(|place| place.token() == owner)
+            };
+            process.callers.values().any(waits).then(|| (owner, process.trouble()))
+        });
+        self.watch.untold = untold.map(|(owner, trouble)| {
+            let since = self.watch.untold.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
+            (owner, since.max(trouble).max(self.server_trouble()))
+        });
+        let bound = if self.watch.stormy { self.per_turn() } else { 3 * MS };
+        match self.watch.untold {
+            Some((owner, since)) if self.now > since + bound => {
+                let said =
+                    format!("{owner:?} was granted the lock {} ms ago and does not know", (self.now - since) / MS);
+                Err((Promise::WakeUp, said))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// P5: while a process waits that nothing troubles, the lock passes on from one that crashed or is silent in a ttl,
+    /// a check period and its request; in a step more if it was spared, and in the horizon more if its leases are fixed
+    /// (the waiters of one whose lease was renewed are passed over). A lease that is over passes on in the latter two.
+    fn look_at_silent(&mut self) -> Result<(), Broken> {
+        let waits = |process: &Process| {
+            let stands = |caller: &Caller| {
+                matches!(caller.doing, Doing::Waiting | Doing::Asking)
+                    && caller.place.as_ref().is_some_and(|place| self.judge.stands(place.token()))
+            };
+            process.callers.values().any(stands)
+        };
+        let (now, server) = (self.now, self.server_trouble());
+        let record = self.judge.record();
+        let trouble = || {
+            let waiting = self.processes.iter().flatten().filter(|process| waits(process));
+            waiting.map(Process::trouble).min().map(|trouble| trouble.max(server))
+        };
+        let is_over = record.end <= self.server_clock() && !record.queue.is_empty();
+        let overdue = if is_over { trouble() } else { None };
+        let overdue = overdue.map(|trouble| self.watch.overdue.unwrap_or(now).max(trouble));
+        let owner = self.processes.iter().flatten().find(|process| process.terms.manager == record.manager);
+        let is_silent =
+            record.owner.is_some() && owner.is_none_or(|owner| owner.paused_until.max(owner.cut_until) > now);
+        let silent = if is_silent { trouble() } else { None };
+        let silent = silent.map(|trouble| {
+            let before = self.watch.silent.as_ref().filter(|(manager, ..)| *manager == record.manager);
+            let (was_fixed, since) = before.map_or((false, now), |(_, fixed, since)| (*fixed, *since));
+            (record.manager.clone(), was_fixed || record.fixed, since.max(trouble))
+        });
+        let config = &self.setting.config;
+        let look = (config.check_period + config.command_timeout * 2).as_nanos() as u64;
+        let step = (config.check_period + config.command_timeout).as_nanos() as u64;
+        let (ttl, horizon) = (self.setting.ttl.as_nanos() as u64, config.horizon.as_nanos() as u64);
+        if let Some(since) = overdue.filter(|since| now > since + look) {
+            return Err((
+                Promise::Service,
+                format!("a lease that was over kept others waiting for {} ms", (now - since) / MS),
+            ));
+        }
+        if let Some((manager, fixed, since)) = &silent
+            && now > since + ttl + look + step + if *fixed { horizon } else { 0 }
+        {
+            let said = format!("{manager}, which is dead or silent, kept others waiting for {} ms", (now - since) / MS);
+            return Err((Promise::Service, said));
+        }
+        (self.watch.overdue, self.watch.silent) = (overdue, silent);
+        Ok(())
+    }
+
+    fn look_at_guards(&self) -> Result<(), Broken> {
+        // The renewal thread ends a hold when it gets to run, and it may wait for an answer.
+        let patience = self.setting.config.command_timeout.as_nanos() as u64 + MS;
+        for process in self.processes.iter().flatten() {
+            let local = process.local(self.now);
+            for caller in process.callers.values() {
+                if let Doing::Holding(lease) = &caller.doing
+                    && !lease.remaining(local).is_zero()
+                    && self.now > caller.ends_at.max(process.paused_until).saturating_add(patience)
+                {
+                    return Err((Promise::Service, format!("{:?} is held past its max_hold", lease.token)));
+                }
+                if let Doing::Holding(lease) = &caller.doing
+                    && !lease.remaining(local).is_zero()
+                    && !self.is_excepted(process, lease)
+                    && !process.misdated.contains(&lease.token)
+                {
+                    self.judge.held(self.server_clock(), lease.token, lease.fence)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// P6: a loss is told when the renewal thread gets to run, which may wait for an answer. P9, R12: none comes before
+    /// something goes wrong, and what had to wait becomes a guard with at least half its ttl left.
+    fn look_at_losses(&mut self) -> Result<(), Broken> {
+        let patience = self.setting.config.command_timeout.as_nanos() as u64 + MS;
+        if let Some(token) = self.watch.claimed_late {
+            return Err((Promise::Service, format!("{token:?} became a guard with less than half its ttl left")));
+        }
+        for process in self.processes.iter().flatten() {
+            let local = process.local(self.now);
+            for caller in process.callers.values() {
+                let Doing::Holding(lease) = &caller.doing else { continue };
+                if !lease.remaining(local).is_zero() {
+                    continue;
+                }
+                if !self.watch.stormy && !lease.request.fixed && caller.terms != Terms::MaxHold {
+                    return Err((Promise::Service, format!("{:?} was lost though nothing went wrong", lease.token)));
+                }
+                if !lease.is_told() {
+                    let since = *self.watch.lost.entry(lease.token).or_insert(self.now);
+                    if self.now > since.max(process.paused_until) + patience {
+                        return Err((Promise::Service, format!("the loss of {:?} is not told", lease.token)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// P1, P6: what only the server knows is told by the next renewal that is answered; to those whose leases are not
+    /// renewed, by their end.
+    fn is_excepted(&self, process: &Process, lease: &Lease) -> bool {
+        let Some(since) = self.judge.excepted_since(lease.token, lease.fence) else { return false };
+        let config = &self.setting.config;
+        let told_in =
+            lease.request.renewal_period().map(|period| period + config.command_timeout * 2 + config.back_off);
+        let since = (since * 1000).max(process.trouble()).max(self.server_trouble());
+        told_in.is_none_or(|told_in| self.now <= since + told_in.as_nanos() as u64)
+    }
+
+    /// Until when the server could not be reached, or was another than before.
+    fn server_trouble(&self) -> u64 {
+        self.down_until.max(self.hangs_until).max(self.judge.disturbed_at() * 1000)
+    }
+}
