@@ -118,8 +118,9 @@ fn an_unlock_whose_connection_ends_is_ok_and_hands_over_once(place: &Place) {
 }
 
 fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(place: &Place) {
-    let (ours, other) = (calm(place), calm(place));
     for mishap in [Mishap::ReplyLost, Mishap::RequestLost] {
+        // New ones each time: the mishap is not for what the last ones still do in the background.
+        let (ours, other) = (calm(place), calm(place));
         let guard = ours.lock("a").unwrap();
         let (start, before) = (Instant::now(), ours.stats().background_releases);
         let (end, _) = meet(place, mishap, &ours, || guard.unlock());
@@ -147,8 +148,9 @@ fn a_release_in_the_background_is_over_with_its_first_answer(place: &Place) {
 }
 
 fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
-    let (ours, other) = (calm(place), calm(place));
     for mishap in [Mishap::Disconnect, Mishap::ReplyLost, Mishap::RequestLost] {
+        // New ones each time: the mishap is not for what the last ones still do in the background.
+        let (ours, other) = (calm(place), calm(place));
         let holder = other.lock("a").unwrap();
         let (waiter, requests) = meet(place, mishap, &ours, || ours.enqueue("a").unwrap());
         assert!(requests >= 2, "{mishap:?} did not strike");
