@@ -66,7 +66,7 @@ fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
     let server = Server::start();
     let mgr = patient(server.url());
     drop(mgr.lock("k").unwrap());
-    let limit = Limit { scripts: 2.0, commands: 6.0, bytes: 770 };
+    let limit = Limit { scripts: 2.0, commands: 6.0, bytes: 700 };
     assert_costs(&server, TIMES, &limit, || {
         for _ in 0..TIMES {
             mgr.lock("k").unwrap().unlock().unwrap();
@@ -98,7 +98,7 @@ fn a_renewal_costs_one_request_and_four_commands() {
     let server = Server::start();
     let mgr = manager(server.url(), Duration::from_secs(1));
     let guards: Vec<_> = (0..LOCKS).map(|i| mgr.lock(&format!("k{i}")).unwrap()).collect();
-    let limit = Limit { scripts: 1.0, commands: 4.0, bytes: 400 };
+    let limit = Limit { scripts: 1.0, commands: 4.0, bytes: 300 };
     // The first of them make the script known.
     until(Duration::from_secs(1) + SLACK, "all are renewed once", || mgr.stats().renewed >= LOCKS as u64);
     let renewed = mgr.stats().renewed;

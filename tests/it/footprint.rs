@@ -109,7 +109,7 @@ fn requests(server: &Server) -> u64 {
         let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     };
-    // Every script has one HMGET, so what is beyond them was sent by itself.
+    // A sync, the only script that runs while a crowd waits, has one HMGET; what is beyond them was sent by itself.
     let scripts = calls("eval") + calls("evalsha");
     let lookups = calls("hmget").saturating_sub(scripts);
     scripts + lookups + calls("ping") + calls("time") - scripts.min(calls("time"))
