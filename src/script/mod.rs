@@ -200,8 +200,8 @@ impl Call {
         }
         cmd.arg(&terms.manager).arg(&terms.step_us).arg(&terms.horizon_us).arg(&terms.channels);
         match &self.verb {
-            Verb::Acquire { token, may_wait, asked, sent_until } => {
-                sent_until.fetch_max(not_after, Ordering::Relaxed);
+            Verb::Acquire { token, may_wait, asked, .. } => {
+                self.may_be_taken_until(not_after);
                 add_token(&mut cmd, *token);
                 cmd.arg(not_after).arg(if *may_wait { "1" } else { "0" }).arg(&**asked);
             }
@@ -222,13 +222,29 @@ impl Call {
         cmd
     }
 
-    /// The same release once more.
+    /// The same call once more.
     pub(crate) fn again(&self) -> Call {
         let verb = match &self.verb {
+            Verb::Acquire { token, may_wait, asked, .. } => Verb::Acquire {
+                token: *token,
+                may_wait: *may_wait,
+                asked: Arc::clone(asked),
+                sent_until: AtomicU64::new(self.sent_until()),
+            },
             Verb::Release { token, fence, mode } => Verb::Release { token: *token, fence: *fence, mode: *mode },
-            other => unreachable!("only releases are put again: {other:?}"),
+            Verb::Renew { token } => Verb::Renew { token: *token },
+            Verb::Sync { newest } => Verb::Sync { newest: *newest },
+            Verb::Inspect { waiters } => Verb::Inspect { waiters: *waiters },
+            Verb::Lookup { tokens } => Verb::Lookup { tokens: tokens.clone() },
         };
         Call { family: self.family, key: self.key.clone(), verb }
+    }
+
+    /// Notes that it was sent with this `not_after`, perhaps by somebody else.
+    pub(crate) fn may_be_taken_until(&self, not_after: u64) {
+        if let Verb::Acquire { sent_until, .. } = &self.verb {
+            sent_until.fetch_max(not_after, Ordering::Relaxed);
+        }
     }
 
     /// The server time past which no copy of this call can take anything any more (R7).

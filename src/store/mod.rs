@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 mod connection;
+mod joined;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;

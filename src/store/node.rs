@@ -73,8 +73,9 @@ impl Node {
         self.is_retired(connection) || connection.pool_generation != self.pool_generation.load(Ordering::Acquire)
     }
 
-    pub(super) fn retire_from_pool(&self, connection: &Connection) {
-        bump(&self.pool_generation, connection.pool_generation);
+    /// All that are as old as this.
+    pub(super) fn retire_from_pool(&self, pool_generation: u64) {
+        bump(&self.pool_generation, pool_generation);
     }
 
     pub(super) fn connect_timeout(&self) -> Duration {
@@ -189,84 +190,113 @@ impl Node {
         Ok(())
     }
 
-    /// Runs a batch as one pipeline. Calls that the server could not run in the form they were put are put
-    /// again in another (R11, R20), all before `give_up`.
+    /// Runs a batch as one pipeline, one result for each call, in order, all before `give_up`.
     pub(super) fn exchange(
         &self,
         connection: &mut Connection,
         calls: &[Call],
         give_up: Time,
     ) -> Vec<Result<Answer, Fault>> {
-        let mut puts: Vec<Put> = calls.iter().map(|call| Put { call, form: Form::default(), answer: None }).collect();
-        loop {
-            let mut open: Vec<&mut Put> = puts.iter_mut().filter(|put| put.answer.is_none()).collect();
-            if open.is_empty() {
-                break;
-            }
-            if let Err(fault) = self.put(connection, &mut open, give_up) {
+        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        let mut puts: Vec<Put> = calls.iter().map(|call| self.date(connection, call, give_up)).collect();
+        self.pipeline(connection, &mut puts, give_up, Order::Kept, &mut |i, answer| answers[i] = Some(answer));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(timed_out(Step::Reply)))).collect()
+    }
+
+    /// A call that is to be put on this connection now, by somebody who gives it up at `give_up`.
+    pub(super) fn date<'a>(&self, connection: &Connection, call: &'a Call, give_up: Time) -> Put<'a> {
+        let give_up = give_up.min(self.clock.now() + self.command_timeout);
+        let not_after = connection.anchor.server_time_at_least(give_up);
+        Put::new(call, not_after)
+    }
+
+    /// Runs a batch as one pipeline and tells each answer as it comes, by its call's number. Calls that the server
+    /// could not run in the form they were put are put again in another (R11, R20), all before `give_up`.
+    pub(super) fn pipeline(
+        &self,
+        connection: &mut Connection,
+        puts: &mut [Put],
+        give_up: Time,
+        order: Order,
+        answered: &mut dyn FnMut(usize, Result<Answer, Fault>),
+    ) {
+        while puts.iter().any(|put| !put.is_answered) {
+            if let Err(fault) = self.put(connection, puts, give_up, order, answered) {
                 connection.broken = true;
-                open.into_iter()
-                    .filter(|put| put.answer.is_none())
-                    .for_each(|put| put.answer = Some(Err(fault.repeat())));
+                for (i, _) in puts.iter().enumerate().filter(|(_, put)| !put.is_answered) {
+                    answered(i, Err(fault.repeat()));
+                }
                 break;
             }
         }
         self.note(connection.anchor);
-        puts.into_iter().map(|put| put.answer.unwrap_or_else(|| Err(timed_out(Step::Reply)))).collect()
     }
 
-    /// One round trip. Those that have no answer after it are to be put again. An error is the
-    /// connection's end.
-    fn put(&self, connection: &mut Connection, open: &mut [&mut Put], give_up: Time) -> Result<(), Fault> {
+    /// One round trip of those that have no answer yet. Those that have none after it are to be put again. An error is
+    /// the connection's end.
+    fn put(
+        &self,
+        connection: &mut Connection,
+        puts: &mut [Put],
+        give_up: Time,
+        order: Order,
+        answered: &mut dyn FnMut(usize, Result<Answer, Fault>),
+    ) -> Result<(), Fault> {
         let sent = self.clock.now();
         let give_up = give_up.min(sent + self.command_timeout);
-        let patience = self.time_left(give_up)?;
-        let not_after = connection.anchor.server_time_at_least(sent + patience);
-        let several = open.iter().filter(|put| put.call.is_acquire()).count() > 1;
+        self.time_left(give_up)?;
+        let mut open: Vec<(usize, &mut Put)> = puts.iter_mut().enumerate().filter(|(_, put)| !put.is_answered).collect();
+        let by_source = order == Order::Kept && open.iter().filter(|(_, put)| put.call.is_acquire()).count() > 1;
         let mut sources = [false; SCRIPTS];
         let commands: Vec<Cmd> = open
             .iter()
-            .map(|put| {
-                // One source brings the script back for all that follow it in the pipeline. Several acquires
-                // always begin so: put again one by one, they could be enqueued out of order (R4).
-                let wanted = put.form.by_source || (several && put.call.is_acquire());
+            .map(|(_, put)| {
+                // One source brings the script back for all that follow it in the pipeline. Several acquires in an
+                // order always begin so: put again one by one, they could be enqueued in another (R4).
+                let wanted = put.form.by_source || (by_source && put.call.is_acquire());
                 let by_source = wanted && !std::mem::replace(&mut sources[put.call.script_id()], true);
-                put.call.command(&self.terms, Form { by_source, ..put.form }, not_after)
+                put.call.command(&self.terms, Form { by_source, ..put.form }, put.not_after)
             })
             .collect();
         self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
         connection.send(&commands).map_err(|e| fault(e, Step::Send))?;
-        for put in open {
+        for (i, put) in &mut open {
             // Each reply may take only what the others have left.
             connection.limit(self.time_left(give_up)?)?;
             let value = connection.socket.receive().map_err(|e| fault(e, Step::Reply))?;
             let received = self.clock.now();
-            match refusal(value) {
+            let answer = match refusal(value) {
                 Ok(value) => {
                     let reply = Reply::parse(put.call, &value)?;
                     if let Some(server) = reply.now {
                         connection.anchor = Anchor { server, sent, received };
                     }
-                    put.answer = Some(if reply.outcome == Outcome::Queued {
+                    if reply.outcome == Outcome::Queued {
                         let message = "the slot is in migration".to_owned();
                         Err(Fault::Server { code: "TRYAGAIN".to_owned(), message })
                     } else {
                         Ok(Answer { reply, sent, resent: false })
-                    });
+                    }
                 }
-                Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => put.form.by_source = true,
+                Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => {
+                    put.form.by_source = true;
+                    continue;
+                }
                 Err(Fault::Server { code, .. })
                     if code == "TRYAGAIN" && put.call.has_single_key_form() && !put.form.single_key =>
                 {
-                    put.form.single_key = true
+                    put.form.single_key = true;
+                    continue;
                 }
                 Err(refused) => {
                     if matches!(&refused, Fault::Server { code, .. } if code == "READONLY") {
                         bump(&self.generation, connection.generation);
                     }
-                    put.answer = Some(Err(refused));
+                    Err(refused)
                 }
-            }
+            };
+            put.is_answered = true;
+            answered(*i, answer);
         }
         Ok(())
     }
@@ -290,10 +320,25 @@ fn bump(counter: &AtomicU64, seen: u64) {
 }
 
 /// A call on its way to an answer.
-struct Put<'a> {
+pub(super) struct Put<'a> {
     call: &'a Call,
+    /// R5, and the same however often it is put: whoever gives the call up meanwhile knows it (R7).
+    pub(super) not_after: u64,
     form: Form,
-    answer: Option<Result<Answer, Fault>>,
+    is_answered: bool,
+}
+
+impl<'a> Put<'a> {
+    pub(super) fn new(call: &'a Call, not_after: u64) -> Put<'a> {
+        Put { call, not_after, form: Form::default(), is_answered: false }
+    }
+}
+
+/// Whether the calls of a batch are to be carried out in the order in which they stand.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Order {
+    Kept,
+    Any,
 }
 
 /// HELLO names the server's version, from Redis 6 on; an older one does not know the command. A user whose

@@ -1,5 +1,6 @@
 //! One Redis node, with a pool of connections for short calls.
 
+use std::error::Error as StdError;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,6 +12,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
 use super::connection::{Connection, fault, refusal, timed_out};
+use super::joined::Line;
 use super::node::Node;
 use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
 use crate::config::Config;
@@ -20,14 +22,15 @@ use crate::script::{Call, Terms};
 
 /// A single Redis node.
 pub(crate) struct Single {
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
     pool: r2d2::Pool<Opener>,
+    pub(super) line: Line,
     refusal: Arc<Mutex<Option<Refusal>>>,
     back_off: Duration,
 }
 
 /// Opens the pool's connections.
-struct Opener {
+pub(super) struct Opener {
     node: Arc<Node>,
     first: Mutex<Option<Connection>>,
     refusal: Arc<Mutex<Option<Refusal>>>,
@@ -113,37 +116,67 @@ impl Single {
             .thread_pool(worker)
             .error_handler(Box::new(LogAtDebug))
             .build_unchecked(opener);
-        Ok(Single { node, pool, refusal, back_off: config.back_off })
+        Ok(Single { node, pool, line: Line::new(), refusal, back_off: config.back_off })
     }
 
     fn check_out(&self, checkout: Checkout) -> Result<r2d2::PooledConnection<Opener>, Fault> {
-        if let Some(connection) = self.pool.try_get() {
-            return Ok(connection);
-        }
+        self.pool.try_get().map_or_else(|| self.wait_for_connection(checkout), Ok)
+    }
+
+    pub(super) fn wait_for_connection(&self, checkout: Checkout) -> Result<r2d2::PooledConnection<Opener>, Fault> {
         let Checkout::Until(until) = checkout else {
             return Err(Fault::NotReady);
         };
         let started = self.node.clock.now();
         let patience = (until - started).clamp(Duration::from_millis(1), self.node.command_timeout);
-        self.pool.get_timeout(patience).map_err(|e| match &*self.refusal.lock() {
+        self.pool.get_timeout(patience).map_err(|e| self.no_connection(started, e))
+    }
+
+    /// Why none came for somebody who has waited since then.
+    pub(super) fn no_connection(&self, started: Time, e: impl Into<Box<dyn StdError + Send + Sync>>) -> Fault {
+        match &*self.refusal.lock() {
             Some(refusal) if refusal.at >= started - self.node.command_timeout => refusal.fault.repeat(),
             _ => Fault::unavailable(Step::Pool, e),
-        })
+        }
     }
 
     /// The answers, and whether the connection turned out to be closed, so that another one may do better.
     fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
-        let mut connection = match self.check_out(patience.checkout) {
-            Ok(connection) => connection,
-            Err(f) => return (calls.iter().map(|_| Err(f.repeat())).collect(), false),
+        let free = if self.line.is_led() { None } else { self.pool.try_get() };
+        let answers = match (free, calls) {
+            (None, [call]) => vec![self.join(call, patience)],
+            (free, _) => match free.map_or_else(|| self.wait_for_connection(patience.checkout), Ok) {
+                Ok(connection) => self.lent(connection, |connection| self.exchange(connection, calls, patience.reply)),
+                Err(f) => calls.iter().map(|_| Err(f.repeat())).collect(),
+            },
         };
-        let answers = self.node.exchange(&mut connection, calls, patience.reply);
         let closed = matches!(answers.first(), Some(Err(f)) if f.is_closed());
-        if closed {
-            // The others of its age are as likely closed.
-            self.node.retire_from_pool(&connection);
-        }
         (answers, closed)
+    }
+
+    /// Uses a connection and gives it back.
+    pub(super) fn lent<T>(
+        &self,
+        mut connection: r2d2::PooledConnection<Opener>,
+        run: impl FnOnce(&mut Connection) -> T,
+    ) -> T {
+        let result = run(&mut connection);
+        let dropped = connection.broken || self.node.is_retired_from_pool(&connection);
+        drop(connection);
+        if dropped && self.line.is_led() {
+            // The pool tells nobody that there is room for another, and opens one only for who asks.
+            let _ = self.pool.get_timeout(Duration::ZERO);
+        }
+        result
+    }
+
+    fn exchange(&self, connection: &mut Connection, calls: &[Call], give_up: Time) -> Vec<Result<Answer, Fault>> {
+        let answers = self.node.exchange(connection, calls, give_up);
+        if matches!(answers.first(), Some(Err(f)) if f.is_closed()) {
+            // The others of its age are as likely closed.
+            self.node.retire_from_pool(connection.pool_generation);
+        }
+        answers
     }
 
     fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
@@ -151,7 +184,7 @@ impl Single {
         let mut connection = self.check_out(Checkout::Until(until))?;
         match run(&mut connection) {
             Err(f) if f.is_closed() => {
-                self.node.retire_from_pool(&connection);
+                self.node.retire_from_pool(connection.pool_generation);
                 drop(connection);
                 run(&mut *self.check_out(Checkout::Until(until))?)
             }

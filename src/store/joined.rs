@@ -1,0 +1,207 @@
+//! Joined writes: calls that find no free connection go along with somebody's who waits for one.
+//!
+//! A connection carries one exchange at a time, so check-outs alone allow no more exchanges a second than connections ÷
+//! round trip. Here the first that finds no connection free waits for one, as the pool has it, and *leads*: it takes
+//! along the calls of all who came meanwhile, as one pipeline, and deals out the replies as they come. While nobody
+//! waits for a connection nothing of this is done.
+//!
+//! | turn     | when                           | becomes                                                     |
+//! |----------|--------------------------------|-------------------------------------------------------------|
+//! | Waiting  | in the line                    | Taken; Leads, if who led has gone without it; or it leaves  |
+//! | Leads    | it is to wait for a connection | –                                                           |
+//! | Taken    | in somebody's pipeline         | Answered; or its caller gives up and hears no more of it    |
+//! | Answered | a reply came, or a fault       | –                                                           |
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::clock::Time;
+use super::connection::{Connection, timed_out};
+use super::node::{Order, Put};
+use super::single::Single;
+use super::{Answer, Checkout, Fault, Patience};
+use crate::error::Step;
+use crate::script::Call;
+use crate::sync::{Condvar, Mutex};
+
+/// What one pipeline takes along: a server is not kept from others for long, and whoever is on a connection that is
+/// stuck is one of not too many.
+const MOST: usize = 128;
+
+/// Those who wait for a connection to one node.
+pub(super) struct Line {
+    /// Whether somebody leads. Written while the line is locked.
+    is_led: AtomicBool,
+    waiting: Mutex<VecDeque<Arc<Joiner>>>,
+}
+
+/// Somebody who waits while its call goes along with another's.
+struct Joiner {
+    call: Call,
+    reply: Time,
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+enum Turn {
+    Waiting,
+    Leads,
+    Taken { not_after: u64 },
+    Answered { not_after: u64, answer: Result<Answer, Fault> },
+}
+
+/// What somebody is who found no connection free.
+enum Role {
+    Leader,
+    Joiner(Arc<Joiner>),
+}
+
+impl Line {
+    pub(super) fn new() -> Line {
+        Line { is_led: AtomicBool::new(false), waiting: Mutex::new(VecDeque::new()) }
+    }
+
+    /// Whoever comes now joins, and does not take from the leader the connection that it waits for.
+    pub(super) fn is_led(&self) -> bool {
+        self.is_led.load(Ordering::Acquire)
+    }
+
+    fn enter(&self, call: &Call, reply: Time) -> Role {
+        let mut waiting = self.waiting.lock();
+        if !self.is_led() {
+            self.is_led.store(true, Ordering::Release);
+            return Role::Leader;
+        }
+        let turn = Mutex::new(Turn::Waiting);
+        let joiner = Arc::new(Joiner { call: call.again(), reply, turn, changed: Condvar::new() });
+        waiting.push_back(Arc::clone(&joiner));
+        Role::Joiner(joiner)
+    }
+
+    /// False if its turn has changed meanwhile.
+    fn leave(&self, joiner: &Arc<Joiner>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let at = waiting.iter().position(|other| Arc::ptr_eq(other, joiner));
+        at.is_some_and(|at| waiting.remove(at).is_some())
+    }
+
+    /// Ends a leadership: those who go along, of `most`. One of those who are left leads next.
+    fn take(&self, most: usize, not_after: impl Fn(&Joiner) -> u64) -> Vec<Arc<Joiner>> {
+        let mut waiting = self.waiting.lock();
+        let most = most.min(waiting.len());
+        let taken: Vec<_> = waiting.drain(..most).collect();
+        for joiner in &taken {
+            *joiner.turn.lock() = Turn::Taken { not_after: not_after(joiner) };
+        }
+        match waiting.pop_front() {
+            Some(next) => next.turns(Turn::Leads),
+            None => self.is_led.store(false, Ordering::Release),
+        }
+        taken
+    }
+}
+
+impl Joiner {
+    fn turns(&self, turn: Turn) {
+        *self.turn.lock() = turn;
+        self.changed.notify_one();
+    }
+
+    fn answered(&self, answer: Result<Answer, Fault>) {
+        let mut turn = self.turn.lock();
+        if let Turn::Taken { not_after } = *turn {
+            *turn = Turn::Answered { not_after, answer };
+        }
+        drop(turn);
+        self.changed.notify_one();
+    }
+}
+
+impl Single {
+    /// Runs one call, with others' or along with others', after no connection was free.
+    pub(super) fn join(&self, call: &Call, patience: Patience) -> Result<Answer, Fault> {
+        let Checkout::Until(until) = patience.checkout else {
+            return Err(Fault::NotReady);
+        };
+        let started = self.node.clock.now();
+        let Role::Joiner(joiner) = self.line.enter(call, patience.reply) else {
+            return self.lead(call, patience);
+        };
+        let checkout = until.min(started + self.node.command_timeout);
+        let mut turn = joiner.turn.lock();
+        loop {
+            let now = self.node.clock.now();
+            let wake = match &mut *turn {
+                Turn::Waiting if now >= checkout => {
+                    drop(turn);
+                    if self.line.leave(&joiner) {
+                        return Err(self.no_connection(started, "all connections were in use"));
+                    }
+                    turn = joiner.turn.lock();
+                    continue;
+                }
+                Turn::Waiting => checkout,
+                Turn::Leads => {
+                    drop(turn);
+                    return self.lead(call, patience);
+                }
+                Turn::Taken { not_after } if now >= patience.reply => {
+                    call.may_be_taken_until(*not_after);
+                    return Err(timed_out(Step::Reply));
+                }
+                Turn::Taken { .. } => patience.reply,
+                Turn::Answered { not_after, answer } => {
+                    call.may_be_taken_until(*not_after);
+                    return std::mem::replace(answer, Err(Fault::NotReady));
+                }
+            };
+            self.node.clock.wait(&joiner.changed, &mut turn, wake);
+        }
+    }
+
+    /// Waits for a connection as the pool has it, and takes along who has come meanwhile.
+    fn lead(&self, call: &Call, patience: Patience) -> Result<Answer, Fault> {
+        let connection = match self.wait_for_connection(patience.checkout) {
+            Ok(connection) => connection,
+            Err(fault) => {
+                self.line.take(0, |_| 0);
+                return Err(fault);
+            }
+        };
+        // A call whose time ends before a reply's would leave those along with it without theirs.
+        let in_time = self.node.clock.now() + self.node.command_timeout <= patience.reply;
+        let date = |joiner: &Joiner| self.node.date(&connection, &joiner.call, joiner.reply).not_after;
+        let joiners = self.line.take(if in_time { MOST } else { 0 }, date);
+        self.lent(connection, |connection| self.run_joined(connection, call, &joiners, patience.reply))
+    }
+
+    /// Runs the leader's call and those that go along.
+    fn run_joined(
+        &self,
+        connection: &mut Connection,
+        call: &Call,
+        joiners: &[Arc<Joiner>],
+        give_up: Time,
+    ) -> Result<Answer, Fault> {
+        let mut puts = Vec::with_capacity(joiners.len() + 1);
+        puts.push(self.node.date(connection, call, give_up));
+        puts.extend(joiners.iter().map(|joiner| {
+            let Turn::Taken { not_after } = *joiner.turn.lock() else { unreachable!("only who leads answers") };
+            Put::new(&joiner.call, not_after)
+        }));
+        let mut own = None;
+        let pool_generation = connection.pool_generation;
+        self.node.pipeline(connection, &mut puts, give_up, Order::Any, &mut |i, answer| {
+            if matches!(&answer, Err(fault) if fault.is_closed()) {
+                // Before any of them tries another.
+                self.node.retire_from_pool(pool_generation);
+            }
+            match i.checked_sub(1) {
+                None => own = Some(answer),
+                Some(i) => joiners[i].answered(answer),
+            }
+        });
+        own.unwrap_or_else(|| Err(timed_out(Step::Reply)))
+    }
+}
