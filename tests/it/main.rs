@@ -13,6 +13,7 @@ mod exclusion;
 mod fairness;
 mod footprint;
 mod fork;
+mod joined;
 mod kids;
 mod leftovers;
 mod lost_replies;

@@ -1,0 +1,265 @@
+//! Calls that find no free connection go along with one that waits for one: what they share, and what they must not. On
+//! Redis alone, since in memory there is no pool.
+
+use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
+
+use crate::scene::{H, P, Record, SOON, STEADY_T, TTL, Verb, build, request, steady, warm_up, with_ttl};
+use crate::support::{Proxy, SLACK, Server, until};
+
+/// So long that nobody gives up while others are looked at.
+const LONG: Duration = Duration::from_secs(5);
+
+fn patient(url: String) -> Builder {
+    with_ttl(url, 8 * LONG).command_timeout(LONG).check_period(P).horizon(4 * LONG)
+}
+
+/// Callers on threads of their own, in a call that they do not return from soon.
+struct Callers<'scope> {
+    calls: Vec<ScopedJoinHandle<'scope, Result<Option<LockGuard>>>>,
+}
+
+impl<'scope> Callers<'scope> {
+    /// Each wants a name of its own, `{name}{i}`. They sleep in their calls when this returns.
+    fn call<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        name: &'static str,
+        count: usize,
+        call: impl Fn(&str) -> Result<Option<LockGuard>> + Send + Copy + 'scope,
+    ) -> Callers<'scope> {
+        let spawn = |i| {
+            let thread = thread::Builder::new().name(format!("{name}{i}"));
+            thread.spawn_scoped(scope, move || call(&format!("{name}{i}"))).expect("a thread")
+        };
+        let calls = (0..count).map(spawn).collect();
+        until(SOON, "all of them sleep in their calls", || sleeping(name) == count);
+        Callers { calls }
+    }
+
+    fn guards(self) -> Vec<LockGuard> {
+        self.ends().into_iter().map(|end| end.expect("no error").expect("it is free")).collect()
+    }
+
+    fn ends(self) -> Vec<Result<Option<LockGuard>>> {
+        self.calls.into_iter().map(|call| call.join().expect("no panic")).collect()
+    }
+}
+
+/// How many of our threads whose names begin so are asleep.
+fn sleeping(name: &str) -> usize {
+    let tasks = fs::read_dir("/proc/self/task").expect("this process has threads");
+    // "1234 (name) S 1 ..."
+    let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats.filter(|stat| stat.contains(&format!("({name}")) && stat.contains(") S ")).count()
+}
+
+#[test]
+fn calls_that_find_no_free_connection_share_one_write() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |_| ours.try_lock("first"));
+        first.wait(SOON);
+        let many = Callers::call(scope, "many", 40, |name| ours.try_lock(name));
+        let before = (ours.stats().requests, server.counted("total_reads_processed"));
+        first.release();
+        let guards = many.guards();
+        let reads = server.counted("total_reads_processed") - before.1;
+        assert!(ours.stats().requests - before.0 >= 40);
+        // The first one's own, what the test itself asks, and a piece more if the proxy cut the pipeline up.
+        assert!(reads <= 8, "the server read {reads} times for 40 calls");
+        guards.into_iter().chain(one.guards()).for_each(|guard| guard.unlock().unwrap());
+    });
+    assert_eq!(server.keys_without_ttl(), [""; 0]);
+}
+
+#[test]
+fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(2));
+    warm_up(&ours);
+    let stuck = proxy.hold_request_when(request(Verb::Acquire, "stuck0"));
+    let turns = AtomicU64::new(0);
+    thread::scope(|scope| {
+        let caller = Callers::call(scope, "stuck", 1, |name| ours.try_lock(name));
+        stuck.wait(SOON);
+        let (ours, turns) = (&ours, &turns);
+        let others: Vec<_> = (0..16)
+            .map(|i| {
+                scope.spawn(move || {
+                    let name = format!("other{i}");
+                    for _ in 0..20 {
+                        ours.lock(&name).unwrap().unlock().unwrap();
+                        turns.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        until(LONG, "the others have their turns", || turns.load(Ordering::Relaxed) == 16 * 20);
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert!(stuck.is_held() && !caller.calls[0].is_finished());
+        stuck.release();
+        caller.guards().into_iter().for_each(|guard| guard.unlock().unwrap());
+    });
+}
+
+#[test]
+fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let builder = with_ttl(proxy.url(), 3 * TTL).command_timeout(STEADY_T).check_period(P).horizon(2 * H + P);
+    let ours = build(builder.pool_size(1));
+    warm_up(&ours);
+    // Whoever comes is taken along by a leader whose pipeline has no reply.
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let start = Instant::now();
+        let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
+        let short = Callers::call(scope, "short", 4, |name| ours.try_lock_for(name, STEADY_T / 4));
+        for end in short.ends() {
+            assert!(matches!(end, Err(Error::Unavailable { step: Step::Pool, .. })), "{end:?}");
+        }
+        let took = start.elapsed();
+        assert!(took <= STEADY_T / 4 + STEADY_T + SLACK, "{took:?}");
+        first.release();
+        // Their time for a connection may be over by now, and that for a reply is not under test.
+        drop((one.ends(), leader.ends()));
+    });
+    for name in ["first0", "leader0", "short0", "short3"] {
+        Record::of(&server, name).comes_to_rest();
+    }
+}
+
+#[test]
+fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(steady(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
+        let along = Callers::call(scope, "along", 3, |name| ours.try_lock_for(name, STEADY_T / 4));
+        let second = proxy.hold_request_when(request(Verb::Acquire, "along1"));
+        first.release();
+        second.wait(SOON);
+        for end in along.ends() {
+            assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+        }
+        // Late, it is carried out, or refused as late; whichever, it is given back.
+        second.release();
+        drop((one.ends(), leader.ends()));
+    });
+    for name in ["leader0", "along0", "along1", "along2"] {
+        Record::of(&server, name).comes_to_rest();
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_connection_that_breaks_has_another() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
+        proxy.reset_all();
+        // An error if the pool did not open another one for them, since it would tell them nothing for LONG.
+        let guards = many.guards().into_iter().chain(one.guards());
+        guards.for_each(|guard| guard.unlock().unwrap());
+    });
+}
+
+#[test]
+fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
+        let cut = proxy.swallow_and_reset_when(request(Verb::Acquire, "many7"));
+        first.release();
+        let guards = many.guards().into_iter().chain(one.guards());
+        assert!(cut.sprung());
+        guards.for_each(|guard| guard.unlock().unwrap());
+    });
+    for i in 0..12 {
+        Record::of(&server, &format!("many{i}")).comes_to_rest();
+    }
+}
+
+#[test]
+fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
+        let _: String = server.query(&["SCRIPT", "FLUSH"]);
+        let before = proxy.requests_bytes();
+        first.release();
+        let guards: Vec<_> = many.guards().into_iter().chain(one.guards()).collect();
+        let sent = proxy.requests_bytes() - before;
+        // A source is 10 kB and more: one for the first caller, and one for the others.
+        assert!(sent < 50_000, "{sent} bytes were sent");
+        guards.into_iter().for_each(|guard| guard.unlock().unwrap());
+    });
+}
+
+#[test]
+fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(steady(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let (inside, turns) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for i in 0..24 {
+            let (ours, inside, turns): (&LockManager, _, _) = (&ours, &inside, &turns);
+            scope.spawn(move || {
+                let name = format!("k{}", i % 3);
+                let bit = 1 << (8 * (i % 3));
+                for _ in 0..8 {
+                    let guard = ours.lock(&name).unwrap();
+                    let before = inside.fetch_add(bit, Ordering::SeqCst);
+                    assert_eq!(before / bit % 256, 0, "somebody else has {name}");
+                    turns.fetch_add(1, Ordering::SeqCst);
+                    inside.fetch_sub(bit, Ordering::SeqCst);
+                    drop(guard);
+                }
+            });
+        }
+        for breaks in 1..=4 {
+            until(4 * SOON, "some have had a turn", || turns.load(Ordering::SeqCst) >= 40 * breaks);
+            proxy.reset_all();
+        }
+    });
+    assert_eq!(turns.into_inner(), 24 * 8);
+    assert_eq!(ours.stats().lost, 0);
+    for i in 0..3 {
+        Record::of(&server, &format!("k{i}")).comes_to_rest();
+    }
+}
