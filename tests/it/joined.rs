@@ -13,6 +13,7 @@ use crate::support::{Proxy, SLACK, Server, until};
 
 /// So long that nobody gives up while others are looked at.
 const LONG: Duration = Duration::from_secs(5);
+const SHORT: Duration = Duration::from_millis(100);
 
 fn patient(url: String) -> Builder {
     with_ttl(url, 8 * LONG).command_timeout(LONG).check_period(P).horizon(4 * LONG)
@@ -31,12 +32,15 @@ impl<'scope> Callers<'scope> {
         count: usize,
         call: impl Fn(&str) -> Result<Option<LockGuard>> + Send + Copy + 'scope,
     ) -> Callers<'scope> {
+        static CALLERS: AtomicU64 = AtomicU64::new(0);
+        // Other tests of this process have callers, too.
+        let callers = format!("callers{}-", CALLERS.fetch_add(1, Ordering::Relaxed));
         let spawn = |i| {
-            let thread = thread::Builder::new().name(format!("{name}{i}"));
+            let thread = thread::Builder::new().name(format!("{callers}{i}"));
             thread.spawn_scoped(scope, move || call(&format!("{name}{i}"))).expect("a thread")
         };
         let calls = (0..count).map(spawn).collect();
-        until(SOON, "all of them sleep in their calls", || sleeping(name) == count);
+        until(SOON, "all of them sleep in their calls", || sleeping(&callers) == count);
         Callers { calls }
     }
 
@@ -49,7 +53,7 @@ impl<'scope> Callers<'scope> {
     }
 }
 
-/// How many of our threads whose names begin so are asleep.
+/// How many of our threads whose names begin so are asleep. The system knows the first 15 bytes of a name.
 fn sleeping(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("this process has threads");
     // "1234 (name) S 1 ..."
@@ -136,6 +140,37 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
         drop((one.ends(), leader.ends()));
     });
     for name in ["first0", "leader0", "short0", "short3"] {
+        Record::of(&server, name).comes_to_rest();
+    }
+}
+
+#[test]
+fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
+        let start = Instant::now();
+        let short = Callers::call(scope, "short", 3, |name| ours.try_lock_for(name, SHORT));
+        let second = proxy.hold_request_when(request(Verb::Acquire, "short1"));
+        // In the second half of the time that they have for a connection, since they are to be sent past their deadline.
+        thread::sleep((start + SHORT + LONG / 3).saturating_duration_since(Instant::now()));
+        first.release();
+        second.wait(SOON);
+        for end in short.ends() {
+            assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+        }
+        let took = start.elapsed();
+        assert!(took <= SHORT + LONG + SLACK, "{took:?}");
+        second.release();
+        drop((one.ends(), leader.ends()));
+    });
+    for name in ["short0", "short1", "short2"] {
         Record::of(&server, name).comes_to_rest();
     }
 }
