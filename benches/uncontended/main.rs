@@ -19,10 +19,9 @@ mod floor;
 mod in_memory;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/throughput.rs"]
+mod throughput;
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use fairlock::LockManager;
@@ -31,6 +30,7 @@ use redis::Connection;
 use rustix::time::ClockId;
 use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, median, micros, now, read, rounds, server};
+use throughput::throughput;
 
 /// Of each kind in a round, and how many before it is the other's turn.
 const CYCLES: usize = 3000;
@@ -174,29 +174,4 @@ fn many_threads(url: &str, threads: usize, rounds: usize) {
     );
     let background = (after.background_releases - before.background_releases) as f64 / granted;
     println!("  {:<28}{:>12}{background:>12.3}", "of them in the background", "–");
-}
-
-/// Cycles a second of all together, each on a thread of its own.
-fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -> u64 {
-    let (start, over, done) = (Barrier::new(cycles.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
-    let mut started = 0;
-    thread::scope(|scope| {
-        for mut cycle in cycles {
-            let (start, over, done) = (&start, &over, &done);
-            scope.spawn(move || {
-                start.wait();
-                let mut count = 0;
-                while !over.load(Ordering::Relaxed) {
-                    cycle();
-                    count += 1;
-                }
-                done.fetch_add(count, Ordering::Relaxed);
-            });
-        }
-        start.wait();
-        started = now();
-        thread::sleep(run_for);
-        over.store(true, Ordering::Relaxed);
-    });
-    done.into_inner() * 1_000_000_000 / (now() - started)
 }
