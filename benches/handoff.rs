@@ -5,15 +5,22 @@
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench handoff
 //!
 //! Without the variable it starts a private redis-server on a port of this host. With n waiters, n + 1
-//! threads do nothing but wait for the lock, hold it for 1 ms and release it. Within a round, round trips
-//! are measured before the lock: at once one after the other, and with a pause of the same 1 ms between
-//! them, since a hand-over always comes after one and finds processors asleep. The longest wait is divided
-//! by n × (hold + hand-over), which is what a queue without any disorder takes. Ratios are the median of all
-//! rounds (least..most).
+//! threads do nothing but wait for the lock, hold it for 1 ms and release it; with 2 waiters, one of the four
+//! processes has none of them. Within a round, round trips are measured before the lock: at once one after
+//! the other, and with a pause of the same 1 ms between them, since a hand-over always comes after one and
+//! finds processors asleep. The longest wait is divided by n × (hold + hand-over), which is what a queue
+//! without any disorder takes. Ratios are the median of all rounds (least..most).
+//!
+//! A round lasts for at least so many turns of each thread that shares can be told. Any window cuts off some
+//! threads one turn earlier than others, which is much of few turns. So a thread's share is told by whole
+//! turns: those from its first grant in the window to its first one behind the window, by all the grants
+//! there were between the two. Equal shares are the smallest share by the largest; a thread without a turn
+//! has a share of 0, and one that has none behind the window is counted up to the last grant of all.
 
 mod support;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -21,15 +28,21 @@ use std::{env, process, thread};
 
 use fairlock::LockManager;
 use support::figure::{Bound, Figure};
-use support::{Rounds, bare_connection, median, micros, now, rounds, server};
+use support::{Rounds, bare_connection, is_bench, median, micros, now, rounds, server};
 
-const WAITERS: [usize; 3] = [2, 8, 64];
+const WAITERS: [usize; 4] = [2, 8, 64, 512];
 const HOLD: Duration = Duration::from_millis(1);
+/// A round lasts for so long, or for so many turns of each thread if that is more.
 const RUN_FOR: Duration = Duration::from_millis(1000);
+const TURNS: u32 = 12;
+/// A turn with its hand-over, roughly.
+const TURN: Duration = Duration::from_micros(1300);
+/// Of so many waiters there are fewer rounds, since each is long.
+const LONG: usize = 512;
 const LAYOUTS: [Layout; 3] = [
     Layout { title: "one manager", processes: 1, managers: 1 },
     Layout { title: "two managers", processes: 1, managers: 2 },
-    Layout { title: "two processes", processes: 2, managers: 1 },
+    Layout { title: "four processes", processes: 4, managers: 1 },
 ];
 
 /// How the threads are spread.
@@ -58,6 +71,8 @@ struct Seen {
     handoff: u64,
     /// The longest wait, as a part of what an orderly queue takes.
     longest: f64,
+    /// The smallest share of a thread by the largest.
+    equality: f64,
     /// Of the thread with the fewest, and with the most.
     turns: (usize, usize),
 }
@@ -68,44 +83,50 @@ fn main() {
         return play(&args[at + 1..]);
     }
     let redis = server();
-    let rounds = rounds(7);
-    println!("handoff: one lock, held for {HOLD:?} a turn, {rounds} rounds of {RUN_FOR:?}, on {}", redis.about);
+    println!("handoff: one lock, held for {HOLD:?} a turn, on {}", redis.about);
     println!();
-    println!(
-        "  {:<15}{:>7}{:>11}   {:<20}{:<20}{:<20}turns a thread",
-        "", "waiters", "hand-over", "/ round trip", "/ after a pause", "longest wait"
-    );
+    let titles =
+        ["/ round trip", "/ after a pause", "longest wait", "equal shares"].map(|title| format!("{title:<24}"));
+    println!("  {:<15}{:>7}{:>7}{:>11}   {}turns a thread", "", "waiters", "rounds", "hand-over", titles.concat());
     let mut floor = Floor { connection: bare_connection(&redis.url), hot: Vec::new(), paused: Vec::new() };
     for layout in &LAYOUTS {
         for waiters in WAITERS {
-            let (mut hot, mut paused, mut longest) = (Rounds::default(), Rounds::default(), Rounds::default());
-            let (mut times, mut turns) = (Vec::new(), (usize::MAX, 0));
-            for _ in 0..rounds {
-                let trip = floor.measure();
-                let Some(seen) = judge(round(&redis.url, layout, waiters + 1), waiters + 1) else { continue };
-                hot.add(seen.handoff as f64 / trip.0 as f64);
-                paused.add(seen.handoff as f64 / trip.1 as f64);
-                longest.add(seen.longest);
-                times.push(seen.handoff);
-                turns = (turns.0.min(seen.turns.0), turns.1.max(seen.turns.1));
+            // The long ones take a minute, which is too much for who only wants to see it work.
+            if waiters < LONG || is_bench() {
+                case(&redis.url, layout, waiters, &mut floor);
             }
-            let (time, trip) = (micros(median(times)), micros(median(floor.hot.iter().copied())));
-            let case = format!("{waiters} waiters, {}", layout.title);
-            Figure::new(3, "Hand-over, p50", &case, "× a round trip")
-                .beside(format!("{trip} bare"))
-                .bound(Bound::AtMost(2.5))
-                .note(&hot);
-            Figure::new(3, "Longest wait", case, "× n × (hold + hand-over)").bound(Bound::AtMost(1.3)).note(&longest);
-            let (fewest, most) = turns;
-            println!(
-                "  {:<15}{waiters:>7}{time:>11}   {hot:<20}{paused:<20}{longest:<20}{fewest}..{most}",
-                layout.title
-            );
         }
     }
     println!();
     let (hot, paused) = (micros(median(floor.hot)), micros(median(floor.paused)));
     println!("  a bare round trip: {hot} at once after another, {paused} after a pause of {HOLD:?}");
+}
+
+fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
+    let rounds = rounds(if waiters < LONG { 7 } else { 3 });
+    let [mut hot, mut paused, mut longest, mut equality] = [(); 4].map(|()| Rounds::default());
+    let (mut times, mut turns) = (Vec::new(), (usize::MAX, 0));
+    for _ in 0..rounds {
+        let trip = floor.measure();
+        let Some(seen) = judge(round(url, layout, waiters + 1), waiters + 1) else { continue };
+        hot.add(seen.handoff as f64 / trip.0 as f64);
+        paused.add(seen.handoff as f64 / trip.1 as f64);
+        longest.add(seen.longest);
+        equality.add(seen.equality);
+        times.push(seen.handoff);
+        turns = (turns.0.min(seen.turns.0), turns.1.max(seen.turns.1));
+    }
+    let (time, trip) = (micros(median(times)), micros(median(floor.hot.iter().copied())));
+    let (case, (fewest, most)) = (format!("{waiters} waiters, {}", layout.title), turns);
+    let figure = |title: &str, unit: &str| Figure::new(3, title, case.as_str(), unit);
+    figure("Hand-over, p50", "× a round trip").beside(format!("{trip} bare")).bound(Bound::AtMost(2.5)).note(&hot);
+    figure("Longest wait", "× n × (hold + hand-over)").bound(Bound::AtMost(1.3)).note(&longest);
+    let shares = figure("Shares of equal threads", "smallest by largest");
+    shares.beside("1 if all are equal").bound(Bound::AtLeast(0.95)).note(&equality);
+    println!(
+        "  {:<15}{waiters:>7}{rounds:>7}{time:>11}   {hot:<24}{paused:<24}{longest:<24}{equality:<24.3}{fewest}..{most}",
+        layout.title
+    );
 }
 
 /// A bare PING.
@@ -135,17 +156,18 @@ impl Floor {
 fn round(url: &str, layout: &Layout, threads: usize) -> Vec<Turn> {
     // Managers and processes take a moment to come up; all threads start at this one.
     let start = now() + 300_000_000;
+    let until = start + RUN_FOR.max(TURN * threads as u32 * TURNS).as_nanos() as u64;
     let name = format!("bench:handoff:{}:{start}", process::id());
     if layout.processes == 1 {
         let shares: Vec<usize> = (0..layout.managers).map(|i| share(threads, layout.managers, i)).collect();
-        return take_turns(url, &name, 0, &shares, start);
+        return take_turns(url, &name, 0, &shares, (start, until));
     }
     let mut children = Vec::new();
     for i in 0..layout.processes {
         let this = env::current_exe().expect("a running bench has a binary");
         let child = Command::new(this)
             .args(["threads", &name, &i.to_string(), &share(threads, layout.processes, i).to_string()])
-            .arg(start.to_string())
+            .args([start.to_string(), until.to_string()])
             .env("FAIRLOCK_BENCH_URL", url)
             .stdout(Stdio::piped())
             .spawn();
@@ -166,10 +188,11 @@ fn share(threads: usize, among: usize, i: usize) -> usize {
 
 /// A process of its own: one manager, so many threads; prints the turns.
 fn play(args: &[String]) {
-    let [name, manager, threads, start] = args else { panic!("not the arguments of a child") };
+    let [name, manager, threads, start, until] = args else { panic!("not the arguments of a child") };
     let number = |arg: &String| arg.parse::<u64>().expect("a number");
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
-    for t in take_turns(&url, name, number(manager) as usize, &[number(threads) as usize], number(start)) {
+    let (shares, window) = ([number(threads) as usize], (number(start), number(until)));
+    for t in take_turns(&url, name, number(manager) as usize, &shares, window) {
         println!("{} {} {} {} {} {}", t.manager, t.thread, t.asked, t.granted, t.released, t.fence);
     }
 }
@@ -181,9 +204,8 @@ fn parse(line: &str) -> Turn {
 }
 
 /// A manager for each share, of so many threads.
-fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], start: u64) -> Vec<Turn> {
+fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], (start, until): (u64, u64)) -> Vec<Turn> {
     let all = Mutex::new(Vec::new());
-    let until = start + RUN_FOR.as_nanos() as u64;
     thread::scope(|scope| {
         for (i, threads) in shares.iter().enumerate() {
             let manager = LockManager::connect(url).expect("a Redis that answers");
@@ -217,7 +239,8 @@ fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], start: u64)
 fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     turns.sort_unstable_by_key(|turn| turn.fence);
     // At first the threads come one by one, and at last they leave so.
-    let middle = turns.get(2 * threads..turns.len().saturating_sub(threads)).unwrap_or_default();
+    let window = 2 * threads..turns.len().saturating_sub(threads);
+    let middle = turns.get(window.clone()).unwrap_or_default();
     if middle.len() <= threads {
         eprintln!("only {} turns in a round of {threads} threads: too few to judge", turns.len());
         return None;
@@ -232,14 +255,30 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     let handoff = median(handoffs);
     let hold = median(middle.iter().map(|turn| turn.released - turn.granted));
     let longest = middle.iter().map(|turn| turn.granted - turn.asked).max().unwrap_or(0);
-    let mut shares: HashMap<(usize, usize), usize> = HashMap::new();
+    let mut counts: HashMap<(usize, usize), usize> = HashMap::new();
     for turn in middle {
-        *shares.entry((turn.manager, turn.thread)).or_default() += 1;
+        *counts.entry((turn.manager, turn.thread)).or_default() += 1;
     }
-    let fewest = if shares.len() < threads { 0 } else { shares.values().copied().min().unwrap_or(0) };
+    let fewest = if counts.len() < threads { 0 } else { counts.values().copied().min().unwrap_or(0) };
     Some(Seen {
         handoff,
         longest: longest as f64 / ((threads - 1) as f64 * (hold + handoff) as f64),
-        turns: (fewest, shares.values().copied().max().unwrap_or(0)),
+        equality: equality(&turns, window, threads),
+        turns: (fewest, counts.values().copied().max().unwrap_or(0)),
     })
+}
+
+/// The smallest share by the largest, told by the whole turns that began in the window.
+fn equality(turns: &[Turn], window: Range<usize>, threads: usize) -> f64 {
+    let mut grants: HashMap<(usize, usize), Vec<usize>> = HashMap::new();
+    for (at, turn) in turns.iter().enumerate().skip(window.start) {
+        grants.entry((turn.manager, turn.thread)).or_default().push(at);
+    }
+    let shares = grants.values().map(|grants| {
+        let within = grants.partition_point(|at| *at < window.end);
+        let behind = grants.get(within).copied().unwrap_or(turns.len());
+        if within == 0 { 0.0 } else { within as f64 / (behind - grants[0]) as f64 }
+    });
+    let (smallest, largest) = shares.fold((f64::MAX, 0.0), |(least, most), share| (share.min(least), share.max(most)));
+    if grants.len() < threads { 0.0 } else { smallest / largest }
 }

@@ -18,30 +18,30 @@ pub(crate) struct Floor {
 impl Floor {
     pub(crate) fn new(url: &str, key: &str) -> Floor {
         let mut connection = bare_connection(url);
-        let sha = redis::cmd("SCRIPT")
-            .arg("LOAD")
-            .arg(COMPARE_AND_DELETE)
-            .query(&mut connection)
-            .expect("the server takes scripts");
+        let sha = load(&mut connection);
         Floor { connection, sha, key: key.to_owned() }
     }
 
     pub(crate) fn cycle(&mut self) {
-        let taken: bool = redis::cmd("SET")
-            .arg(&self.key)
-            .arg(TOKEN)
-            .arg("NX")
-            .arg("PX")
-            .arg(10_000)
-            .query(&mut self.connection)
-            .expect("SET is answered");
-        let released: bool = redis::cmd("EVALSHA")
-            .arg(&self.sha)
-            .arg(1)
-            .arg(&self.key)
-            .arg(TOKEN)
-            .query(&mut self.connection)
-            .expect("EVALSHA is answered");
+        let taken = take(&mut self.connection, &self.key);
+        let released = release(&mut self.connection, &self.sha, &self.key);
         assert!(taken && released, "somebody else uses {}", self.key);
     }
+}
+
+/// Makes the script known to the server; answers what to call it by.
+pub(crate) fn load(connection: &mut Connection) -> String {
+    redis::cmd("SCRIPT").arg("LOAD").arg(COMPARE_AND_DELETE).query(connection).expect("the server takes scripts")
+}
+
+/// Whether nobody else had it.
+pub(crate) fn take(connection: &mut Connection, key: &str) -> bool {
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg(TOKEN).arg("NX").arg("PX").arg(10_000).query(connection).expect("SET is answered")
+}
+
+/// Whether it was still held.
+pub(crate) fn release(connection: &mut Connection, sha: &str, key: &str) -> bool {
+    let mut evalsha = redis::cmd("EVALSHA");
+    evalsha.arg(sha).arg(1).arg(key).arg(TOKEN).query(connection).expect("EVALSHA is answered")
 }

@@ -1,6 +1,8 @@
 //! A process of its own that is told what to do line by line, so that what it costs can be told from what the bench
 //! costs.
 
+#![allow(dead_code, reason = "no bench needs all of it")]
+
 use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

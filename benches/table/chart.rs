@@ -45,7 +45,7 @@ fn picture(body: &mut String, top: f64, title: &str, bars: &[&Line]) -> f64 {
     y += 8.0;
     for line in bars {
         let (middle, width) = (y + ROW / 2.0, x(line.median) - LEFT);
-        let class = if line.figure.case == "fairlock" { "ours" } else { "bar" };
+        let class = if line.figure.case.starts_with("fairlock") { "ours" } else { "bar" };
         let (case, digits) = (escape(&line.figure.case), digits(line));
         let _ = writeln!(
             body,

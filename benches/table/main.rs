@@ -17,13 +17,14 @@ use std::{env, thread};
 use support::figure::{Bound, Figure, Line};
 use support::{Rounds, is_bench, server};
 
-const DEMANDS: [&str; 6] = [
+const DEMANDS: [&str; 7] = [
     "Beside other crates",
     "A lock that nobody else wants",
     "Hand-over",
     "The length of the queue",
     "Waiting",
     "Holding many locks",
+    "A slow link",
 ];
 
 fn main() {

@@ -7,7 +7,7 @@ use fairlock::LockManager;
 use parking_lot::Mutex;
 
 use crate::support::{Rounds, median, now};
-use crate::throughput;
+use crate::throughput::throughput;
 
 /// How many threads on how many names.
 const CROWDS: [(usize, usize); 4] = [(8, 8), (2, 1), (4, 1), (8, 1)];

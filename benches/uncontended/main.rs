@@ -19,10 +19,9 @@ mod floor;
 mod in_memory;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/throughput.rs"]
+mod throughput;
 
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use fairlock::LockManager;
@@ -31,11 +30,13 @@ use redis::Connection;
 use rustix::time::ClockId;
 use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, median, micros, now, read, rounds, server};
+use throughput::throughput;
 
 /// Of each kind in a round, and how many before it is the other's turn.
 const CYCLES: usize = 3000;
 const CYCLES_AT_ONCE: usize = 50;
-const THREADS: usize = 32;
+/// Who shares the pool of 8: as many threads, and four times as many.
+const CROWDS: [usize; 2] = [8, 32];
 const THREADS_RUN_FOR: Duration = Duration::from_millis(1000);
 
 fn main() {
@@ -43,8 +44,10 @@ fn main() {
     println!("uncontended: fairlock against SET NX PX + EVALSHA on {}", redis.about);
     println!();
     one_thread(&redis.url, rounds(15));
-    println!();
-    many_threads(&redis.url, rounds(7));
+    for threads in CROWDS {
+        println!();
+        many_threads(&redis.url, threads, rounds(7));
+    }
     #[cfg(feature = "memory")]
     {
         println!();
@@ -131,10 +134,10 @@ fn server_time(admin: &mut Connection) -> u64 {
 }
 
 /// Each thread has a name of its own; the floor has a connection for each, and fairlock its pool of 8.
-fn many_threads(url: &str, rounds: usize) {
-    let mut floors: Vec<Floor> = (0..THREADS).map(|i| Floor::new(url, &format!("bench:floor:{i}"))).collect();
+fn many_threads(url: &str, threads: usize, rounds: usize) {
+    let mut floors: Vec<Floor> = (0..threads).map(|i| Floor::new(url, &format!("bench:floor:{i}"))).collect();
     let mgr = LockManager::connect(url).expect("a Redis that answers");
-    let mut locks: Vec<_> = (0..THREADS).map(|i| mgr.mutex(&format!("bench:uncontended:{i}"))).collect();
+    let mut locks: Vec<_> = (0..threads).map(|i| mgr.mutex(&format!("bench:uncontended:{i}"))).collect();
     let mut floor = || throughput(THREADS_RUN_FOR, floors.iter_mut().map(|floor| move || floor.cycle()).collect());
     let mut ours = || {
         throughput(
@@ -155,14 +158,14 @@ fn many_threads(url: &str, rounds: usize) {
     }
     let after = mgr.stats();
     let granted = (after.granted - before.granted) as f64;
-    println!("{THREADS} threads on {THREADS} names, {rounds} rounds of {THREADS_RUN_FOR:?} each");
+    println!("{threads} threads on {threads} names, {rounds} rounds of {THREADS_RUN_FOR:?} each");
     println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
     println!("  {:<28}{:>12}{:>12}   {ratio}", "cycles a second", median(bare.clone()), median(lock));
-    Figure::new(2, "Lock + drop, throughput", format!("{THREADS} threads on as many names"), "× the floor")
-        .beside(format!("{}/s bare, {THREADS} connections", median(bare)))
+    Figure::new(2, "Lock + drop, throughput", format!("{threads} threads on as many names"), "× the floor")
+        .beside(format!("{}/s bare, {threads} connections", median(bare)))
         .bound(Bound::AtLeast(0.8))
         .note(&ratio);
-    println!("  {:<28}{THREADS:>12}{:>12}", "connections", after.connects);
+    println!("  {:<28}{threads:>12}{:>12}", "connections", after.connects);
     println!(
         "  {:<28}{:>12}{:>12.3}",
         "requests a cycle",
@@ -171,29 +174,4 @@ fn many_threads(url: &str, rounds: usize) {
     );
     let background = (after.background_releases - before.background_releases) as f64 / granted;
     println!("  {:<28}{:>12}{background:>12.3}", "of them in the background", "–");
-}
-
-/// Cycles a second of all together, each on a thread of its own.
-fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -> u64 {
-    let (start, over, done) = (Barrier::new(cycles.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
-    let mut started = 0;
-    thread::scope(|scope| {
-        for mut cycle in cycles {
-            let (start, over, done) = (&start, &over, &done);
-            scope.spawn(move || {
-                start.wait();
-                let mut count = 0;
-                while !over.load(Ordering::Relaxed) {
-                    cycle();
-                    count += 1;
-                }
-                done.fetch_add(count, Ordering::Relaxed);
-            });
-        }
-        start.wait();
-        started = now();
-        thread::sleep(run_for);
-        over.store(true, Ordering::Relaxed);
-    });
-    done.into_inner() * 1_000_000_000 / (now() - started)
 }

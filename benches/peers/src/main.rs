@@ -4,10 +4,15 @@
 //!     cargo run --release --manifest-path benches/peers/Cargo.toml -- --bench
 //!
 //! `FAIRLOCK_BENCH_URL` names a Redis; without it, a private redis-server is started on a port of this host. Within a
-//! round all take turns. Each waits as its own waiting verb does by default: redlock and rslock try again after up to
-//! 200 ms, redis-lock after 1 s. redlock opens a connection for each request, and knows no other way; redis-lock and
-//! rslock have a connection for each thread, rslock also a runtime of its own, on which nothing else runs; fairlock has
-//! one manager with its pool. redis-lock needs FUNCTION (Redis 7) and is left out where that is missing.
+//! round all take turns. Each waits as its own waiting verb does by default: redlock and rslock try again after a random
+//! time of less than 200 ms, redis-lock after 1 s. redlock opens a connection for each request, and knows no other way;
+//! redis-lock and rslock have a connection for each thread, rslock also a runtime of its own, on which nothing else runs;
+//! fairlock has one manager with its pool. redis-lock needs FUNCTION (Redis 7) and is left out where that is missing.
+//!
+//! On the name that several threads want, each peer is also set to try again after a millisecond or less: redis-lock's
+//! `lock` with a sleep of 1 ms in place of `DEFAULT_SLEEP`; rslock and redlock with `set_retry(u32::MAX, 2 ms)`, by which
+//! they sleep for 0 or 1 ms, as they draw whole milliseconds below what is set. With 1 ms they would not sleep at all, and
+//! get less done where there are fewer processors than threads. fairlock has nothing to set: who waits is told.
 
 #[path = "../../support/floor.rs"]
 mod floor;
@@ -21,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use floor::Floor;
-use subject::{Subject, subjects};
+use subject::{Subject, eager, subjects};
 use support::figure::{Bound, Figure};
 use support::{Rounds, is_bench, median, micros, now, rounds, server};
 
@@ -40,6 +45,7 @@ fn main() {
     one_thread(&redis.url, &subjects, rounds(9));
     println!();
     let run_for = Duration::from_secs(if is_bench() { 5 } else { 1 });
+    let subjects: Vec<_> = subjects.into_iter().chain(eager(&redis.url)).collect();
     one_name(&subjects, rounds(5), run_for);
 }
 
@@ -71,9 +77,9 @@ fn one_thread(url: &str, subjects: &[Box<dyn Subject>], rounds: usize) {
     }
     let bare = micros(median(bare));
     println!("one thread, lock + unlock, {rounds} rounds of {CYCLES} cycles; SET NX PX + EVALSHA takes {bare}");
-    println!("  {:<18}{:>12}   / floor", "", "p50");
+    println!("  {:<28}{:>12}   / floor", "", "p50");
     for ((subject, times), ratio) in subjects.iter().zip(times).zip(&ratios) {
-        println!("  {:<18}{:>12}   {ratio}", subject.name(), micros(median(times)));
+        println!("  {:<28}{:>12}   {ratio}", subject.name(), micros(median(times)));
         let figure = Figure::new(1, "Lock + unlock by one thread, p50", subject.name(), "× the floor");
         figure.beside(format!("{bare} bare")).note(ratio);
     }
@@ -87,7 +93,7 @@ fn timed(call: impl FnOnce()) -> u64 {
 
 fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
     println!("{THREADS} threads on one name, held for {HOLD:?}, {rounds} rounds of {run_for:?}");
-    println!("  {:<18}{:<26}{:<32}shares", "", "acquisitions/s", "longest wait, ms");
+    println!("  {:<28}{:<26}{:<32}shares", "", "acquisitions/s", "longest wait, ms");
     let mut seen: Vec<Seen> = subjects.iter().map(|_| Seen::default()).collect();
     for subject in subjects {
         // To warm up: fairlock subscribes when it first has to wait.
@@ -100,7 +106,7 @@ fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
     }
     for (subject, seen) in subjects.iter().zip(seen) {
         let Seen { rate, longest, equality, least, most } = seen;
-        println!("  {:<18}{rate:<26.0}{longest:<32.0}{least}..{most}", subject.name());
+        println!("  {:<28}{rate:<26.0}{longest:<32.0}{least}..{most}", subject.name());
         let figure = |title: &str, unit: &str| Figure::new(1, title, subject.name(), unit);
         let ideal = format!("{:.0}/s without any hand-over", 1.0 / HOLD.as_secs_f64());
         figure("8 threads on one name, 1 ms hold: acquisitions", "a second").beside(ideal).note(&rate);

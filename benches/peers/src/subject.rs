@@ -1,4 +1,4 @@
-//! fairlock and its peers, each as its own documentation uses it.
+//! fairlock and its peers, each as its own documentation uses it, and the peers also set to try again sooner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,17 +22,45 @@ pub(crate) trait Subject {
 }
 
 pub(crate) fn subjects(url: &str) -> Vec<Box<dyn Subject>> {
-    let mut all: Vec<Box<dyn Subject>> =
-        vec![Box::new(Fairlock(fairlock::LockManager::connect(url).expect("a Redis that answers")))];
-    let client = redis_of_redis_lock::Client::open(url).expect("a URL that names a Redis");
-    match redis_lock::sync::setup(&client) {
-        Ok(()) => all.push(Box::new(RedisLock(client))),
-        Err(e) => eprintln!("redis-lock is left out: {e}"),
-    }
-    all.push(Box::new(Rslock(url.to_owned())));
-    all.push(Box::new(Redlock(Arc::new(redlock::RedLock::new(vec![url])))));
+    let fairlock = Fairlock(fairlock::LockManager::connect(url).expect("a Redis that answers"));
+    let mut all: Vec<Box<dyn Subject>> = vec![Box::new(fairlock)];
+    all.extend(peers(url, Retry::Default));
     all
 }
+
+/// The peers, set to try again after a millisecond or less.
+pub(crate) fn eager(url: &str) -> Vec<Box<dyn Subject>> {
+    peers(url, Retry::Eager)
+}
+
+fn peers(url: &str, retry: Retry) -> Vec<Box<dyn Subject>> {
+    let mut all: Vec<Box<dyn Subject>> = Vec::new();
+    let client = redis_of_redis_lock::Client::open(url).expect("a URL that names a Redis");
+    match redis_lock::sync::setup(&client) {
+        Ok(()) => all.push(Box::new(RedisLock { client, retry })),
+        Err(e) => eprintln!("redis-lock is left out: {e}"),
+    }
+    all.push(Box::new(Rslock { url: url.to_owned(), retry }));
+    let mut manager = redlock::RedLock::new(vec![url]);
+    if retry == Retry::Eager {
+        manager.set_retry(u32::MAX, RANDOM_DELAY.as_millis() as u32);
+    }
+    all.push(Box::new(Redlock { manager: Arc::new(manager), retry }));
+    all
+}
+
+/// When a peer that did not get the lock tries again.
+#[derive(Clone, Copy, PartialEq)]
+enum Retry {
+    /// As it does unless it is told otherwise.
+    Default,
+    Eager,
+}
+
+/// What `Retry::Eager` sets where the delay is what is set.
+const DELAY: Duration = Duration::from_millis(1);
+/// Where it is random, in whole milliseconds, and less than what is set.
+const RANDOM_DELAY: Duration = Duration::from_millis(2);
 
 struct Fairlock(fairlock::LockManager);
 
@@ -55,19 +83,26 @@ impl Subject for Fairlock {
     }
 }
 
-struct RedisLock(redis_of_redis_lock::Client);
+struct RedisLock {
+    client: redis_of_redis_lock::Client,
+    retry: Retry,
+}
 
 impl Subject for RedisLock {
     fn name(&self) -> &'static str {
-        "redis-lock 0.5"
+        match self.retry {
+            Retry::Default => "redis-lock 0.5",
+            Retry::Eager => "redis-lock 0.5, retry 1 ms",
+        }
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let mut lock = redis_lock::sync::MultiResourceLock::new(&self.0).expect("Redis answers");
+        let mut lock = redis_lock::sync::MultiResourceLock::new(&self.client).expect("Redis answers");
+        let sleep = if self.retry == Retry::Eager { DELAY } else { redis_lock::DEFAULT_SLEEP };
         // A key beside those of others.
         let names = [format!("{name}:redis-lock")];
         Box::new(move |held| {
-            let guard = lock.lock(&names, TTL, redis_lock::DEFAULT_TIMEOUT, redis_lock::DEFAULT_SLEEP);
+            let guard = lock.lock(&names, TTL, redis_lock::DEFAULT_TIMEOUT, sleep);
             let guard = guard.expect("Redis answers").expect("its turn within a minute");
             held();
             drop(guard);
@@ -75,16 +110,25 @@ impl Subject for RedisLock {
     }
 }
 
-struct Rslock(String);
+struct Rslock {
+    url: String,
+    retry: Retry,
+}
 
 impl Subject for Rslock {
     fn name(&self) -> &'static str {
-        "rslock 0.10"
+        match self.retry {
+            Retry::Default => "rslock 0.10",
+            Retry::Eager => "rslock 0.10, retry 0..1 ms",
+        }
     }
 
     fn cycle(&self, name: &str) -> Cycle {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let manager = rslock::LockManager::new(vec![self.0.as_str()]);
+        let mut manager = rslock::LockManager::new(vec![self.url.as_str()]);
+        if self.retry == Retry::Eager {
+            manager.set_retry(u32::MAX, RANDOM_DELAY);
+        }
         let name = format!("{name}:rslock");
         Box::new(move |held| {
             runtime.block_on(async {
@@ -96,15 +140,21 @@ impl Subject for Rslock {
     }
 }
 
-struct Redlock(Arc<redlock::RedLock>);
+struct Redlock {
+    manager: Arc<redlock::RedLock>,
+    retry: Retry,
+}
 
 impl Subject for Redlock {
     fn name(&self) -> &'static str {
-        "redlock 2.0"
+        match self.retry {
+            Retry::Default => "redlock 2.0",
+            Retry::Eager => "redlock 2.0, retry 0..1 ms",
+        }
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let manager = Arc::clone(&self.0);
+        let manager = Arc::clone(&self.manager);
         let name = format!("{name}:redlock");
         Box::new(move |held| {
             let guard = manager.acquire(name.as_bytes(), TTL.as_millis() as usize).expect("Redis answers");

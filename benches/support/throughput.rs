@@ -1,0 +1,33 @@
+//! How much several threads do together.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::now;
+
+/// Cycles a second of all together, each on a thread of its own.
+pub(crate) fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -> u64 {
+    let (start, over, done) = (Barrier::new(cycles.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
+    let mut started = 0;
+    thread::scope(|scope| {
+        for mut cycle in cycles {
+            let (start, over, done) = (&start, &over, &done);
+            scope.spawn(move || {
+                start.wait();
+                let mut count = 0;
+                while !over.load(Ordering::Relaxed) {
+                    cycle();
+                    count += 1;
+                }
+                done.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+        start.wait();
+        started = now();
+        thread::sleep(run_for);
+        over.store(true, Ordering::Relaxed);
+    });
+    done.into_inner() * 1_000_000_000 / (now() - started)
+}
