@@ -47,8 +47,8 @@ struct Joiner {
 enum Turn {
     Waiting,
     Leads,
-    Taken { not_after: u64 },
-    Answered { not_after: u64, answer: Result<Answer, Fault> },
+    Taken,
+    Answered(Result<Answer, Fault>),
 }
 
 /// What somebody is who found no connection free.
@@ -86,16 +86,21 @@ impl Line {
         at.is_some_and(|at| waiting.remove(at).is_some())
     }
 
-    /// Ends a leadership: those who go along, of `most`. One of those who are left leads next.
-    fn take(&self, most: usize, not_after: impl Fn(&Joiner) -> u64) -> Vec<Arc<Joiner>> {
+    /// Ends a leadership: those who go along, at most so many, each with its `not_after`. One of those who are left leads
+    /// next.
+    fn take(&self, most: usize, not_after: impl Fn(&Joiner) -> u64) -> Vec<(Arc<Joiner>, u64)> {
         let mut waiting = self.waiting.lock();
         let most = most.min(waiting.len());
-        let taken: Vec<_> = waiting.drain(..most).collect();
-        for joiner in &taken {
-            *joiner.turn.lock() = Turn::Taken { not_after: not_after(joiner) };
-        }
+        let take = |joiner: Arc<Joiner>| {
+            let not_after = not_after(&joiner);
+            // It may give up before this is sent, and is to know even then until when it can be taken (R7).
+            joiner.call.may_be_taken_until(not_after);
+            *joiner.turn.lock() = Turn::Taken;
+            (joiner, not_after)
+        };
+        let taken = waiting.drain(..most).map(take).collect();
         match waiting.pop_front() {
-            Some(next) => next.turns(Turn::Leads),
+            Some(next) => next.turns_to(Turn::Leads),
             None => self.is_led.store(false, Ordering::Release),
         }
         taken
@@ -103,17 +108,8 @@ impl Line {
 }
 
 impl Joiner {
-    fn turns(&self, turn: Turn) {
+    fn turns_to(&self, turn: Turn) {
         *self.turn.lock() = turn;
-        self.changed.notify_one();
-    }
-
-    fn answered(&self, answer: Result<Answer, Fault>) {
-        let mut turn = self.turn.lock();
-        if let Turn::Taken { not_after } = *turn {
-            *turn = Turn::Answered { not_after, answer };
-        }
-        drop(turn);
         self.changed.notify_one();
     }
 }
@@ -146,13 +142,13 @@ impl Single {
                     drop(turn);
                     return self.lead(call, patience);
                 }
-                Turn::Taken { not_after } if now >= patience.reply => {
-                    call.may_be_taken_until(*not_after);
+                Turn::Taken if now >= patience.reply => {
+                    call.may_be_taken_until(joiner.call.sent_until());
                     return Err(timed_out(Step::Reply));
                 }
-                Turn::Taken { .. } => patience.reply,
-                Turn::Answered { not_after, answer } => {
-                    call.may_be_taken_until(*not_after);
+                Turn::Taken => patience.reply,
+                Turn::Answered(answer) => {
+                    call.may_be_taken_until(joiner.call.sent_until());
                     return std::mem::replace(answer, Err(Fault::NotReady));
                 }
             };
@@ -181,15 +177,12 @@ impl Single {
         &self,
         connection: &mut Connection,
         call: &Call,
-        joiners: &[Arc<Joiner>],
+        joiners: &[(Arc<Joiner>, u64)],
         give_up: Time,
     ) -> Result<Answer, Fault> {
         let mut puts = Vec::with_capacity(joiners.len() + 1);
         puts.push(self.node.date(connection, call, give_up));
-        puts.extend(joiners.iter().map(|joiner| {
-            let Turn::Taken { not_after } = *joiner.turn.lock() else { unreachable!("only who leads answers") };
-            Put::new(&joiner.call, not_after)
-        }));
+        puts.extend(joiners.iter().map(|(joiner, not_after)| Put::new(&joiner.call, *not_after)));
         let mut own = None;
         let pool_generation = connection.pool_generation;
         self.node.pipeline(connection, &mut puts, give_up, Order::Any, &mut |i, answer| {
@@ -199,7 +192,7 @@ impl Single {
             }
             match i.checked_sub(1) {
                 None => own = Some(answer),
-                Some(i) => joiners[i].answered(answer),
+                Some(i) => joiners[i].0.turns_to(Turn::Answered(answer)),
             }
         });
         own.unwrap_or_else(|| Err(timed_out(Step::Reply)))

@@ -245,7 +245,8 @@ impl Node {
         let sent = self.clock.now();
         let give_up = give_up.min(sent + self.command_timeout);
         self.time_left(give_up)?;
-        let mut open: Vec<(usize, &mut Put)> = puts.iter_mut().enumerate().filter(|(_, put)| !put.is_answered).collect();
+        let mut open: Vec<(usize, &mut Put)> =
+            puts.iter_mut().enumerate().filter(|(_, put)| !put.is_answered).collect();
         let by_source = order == Order::Kept && open.iter().filter(|(_, put)| put.call.is_acquire()).count() > 1;
         let mut sources = [false; SCRIPTS];
         let commands: Vec<Cmd> = open
