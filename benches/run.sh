@@ -2,7 +2,7 @@
 # Runs all benches, those beside other crates included, and makes a table and a chart of what they say: BENCHMARKS.md and
 # benchmarks.svg.
 #
-#   benches/run.sh [DIRECTORY]                                  into docs, unless told otherwise; takes some 20 minutes
+#   benches/run.sh [DIRECTORY]                                  into docs, unless told otherwise; takes some 25 minutes
 #   FAIRLOCK_BENCH_ROUNDS=1 benches/run.sh /tmp/tried           to try it: one round of each
 #   FAIRLOCK_BENCHES='queue peers' benches/run.sh /tmp/tried    some of them
 #

@@ -11,6 +11,9 @@ const WIDTH: f64 = 860.0;
 const LEFT: f64 = 250.0;
 const LONGEST: f64 = 400.0;
 const ROW: f64 = 22.0;
+/// Between a bar and its number, and of a digit.
+const GAP: f64 = 8.0;
+const DIGIT: f64 = 8.5;
 
 /// Fewer bars say nothing that the table does not.
 const FEWEST: usize = 3;
@@ -47,21 +50,25 @@ fn picture(body: &mut String, top: f64, title: &str, bars: &[&Line]) -> f64 {
         let (middle, width) = (y + ROW / 2.0, x(line.median) - LEFT);
         let class = if line.figure.case.starts_with("fairlock") { "ours" } else { "bar" };
         let (case, digits) = (escape(&line.figure.case), digits(line));
+        let number = format!("{:.digits$}", line.median);
+        let beside = x(line.most) + GAP;
+        let end = beside + DIGIT * number.len() as f64;
+        // The line of the bound would go through the number, so that goes behind it.
+        let covers = |at: &f64| (beside - GAP / 2.0..end).contains(at);
+        let number_at = bound(&line.figure).map(x).filter(covers).map_or(beside, |at| at + GAP);
         let _ = writeln!(
             body,
             "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{case}</text>\
              <rect class=\"{class}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"{:.1}\"/>\
              <line class=\"spread\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle:.1}\" y2=\"{middle:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\">{:.digits$}</text>",
-            LEFT - 8.0,
+             <text x=\"{number_at:.1}\" y=\"{:.1}\">{number}</text>",
+            LEFT - GAP,
             middle + 4.5,
             y + 3.0,
             ROW - 6.0,
             x(line.least),
             x(line.most),
-            x(line.most) + 8.0,
             middle + 4.5,
-            line.median,
         );
         if let Some(bound) = bound(&line.figure) {
             let at = x(bound);
