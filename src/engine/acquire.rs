@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::place::{Action, Claim, News, Place};
 use super::places::Waiting;
 use super::request::Request;
-use super::standing::{Standing, Then};
+use super::standing::Standing;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
@@ -37,19 +37,7 @@ impl Engine {
     /// Takes the lock, or waits for it in the queue until `until`. Blocks for at most one command timeout
     /// longer.
     pub(crate) fn acquire(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Option<Arc<Lease>>> {
-        let standing = match self.enter(request, until)? {
-            Entered::Granted(lease) => return Ok(Some(lease)),
-            Entered::Queued(standing) => standing,
-        };
-        match standing.wait(until, Then::Leave) {
-            Ok(Some(lease)) => Ok(Some(lease)),
-            Ok(None) => standing.withdraw(until),
-            Err(error) => {
-                // Its time is up, and whoever does not answer would not answer a release either (P8).
-                standing.give_up_in_background();
-                Err(error)
-            }
-        }
+        self.acquire_beside(&[], request, until)
     }
 
     /// Takes the lock or a place in its queue. While Redis does not answer this is tried again, until
@@ -110,7 +98,7 @@ impl Engine {
         Ok(standing)
     }
 
-    fn check(&self, request: &Request) -> Result<()> {
+    pub(super) fn check(&self, request: &Request) -> Result<()> {
         self.check_open()?;
         if request.on_lost.is_some() { self.start_callbacks() } else { Ok(()) }
     }

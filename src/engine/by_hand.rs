@@ -10,7 +10,7 @@ use super::renewal::{Renewal, Task};
 use super::work::Work;
 use super::{Engine, Lease, Request, Standing, listener};
 use crate::config::Config;
-use crate::script::{Call, Terms, Token, Verb};
+use crate::script::{Call, Mode, Terms, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, Fault, Store};
 
@@ -180,7 +180,7 @@ impl ByHand {
 
     /// A guard is dropped: the call to send, unless it was lost.
     pub(crate) fn end(&self, lease: &Lease) -> Option<Call> {
-        self.engine.end(lease, self.engine.now()).ok()
+        self.engine.end(lease, Mode::Used, self.engine.now()).ok()
     }
 
     pub(crate) fn ended(&self, lease: &Lease, call: &Call, started: Time, answer: Answered) {

@@ -2,6 +2,7 @@
 
 mod request;
 mod acquire;
+mod all;
 mod standing;
 mod release;
 mod place;
@@ -283,6 +284,10 @@ impl Engine {
             return false;
         }
         self.counters.lost.add(1);
+        if let Some(whole) = &lease.request.whole {
+            // It has room for the first, which is the one that counts.
+            let _ = whole.try_send(loss.clone());
+        }
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());
         }

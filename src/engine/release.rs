@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crossbeam_channel::bounded;
+use crossbeam_channel::{Receiver, bounded};
 
 use super::jobs::{Job, settles};
 use super::lease::deadline_from_reply;
@@ -29,19 +29,40 @@ impl Engine {
     /// for the pool. Blocks for at most one command timeout.
     pub(crate) fn release(&self, lease: &Lease, tell: Tell) -> Result<()> {
         let started = self.now();
-        let call = self.end(lease, started)?;
+        let call = self.end(lease, Mode::Used, started)?;
         let answer = self.run_one(&call, self.at_once(started));
-        let (fault, job) = match self.ended(lease, &call, started, answer) {
-            Ended::Answered(reason) => return told(lease, reason),
-            Ended::Open(fault, job) => (fault, job),
-        };
-        self.counters.background_releases.add(1);
-        if tell == Tell::No {
-            self.hand_to_renewal(Work::Background(job));
-            return fault.map_or(Ok(()), |f| Err(f.into_error(Some(&call.key), self.now() - started)));
+        match self.ended(lease, &call, started, answer) {
+            Ended::Answered(reason) => told(lease, reason),
+            Ended::Open(fault, job) => {
+                let answer = self.in_background_for(job, &tell);
+                self.ended_elsewhere(lease, &call, started, fault, answer)
+            }
+        }
+    }
+
+    /// Has the renewal thread send a release; where its answer will come, if somebody wants to know.
+    pub(super) fn in_background_for(&self, job: Job, tell: &Tell) -> Option<Receiver<Option<LossReason>>> {
+        if *tell == Tell::No {
+            self.in_background(job);
+            return None;
         }
         let (sender, receiver) = bounded(1);
-        self.hand_to_renewal(Work::Background(job.telling(sender)));
+        self.in_background(job.telling(sender));
+        Some(receiver)
+    }
+
+    /// What came of a release that the renewal thread sends, after this fault, if any.
+    pub(super) fn ended_elsewhere(
+        &self,
+        lease: &Lease,
+        call: &Call,
+        started: Time,
+        fault: Option<Fault>,
+        answer: Option<Receiver<Option<LossReason>>>,
+    ) -> Result<()> {
+        let Some(receiver) = answer else {
+            return fault.map_or(Ok(()), |f| Err(f.into_error(Some(&call.key), self.now() - started)));
+        };
         // Whoever has waited for a reply in vain has no time left to wait for another.
         let until = started + self.config.command_timeout;
         let in_vain = fault.is_some() && self.now() >= started + self.config.command_timeout / 2;
@@ -59,10 +80,10 @@ impl Engine {
     }
 
     /// Ends a lease here; the call ends it in Redis.
-    pub(super) fn end(&self, lease: &Lease, now: Time) -> Result<Call> {
+    pub(super) fn end(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
         // A token that was lost is given up, and forgotten, by the renewal thread.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
-        Ok(lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Used }))
+        Ok(lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode }))
     }
 
     /// What came of that call, which was sent at `started`.
@@ -74,7 +95,8 @@ impl Engine {
         answer: std::result::Result<Answer, Fault>,
     ) -> Ended {
         let expires = started + lease.request.longest();
-        let job = || Job::new(call, lease.token, lease.fence, Mode::Used, expires).until(lease.taken_until);
+        let Verb::Release { mode, .. } = call.verb else { unreachable!("a lease is ended by a release") };
+        let job = || Job::new(call, lease.token, lease.fence, mode, expires).until(lease.taken_until);
         match answer {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
@@ -155,7 +177,7 @@ pub(super) enum Ended {
     Open(Option<Fault>, Job),
 }
 
-fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
+pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
     match reason {
         None => Ok(()),
         Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),

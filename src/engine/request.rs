@@ -5,8 +5,11 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
+
 use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::key::Key;
+use crate::loss::Loss;
 use crate::script::{Call, Family, Verb};
 
 /// One wish for a lock. Every attempt at it has a token of its own.
@@ -18,6 +21,8 @@ pub(crate) struct Request {
     hold_at_least: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
+    /// Hears of the loss too: of a part, the whole.
+    pub(crate) whole: Option<Sender<Loss>>,
     /// `ttl fixed hold label` for the scripts.
     pub(crate) asked: Arc<str>,
 }
@@ -47,8 +52,14 @@ impl Request {
             hold_at_least: options.hold_at_least,
             max_hold: options.max_hold,
             on_lost: options.on_lost.clone(),
+            whole: None,
             asked: asked.into(),
         }
+    }
+
+    /// The same, as a part of a whole that hears of its loss.
+    pub(crate) fn part_of(self, whole: Sender<Loss>) -> Request {
+        Request { whole: Some(whole), ..self }
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {

@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::{Entered, Request};
+use super::{request, request_to_wait};
+use crate::engine::Entered;
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
-use crate::script::Family;
 use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
@@ -152,7 +152,7 @@ impl Mutex {
         enqueue(&self.manager, self.key()?)
     }
 
-    fn key(&self) -> Result<Key> {
+    pub(super) fn key(&self) -> Result<Key> {
         match &self.key {
             Some(key) => Ok(key.clone()),
             None => self.manager.key(&self.name),
@@ -167,7 +167,7 @@ impl fmt::Debug for Mutex {
 }
 
 fn lock(manager: &LockManager, key: Key) -> Result<LockGuard> {
-    let request = request_to_wait(manager, key)?;
+    let request = Arc::new(request_to_wait(manager, key)?);
     loop {
         // Without a deadline a wait ends with a grant or an error.
         if let Some(lease) = manager.engine().acquire(&request, Time::NEVER)? {
@@ -177,7 +177,7 @@ fn lock(manager: &LockManager, key: Key) -> Result<LockGuard> {
 }
 
 fn try_lock(manager: &LockManager, key: Key) -> Result<Option<LockGuard>> {
-    let request = request(manager, key)?;
+    let request = Arc::new(request(manager, key)?);
     let lease = manager.engine().try_acquire(&request)?;
     Ok(lease.map(|lease| LockGuard::new(lease, manager.running())))
 }
@@ -186,27 +186,17 @@ fn try_lock_until(manager: &LockManager, key: Key, until: Time) -> Result<Option
     if until <= manager.engine().now() {
         return try_lock(manager, key);
     }
-    let request = request_to_wait(manager, key)?;
+    let request = Arc::new(request_to_wait(manager, key)?);
     let lease = manager.engine().acquire(&request, until)?;
     Ok(lease.map(|lease| LockGuard::new(lease, manager.running())))
 }
 
 fn enqueue(manager: &LockManager, key: Key) -> Result<Waiter> {
-    let request = request_to_wait(manager, key)?;
+    let request = Arc::new(request_to_wait(manager, key)?);
     let engine = manager.engine();
     let standing = match engine.enter(&request, Time::NEVER)? {
         Entered::Granted(lease) => engine.stand_with(lease)?,
         Entered::Queued(standing) => standing,
     };
     Ok(Waiter::new(standing, manager.running()))
-}
-
-fn request(manager: &LockManager, key: Key) -> Result<Arc<Request>> {
-    manager.engine().config.check_options(&manager.options)?;
-    Ok(Arc::new(Request::new(Family::Mutex, key, &manager.options)))
-}
-
-fn request_to_wait(manager: &LockManager, key: Key) -> Result<Arc<Request>> {
-    manager.engine().config.check_wait(&manager.options)?;
-    request(manager, key)
 }

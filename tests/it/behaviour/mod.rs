@@ -7,11 +7,13 @@
 //! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | a place in the queue |
 //! | `exclusion`, `fairness` | one at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | what is asked for, looked at, ended and refused |
+//! | `all`, `reentrant` | several at once; one several times, and keys in stripes |
 //! | `outage`, `faults`, `data_loss`, `leftovers` | what goes wrong, and what is left of it |
 //! | `rules` | the protocol's rules, by reading and rewriting the record |
 //!
 //! What needs processes, sockets, a network or a server's settings stands in the modules beside this folder.
 
+mod all;
 pub(crate) mod bad_input;
 pub(crate) mod data_loss;
 mod ends;
@@ -27,6 +29,7 @@ mod long_waits;
 mod names;
 mod options;
 mod outage;
+mod reentrant;
 mod rules;
 pub(crate) mod shutdown;
 mod verbs;

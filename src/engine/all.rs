@@ -1,0 +1,199 @@
+//! Taking several locks, all or none, and giving them back together.
+
+use std::sync::Arc;
+
+use super::acquire::{Entered, Tried, Wait, acquire_call};
+use super::release::{Ended, Tell, told};
+use super::request::Request;
+use super::standing::Then;
+use super::{Engine, Lease};
+use crate::error::{Error, Result};
+use crate::loss::{Loss, LossReason};
+use crate::script::{Call, Mode, Token};
+use crate::store::clock::Time;
+
+/// What became of a try for all.
+enum All {
+    Granted(Vec<Arc<Lease>>),
+    /// Somebody has one of them, or waits for it.
+    Taken,
+    /// It is to be tried again (R5).
+    Again,
+}
+
+impl Engine {
+    /// Takes all that are free, in one round trip; `None` if one of them is not. Blocks for at most two command timeouts.
+    pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>]) -> Result<Option<Vec<Arc<Lease>>>> {
+        let started = self.now();
+        loop {
+            match self.attempt_all(requests, started)? {
+                All::Granted(leases) => return Ok(Some(leases)),
+                All::Again if self.now() < started + self.config.command_timeout => {}
+                All::Taken | All::Again => {
+                    self.counters.missed.add(1);
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Takes all, one after the other in the order in which they stand, which must be the same for everybody, so that no
+    /// two wait for each other; `None` if they were not to be had until `until`. An error, and none is kept, if one is lost
+    /// meanwhile. Blocks for at most one command timeout longer.
+    pub(crate) fn acquire_all(
+        self: &Arc<Self>,
+        requests: &[Arc<Request>],
+        until: Time,
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
+        let mut leases = Vec::with_capacity(requests.len());
+        for request in requests {
+            let next = self.acquire_beside(&leases, request, until);
+            let next = next.and_then(|lease| first_lost(&leases, self.now()).map_or(Ok(lease), lost));
+            match next {
+                Ok(Some(lease)) => leases.push(lease),
+                Ok(None) => {
+                    self.give_back(&leases);
+                    return Ok(None);
+                }
+                Err(error) => {
+                    self.give_back(&leases);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Some(leases))
+    }
+
+    /// Takes one more lock. While it waits it looks after the others once per check period.
+    pub(super) fn acquire_beside(
+        self: &Arc<Self>,
+        held: &[Arc<Lease>],
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
+        let standing = match self.enter(request, until)? {
+            Entered::Granted(lease) => return Ok(Some(lease)),
+            Entered::Queued(standing) => standing,
+        };
+        loop {
+            if let Some(loss) = first_lost(held, self.now()) {
+                return lost(loss);
+            }
+            let look = if held.is_empty() { until } else { until.min(self.now() + self.config.check_period) };
+            let then = if look == until { Then::Leave } else { Then::Stay };
+            match standing.wait(look, then) {
+                Ok(Some(lease)) => return Ok(Some(lease)),
+                Ok(None) if then == Then::Leave => return standing.withdraw(until),
+                Ok(None) => {}
+                Err(error) => {
+                    // Its time is up, and whoever does not answer would not answer a release either (P8).
+                    standing.give_up_in_background();
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn attempt_all(&self, requests: &[Arc<Request>], started: Time) -> Result<All> {
+        for request in requests {
+            self.check(request)?;
+        }
+        let wishes: Vec<(Token, Call)> = requests
+            .iter()
+            .map(|request| {
+                let token = Token::new();
+                (token, acquire_call(request, token, Wait::No))
+            })
+            .collect();
+        let (tokens, calls): (Vec<_>, Vec<_>) = wishes.into_iter().unzip();
+        let answers = self.store.run(&calls, self.patience(started, Time::NEVER));
+        let (mut leases, mut failed, mut taken, mut again) = (Vec::new(), None, false, false);
+        for (((request, token), call), answer) in requests.iter().zip(tokens).zip(&calls).zip(answers) {
+            let mut in_doubt = false;
+            match self.tried(request, token, call, &mut in_doubt, answer) {
+                Ok(Tried::Ended(Some(lease))) => leases.push(lease),
+                Ok(Tried::Ended(None)) => taken = true,
+                Ok(Tried::Again(_)) => {
+                    again = true;
+                    if in_doubt {
+                        // Another token is sent next, and a first copy of this one may still be on its way (R7).
+                        self.abandon_in_background(call, token, call.sent_until(), request.longest());
+                    }
+                }
+                Ok(Tried::Failed(fault)) => {
+                    failed.get_or_insert_with(|| fault.into_error(Some(&call.key), self.now() - started));
+                }
+                Err(error) => {
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        if leases.len() == requests.len() {
+            return Ok(All::Granted(leases));
+        }
+        self.give_back(&leases);
+        match failed {
+            Some(error) => Err(error),
+            None if taken || !again => Ok(All::Taken),
+            None => Ok(All::Again),
+        }
+    }
+
+    /// Gives back what nobody has used. What is lost already is the renewal thread's.
+    pub(crate) fn give_back(&self, leases: &[Arc<Lease>]) {
+        let _ = self.release_together(leases, Mode::Unused, Tell::No);
+    }
+
+    /// Ends several leases in one round trip, if a connection is free, else by the renewal thread; the first of what
+    /// went wrong. Blocks for at most one command timeout.
+    pub(crate) fn release_all(&self, leases: &[Arc<Lease>], tell: Tell) -> Result<()> {
+        self.release_together(leases, Mode::Used, tell)
+    }
+
+    fn release_together(&self, leases: &[Arc<Lease>], mode: Mode, tell: Tell) -> Result<()> {
+        let started = self.now();
+        let mut first = None;
+        let (mut ending, mut calls) = (Vec::new(), Vec::new());
+        for lease in leases {
+            match self.end(lease, mode, started) {
+                Ok(call) => {
+                    ending.push(lease);
+                    calls.push(call);
+                }
+                Err(error) => {
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        if calls.is_empty() {
+            return first.map_or(Ok(()), Err);
+        }
+        let answers = self.store.run(&calls, self.at_once(started));
+        let mut open = Vec::new();
+        for ((lease, call), answer) in ending.into_iter().zip(&calls).zip(answers) {
+            match self.ended(lease, call, started, answer) {
+                Ended::Answered(reason) => {
+                    if let Err(error) = told(lease, reason) {
+                        first.get_or_insert(error);
+                    }
+                }
+                Ended::Open(fault, job) => open.push((lease, call, fault, self.in_background_for(job, &tell))),
+            }
+        }
+        for (lease, call, fault, answer) in open {
+            if let Err(error) = self.ended_elsewhere(lease, call, started, fault, answer) {
+                first.get_or_insert(error);
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+}
+
+fn first_lost(held: &[Arc<Lease>], now: Time) -> Option<Loss> {
+    let lease = held.iter().find(|lease| !lease.is_held(now))?;
+    Some(lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)))
+}
+
+fn lost<T>(loss: Loss) -> Result<T> {
+    Err(Error::Lost { loss })
+}

@@ -1,0 +1,210 @@
+//! Several mutexes, all or none.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockManager, LockOptions, LossReason, MAX_NAMES, PreviousHolder};
+
+use crate::managers;
+use crate::place::{Place, on_both_stores};
+use crate::scene::{Line, Record, SOON};
+use crate::support::{SLACK, until};
+
+const TTL: Duration = Duration::from_secs(2);
+const CHECK_PERIOD: Duration = Duration::from_millis(250);
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
+
+on_both_stores! {
+    all_are_taken_or_none,
+    what_is_free_costs_one_request_for_each_name,
+    names_in_any_order_never_wait_for_each_other,
+    a_name_that_stands_there_twice_is_taken_once,
+    no_name_and_too_many_are_refused_before_anything_is_written,
+    a_deadline_holds_for_the_whole_and_gives_all_back,
+    p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back,
+    p6_the_loss_of_one_is_the_loss_of_the_whole,
+    dropping_the_guard_hands_each_to_its_first_waiter,
+    unlock_tells_of_the_one_that_was_lost_and_releases_the_others,
+    what_is_given_back_unused_tells_the_next_what_it_would_have_heard,
+    a_shutdown_waits_for_all_and_names_them,
+}
+
+fn manager(place: &Place) -> LockManager {
+    managers::manager(place, TTL)
+}
+
+fn all_are_taken_or_none(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let taken = theirs.lock("b").unwrap();
+    assert!(ours.try_lock_all(["a", "b", "c"]).unwrap().is_none());
+    assert!(ours.try_lock_all_for(["c", "b", "a"], CHECK_PERIOD).unwrap().is_none());
+    assert!(ours.try_lock_all_until(["c", "b", "a"], Instant::now()).unwrap().is_none());
+    for name in ["a", "c"] {
+        theirs.try_lock(name).unwrap().expect("it was given back").unlock().unwrap();
+    }
+    taken.unlock().unwrap();
+    let guard = ours.lock_all(["c", "b", "a"]).unwrap();
+    assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "b", "c"]);
+    for name in ["a", "b", "c"] {
+        assert_eq!(guard.fence(name), Some(ours.inspect(name).unwrap().expect("it is held").fence));
+        assert!(theirs.try_lock(name).unwrap().is_none());
+    }
+    assert_eq!(guard.fence("d"), None);
+    assert!(guard.is_held() && guard.remaining() > TTL / 2);
+    guard.check().unwrap();
+    guard.unlock().unwrap();
+    assert!(theirs.try_lock_all(["a", "b", "c"]).unwrap().is_some());
+}
+
+fn what_is_free_costs_one_request_for_each_name(place: &Place) {
+    let mgr = manager(place);
+    // The scripts are known after that.
+    drop(mgr.lock_all(["a", "b", "c"]).unwrap());
+    let before = mgr.stats().requests;
+    let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
+    assert_eq!(mgr.stats().requests - before, 3);
+    guard.unlock().unwrap();
+    assert_eq!(mgr.stats().requests - before, 6);
+    assert_eq!(mgr.stats().held, 0);
+}
+
+fn names_in_any_order_never_wait_for_each_other(place: &Place) {
+    let managers = [managers::patient(place), managers::patient(place)];
+    let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
+    thread::scope(|scope| {
+        for (i, order) in orders.iter().enumerate() {
+            let manager = &managers[i % 2];
+            scope.spawn(move || {
+                for _ in 0..25 {
+                    drop(manager.try_lock_all_for(order, Duration::from_secs(60)).unwrap().expect("no deadlock"));
+                }
+            });
+        }
+    });
+    for name in ["a", "b", "c"] {
+        Record::of(place, name).comes_to_rest();
+    }
+}
+
+fn a_name_that_stands_there_twice_is_taken_once(place: &Place) {
+    let mgr = manager(place);
+    let guard = mgr.lock_all(["a", "b", "a", "a"]).unwrap();
+    assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(mgr.stats().held, 2);
+    guard.unlock().unwrap();
+    assert!(mgr.try_lock("a").unwrap().is_some());
+}
+
+fn no_name_and_too_many_are_refused_before_anything_is_written(place: &Place) {
+    let mgr = manager(place);
+    let none: [&str; 0] = [];
+    let many: Vec<String> = (0..=MAX_NAMES).map(|i| i.to_string()).collect();
+    for refused in [mgr.lock_all(none), mgr.lock_all(&many), mgr.lock_all(["a", ""])] {
+        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+    }
+    assert_eq!(place.keys("a"), [""; 0]);
+    drop(mgr.lock_all(&many[1..]).unwrap());
+}
+
+fn a_deadline_holds_for_the_whole_and_gives_all_back(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let taken = [theirs.lock("b").unwrap(), theirs.lock("c").unwrap()];
+    let wait = 2 * CHECK_PERIOD;
+    let start = Instant::now();
+    assert!(ours.try_lock_all_for(["a", "b", "c"], wait).unwrap().is_none());
+    let took = start.elapsed();
+    assert!(took >= wait && took < wait + 2 * COMMAND_TIMEOUT + SLACK, "{took:?}");
+    assert_eq!((ours.stats().held, ours.stats().waiting), (0, 0));
+    theirs.try_lock("a").unwrap().expect("it was given back").unlock().unwrap();
+    drop(taken);
+    for name in ["a", "b", "c"] {
+        Record::of(place, name).comes_to_rest();
+    }
+}
+
+fn p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let taken = theirs.lock("c").unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock_all(["a", "b", "c"]));
+        until(SOON, "it waits for the last one", || theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1));
+        let fence = theirs.inspect("a").unwrap().expect("it is held").fence;
+        assert!(theirs.force_release("a", fence).unwrap());
+        let end = waiting.join().unwrap();
+        assert!(
+            matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.name == "a" && loss.reason == LossReason::Forced),
+            "{end:?}"
+        );
+    });
+    assert_eq!((ours.stats().held, ours.stats().waiting), (0, 0));
+    taken.unlock().unwrap();
+    for name in ["a", "b", "c"] {
+        Record::of(place, name).comes_to_rest();
+    }
+}
+
+fn p6_the_loss_of_one_is_the_loss_of_the_whole(place: &Place) {
+    let mgr = manager(place);
+    let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
+    assert!(guard.lost().try_recv().is_err());
+    assert!(mgr.force_release("b", guard.fence("b").unwrap()).unwrap());
+    let loss = guard.lost().recv_timeout(TTL + SLACK).expect("the loss is told");
+    assert_eq!((&*loss.name, loss.fence, loss.reason), ("b", guard.fence("b").unwrap(), LossReason::Forced));
+    assert!(!guard.is_held() && guard.remaining().is_zero());
+    assert!(matches!(guard.check(), Err(Error::Lost { loss, .. }) if &*loss.name == "b"));
+    drop(guard);
+    for name in ["a", "b", "c"] {
+        Record::of(place, name).comes_to_rest();
+    }
+}
+
+fn dropping_the_guard_hands_each_to_its_first_waiter(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let guard = ours.lock_all(["a", "b"]).unwrap();
+    let mut lines = ["a", "b"].map(Line::of);
+    lines[0].stand(&theirs);
+    lines[1].stand(&ours);
+    drop(guard);
+    for line in &lines {
+        line.serve(0, SOON).unlock().unwrap();
+    }
+}
+
+fn unlock_tells_of_the_one_that_was_lost_and_releases_the_others(place: &Place) {
+    // It renews so late that no renewal hears of the loss before.
+    let mgr = LockManager::connect(place).unwrap();
+    let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
+    assert!(mgr.force_release("b", guard.fence("b").unwrap()).unwrap());
+    let end = guard.unlock();
+    assert!(
+        matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.name == "b" && loss.reason == LossReason::Forced),
+        "{end:?}"
+    );
+    for name in ["a", "b", "c"] {
+        Record::of(place, name).comes_to_rest();
+    }
+}
+
+fn what_is_given_back_unused_tells_the_next_what_it_would_have_heard(place: &Place) {
+    let mgr = manager(place);
+    let forced = mgr.lock("a").unwrap();
+    assert!(mgr.force_release("a", forced.fence()).unwrap());
+    let taken = mgr.lock("b").unwrap();
+    assert!(mgr.try_lock_all(["a", "b"]).unwrap().is_none());
+    taken.unlock().unwrap();
+    let guard = mgr.lock_all(["a", "b"]).unwrap();
+    assert_eq!(guard.previous_holder("a"), Some(PreviousHolder::Forced));
+    assert_eq!(guard.previous_holder("b"), Some(PreviousHolder::Released));
+    drop(forced);
+}
+
+fn a_shutdown_waits_for_all_and_names_them(place: &Place) {
+    let mgr = manager(place);
+    let guard = mgr.with(LockOptions::new().label("both")).lock_all(["a", "b"]).unwrap();
+    let mut ended = mgr.shutdown(Duration::ZERO).unwrap().ended;
+    ended.sort_unstable();
+    assert_eq!(ended.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b"]);
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().recv_timeout(SOON).expect("the loss is told").reason, LossReason::Shutdown);
+    assert!(matches!(mgr.lock_all(["a"]), Err(Error::Closed)));
+}

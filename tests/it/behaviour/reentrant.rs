@@ -1,0 +1,133 @@
+//! A mutex that the thread which holds it can take again, and many keys on few mutexes.
+
+use std::num::NonZeroU32;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockManager, LockOptions, LossReason};
+
+use crate::managers;
+use crate::place::{Place, on_both_stores};
+use crate::scene::{Record, SOON};
+use crate::support::until;
+
+const TTL: Duration = Duration::from_secs(2);
+
+on_both_stores! {
+    the_thread_that_holds_it_takes_it_again_without_a_request,
+    it_is_released_with_the_last_guard_in_whatever_order_they_go,
+    other_threads_and_other_managers_wait,
+    re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone,
+    handles_of_one_manager_know_of_each_other,
+    names_and_managers_are_told_apart,
+    keys_of_one_stripe_exclude_each_other_and_others_do_not,
+}
+
+fn manager(place: &Place) -> LockManager {
+    managers::manager(place, TTL)
+}
+
+fn the_thread_that_holds_it_takes_it_again_without_a_request(place: &Place) {
+    let mgr = manager(place);
+    let mutex = mgr.reentrant_mutex("n");
+    let outer = mutex.lock().unwrap();
+    let before = mgr.stats();
+    let guards = [
+        mutex.lock().unwrap(),
+        mutex.try_lock().unwrap().expect("this thread holds it"),
+        mutex.try_lock_for(Duration::ZERO).unwrap().expect("this thread holds it"),
+        mutex.try_lock_until(Instant::now()).unwrap().expect("this thread holds it"),
+    ];
+    assert_eq!(mgr.stats().requests, before.requests);
+    assert_eq!(mgr.stats().held, 1);
+    assert_eq!(outer.depth(), 5);
+    for guard in &guards {
+        assert_eq!(guard.fence(), outer.fence());
+        assert!(guard.is_held());
+    }
+}
+
+fn it_is_released_with_the_last_guard_in_whatever_order_they_go(place: &Place) {
+    let mgr = manager(place);
+    let mutex = mgr.reentrant_mutex("n");
+    let free = || mgr.try_lock("n").unwrap().is_some();
+    let (first, second) = (mutex.lock().unwrap(), mutex.lock().unwrap());
+    let fence = first.fence();
+    drop(first);
+    assert!(!free());
+    let third = mutex.lock().unwrap();
+    second.unlock().unwrap();
+    assert!(!free());
+    assert_eq!((third.fence(), third.depth()), (fence, 1));
+    third.unlock().unwrap();
+    assert!(free());
+    let again = mutex.lock().unwrap();
+    assert!(again.fence() > fence);
+}
+
+fn other_threads_and_other_managers_wait(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let mutex = ours.reentrant_mutex("n");
+    let guard = mutex.lock().unwrap();
+    let inner = mutex.lock().unwrap();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| mutex.lock().unwrap().fence());
+        until(SOON, "another thread waits", || ours.inspect("n").unwrap().is_some_and(|n| n.waiters == 1));
+        assert!(theirs.reentrant_mutex("n").try_lock().unwrap().is_none());
+        assert!(ours.try_lock("n").unwrap().is_none(), "as a plain mutex it is not re-entrant");
+        let fence = guard.fence();
+        drop((guard, inner));
+        assert!(other.join().unwrap() > fence);
+    });
+    Record::of(place, "n").comes_to_rest();
+}
+
+fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(place: &Place) {
+    let mgr = manager(place);
+    let mutex = mgr.reentrant_mutex("n");
+    let (outer, inner) = (mutex.lock().unwrap(), mutex.lock().unwrap());
+    assert!(mgr.force_release("n", outer.fence()).unwrap());
+    until(TTL, "the loss is told", || !outer.is_held());
+    for refused in [mutex.lock().map(Some), mutex.try_lock()] {
+        assert!(matches!(&refused, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced), "{refused:?}");
+    }
+    inner.unlock().unwrap();
+    assert!(matches!(mutex.lock(), Err(Error::Lost { .. })));
+    assert!(matches!(outer.unlock(), Err(Error::Lost { .. })));
+    mutex.lock().unwrap().unlock().unwrap();
+}
+
+fn handles_of_one_manager_know_of_each_other(place: &Place) {
+    let mgr = manager(place);
+    let outer = mgr.reentrant_mutex("n").lock().unwrap();
+    let other = mgr.with(LockOptions::new().label("inner")).reentrant_mutex("n");
+    let inner = other.try_lock().unwrap().expect("this thread holds it");
+    assert_eq!((inner.fence(), inner.depth()), (outer.fence(), 2));
+}
+
+fn names_and_managers_are_told_apart(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let a = ours.reentrant_mutex("a").lock().unwrap();
+    let b = ours.reentrant_mutex("b").lock().unwrap();
+    assert_eq!((a.depth(), b.depth()), (1, 1));
+    assert!(theirs.reentrant_mutex("a").try_lock().unwrap().is_none());
+    assert!(matches!(ours.reentrant_mutex("").lock(), Err(Error::Config { .. })));
+}
+
+fn keys_of_one_stripe_exclude_each_other_and_others_do_not(place: &Place) {
+    const STRIPES: NonZeroU32 = NonZeroU32::new(4).unwrap();
+    let (ours, theirs) = (manager(place), manager(place));
+    let (mine, other) = (ours.striped("accounts", STRIPES), theirs.striped("accounts", STRIPES));
+    assert_eq!(mine.stripes(), STRIPES);
+    // By a reference implementation; another answer would let another version in beside this one.
+    for (key, stripe) in [("", 1), ("a", 0), ("foobar", 0), ("4711", 2), ("ä", 2)] {
+        assert_eq!(mine.stripe(key), stripe, "{key:?}");
+        assert_eq!(mine.mutex(key).name(), format!("accounts:{stripe}"));
+    }
+    let guard = mine.mutex("a").lock().unwrap();
+    assert!(other.mutex("foobar").try_lock().unwrap().is_none());
+    drop(other.mutex("4711").try_lock().unwrap().expect("another stripe"));
+    guard.unlock().unwrap();
+    let both = ours.lock_all([mine.mutex("a").name(), mine.mutex("foobar").name()]).unwrap();
+    assert_eq!(both.names().count(), 1);
+}
