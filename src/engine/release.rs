@@ -36,12 +36,16 @@ impl Engine {
             Ended::Open(fault, job) => (fault, job),
         };
         self.counters.background_releases.add(1);
-        if tell == Tell::No {
+        let in_vain = fault.is_some() || self.in_vain_since.load(Ordering::Acquire) != 0;
+        if tell == Tell::No && in_vain {
             self.hand_to_renewal(Work::Background(job));
             return fault.map_or(Ok(()), |f| Err(f.into_error(Some(&call.key), self.now() - started)));
         }
+        // Who drops a guard waits too, or the thread's next call could overtake the release. But only for what comes of it
+        // at first, and not while releases have no answers.
         let (sender, receiver) = bounded(1);
-        self.hand_to_renewal(Work::Background(job.telling(sender)));
+        let job = if tell == Tell::No { job.telling_at_once(sender) } else { job.telling(sender) };
+        self.hand_to_renewal(Work::Background(job));
         // Whoever has waited for a reply in vain has no time left to wait for another.
         let until = started + self.config.command_timeout;
         let in_vain = fault.is_some() && self.now() >= started + self.config.command_timeout / 2;
@@ -49,6 +53,8 @@ impl Engine {
         self.heed(started, outcome.is_none());
         match outcome {
             Some(reason) => told(lease, reason),
+            // It goes on in the background, which says so if it comes to nothing.
+            None if tell == Tell::No => Ok(()),
             None => {
                 // The renewal thread has sent it on a connection of its own, and has no reply either.
                 let fault =
