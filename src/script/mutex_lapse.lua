@@ -5,11 +5,11 @@
 -- Returns: nothing
 if owner and owner ~= token and e <= now then
   local holder, fixed = string.match(redis.call('HGET', key, 'a') or '', '^%d+ %d+ (%S+) %d+ (%d)')
-  local dead = fixed == '0' and holder ~= manager
+  local died = fixed == '0' and holder ~= manager
   -- After a time in which nobody was served it may be the server that was away, and not the holder. If its
   -- process waits here too, a lease that lapsed so is given one step to be heard of, once in its life
   -- (u), so that nobody loses his place by an outage (P3).
-  if dead and unserved and n > 0 and redis.call('HEXISTS', key, 'm:' .. holder) == 1
+  if died and unserved and n > 0 and redis.call('HEXISTS', key, 'm:' .. holder) == 1
     and redis.call('HGET', key, 'u') ~= string.format('%.0f', f) then
     e = now + ARGV[2]
     set[#set + 1] = 'u'
@@ -19,7 +19,7 @@ if owner and owner ~= token and e <= now then
     x, y, d, state_changed = f, 1, 1, true
     owner, e, owner_changed = nil, 0, true
     -- R10: a renewed lease that lapsed means a dead process, whose waiters must not be granted next.
-    if dead then
+    if died then
       dead[holder] = true
       del[#del + 1] = 'm:' .. holder
     end
