@@ -24,7 +24,7 @@ local now, owner = clock[1] * 1000000 + clock[2], nil
 -- now as text; a number of 16 digits is dear to print.
 local at = clock[1] .. string.sub('00000' .. clock[2], -6)
 
--- Most locks are known, free, and awaited by nobody. Such a one is granted here, as grant() and write() below would do it,
+-- Most locks are known, free, and awaited by nobody. Such a one is granted here, as the parts below would do it,
 -- without what only a queue needs.
 if state and now <= not_after and (not queue or struct.unpack('<I4', queue) == 0) then
   local e, _, f, x, t, _, _, previous, y = struct.unpack('<ddddI4I4I4bb', state)
