@@ -17,7 +17,8 @@ if request then
   if by ~= manager then
     -- now as text; a number of 16 digits is dear to print.
     local at = clock[1] .. string.sub('00000' .. clock[2], -6)
-    message = table.concat({ owner, f == now and at or string.format('%.0f', f), at, string.format('%.0f', left), d, key }, ' ')
+    local fence = f == now and at or string.format('%.0f', f)
+    message = table.concat({ owner, fence, at, string.format('%.0f', left), d, key }, ' ')
   elseif owner ~= token then
     grants = { owner, f, now, left, d }
   end

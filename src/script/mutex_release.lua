@@ -90,7 +90,7 @@ end
 if waiter then queue_changed = true end
 local refreshed = false
 --include mutex_delete.lua
-local expire_first = #del == 0 and popped == 0 and tails == 0
+local expire_first = #del == 0 and popped == 0 and tails == 0   -- what is deleted came first
 --include mutex_write.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. by, message) end
 return { status, now, more, unpack(grants) }

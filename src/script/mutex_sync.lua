@@ -32,7 +32,7 @@ local known = waiter or owner == newest
 local ticket, holder = string.match(owner and (request or asked) or '', '^(%d+) %d+ (%S+)')
 local ours = ticket and ticket ~= '0' and holder == manager
 --include mutex_delete.lua
-local expire_first = #del == 0 and popped == 0 and tails == 0
+local expire_first = #del == 0 and popped == 0 and tails == 0   -- what is deleted came first
 --include mutex_write.lua
 if message then redis.pcall('PUBLISH', ARGV[4] .. by, message) end
 return { 'synced', now, more, owner or '', f, g, math.max(0, e - now), d, n, since, known and 1 or 0, h, ours and 1 or 0,
