@@ -9,7 +9,8 @@
 //! processes has none of them. Within a round, round trips are measured before the lock: at once one after
 //! the other, and with a pause of the same 1 ms between them, since a hand-over always comes after one and
 //! finds processors asleep. The longest wait is divided by n × (hold + hand-over), which is what a queue
-//! without any disorder takes. Ratios are the median of all rounds (least..most).
+//! without any disorder takes. Where a hand-over's time goes show the call of the release, by the same round trip, which
+//! ends when its caller has the reply, and what the server spends in scripts for a turn, the enqueue included. Ratios are the median of all rounds (least..most).
 //!
 //! A round lasts for at least so many turns of each thread that shares can be told. Any window cuts off some
 //! threads one turn earlier than others, which is much of few turns. So a thread's share is told by whole
@@ -62,6 +63,8 @@ struct Turn {
     asked: u64,
     granted: u64,
     released: u64,
+    /// When the call of the release returned.
+    given: u64,
     fence: u64,
 }
 
@@ -69,6 +72,8 @@ struct Turn {
 struct Seen {
     /// From one holder to the next, of another manager if there are two.
     handoff: u64,
+    /// The call of the release.
+    release: u64,
     /// The longest wait, as a part of what an orderly queue takes.
     longest: f64,
     /// The smallest share of a thread by the largest.
@@ -85,8 +90,8 @@ fn main() {
     let redis = server();
     println!("handoff: one lock, held for {HOLD:?} a turn, on {}", redis.about);
     println!();
-    let titles =
-        ["/ round trip", "/ after a pause", "longest wait", "equal shares"].map(|title| format!("{title:<24}"));
+    let titles = ["/ round trip", "/ after a pause", "the release", "scripts, µs", "longest wait", "equal shares"]
+        .map(|title| format!("{title:<24}"));
     println!("  {:<15}{:>7}{:>7}{:>11}   {}turns a thread", "", "waiters", "rounds", "hand-over", titles.concat());
     let mut floor = Floor { connection: bare_connection(&redis.url), hot: Vec::new(), paused: Vec::new() };
     for layout in &LAYOUTS {
@@ -104,13 +109,18 @@ fn main() {
 
 fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
     let rounds = rounds(if waiters < LONG { 7 } else { 3 });
-    let [mut hot, mut paused, mut longest, mut equality] = [(); 4].map(|()| Rounds::default());
+    let [mut hot, mut paused, mut release, mut longest, mut equality, mut server] = [(); 6].map(|()| Rounds::default());
     let (mut times, mut turns) = (Vec::new(), (usize::MAX, 0));
     for _ in 0..rounds {
         let trip = floor.measure();
-        let Some(seen) = judge(round(url, layout, waiters + 1), waiters + 1) else { continue };
+        let before = scripts(&mut floor.connection);
+        let taken = round(url, layout, waiters + 1);
+        let after = scripts(&mut floor.connection);
+        server.add((after - before) as f64 / taken.len() as f64);
+        let Some(seen) = judge(taken, waiters + 1) else { continue };
         hot.add(seen.handoff as f64 / trip.0 as f64);
         paused.add(seen.handoff as f64 / trip.1 as f64);
+        release.add(seen.release as f64 / trip.1 as f64);
         longest.add(seen.longest);
         equality.add(seen.equality);
         times.push(seen.handoff);
@@ -120,13 +130,27 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
     let (case, (fewest, most)) = (format!("{waiters} waiters, {}", layout.title), turns);
     let figure = |title: &str, unit: &str| Figure::new(3, title, case.as_str(), unit);
     figure("Hand-over, p50", "× a round trip").beside(format!("{trip} bare")).bound(Bound::AtMost(2.5)).note(&hot);
+    figure("Hand-over beside a trip after the same pause", "× a round trip")
+        .beside(format!("{} bare", micros(median(floor.paused.iter().copied()))))
+        .bound(Bound::AtMost(2.5))
+        .note(&paused);
+    figure("Of it the call of the release", "× a round trip after a pause").note(&release);
+    figure("Of a turn in the server's scripts", "µs").note(&server);
     figure("Longest wait", "× n × (hold + hand-over)").bound(Bound::AtMost(1.3)).note(&longest);
     let shares = figure("Shares of equal threads", "smallest by largest");
     shares.beside("1 if all are equal").bound(Bound::AtLeast(0.95)).note(&equality);
     println!(
-        "  {:<15}{waiters:>7}{rounds:>7}{time:>11}   {hot:<24}{paused:<24}{longest:<24}{equality:<24.3}{fewest}..{most}",
+        "  {:<15}{waiters:>7}{rounds:>7}{time:>11}   {hot:<24}{paused:<24}{release:<24}{server:<24}{longest:<24}{equality:<24.3}{fewest}..{most}",
         layout.title
     );
+}
+
+/// What the server has spent so far in scripts, in µs.
+fn scripts(admin: &mut redis::Connection) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).expect("INFO is answered");
+    let usec =
+        |line: &str| line.strip_prefix("cmdstat_eval")?.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok();
+    stats.lines().filter_map(usec).sum()
 }
 
 /// A bare PING.
@@ -193,14 +217,14 @@ fn play(args: &[String]) {
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
     let (shares, window) = ([number(threads) as usize], (number(start), number(until)));
     for t in take_turns(&url, name, number(manager) as usize, &shares, window) {
-        println!("{} {} {} {} {} {}", t.manager, t.thread, t.asked, t.granted, t.released, t.fence);
+        println!("{} {} {} {} {} {} {}", t.manager, t.thread, t.asked, t.granted, t.released, t.given, t.fence);
     }
 }
 
 fn parse(line: &str) -> Turn {
     let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
-    let [manager, thread, asked, granted, released, fence] = numbers[..] else { panic!("not a turn: {line}") };
-    Turn { manager: manager as usize, thread: thread as usize, asked, granted, released, fence }
+    let [manager, thread, asked, granted, released, given, fence] = numbers[..] else { panic!("not a turn: {line}") };
+    Turn { manager: manager as usize, thread: thread as usize, asked, granted, released, given, fence }
 }
 
 /// A manager for each share, of so many threads.
@@ -225,7 +249,8 @@ fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], (start, unt
                         let fence = guard.fence();
                         let released = now();
                         drop(guard);
-                        turns.push(Turn { manager: first + i, thread, asked, granted, released, fence });
+                        let given = now();
+                        turns.push(Turn { manager: first + i, thread, asked, granted, released, given, fence });
                     }
                     all.lock().expect("no thread panicked").extend(turns);
                 });
@@ -262,6 +287,7 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     let fewest = if counts.len() < threads { 0 } else { counts.values().copied().min().unwrap_or(0) };
     Some(Seen {
         handoff,
+        release: median(middle.iter().map(|turn| turn.given - turn.released)),
         longest: longest as f64 / ((threads - 1) as f64 * (hold + handoff) as f64),
         equality: equality(&turns, window, threads),
         turns: (fewest, counts.values().copied().max().unwrap_or(0)),

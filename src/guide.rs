@@ -3,6 +3,9 @@
 #[doc = include_str!("../docs/CALLS.md")]
 pub mod calls {}
 
+#[doc = include_str!("../docs/CHOOSING.md")]
+pub mod choosing {}
+
 #[doc = include_str!("../docs/SAFETY.md")]
 pub mod safety {}
 

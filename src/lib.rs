@@ -247,7 +247,7 @@
 //! ```
 //!
 //! What else a program may want is in the examples, which run as they are: `hello`; `worker_pool`, many processes at one
-//! resource; `fencing`; `run_once`; `leader`; `shutdown`; `unit_test`, how to test code that locks, without a Redis.
+//! resource; `fencing`; `run_once`; `leader`; `transfer`, several names at once; `shutdown`; `unit_test`, how to test code that locks, without a Redis.
 //!
 //! # Stand in the queue
 //!
@@ -340,7 +340,7 @@
 //! - [`force_release`](LockManager::force_release) overrules a holder who learns of it at its next renewal; one with a
 //!   fixed lease learns of it only when it unlocks or renews.
 //! - A leaked guard renews until `max_hold`, or until the process ends.
-//! - No lock is re-entrant: a thread that takes a name twice waits for itself.
+//! - A thread that takes a name twice waits for itself, but by a [`ReentrantMutex`].
 //! - Mutexes on a single node only, in this version.
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]

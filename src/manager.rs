@@ -208,7 +208,8 @@ impl Builder {
     }
 
     /// Connections for short calls, at most; opened as they are needed. A waiter holds none. Calls that find none
-    /// free wait for one, for at most one command timeout, and share its next write. 1 to 10,000, default [`DEFAULT_POOL_SIZE`](crate::DEFAULT_POOL_SIZE).
+    /// free wait for one, for at most one command timeout, and share its next write. 1 to 10,000,
+    /// default [`DEFAULT_POOL_SIZE`](crate::DEFAULT_POOL_SIZE).
     pub fn pool_size(mut self, connections: u32) -> Builder {
         self.wanted.pool_size = Some(connections);
         self

@@ -177,11 +177,14 @@ impl Engine {
                         first.get_or_insert(error);
                     }
                 }
-                Ended::Open(fault, job) => open.push((lease, call, fault, self.in_background_for(job, &tell))),
+                Ended::Open(fault, job) => {
+                    let answer = self.in_background_for(job, &fault, tell);
+                    open.push((lease, call, fault, answer));
+                }
             }
         }
         for (lease, call, fault, answer) in open {
-            if let Err(error) = self.ended_elsewhere(lease, call, started, fault, answer) {
+            if let Err(error) = self.ended_elsewhere(lease, call, started, fault, answer, tell) {
                 first.get_or_insert(error);
             }
         }

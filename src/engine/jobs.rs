@@ -25,12 +25,14 @@ pub(super) struct Job {
     pub(super) may_stand: bool,
     pub(super) resent: bool,
     pub(super) tell: Option<Sender<Option<LossReason>>>,
+    /// Who is told does not wait for another try.
+    at_once: bool,
 }
 
 impl Job {
     pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
         let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
-        Job { call, token, not_after: 0, expires, may_stand: false, resent: false, tell: None }
+        Job { call, token, not_after: 0, expires, may_stand: false, resent: false, tell: None, at_once: false }
     }
 
     pub(super) fn until(self, not_after: u64) -> Job {
@@ -48,6 +50,11 @@ impl Job {
     pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
         Job { tell: Some(tell), ..self }
     }
+
+    /// The same, for who wants to hear only of the first try.
+    pub(super) fn telling_at_once(self, tell: Sender<Option<LossReason>>) -> Job {
+        Job { tell: Some(tell), at_once: true, ..self }
+    }
 }
 
 /// R7: whether no copy of an acquire that was sent with this `not_after`, or 0 for none, can take anything any more. Not
@@ -61,6 +68,7 @@ impl Renewal {
         let now = self.engine.now();
         match answer {
             Ok(answer) => {
+                self.engine.heed(now, false);
                 if let Some(tell) = &job.tell {
                     let _ = tell.try_send(verdict(&answer.reply.outcome, job.resent));
                 }
@@ -79,10 +87,12 @@ impl Renewal {
             }
             Err(fault) if fault.is_transient() && (now < job.expires || job.may_stand && self.errands.len() < MANY) => {
                 let resent = job.resent || fault.is_ambiguous();
+                let was_tried = !matches!(fault, Fault::NotReady);
+                let tell = job.tell.filter(|_| !(job.at_once && was_tried));
                 // In an outage that lasts there may be many, and none is in a hurry.
                 let again =
                     if now < job.expires { self.again_at(&fault) } else { now + self.engine.config.check_period };
-                self.errands.put(again, Errand::Job(Job { resent, ..job }));
+                self.errands.put(again, Errand::Job(Job { resent, tell, ..job }));
             }
             Err(fault) => {
                 self.engine.places.unclaim(job.token);

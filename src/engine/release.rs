@@ -16,7 +16,7 @@ use crate::store::clock::Time;
 use crate::store::{Answer, Fault};
 
 /// Whether the caller wants to know how a release went.
-#[derive(PartialEq)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Tell {
     /// `unlock`
     Yes,
@@ -34,20 +34,28 @@ impl Engine {
         match self.ended(lease, &call, started, answer) {
             Ended::Answered(reason) => told(lease, reason),
             Ended::Open(fault, job) => {
-                let answer = self.in_background_for(job, &tell);
-                self.ended_elsewhere(lease, &call, started, fault, answer)
+                let answer = self.in_background_for(job, &fault, tell);
+                self.ended_elsewhere(lease, &call, started, fault, answer, tell)
             }
         }
     }
 
-    /// Has the renewal thread send a release; where its answer will come, if somebody wants to know.
-    pub(super) fn in_background_for(&self, job: Job, tell: &Tell) -> Option<Receiver<Option<LossReason>>> {
-        if *tell == Tell::No {
+    /// Has the renewal thread send a release; where its answer will come, if that is to be awaited. Who drops a guard
+    /// waits too, or the thread's next call could overtake the release; but only for what comes of it at first, and not
+    /// while releases have no answers.
+    pub(super) fn in_background_for(
+        &self,
+        job: Job,
+        fault: &Option<Fault>,
+        tell: Tell,
+    ) -> Option<Receiver<Option<LossReason>>> {
+        let in_vain = fault.is_some() || self.in_vain_since.load(Ordering::Acquire) != 0;
+        if tell == Tell::No && in_vain {
             self.in_background(job);
             return None;
         }
         let (sender, receiver) = bounded(1);
-        self.in_background(job.telling(sender));
+        self.in_background(if tell == Tell::No { job.telling_at_once(sender) } else { job.telling(sender) });
         Some(receiver)
     }
 
@@ -59,6 +67,7 @@ impl Engine {
         started: Time,
         fault: Option<Fault>,
         answer: Option<Receiver<Option<LossReason>>>,
+        tell: Tell,
     ) -> Result<()> {
         let Some(receiver) = answer else {
             return fault.map_or(Ok(()), |f| Err(f.into_error(Some(&call.key), self.now() - started)));
@@ -70,6 +79,8 @@ impl Engine {
         self.heed(started, outcome.is_none());
         match outcome {
             Some(reason) => told(lease, reason),
+            // It goes on in the background, which says so if it comes to nothing.
+            None if tell == Tell::No => Ok(()),
             None => {
                 // The renewal thread has sent it on a connection of its own, and has no reply either.
                 let fault =

@@ -99,11 +99,33 @@ impl Line {
             (joiner, not_after)
         };
         let taken = waiting.drain(..most).map(take).collect();
-        match waiting.pop_front() {
-            Some(next) => next.turns_to(Turn::Leads),
-            None => self.is_led.store(false, Ordering::Release),
+        let next = waiting.pop_front();
+        self.is_led.store(next.is_some(), Ordering::Release);
+        if let Some(next) = &next {
+            *next.turn.lock() = Turn::Leads;
+        }
+        drop(waiting);
+        if let Some(next) = next {
+            next.changed.notify_one();
         }
         taken
+    }
+}
+
+/// A leadership; dropped before its time, for instance by a panic, it goes to the next.
+struct Leading<'a>(Option<&'a Line>);
+
+impl Leading<'_> {
+    fn take(mut self, most: usize, not_after: impl Fn(&Joiner) -> u64) -> Vec<(Arc<Joiner>, u64)> {
+        self.0.take().map_or_else(Vec::new, |line| line.take(most, not_after))
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if let Some(line) = self.0 {
+            line.take(0, |_| 0);
+        }
     }
 }
 
@@ -132,7 +154,7 @@ impl Single {
                 Turn::Waiting if now >= checkout => {
                     drop(turn);
                     if self.line.leave(&joiner) {
-                        return Err(self.no_connection(started, "all connections were in use"));
+                        return Err(self.no_connection(started, "no connection came free"));
                     }
                     turn = joiner.turn.lock();
                     continue;
@@ -158,17 +180,14 @@ impl Single {
 
     /// Waits for a connection as the pool has it, and takes along who has come meanwhile.
     fn lead(&self, call: &Call, patience: Patience) -> Result<Answer, Fault> {
-        let connection = match self.wait_for_connection(patience.checkout) {
-            Ok(connection) => connection,
-            Err(fault) => {
-                self.line.take(0, |_| 0);
-                return Err(fault);
-            }
-        };
-        // A call whose time ends before a reply's would leave those along with it without theirs.
-        let in_time = self.node.clock.now() + self.node.command_timeout <= patience.reply;
-        let date = |joiner: &Joiner| self.node.date(&connection, &joiner.call, joiner.reply).not_after;
-        let joiners = self.line.take(if in_time { MOST } else { 0 }, date);
+        let leading = Leading(Some(&self.line));
+        let connection = self.wait_for_connection(patience.checkout)?;
+        // The pipeline ends in the leader's time, which is half a timeout at least unless this is sent again: those who go
+        // along shall have that, too.
+        let in_time = self.node.clock.now() + self.node.command_timeout / 2 <= patience.reply;
+        let give_up = |joiner: &Joiner| joiner.reply.min(patience.reply);
+        let date = |joiner: &Joiner| self.node.date(&connection, &joiner.call, give_up(joiner)).not_after;
+        let joiners = leading.take(if in_time { MOST } else { 0 }, date);
         self.lent(connection, |connection| self.run_joined(connection, call, &joiners, patience.reply))
     }
 

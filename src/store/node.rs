@@ -1,5 +1,6 @@
 //! One Redis node: how to connect to it, and one connection.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -268,7 +269,16 @@ impl Node {
             let received = self.clock.now();
             let answer = match refusal(value) {
                 Ok(value) => {
-                    let reply = Reply::parse(put.call, &value)?;
+                    let reply = match Reply::parse(put.call, &value) {
+                        Ok(reply) => reply,
+                        Err(malformed) => {
+                            put.is_answered = true;
+                            answered(*i, Err(malformed.into()));
+                            // Whose the next ones are is not certain, and theirs may be good: they are sent again.
+                            let after = io::Error::new(io::ErrorKind::ConnectionAborted, "behind a malformed reply");
+                            return Err(Fault::unavailable(Step::Reply, after));
+                        }
+                    };
                     if let Some(server) = reply.now {
                         connection.anchor = Anchor { server, sent, received };
                     }

@@ -161,9 +161,8 @@ impl Single {
         run: impl FnOnce(&mut Connection) -> T,
     ) -> T {
         let result = run(&mut connection);
-        let dropped = connection.broken || self.node.is_retired_from_pool(&connection);
         drop(connection);
-        if dropped && self.line.is_led() {
+        if self.line.is_led() && self.pool.state().connections < self.pool.max_size() {
             // The pool tells nobody that there is room for another, and opens one only for who asks.
             let _ = self.pool.get_timeout(Duration::ZERO);
         }
@@ -181,13 +180,18 @@ impl Single {
 
     fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
         let until = self.node.clock.now() + self.node.command_timeout;
-        let mut connection = self.check_out(Checkout::Until(until))?;
-        match run(&mut connection) {
-            Err(f) if f.is_closed() => {
-                self.node.retire_from_pool(connection.pool_generation);
-                drop(connection);
-                run(&mut *self.check_out(Checkout::Until(until))?)
-            }
+        let attempt = || {
+            let connection = self.check_out(Checkout::Until(until))?;
+            self.lent(connection, |connection| {
+                let result = run(connection);
+                if matches!(&result, Err(fault) if fault.is_closed()) {
+                    self.node.retire_from_pool(connection.pool_generation);
+                }
+                result
+            })
+        };
+        match attempt() {
+            Err(fault) if fault.is_closed() => attempt(),
             result => result,
         }
     }

@@ -64,10 +64,14 @@ impl Socket {
 
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let mut patience = Patience::new(self.write_timeout);
-        while !bytes.is_empty() {
+        loop {
             match self.stream.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => bytes = &bytes[written..],
+                Ok(written) if written == bytes.len() => break,
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    self.stream.limit_writes(patience.left()?)?;
+                }
                 Err(e) => self.stream.limit_writes(patience.after(e)?)?,
             }
         }
@@ -130,6 +134,10 @@ impl Patience {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+        self.left()
+    }
+
+    fn left(&mut self) -> io::Result<Duration> {
         self.was_tried = true;
         let left = self.until.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
 
 use crate::scene::{H, P, Record, SOON, STEADY_T, TTL, Verb, build, request, steady, warm_up, with_ttl};
-use crate::support::{Proxy, SLACK, Server, until};
+use crate::support::{Proxy, SLACK, Server, contains, until};
 
 /// So long that nobody gives up while others are looked at.
 const LONG: Duration = Duration::from_secs(5);
@@ -90,28 +90,34 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
     let proxy = Proxy::to(server.addr());
     let ours = build(patient(proxy.url()).pool_size(2));
     warm_up(&ours);
-    let stuck = proxy.hold_request_when(request(Verb::Acquire, "stuck0"));
     let turns = AtomicU64::new(0);
     thread::scope(|scope| {
-        let caller = Callers::call(scope, "stuck", 1, |name| ours.try_lock(name));
+        let holds = ["first0", "second0"].map(|name| proxy.hold_request_when(request(Verb::Acquire, name)));
+        let first = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        let second = Callers::call(scope, "second", 1, |name| ours.try_lock(name));
+        holds.iter().for_each(|hold| hold.wait(SOON));
+        // These go together on the connection that is released first, and stick there.
+        let stuck = proxy.hold_request_when(request(Verb::Acquire, "stuck3"));
+        let callers = Callers::call(scope, "stuck", 6, |name| ours.try_lock(name));
+        let [one, other] = holds;
+        one.release();
         stuck.wait(SOON);
+        other.release();
         let (ours, turns) = (&ours, &turns);
-        let others: Vec<_> = (0..16)
-            .map(|i| {
-                scope.spawn(move || {
-                    let name = format!("other{i}");
-                    for _ in 0..20 {
-                        ours.lock(&name).unwrap().unlock().unwrap();
-                        turns.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            })
-            .collect();
+        for i in 0..16 {
+            scope.spawn(move || {
+                let name = format!("other{i}");
+                for _ in 0..20 {
+                    ours.lock(&name).unwrap().unlock().unwrap();
+                    turns.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
         until(LONG, "the others have their turns", || turns.load(Ordering::Relaxed) == 16 * 20);
-        others.into_iter().for_each(|other| other.join().unwrap());
-        assert!(stuck.is_held() && !caller.calls[0].is_finished());
+        assert!(stuck.is_held() && callers.calls.iter().all(|call| !call.is_finished()));
         stuck.release();
-        caller.guards().into_iter().for_each(|guard| guard.unlock().unwrap());
+        let guards = [first, second, callers].into_iter().flat_map(Callers::guards);
+        guards.for_each(|guard| guard.unlock().unwrap());
     });
 }
 
@@ -167,7 +173,8 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
         }
         let took = start.elapsed();
         assert!(took <= SHORT + LONG + SLACK, "{took:?}");
-        second.release();
+        let said = second.release();
+        assert!(contains("late")(&said), "R5: it took the lock: {:?}", String::from_utf8_lossy(&said));
         drop((one.ends(), leader.ends()));
     });
     for name in ["short0", "short1", "short2"] {
@@ -262,6 +269,116 @@ fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
         assert!(sent < 50_000, "{sent} bytes were sent");
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
     });
+}
+
+#[test]
+fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(steady(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
+        proxy.refuse();
+        proxy.reset_all();
+        for end in one.ends().into_iter().chain(many.ends()) {
+            assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
+        }
+        proxy.accept();
+    });
+    until(SOON, "connections can be had again", || ours.try_lock("next").is_ok());
+    assert!(ours.try_lock("next").unwrap().is_some());
+}
+
+#[test]
+fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    ours.lock("spoilt").unwrap().unlock().unwrap();
+    // How its last holder ended is told in a way that there is not.
+    Record::of(&server, "spoilt").set(&[("d", "5")]);
+    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    thread::scope(|scope| {
+        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        first.wait(SOON);
+        let before = Callers::call(scope, "before", 3, |name| ours.try_lock(name));
+        let spoilt = Callers::call(scope, "spoilt", 1, |_| ours.try_lock("spoilt"));
+        let behind = Callers::call(scope, "behind", 6, |name| ours.try_lock(name));
+        first.release();
+        let refused = spoilt.ends().remove(0);
+        assert!(matches!(&refused, Err(Error::Server { code, .. }) if code == "PROTOCOL"), "{refused:?}");
+        let guards = [one, before, behind].into_iter().flat_map(Callers::guards);
+        guards.for_each(|guard| guard.unlock().unwrap());
+    });
+}
+
+#[test]
+fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(steady(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    let scan = proxy.swallow_silently_when(contains("SCAN"));
+    thread::scope(|scope| {
+        let listing = scope.spawn(|| ours.list("*").next());
+        until(SOON, "the list is under way", || scan.sprung());
+        // The first one would wait for a connection until the list has failed; the second has half of its time left then.
+        let first = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        thread::sleep(STEADY_T / 2);
+        let second = Callers::call(scope, "second", 1, |name| ours.try_lock(name));
+        assert!(matches!(listing.join().unwrap(), Some(Err(Error::Unavailable { .. }))));
+        drop(first.ends());
+        assert_eq!(second.guards().len(), 1);
+    });
+}
+
+#[test]
+fn p8_a_write_that_is_taken_bit_by_bit_has_one_timeout() {
+    let server = Server::start();
+    let ours = build(steady(server.url()).pool_size(1));
+    warm_up(&ours);
+    // Each brace is three bytes in a key: so many calls are more than a socket takes from who does not read.
+    let name = |i: &str| format!("{i}{}", "{".repeat(480));
+    thread::scope(|scope| {
+        let before = ours.stats().requests;
+        server.stop();
+        let first = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
+        assert!(ours.stats().requests > before);
+        let start = Instant::now();
+        let many = Callers::call(scope, "many", 150, |i| ours.try_lock(&name(i)));
+        for end in many.ends().into_iter().chain(first.ends()) {
+            assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
+        }
+        let took = start.elapsed();
+        assert!(took <= 2 * STEADY_T + SLACK, "{took:?}");
+        server.cont();
+    });
+}
+
+#[test]
+fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(patient(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    proxy.delay(Duration::from_millis(2));
+    thread::scope(|scope| {
+        for i in 0..16 {
+            let ours = &ours;
+            scope.spawn(move || {
+                let name = format!("own{i}");
+                for turn in 0..20 {
+                    assert!(ours.try_lock(&name).unwrap().is_some(), "turn {turn} of {name}");
+                }
+            });
+        }
+    });
+    assert!(ours.stats().background_releases > 16, "{:?}", ours.stats());
 }
 
 #[test]
