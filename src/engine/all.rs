@@ -22,11 +22,12 @@ enum All {
 }
 
 impl Engine {
-    /// Takes all that are free, in one round trip; `None` if one of them is not. Blocks for at most two command timeouts.
-    pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>]) -> Result<Option<Vec<Arc<Lease>>>> {
+    /// Takes all that are free, in one round trip; `None` if one of them is not. Blocks for at most two command timeouts,
+    /// and one past `until`.
+    pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>], until: Time) -> Result<Option<Vec<Arc<Lease>>>> {
         let started = self.now();
         loop {
-            match self.attempt_all(requests, started)? {
+            match self.attempt_all(requests, started, until)? {
                 All::Granted(leases) => return Ok(Some(leases)),
                 All::Again if self.now() < started + self.config.command_timeout => {}
                 All::Taken | All::Again => {
@@ -94,7 +95,7 @@ impl Engine {
         }
     }
 
-    fn attempt_all(&self, requests: &[Arc<Request>], started: Time) -> Result<All> {
+    fn attempt_all(&self, requests: &[Arc<Request>], started: Time, until: Time) -> Result<All> {
         for request in requests {
             self.check(request)?;
         }
@@ -106,7 +107,7 @@ impl Engine {
             })
             .collect();
         let (tokens, calls): (Vec<_>, Vec<_>) = wishes.into_iter().unzip();
-        let answers = self.store.run(&calls, self.patience(started, Time::NEVER));
+        let answers = self.store.run(&calls, self.patience(started, until));
         let (mut leases, mut failed, mut taken, mut again) = (Vec::new(), None, false, false);
         for (((request, token), call), answer) in requests.iter().zip(tokens).zip(&calls).zip(answers) {
             let mut in_doubt = false;

@@ -51,7 +51,7 @@ impl LockManager {
 
     /// Takes them if all are free and nobody waits for any; `None`, and none is kept, if not. Never waits for others.
     ///
-    /// Blocks for at most two command timeouts, and one more if some have to be given back.
+    /// Blocks for at most three command timeouts, the third for giving some back.
     ///
     /// # Errors
     /// As [`lock_all`](LockManager::lock_all), without waiting out an outage.
@@ -115,7 +115,7 @@ impl Wanted {
         let (requests, lost) = self.requests(manager, request_to_wait)?;
         let engine = manager.engine();
         // What is wrong with Redis is waited out below.
-        if let Ok(Some(leases)) = engine.try_acquire_all(&requests) {
+        if let Ok(Some(leases)) = engine.try_acquire_all(&requests, until) {
             return Ok(Some(MultiGuard::new(leases, lost, manager)));
         }
         let leases = engine.acquire_all(&requests, until)?;
@@ -124,7 +124,7 @@ impl Wanted {
 
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
         let (requests, lost) = self.requests(manager, request)?;
-        let leases = manager.engine().try_acquire_all(&requests)?;
+        let leases = manager.engine().try_acquire_all(&requests, Time::NEVER)?;
         Ok(leases.map(|leases| MultiGuard::new(leases, lost, manager)))
     }
 
