@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs all benches, those beside other crates included, and makes a table and a chart of what they say: BENCHMARKS.md and
-# benchmarks.svg.
+# Runs all benches, those beside other crates included, and makes a table and a chart of what they say: BENCHMARKS.md,
+# benchmarks.svg and benchmarks-peers.svg.
 #
-#   benches/run.sh [DIRECTORY]                                  into docs, unless told otherwise; takes some 25 minutes
+#   benches/run.sh [DIRECTORY]                                  into docs, unless told otherwise; takes 20 minutes
 #   FAIRLOCK_BENCH_ROUNDS=1 benches/run.sh /tmp/tried           to try it: one round of each
 #   FAIRLOCK_BENCHES='queue peers' benches/run.sh /tmp/tried    some of them
 #

@@ -24,5 +24,8 @@ pub mod log {}
 #[doc = include_str!("../docs/MIGRATING.md")]
 pub mod migrating {}
 
+#[doc = include_str!("../docs/BENCHMARKS.md")]
+pub mod benchmarks {}
+
 #[doc = include_str!("../docs/PROTOCOL.md")]
 pub mod protocol {}
