@@ -251,7 +251,7 @@ impl Drop for MultiGuard {
         if !self.unlocked
             && let Err(error) = engine.release_all(&self.leases, Tell::No)
         {
-            log::warn!("dropping the guard of {:?}: {error}", self.names().collect::<Vec<_>>());
+            log::warn!("dropping the one guard of {:?}: {error}", self.names().collect::<Vec<_>>());
         }
         self.leases.iter().for_each(|_| engine.guard_dropped());
     }
