@@ -305,9 +305,16 @@ pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
 }
 
 static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
+    // A part comes before those that it includes.
     let parts = [
-        ("--include mutex_promote.lua\n", include_str!("mutex_promote.lua")),
+        ("--include mutex_record.lua\n", include_str!("mutex_record.lua")),
+        ("--include mutex_lapse.lua\n", include_str!("mutex_lapse.lua")),
         ("--include mutex_stamp.lua\n", include_str!("mutex_stamp.lua")),
+        ("--include mutex_promote.lua\n", include_str!("mutex_promote.lua")),
+        ("--include mutex_forget.lua\n", include_str!("mutex_forget.lua")),
+        ("--include mutex_grant.lua\n", include_str!("mutex_grant.lua")),
+        ("--include mutex_delete.lua\n", include_str!("mutex_delete.lua")),
+        ("--include mutex_write.lua\n", include_str!("mutex_write.lua")),
     ];
     [
         include_str!("mutex_acquire.lua"),
@@ -317,7 +324,7 @@ static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
         include_str!("mutex_inspect.lua"),
     ]
     .map(|verb| {
-        let source = parts.iter().fold(verb.to_owned(), |source, (line, part)| source.replacen(line, part, 1));
+        let source = parts.iter().fold(verb.to_owned(), |source, (line, part)| source.replace(line, part));
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Script { source, sha }
     })

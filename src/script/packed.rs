@@ -1,4 +1,4 @@
-//! The packed fields of a record, as mutex_promote.lua says.
+//! The packed fields of a record, as mutex_record.lua says.
 
 /// `s`
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -125,7 +125,7 @@ impl Reply {
         {
             return short(Some(number(now)?), Outcome::Granted(grant(*token, now, now, left, how)?));
         }
-        let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else {
+        let [status, now, more, said @ ..] = &parts[..] else {
             return Err(malformed(value));
         };
         let (status, now, more) = (text(status)?, number(now)?, flag(more)?);
@@ -133,36 +133,39 @@ impl Reply {
             Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } => Some(*token),
             _ => None,
         };
-        let outcome = match (&call.verb, status.as_str(), &fields[..]) {
-            (Verb::Acquire { .. } | Verb::Release { .. }, "granted", [fence, at, left, how]) => {
+        // What the status says comes first, the rest is about others.
+        let (outcome, rest) = match (&call.verb, status.as_str(), said) {
+            (Verb::Acquire { .. } | Verb::Release { .. }, "granted", [fence, at, left, how, rest @ ..]) => {
                 let token = own.ok_or_else(|| malformed(value))?;
-                Outcome::Granted(grant(token, fence, at, left, how)?)
+                (Outcome::Granted(grant(token, fence, at, left, how)?), rest)
             }
-            (Verb::Acquire { .. }, "waiting", [ticket, position, left, since]) => Outcome::Waiting {
-                ticket: number(ticket)?,
-                position: number(position)?,
-                left: micros(left)?,
-                since: number(since)?,
-            },
-            (Verb::Acquire { .. }, "busy", [left]) => Outcome::Busy { left: micros(left)? },
-            (Verb::Acquire { .. } | Verb::Sync { .. }, "late", []) => Outcome::Late,
-            (Verb::Acquire { .. }, "more", []) => Outcome::More,
-            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", []) => Outcome::Queued,
-            (_, "kind", [kind]) => Outcome::Kind(text(kind)?),
-            (Verb::Release { .. }, "released", []) => Outcome::Released,
-            (Verb::Release { .. }, "refused", []) => Outcome::Refused,
-            (Verb::Release { .. }, "already", []) => Outcome::Already,
-            (Verb::Release { .. }, "lapsed", []) => Outcome::Lapsed,
-            (Verb::Release { .. }, "forced", []) => Outcome::Forced,
-            (Verb::Release { .. }, "lost", []) => Outcome::Lost,
-            (Verb::Release { .. }, "unknown", []) => Outcome::Unknown,
-            (Verb::Renew { .. }, "renewed", [left, fence]) => {
-                Outcome::Renewed { left: micros(left)?, fence: number(fence)? }
+            (Verb::Acquire { .. }, "waiting", [ticket, position, left, since, rest @ ..]) => {
+                let (ticket, position) = (number(ticket)?, number(position)?);
+                (Outcome::Waiting { ticket, position, left: micros(left)?, since: number(since)? }, rest)
             }
-            (Verb::Renew { .. }, "gone", [stored, ended, how]) => {
-                Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }
+            (Verb::Acquire { .. }, "busy", [left, rest @ ..]) => (Outcome::Busy { left: micros(left)? }, rest),
+            (Verb::Acquire { .. } | Verb::Sync { .. }, "late", rest) => (Outcome::Late, rest),
+            (Verb::Acquire { .. }, "more", rest) => (Outcome::More, rest),
+            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", rest) => (Outcome::Queued, rest),
+            (_, "kind", [kind, rest @ ..]) => (Outcome::Kind(text(kind)?), rest),
+            (Verb::Release { .. }, "released", rest) => (Outcome::Released, rest),
+            (Verb::Release { .. }, "refused", rest) => (Outcome::Refused, rest),
+            (Verb::Release { .. }, "already", rest) => (Outcome::Already, rest),
+            (Verb::Release { .. }, "lapsed", rest) => (Outcome::Lapsed, rest),
+            (Verb::Release { .. }, "forced", rest) => (Outcome::Forced, rest),
+            (Verb::Release { .. }, "lost", rest) => (Outcome::Lost, rest),
+            (Verb::Release { .. }, "unknown", rest) => (Outcome::Unknown, rest),
+            (Verb::Renew { .. }, "renewed", [left, fence, rest @ ..]) => {
+                (Outcome::Renewed { left: micros(left)?, fence: number(fence)? }, rest)
             }
-            (Verb::Sync { newest }, "synced", [owner, fence, at, left, how, entries, since, known, served, ours]) => {
+            (Verb::Renew { .. }, "gone", [stored, ended, how, rest @ ..]) => {
+                (Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }, rest)
+            }
+            (
+                Verb::Sync { newest },
+                "synced",
+                [owner, fence, at, left, how, entries, since, known, served, ours, rest @ ..],
+            ) => {
                 number(entries)?;
                 // Of a lock that nobody owns, the last one.
                 let told = grant(*newest, fence, at, left, how)?;
@@ -170,17 +173,18 @@ impl Reply {
                     "" => None,
                     token => Some(Grant { token: Token::parse(token).ok_or_else(|| malformed(value))?, ..told }),
                 };
-                Outcome::Synced {
+                let synced = Outcome::Synced {
                     owner,
                     owner_waited_here: flag(ours)?,
                     left: told.left,
                     since: number(since)?,
                     newest_known: flag(known)?,
                     served: number(served)?,
-                }
+                };
+                (synced, rest)
             }
-            (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", []) => Outcome::Absent,
-            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, how, request, label, waiters]) => {
+            (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", rest) => (Outcome::Absent, rest),
+            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, how, request, label, waiters, queue @ ..]) => {
                 previous(how)?;
                 let seen = Seen {
                     held: !text(owner)?.is_empty(),
@@ -190,9 +194,9 @@ impl Reply {
                     request: text(request)?,
                     label: text(label)?,
                     waiters: number(waiters)?,
-                    queue: rest.iter().map(text).collect::<Result<_>>()?,
+                    queue: queue.iter().map(text).collect::<Result<_>>()?,
                 };
-                return Ok(Reply { now: Some(now), more, outcome: Outcome::Seen(Box::new(seen)), grants: Vec::new() });
+                (Outcome::Seen(Box::new(seen)), &[][..])
             }
             _ => return Err(malformed(value)),
         };
@@ -334,11 +338,11 @@ mod tests {
             let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
             Reply::parse(&Call { family: Family::Mutex, key, verb }, &value)
         };
-        let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|*2|:1|:1|*0|"));
+        let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|:1|:1|"));
         assert!(renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err());
         let synced = |entries: &str, known: u8| {
-            let fields = format!("*10|+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1|:0");
-            parse(Verb::Sync { newest: token }, format!("*5|+synced|:7|:0|{fields}|*0|"))
+            let fields = format!("+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1|:0");
+            parse(Verb::Sync { newest: token }, format!("*13|+synced|:7|:0|{fields}|"))
         };
         assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
         let released = |answer: &str| parse(Verb::Release { token, fence: 1, mode: Mode::Used }, answer.to_owned());

@@ -54,28 +54,19 @@ impl Defect {
     /// Lines of the scripts, and what takes the place of each.
     fn edits(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Defect::R2 => &[(
-                "rec.v = rec.v + math.max(0, math.min(now - rec.s, step))",
-                "rec.v = rec.v + math.max(0, now - rec.s)",
-            )],
-            Defect::R3 => &[
-                ("stamps[manager] = rec.v + tonumber(ARGV[3])     -- R3\n", ""),
-                ("lapse(nil)\n", "lapse(nil)\npromote(nil)\n"),
-            ],
-            Defect::R10 => &[("stamps[by] = -1\n    del[#del + 1] = 'm:' .. by", "")],
-            Defect::R11 => &[("if length < rec.n then", "if false then")],
-            Defect::Grace => &[("~= int(rec.f) then", "~= '' then")],
-            Defect::Horizon => &[
-                ("rec.v + tonumber(ARGV[3])     -- R3", "rec.v + 3 * tonumber(ARGV[3])"),
-                ("rec.v + tonumber(ARGV[3]), true, true", "rec.v + 3 * tonumber(ARGV[3]), true, true"),
-            ],
-            Defect::R15 => &[("if rec.e - now > cap then", "if false then")],
-            Defect::Owner => &[("{ rec.owner or '', rec.f", "{ '', rec.f")],
-            Defect::HandOver => &[("grants = { head, unpack(held()) }", "grants = {}")],
+            Defect::R2 => &[("v = v + math.max(0, math.min(passed, step))", "v = v + math.max(0, passed)")],
+            Defect::R3 => &[("alive = manager                                 -- R3\n", "")],
+            Defect::R10 => &[("dead[holder] = true\n      del[#del + 1] = 'm:' .. holder", "")],
+            Defect::R11 => &[("if length < n then", "if false then")],
+            Defect::Grace => &[("~= string.format('%.0f', f) then", "~= '' then")],
+            Defect::Horizon => &[("v + ARGV[3]", "v + 3 * ARGV[3]")],
+            Defect::R15 => &[("if e - now > cap then", "if false then")],
+            Defect::Owner => &[("owner or '', f", "'', f")],
+            Defect::HandOver => &[("grants = { owner, f, now, left, d }", "grants = {}")],
             Defect::HoldAtLeast => &[("(mode == 'used' or mode == 'lost') and cool > now", "false")],
-            Defect::Force => &[("rec.f == fence and (rec.owner", "rec.f and (rec.owner")],
-            Defect::OwnerUnchecked => &[("elseif rec.owner == token then\n  -- R9", "elseif rec.owner then\n  -- R9")],
-            Defect::FenceKept => &[("rec.f = math.max((rec.f or 0) + 1, now)", "rec.f = rec.f or now")],
+            Defect::Force => &[("f == fence and (owner", "f and (owner")],
+            Defect::OwnerUnchecked => &[("elseif owner == token then\n  -- R9", "elseif owner then\n  -- R9")],
+            Defect::FenceKept => &[("f, g = math.max((f or 0) + 1, now), now", "f, g = f or now, now")],
             Defect::MaxHold | Defect::Checks => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }

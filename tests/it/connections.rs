@@ -161,8 +161,14 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
     let int = FakeReply::integer;
     let text = |text: &str| FakeReply::bulk(text);
     let list = |items: Vec<FakeReply>| FakeReply::array(items);
-    let fields = || list(vec![int(77), int(1), int(1_000_000), int(-1)]);
     let none = || list(vec![]);
+    let answer = |status: FakeReply, now: FakeReply, said: Vec<FakeReply>| {
+        list([status, now, int(0)].into_iter().chain(said).collect())
+    };
+    let says = |status: &str, said: Vec<FakeReply>| answer(text(status), int(1), said);
+    let fields = || vec![int(77), int(1), int(1_000_000), int(-1)];
+    let and = |rest: FakeReply| fields().into_iter().chain([rest]).collect();
+    let other = vec![text("token"), int(1), int(1), int(1), int(0)];
     let shapes = vec![
         FakeReply::nil(),
         FakeReply::ok(),
@@ -170,34 +176,28 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
         text("granted"),
         none(),
         list(vec![text("granted")]),
-        list(vec![text("granted"), int(1), int(0), fields()]),
-        list(vec![text("granted"), int(1), int(0), fields(), none(), none()]),
-        list(vec![int(7), int(1), int(0), fields(), none()]),
-        list(vec![text("granted"), text("now"), int(0), fields(), none()]),
-        list(vec![text("granted"), int(-1), int(0), fields(), none()]),
-        list(vec![text("granted"), int(1), int(0), none(), none()]),
-        list(vec![text("granted"), int(1), int(0), list(vec![int(77)]), none()]),
-        list(vec![text("granted"), int(1), int(0), list(vec![int(-77), int(1), int(1), int(0)]), none()]),
-        list(vec![text("granted"), int(1), int(0), list(vec![int(77), int(1), int(-1), int(0)]), none()]),
-        list(vec![text("granted"), int(1), int(0), list(vec![int(77), int(1), int(1), int(9)]), none()]),
-        list(vec![text("granted"), int(1), int(0), list(vec![text("77"), text("1"), text("1"), text("0")]), none()]),
-        list(vec![text("granted"), int(1), int(0), fields(), list(vec![text("token")])]),
-        list(vec![
-            text("granted"),
-            int(1),
-            int(0),
-            fields(),
-            list(vec![text("token"), int(1), int(1), int(1), int(0)]),
-        ]),
-        list(vec![text("granted"), int(1), int(0), fields(), text("grants")]),
-        list(vec![text("Granted"), int(1), int(0), fields(), none()]),
-        list(vec![text("renewed"), int(1), int(0), list(vec![int(-1), int(1)]), none()]),
-        list(vec![text("released"), int(1), int(0), list(vec![int(1)]), none()]),
-        list(vec![text("synced"), int(1), int(0), fields(), none()]),
-        list(vec![text("busy"), int(1), int(0), list(vec![text("soon")]), none()]),
-        list(vec![text("kind"), int(1), int(0), list(vec![int(3)]), none()]),
+        list(vec![text("granted"), int(1), int(0), list(fields())]),
+        list(vec![text("granted"), int(1), int(0), list(fields()), none()]),
+        answer(int(7), int(1), fields()),
+        answer(text("granted"), text("now"), fields()),
+        answer(text("granted"), int(-1), fields()),
+        says("granted", vec![]),
+        says("granted", vec![int(77), int(1)]),
+        says("granted", vec![int(-77), int(1), int(1), int(0)]),
+        says("granted", vec![int(77), int(1), int(-1), int(0)]),
+        says("granted", vec![int(77), int(1), int(1), int(9)]),
+        says("granted", vec![text("77"), text("1"), text("1"), text("0")]),
+        says("granted", and(text("token"))),
+        says("granted", and(none())),
+        says("granted", fields().into_iter().chain(other).collect()),
+        says("Granted", fields()),
+        says("renewed", vec![int(-1), int(1)]),
+        says("released", vec![int(1)]),
+        says("synced", fields()),
+        says("busy", vec![text("soon")]),
+        says("kind", vec![int(3)]),
         list(vec![list(vec![]), list(vec![]), list(vec![]), list(vec![]), list(vec![])]),
-        FakeReply::Raw(b"*5\r\n$7\r\ngr\xff\xfeted\r\n:1\r\n:0\r\n*0\r\n*0\r\n".to_vec()),
+        FakeReply::Raw(b"*3\r\n$7\r\ngr\xff\xfeted\r\n:1\r\n:0\r\n".to_vec()),
     ];
     for shape in shapes {
         let shown = format!("{shape:?}");
@@ -314,13 +314,10 @@ pub(crate) fn granted(fence: i64) -> FakeReply {
         FakeReply::bulk("granted"),
         FakeReply::integer(now),
         FakeReply::integer(0),
-        FakeReply::array([
-            FakeReply::integer(fence),
-            FakeReply::integer(now),
-            FakeReply::integer(fairlock::DEFAULT_TTL.as_micros() as i64),
-            FakeReply::integer(-1),
-        ]),
-        FakeReply::array([]),
+        FakeReply::integer(fence),
+        FakeReply::integer(now),
+        FakeReply::integer(fairlock::DEFAULT_TTL.as_micros() as i64),
+        FakeReply::integer(-1),
     ])
 }
 

@@ -78,7 +78,7 @@ fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
 fn a_place_in_the_queue_and_its_hand_over_cost_two_requests() {
     let server = Server::start();
     for managers in [vec![patient(server.url())], vec![patient(server.url()), patient(server.url())]] {
-        let limit = Limit { scripts: 2.0, commands: 14.0, bytes: 930 };
+        let limit = Limit { scripts: 2.0, commands: 14.0, bytes: 905 };
         let mut guard = managers[0].lock("k").unwrap();
         let mut stands = managers[managers.len() - 1].enqueue("k").unwrap();
         assert_costs(&server, TIMES, &limit, || {
@@ -98,7 +98,7 @@ fn a_renewal_costs_one_request_and_four_commands() {
     let server = Server::start();
     let mgr = manager(server.url(), Duration::from_secs(1));
     let guards: Vec<_> = (0..LOCKS).map(|i| mgr.lock(&format!("k{i}")).unwrap()).collect();
-    let limit = Limit { scripts: 1.0, commands: 4.0, bytes: 300 };
+    let limit = Limit { scripts: 1.0, commands: 4.0, bytes: 290 };
     // The first of them make the script known.
     until(Duration::from_secs(1) + SLACK, "all are renewed once", || mgr.stats().renewed >= LOCKS as u64);
     let renewed = mgr.stats().renewed;
@@ -118,7 +118,7 @@ fn a_second_of_waiting_costs_no_more_than_the_check() {
     let _guard = holder.with(LockOptions::new().fixed_lease(Duration::from_secs(60))).lock("k").unwrap();
     let mgr = LockManager::connect(server.url()).unwrap();
     let waiters: Vec<_> = (0..WAITERS).map(|_| mgr.enqueue("k").unwrap()).collect();
-    let limit = Limit { scripts: 1.0, commands: 6.0, bytes: 480 };
+    let limit = Limit { scripts: 1.0, commands: 6.0, bytes: 470 };
     // The first waiter looks at the list as well.
     until(SOON, "it is checked once", || count(&server).commands.get("llen").is_some_and(|n| *n > 1));
     // One check and one sign of life a second, however many wait.

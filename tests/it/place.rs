@@ -311,9 +311,11 @@ impl From<&Place> for Endpoint {
 
 /// A script with what it includes.
 pub(crate) fn whole(script: &str) -> String {
-    script.replacen("--include mutex_promote.lua\n", include_str!("../../src/script/mutex_promote.lua"), 1).replacen(
-        "--include mutex_stamp.lua\n",
-        include_str!("../../src/script/mutex_stamp.lua"),
-        1,
-    )
+    let mut whole = script.to_owned();
+    while let Some((before, rest)) = whole.split_once("--include ") {
+        let (part, after) = rest.split_once('\n').expect("it stands in a line of its own");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/script/").to_owned() + part;
+        whole = format!("{before}{}{after}", std::fs::read_to_string(&path).expect("the part is there"));
+    }
+    whole
 }

@@ -75,15 +75,15 @@ fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
 
 #[test]
 fn a_release_without_the_owner_check_is_found() {
-    let mutant = Mutant { line: "elseif rec.owner == token then", instead: "elseif rec.owner then" };
+    let mutant = Mutant { line: "elseif owner == token then", instead: "elseif owner then" };
     assert_found(mutant, Budget { give_ups: 1, ..NONE }, "P1");
 }
 
 #[test]
 fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
     let mutant = Mutant {
-        line: "local waiter = head ~= rec.removed and not rec.forgot and redis.call('HGET', key, 'w:' .. head)",
-        instead: "local waiter = rec.popped > 1 and redis.call('HGET', key, 'w:' .. head)",
+        line: "local waiter = head ~= removed and not forgot and redis.call('HGET', key, field)",
+        instead: "local waiter = popped > 1 and redis.call('HGET', key, field)",
     };
     assert_found(mutant, NONE, "stand in the queue");
 }
@@ -91,23 +91,26 @@ fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
 #[test]
 fn a_hand_over_that_does_not_raise_the_fence_is_found() {
     let mutant = Mutant {
-        line: "rec.f = math.max((rec.f or 0) + 1, now)",
-        instead: "rec.f = math.max(rec.f or 0, rec.f and 0 or now)",
+        line: "f, g = math.max((f or 0) + 1, now), now",
+        instead: "f, g = math.max(f or 0, f and 0 or now), now",
     };
     assert_found(mutant, NONE, "P2");
 }
 
 #[test]
 fn a_hand_over_that_does_not_skip_a_dead_head_is_found() {
-    let mutant = Mutant { line: "if stamps[by] >= rec.v then", instead: "if true then" };
+    let mutant = Mutant {
+        line: "if process == alive or stamp and struct.unpack(STAMP, stamp) >= v then",
+        instead: "if true then",
+    };
     assert_found(mutant, Budget { crashes: 1, ..NONE }, "P3");
 }
 
 #[test]
 fn an_abandon_that_forgets_a_grant_is_found() {
     let mutant = Mutant {
-        line: "elseif rec.owner == token and mode == 'keep_if_owner' then",
-        instead: "elseif rec.owner == token and (mode == 'keep_if_owner' or mode == 'unused') then",
+        line: "elseif owner == token and mode == 'keep_if_owner' then",
+        instead: "elseif owner == token and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
     assert_found(mutant, Budget { messages: 1, give_ups: 1, ..NONE }, "P7");
 }
@@ -115,20 +118,20 @@ fn an_abandon_that_forgets_a_grant_is_found() {
 /// R5
 #[test]
 fn a_request_that_takes_something_too_late_is_found() {
-    let mutant = Mutant { line: "if now > not_after then return answer('late') end", instead: "" };
+    let mutant = Mutant { line: "if now > not_after then return { 'late', now, 0 } end", instead: "" };
     assert_found(mutant, Budget { delays: 1, give_ups: 1, ..NONE }, "P7");
 }
 
 #[test]
 fn a_renewal_that_does_not_renew_is_found() {
-    let mutant = Mutant { line: "rec.e, rec.state_changed = math.max(rec.e, now + 1000 * rec.ttl), true", instead: "" };
+    let mutant = Mutant { line: "e, state_changed = math.max(e, now + 1000 * ttl), true", instead: "" };
     assert_found(mutant, NONE, "P6");
 }
 
 /// R2
 #[test]
 fn a_served_time_that_stands_still_is_found() {
-    let mutant = Mutant { line: "rec.v = rec.v + math.max(0, math.min(now - rec.s, step))", instead: "" };
+    let mutant = Mutant { line: "v = v + math.max(0, math.min(passed, step))", instead: "" };
     assert_found(mutant, NONE, "R2");
 }
 
@@ -136,7 +139,7 @@ fn a_served_time_that_stands_still_is_found() {
 #[test]
 fn a_check_that_takes_owners_of_others_for_its_own_is_found() {
     let mutant = Mutant {
-        line: "local ours = ticket and ticket ~= '0' and by == manager",
+        line: "local ours = ticket and ticket ~= '0' and holder == manager",
         instead: "local ours = ticket and ticket ~= '0'",
     };
     assert_found(mutant, NONE, "P1");
@@ -145,7 +148,7 @@ fn a_check_that_takes_owners_of_others_for_its_own_is_found() {
 /// R10
 #[test]
 fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
-    let mutant = Mutant { line: "stamps[by] = -1", instead: "" };
+    let mutant = Mutant { line: "dead[holder] = true", instead: "" };
     assert_found(mutant, Budget { delays: 1, crashes: 1, ..NONE }, "P3");
 }
 

@@ -59,21 +59,28 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     if let Verb::Lookup { tokens } = &call.verb {
         return parts.len() == tokens.len() + 2 && is_looked_up(parts);
     }
-    if let [status, now, left, how] = &parts[..] {
-        // The short way of an acquire.
-        let fits = is(now, b'n') && is(left, b'n') && is(how, b'k');
-        return script_of(call) == "acquire" && text(status) == Some("granted") && fits;
+    if let Some([now, left, how]) = short_grant(call, parts) {
+        return is(now, b'n') && is(left, b'n') && is(how, b'k');
     }
-    let [status, now, more, Value::Array(fields), Value::Array(rest)] = &parts[..] else { return false };
-    let (Some(status), script) = (text(status), script_of(call)) else { return false };
-    let Some((.., letters)) = SHAPES.iter().chain(&SEEN).find(|shape| shape.0 == script && shape.1 == status) else {
-        return false;
-    };
-    let rest_fits = match status {
-        "seen" => rest.iter().all(|part| is(part, b's')),
+    let [status, now, more, said @ ..] = &parts[..] else { return false };
+    let Some(letters) = letters_of(call, status) else { return false };
+    let Some((fields, rest)) = said.split_at_checked(letters.len()) else { return false };
+    let rest_fits = match text(status) {
+        Some("seen") => rest.iter().all(|part| is(part, b's')),
         _ => rest.chunks(GRANT.len()).all(|grant| are(grant, GRANT)),
     };
     is(now, b'n') && is(more, b'b') && are(fields, letters) && rest_fits
+}
+
+fn letters_of(call: &Call, status: &Value) -> Option<&'static str> {
+    let (status, script) = (text(status)?, script_of(call));
+    SHAPES.iter().chain(&SEEN).find(|shape| shape.0 == script && shape.1 == status).map(|shape| shape.2)
+}
+
+/// What follows the status in an answer of the short way of an acquire.
+fn short_grant<'a>(call: &Call, parts: &'a [Value]) -> Option<[&'a Value; 3]> {
+    let [status, now, left, how] = parts else { return None };
+    (script_of(call) == "acquire" && text(status) == Some("granted")).then_some([now, left, how])
 }
 
 /// HMGET of the owner, the manager's stamp and the waiters' records.
@@ -120,10 +127,12 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 /// Who is granted what by an answer that is documented. An acquire's and a release's own grant is their token's.
 pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
     let Value::Array(parts) = value else { return Vec::new() };
-    if let ([_, now, left, how], Verb::Acquire { token, .. }) = (&parts[..], &call.verb) {
+    if let (Some([now, left, how]), Verb::Acquire { token, .. }) = (short_grant(call, parts), &call.verb) {
         return vec![grant(*token, &[now.clone(), now.clone(), left.clone(), how.clone()])];
     }
-    let [status, _, _, Value::Array(fields), Value::Array(rest)] = &parts[..] else { return Vec::new() };
+    let [status, _, _, said @ ..] = &parts[..] else { return Vec::new() };
+    let Some(letters) = letters_of(call, status) else { return Vec::new() };
+    let (fields, rest) = said.split_at(letters.len());
     let mut grants = Vec::new();
     match (text(status), &call.verb) {
         (Some("granted"), Verb::Acquire { token, .. } | Verb::Release { token, .. }) => {

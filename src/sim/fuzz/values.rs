@@ -54,11 +54,11 @@ pub(super) fn answer(call: &Call, about: &About<'_>, tape: &mut Tape<'_>) -> Val
             let own: Vec<_> = own.copied().collect();
             let (_, status, letters) = tape.choose(&own);
             let each = if status == "seen" { "a" } else { GRANT };
-            let rest = (0..tape.below(8).saturating_sub(5)).flat_map(|_| fields(each, about, tape)).collect();
+            let rest: Vec<_> = (0..tape.below(8).saturating_sub(5)).flat_map(|_| fields(each, about, tape)).collect();
             let now = Value::Int(about.now.wrapping_add_signed(i64::from(tape.byte() as i8) * 1000) as i64);
             let more = Value::Int(i64::from(tape.one_in(8)));
-            let fields = Value::Array(fields(letters, about, tape));
-            Value::Array(vec![bulk(status), now, more, fields, Value::Array(rest)])
+            let said = fields(letters, about, tape).into_iter().chain(rest);
+            Value::Array([bulk(status), now, more].into_iter().chain(said).collect())
         }
     };
     if tape.one_in(4) {

@@ -59,9 +59,9 @@ pub(super) trait Arm {
         let answer = self.script(own, ACQUIRE, name, &["", "9e15", "0", "60000 1 0 -\t0\t-\t"]);
         match answer {
             Reply::Nil => None,
-            Reply::List(parts) => match (&parts[0], &parts[3]) {
-                (Reply::Text(status), Reply::List(fields)) if status == "granted" => match fields[0] {
-                    Reply::Int(fence) => Some(fence as u64),
+            Reply::List(parts) => match (&parts[0], parts.get(3)) {
+                (Reply::Text(status), fence) if status == "granted" => match fence {
+                    Some(Reply::Int(fence)) => Some(*fence as u64),
                     _ => panic!("a grant without a fence: {parts:?}"),
                 },
                 // No fence at all is another than the one that was granted.
