@@ -122,6 +122,52 @@ impl Engine {
         }
     }
 
+    /// Gives back all permits of a lease but one. A free connection is used at once, else the renewal thread's, without
+    /// waiting for its answer: as long as Redis has not heard of it, nobody else has the permits. Blocks for at most one
+    /// command timeout.
+    pub(crate) fn downgrade(&self, lease: &Arc<Lease>) -> Result<()> {
+        let started = self.now();
+        if !lease.is_held(started) {
+            return Err(Error::Lost { loss: lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)) });
+        }
+        let verb = Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Downgrade };
+        let call = lease.request.call(verb);
+        let job = || {
+            let expires = started + lease.request.longest();
+            Job::new(&call, lease.token, lease.fence, Mode::Downgrade, expires)
+        };
+        let answer = match self.run_one(&call, self.at_once(started)) {
+            Ok(answer) => answer,
+            Err(fault) => {
+                self.heed(started, fault.is_ambiguous());
+                self.hand_to_renewal(Work::Background(if fault.is_ambiguous() { job().resent() } else { job() }));
+                return Ok(());
+            }
+        };
+        self.heed(started, false);
+        self.deliver_all(&call, &answer);
+        if answer.resent {
+            // The reply that was lost may have had the grant of a waiter of ours.
+            self.look_after(&call.key);
+        }
+        let Some(reason) = verdict(&answer.reply.outcome, false) else {
+            if answer.reply.more {
+                self.hand_to_renewal(Work::Background(job()));
+            }
+            return Ok(());
+        };
+        Err(self.lost(lease, reason))
+    }
+
+    /// A lease of a guard turned out to be over.
+    fn lost(&self, lease: &Arc<Lease>, reason: LossReason) -> Error {
+        lease.lose(reason);
+        let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
+        // The renewal thread tells of it and gives the token up.
+        self.hand_to_renewal(Work::Lost(Arc::clone(lease)));
+        Error::Lost { loss }
+    }
+
     /// Remembers whether the release that began at `started` had no reply.
     pub(super) fn heed(&self, started: Time, in_vain: bool) {
         self.in_vain_since.store(if in_vain { started.as_nanos() } else { 0 }, Ordering::Release);
@@ -149,11 +195,7 @@ impl Engine {
             Outcome::Gone { ended, how, .. } => reason_of(lease.fence, ended, how),
             _ => LossReason::Taken,
         };
-        lease.lose(reason);
-        let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
-        // The renewal thread tells of it and gives the token up.
-        self.hand_to_renewal(Work::Lost(Arc::clone(lease)));
-        Err(Error::Lost { loss })
+        Err(self.lost(lease, reason))
     }
 
     fn run_renewal(&self, lease: &Lease) -> Result<Answer> {

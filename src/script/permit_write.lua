@@ -41,7 +41,7 @@ if state_changed or queue_changed or #del > 0 or #hold_set > 0 or #hold_del > 0 
   end
   if f then
     set[#set + 1] = 'p'
-    set[#set + 1] = struct.pack(STATE, f, b, longest, t, th, capacity, used, d)
+    set[#set + 1] = struct.pack(STATE, f, b, longest, t, th, capacity, math.max(0, used), d)
     set[#set + 1] = 'n'
     set[#set + 1] = struct.pack(QUEUE, n, math.max(0, r), s, v, q, h, tq)
     if not state then

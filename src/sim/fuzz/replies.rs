@@ -78,7 +78,8 @@ pub(super) fn granted(reply: &Reply) -> Vec<Grant> {
 /// What is taken for a message is one to the letter.
 fn message(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) {
     let text = message_text(key, about, tape);
-    let Some((grant, read)) = Grant::from_message("fairlock", &text) else { return };
+    let Some((grant, read, _)) = Grant::from_message("fairlock", &text) else { return };
+    let text = text.strip_prefix("permit ").unwrap_or(&text);
     let how = text.split(' ').nth(4).unwrap_or_default();
     assert!(["-1", "0", "1", "2"].contains(&how) && is_token(&text[..32]), "{text:?} is {grant:?}");
     let left = grant.left.as_micros();
