@@ -58,7 +58,7 @@ elseif had and stands < 2 then
   else
     used = used - weight
     hold_del[#hold_del + 1] = token
-    if used == 0 then b = 0 end
+    if used == 0 then b, th = 0, 0 end
   end
 else
   waiter = redis.call('HEXISTS', key, 'w:' .. token) == 1

@@ -9,7 +9,7 @@ if state_changed or queue_changed or #del > 0 or #hold_set > 0 or #hold_del > 0 
   -- Whoever is forgotten must find out, so the caller's row of stamps ends too, unless a new one begins here.
   if forgot and not refreshed then del[#del + 1] = 'm:' .. manager end
   -- Where no holder is left, or they were evicted, the key is made anew, and has no expiry then.
-  if #hold_set > 0 and redis.call('HLEN', holders) <= #hold_del then th = 0 end
+  if #hold_set > 0 and th > 0 and redis.call('HLEN', holders) <= #hold_del then th = 0 end
   -- unpack() has a limit, so long argument lists go in pieces.
   local function delete()
     for i = 1, #del, 1000 do redis.call('HDEL', key, unpack(del, i, math.min(i + 999, #del))) end

@@ -53,7 +53,7 @@ fn says_what_came(call: &Call, value: &Value, reply: Reply) {
         assert!(fields.iter().map(number).zip(&read).all(|(came, read)| came == *read), "{value:?} is {reply:?}");
     }
     if let Outcome::Seen(seen) = reply.outcome {
-        let (held, known) = (seen.held, seen.queue.len());
+        let (held, known) = (seen.holders.iter().any(|holder| !holder.cools), seen.queue.len());
         let info = LockInfo::new(call.key.clone(), *seen);
         assert_eq!(info.state == LockState::Held, held, "{info:?}");
         assert!(info.queue.len() <= known && (info.state != LockState::Free || info.holder.is_none()), "{info:?}");

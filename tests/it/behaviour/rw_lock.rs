@@ -216,7 +216,7 @@ fn a_lost_writer_cannot_go_on_as_a_reader(place: &Place) {
     end_leases(place, "n", "rw/1");
     let next = theirs.rw_lock("n").write().unwrap();
     let error = writer.downgrade().unwrap_err();
-    assert!(matches!(&error, Error::Lost { loss } if loss.reason == LossReason::Expired), "{error:?}");
+    assert!(matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired), "{error:?}");
     assert!(next.is_held());
     next.unlock().unwrap();
     comes_to_rest(place, &ours, "n");
