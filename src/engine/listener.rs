@@ -7,7 +7,7 @@ use super::Engine;
 use super::place::News;
 use super::work::Work;
 use crate::error::{Error, Result};
-use crate::script::{Call, Wish, Grant, Verb};
+use crate::script::{Call, Grant, Verb, Wish};
 use crate::store::clock::Time;
 use crate::store::{Fault, Heard};
 use crate::sync::{Condvar, Mutex};

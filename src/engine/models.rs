@@ -13,7 +13,7 @@ use super::request::Request;
 use crate::config::LockOptions;
 use crate::key::Key;
 use crate::loss::{Loss, LossReason, PreviousHolder};
-use crate::script::{Wish, Grant, Token};
+use crate::script::{Grant, Token, Wish};
 use crate::store::clock::Time;
 
 const EARLY: Time = at(50);

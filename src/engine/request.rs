@@ -31,13 +31,7 @@ impl Request {
     pub(crate) fn new(wish: Wish, key: Key, options: &LockOptions) -> Request {
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
         let mut asked = String::with_capacity(96);
-        let _ = write!(
-            asked,
-            "{} {} {} ",
-            ttl.as_millis(),
-            u8::from(options.fixed),
-            options.hold_at_least.as_millis()
-        );
+        let _ = write!(asked, "{} {} {} ", ttl.as_millis(), u8::from(options.fixed), options.hold_at_least.as_millis());
         if wish.family == Family::Permit {
             let _ = write!(asked, "{} ", wish.weight);
         }

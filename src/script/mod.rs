@@ -77,24 +77,44 @@ pub(crate) enum Family {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wish {
     pub(crate) family: Family,
-    /// As the record names it, with its version.
-    kind: &'static str,
+    protocol: Protocol,
     /// How many permits there are.
     capacity: u32,
     /// How many are asked for.
     pub(crate) weight: u32,
 }
 
+/// What a record is, and in which version; one byte, since every call has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Mutex,
+    Semaphore,
+    ReadWrite,
+    /// One of those that are of permits.
+    Any,
+}
+
+impl Protocol {
+    fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Mutex => "mutex/1",
+            Protocol::Semaphore => "semaphore/1",
+            Protocol::ReadWrite => "rw/1",
+            Protocol::Any => "permit/1",
+        }
+    }
+}
+
 impl Wish {
-    pub(crate) const MUTEX: Wish = Wish { family: Family::Mutex, kind: "mutex/1", capacity: 1, weight: 1 };
+    pub(crate) const MUTEX: Wish = Wish { family: Family::Mutex, protocol: Protocol::Mutex, capacity: 1, weight: 1 };
 
     /// So many permits of a semaphore.
     pub(crate) const fn semaphore(capacity: u32, weight: u32) -> Wish {
-        Wish { family: Family::Permit, kind: "semaphore/1", capacity, weight }
+        Wish { family: Family::Permit, protocol: Protocol::Semaphore, capacity, weight }
     }
 
     pub(crate) const fn read() -> Wish {
-        Wish { family: Family::Permit, kind: "rw/1", capacity: ALL, weight: 1 }
+        Wish { family: Family::Permit, protocol: Protocol::ReadWrite, capacity: ALL, weight: 1 }
     }
 
     pub(crate) const fn write() -> Wish {
@@ -105,15 +125,15 @@ impl Wish {
     pub(crate) const fn any(family: Family) -> Wish {
         match family {
             Family::Mutex => Wish::MUTEX,
-            Family::Permit => Wish { family, kind: "permit/1", capacity: 0, weight: 0 },
+            Family::Permit => Wish { family, protocol: Protocol::Any, capacity: 0, weight: 0 },
         }
     }
 
     /// As a record has it.
     pub(crate) fn kind(&self) -> String {
         match self.family {
-            Family::Mutex => self.kind.to_owned(),
-            Family::Permit => format!("{} {}", self.kind, self.capacity),
+            Family::Mutex => self.protocol.as_str().to_owned(),
+            Family::Permit => format!("{} {}", self.protocol.as_str(), self.capacity),
         }
     }
 }

@@ -39,10 +39,10 @@ alive = manager                                 -- R3
 
 -- A name that nobody has or awaits is free to become another kind, or to have another capacity.
 if more == 0 and kind ~= wanted and used == 0 and n == 0 then
-  if not f then
+  if not state then
     local refused = refusal('HDEL', 'PEXPIREAT')
     if refused then return refused end
-    f = now - 1
+    f = math.max(f or 0, now - 1)
   end
   kind, capacity, state_changed = wanted, string.match(wanted, '%d+$') + 0, true
   set[#set + 1] = 'k'

@@ -16,10 +16,11 @@ if not state or forced or b > 0 and (now >= b or b - now > 1000 * longest) then
     local its_kind, fence, by, fixed = string.match(text, '^(%S+ %d+) (%d+) %d+ %d+ (%S+) %d+ (%d)')
     fence = fence + 0
     if not state then
-      kind, f, state_changed = its_kind, math.max(f or 0, fence), true
-      capacity = string.match(kind, '%d+$') + 0
+      f = math.max(f or 0, fence)
+      -- What lapsed may have been of another kind.
+      if stands < 3 then kind, capacity, state_changed = its_kind, string.match(its_kind, '%d+$') + 0, true end
     end
-    local alone = weight == capacity or string.sub(kind, 1, 3) ~= 'rw/'
+    local alone = weight == capacity or string.sub(its_kind, 1, 3) ~= 'rw/'
     local changed, ends, cap = false, false, math.max(ttl, hold)
     if e - now > 1000 * cap then e, changed = now + 1000 * cap, true end
     if forced == fence then

@@ -39,7 +39,7 @@ if state_changed or queue_changed or #del > 0 or #hold_set > 0 or #hold_del > 0 
   for i = 1, #hold_set, 1000 do
     redis.call('HSET', holders, unpack(hold_set, i, math.min(i + 999, #hold_set)))
   end
-  if f then
+  if kind then
     set[#set + 1] = 'p'
     set[#set + 1] = struct.pack(STATE, f, b, longest, t, th, capacity, math.max(0, used), d)
     set[#set + 1] = 'n'

@@ -15,7 +15,7 @@ use super::values::{About, answer};
 use crate::config::{Config, LockOptions, Wanted};
 use crate::engine::{ByHand, Lease, Next, Request, Standing, Tasks};
 use crate::key::Key;
-use crate::script::{Call, Wish, Form, Grant, Outcome, Reply, Terms, Token, Verb};
+use crate::script::{Call, Form, Grant, Outcome, Reply, Terms, Token, Verb, Wish};
 use crate::sim::process::{Wire, no_connection, no_reply};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, Answer, Fault};

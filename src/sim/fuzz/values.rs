@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::shapes::{GRANT, SEEN, SHAPES, script_of};
 use super::tape::Tape;
 use crate::key::Key;
-use crate::script::{Call, Wish, Mode, Token, Value, Verb, parse_value};
+use crate::script::{Call, Mode, Token, Value, Verb, Wish, parse_value};
 
 /// What an answer can be about.
 pub(super) struct About<'a> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Event, MS, Run};
 use crate::engine::Request;
-use crate::script::{Wish, Mode, Token, Verb};
+use crate::script::{Mode, Token, Verb, Wish};
 use crate::sim::defect::Defect;
 use crate::sim::op::Loss;
 use crate::sim::plan::{Chance, Deed, Terms};

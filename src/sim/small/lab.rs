@@ -12,7 +12,7 @@ use super::mutant::Mutant;
 use super::shelf::{Answer, Ask, CLIENTS, Done, HORIZON, News, STEP, Said, Shelf, Stamp, TTL, Tok};
 use crate::key::Key;
 use crate::script::packed::{self, Queue, State};
-use crate::script::{Call, Wish, Grant, Outcome, Terms, Token, Verb};
+use crate::script::{Call, Grant, Outcome, Terms, Token, Verb, Wish};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 use crate::store::memory::server::Server;
 
