@@ -177,7 +177,7 @@ impl Engine {
                         first.get_or_insert(error);
                     }
                 }
-                Ended::Open(fault, job) => open.push((lease, call, fault, self.in_background_for(job, &tell))),
+                Ended::Open(fault, job) => open.push((lease, call, fault, self.in_background_for(*job, &tell))),
             }
         }
         for (lease, call, fault, answer) in open {

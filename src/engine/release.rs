@@ -34,7 +34,7 @@ impl Engine {
         match self.ended(lease, &call, started, answer) {
             Ended::Answered(reason) => told(lease, reason),
             Ended::Open(fault, job) => {
-                let answer = self.in_background_for(job, &tell);
+                let answer = self.in_background_for(*job, &tell);
                 self.ended_elsewhere(lease, &call, started, fault, answer)
             }
         }
@@ -113,11 +113,11 @@ impl Engine {
                 }
                 Ended::Answered(verdict(&answer.reply.outcome, answer.resent))
             }
-            Err(Fault::NotReady) => Ended::Open(None, job()),
+            Err(Fault::NotReady) => Ended::Open(None, Box::new(job())),
             // A connection that was closed while idle costs no more than this second way.
             Err(fault) => {
                 self.heed(started, fault.is_ambiguous());
-                Ended::Open(Some(fault), job().resent())
+                Ended::Open(Some(fault), Box::new(job().resent()))
             }
         }
     }
@@ -216,7 +216,7 @@ pub(super) enum Ended {
     /// How the lease ended: `None` is a clean release.
     Answered(Option<LossReason>),
     /// It is for the renewal thread to send.
-    Open(Option<Fault>, Job),
+    Open(Option<Fault>, Box<Job>),
 }
 
 pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {

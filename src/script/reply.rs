@@ -425,10 +425,40 @@ mod tests {
     }
 
     #[test]
+    fn what_is_nearly_an_answer_about_permits_is_none() {
+        let token = Token::parse(TOKEN).expect("a token");
+        let parse = |verb, value: &str| {
+            let key = Key::new("fairlock", "n").expect("a good name");
+            let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
+            Reply::parse(&Call { wish: Wish::any(Family::Permit), key, verb }, &value)
+        };
+        let looked_up = |told: &str| {
+            let verb = Verb::Lookup { tokens: vec![token] };
+            parse(verb, &format!("*5|+present|:7|:0|:5|{told}|"))
+        };
+        let holds = looked_up("*4|:9|:5|:1000|:0").expect("it holds");
+        assert_eq!(holds.grants.iter().map(|grant| (grant.token, grant.fence)).collect::<Vec<_>>(), [(token, 9)]);
+        assert!(looked_up(":1").is_ok_and(|reply| reply.grants.is_empty()) && looked_up(":0").is_ok());
+        assert!(looked_up(":2").is_err() && looked_up("*3|:9|:5|:1000").is_err() && looked_up("$-1").is_err());
+        let seen = |count: u8, holder: &str| {
+            let (end, verb) = (format!(":1000|:0|:2|+{holder}|"), Verb::Inspect { waiters: 9 });
+            parse(verb, &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"))
+        };
+        let good = "semaphore/1 5 9 0 5 m 1000 0 0 2 host";
+        let Ok(Reply { outcome: Outcome::Seen(told), .. }) = seen(1, good) else { panic!("it is good") };
+        let [holder] = &told.holders[..] else { panic!("{told:?}") };
+        assert_eq!((holder.fence, holder.granted_at, holder.permits), (9, 5, 2));
+        assert!(seen(2, good).is_err() && seen(1, "semaphore/1 5 x 0 5 m").is_err() && seen(1, "semaphore/1").is_err());
+    }
+
+    #[test]
     fn what_is_nearly_a_message_is_none() {
         let good = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
         let read = |message: &str| Grant::from_message("fairlock", message);
         assert!(read(&good).is_some_and(|(grant, key, _)| grant.fence == 7 && &*key.name == "a name"));
+        let permit = format!("permit {good}");
+        assert!(read(&permit).is_some_and(|(grant, _, family)| grant.fence == 7 && family == Family::Permit));
+        assert!(read(&format!("permit {permit}")).is_none());
         let upper = TOKEN.to_uppercase();
         for (from, to) in [(" 7", " +7"), (" 7", " 07"), (" 7", "  7"), ("-1", "3"), ("-1", "-0"), (TOKEN, &*upper)] {
             assert!(read(&good.replacen(from, to, 1)).is_none(), "{to:?} for {from:?}");

@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock, WriteGuard};
 
-use super::semaphore::{TTL, comes_to_rest, end_leases, waiters};
-use crate::managers;
+use super::semaphore::{comes_to_rest, end_leases, waiters};
 use crate::place::{Mishap, Place, on_both_stores};
-use crate::scene::SOON;
+use crate::scene::{self, SOON, TTL};
 
 on_both_stores! {
     readers_share_and_writers_exclude,
@@ -32,7 +31,7 @@ on_both_stores! {
 on_both_stores! { redis_with_faults: a_downgrade_that_is_not_answered_takes_place, readers_whose_messages_are_lost_get_in }
 
 fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+    scene::manager(place)
 }
 
 fn read(mgr: &LockManager) -> Receiver<ReadGuard> {
@@ -110,7 +109,8 @@ fn every_verb_takes_it_or_does_not(place: &Place) {
     assert!(n.try_write_until(Instant::now()).unwrap().is_none());
     assert!(format!("{:?}", readers[0]).starts_with("ReadGuard"));
     drop(readers);
-    let verbs: [fn(&RwLock) -> fairlock::Result<Option<WriteGuard>>; 4] = [
+    type Verb = fn(&RwLock) -> fairlock::Result<Option<WriteGuard>>;
+    let verbs: [Verb; 4] = [
         |n| n.write().map(Some),
         RwLock::try_write,
         |n| n.try_write_for(SOON),

@@ -11,10 +11,8 @@ use fairlock::{
 
 use crate::managers;
 use crate::place::{Keyspace, Mishap, Place, on_both_stores};
-use crate::scene::SOON;
+use crate::scene::{self, SOON, TTL};
 use crate::support::until;
-
-pub(super) const TTL: Duration = Duration::from_secs(2);
 
 on_both_stores! {
     never_more_permits_are_held_than_there_are,
@@ -41,7 +39,7 @@ on_both_stores! {
 on_both_stores! { redis_with_faults: a_message_that_is_lost_is_made_up_for }
 
 fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+    scene::manager(place)
 }
 
 /// Ends the time of all holders of a name whose record has this in it, as if they had been silent for so long.
