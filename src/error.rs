@@ -57,14 +57,16 @@ pub enum Error {
         message: String,
     },
 
-    /// The name is in use as another kind of lock.
+    /// The name is in use as another kind of lock, or as a semaphore of another number of permits.
     #[non_exhaustive]
-    #[error("the lock {lock:?} is a {is} and cannot be used as another kind while it is held or awaited")]
+    #[error("the lock {lock:?} is a {is} and cannot be used as a {asked} while it is in use")]
     WrongKind {
         /// The lock that was asked for.
         lock: Arc<str>,
         /// What it is.
         is: Kind,
+        /// What it was asked for as.
+        asked: Kind,
     },
 
     /// An argument or an option is not allowed, and nothing was written; or the server is too old to be used.
@@ -133,7 +135,9 @@ impl Error {
             Error::Server { lock, code, message } => {
                 Error::Server { lock: lock.clone(), code: code.clone(), message: message.clone() }
             }
-            Error::WrongKind { lock, is } => Error::WrongKind { lock: Arc::clone(lock), is: is.clone() },
+            Error::WrongKind { lock, is, asked } => {
+                Error::WrongKind { lock: Arc::clone(lock), is: is.clone(), asked: asked.clone() }
+            }
             Error::Config { what, message } => Error::config(what, message),
             Error::Closed => Error::Closed,
         }

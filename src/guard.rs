@@ -48,7 +48,8 @@ impl LockGuard {
     }
 
     /// A number that is larger than that of every earlier grant of this name ("fencing token"). Give it to
-    /// the resource with every write, and let it refuse smaller ones.
+    /// the resource with every write, and let it refuse smaller ones. A reader of an [`RwLock`](crate::RwLock) has the last
+    /// writer's.
     pub fn fence(&self) -> u64 {
         self.lease.fence
     }
@@ -113,6 +114,15 @@ impl LockGuard {
             return Err(Error::Closed);
         }
         self.running.engine().release(&self.lease, Tell::Yes)
+    }
+
+    /// Keeps one permit of all that it has. Blocks for at most one command timeout; without an answer this goes on in the
+    /// background.
+    pub(crate) fn downgrade(&self) -> Result<()> {
+        if self.running.engine().is_forked() {
+            return Err(Error::Closed);
+        }
+        self.running.engine().downgrade(&self.lease)
     }
 
     fn loss(&self) -> Error {

@@ -9,7 +9,7 @@ use crate::glob::Glob;
 use crate::key::{self, Key};
 use crate::kind::Kind;
 use crate::manager::LockManager;
-use crate::script::{Call, Family, Mode, Outcome, Seen, Token, Verb};
+use crate::script::{Call, Family, Mode, Outcome, Seen, Token, Verb, Wish};
 
 /// How many waiters [`LockInfo::queue`] names, at most.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
@@ -27,12 +27,14 @@ pub struct LockInfo {
     pub kind: Kind,
     /// Whether it is held.
     pub state: LockState,
-    /// The fence of the newest grant.
+    /// The fence of the newest grant; of a reader/writer lock of the newest writer's, which its readers have too.
     pub fence: u64,
-    /// Who holds it; while it cools, who held it last.
+    /// Who holds it; while it cools, who held it last. One of them, if several do.
     pub holder: Option<Party>,
-    /// How long the lease or the cooling lasts if nothing happens. Zero for a lease that has lapsed and
-    /// whose place nobody has taken.
+    /// All who hold it, or did while it cools, in no order; at most [`MAX_WAITERS_SHOWN`].
+    pub holders: Vec<Party>,
+    /// How long the lease or the cooling lasts if nothing happens, the longest if there are several. Zero for a lease that
+    /// has lapsed and whose place nobody has taken.
     pub time_left: Duration,
     /// How many wait, those included that died or left without a word.
     pub waiters: u64,
@@ -70,15 +72,20 @@ pub struct Party {
     pub since: SystemTime,
     /// The ttl or the length of the fixed lease.
     pub ttl: Duration,
+    /// The fence by which it holds the lock; `None` while it waits.
+    pub fence: Option<u64>,
+    /// How many permits of a semaphore it has or asks for; 1 of any other kind.
+    pub permits: u32,
 }
 
 impl LockManager {
     /// What is known of a name; `None` if it is not held, not cooling and nobody waits for it.
     ///
-    /// Writes nothing. Blocks for at most two command timeouts.
+    /// Writes nothing. Blocks for at most two command timeouts, and twice that for a semaphore or a reader/writer lock.
     ///
     /// # Errors
-    /// [`Config`](Error::Config) for a name that is not allowed, [`WrongKind`](Error::WrongKind), [`Unavailable`](Error::Unavailable),
+    /// [`Config`](Error::Config) for a name that is not allowed, [`WrongKind`](Error::WrongKind) for a kind that this version
+    /// does not know, [`Unavailable`](Error::Unavailable),
     /// [`Server`](Error::Server).
     pub fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
         let mut infos = self.inspect_all(vec![self.key(name)?])?;
@@ -118,17 +125,25 @@ impl LockManager {
     ///
     /// The holder is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and may believe for up
     /// to a TTL that it holds the lock: only fences keep it from writing. Ends a cooling as well. Blocks for at
-    /// most two command timeouts, and again for every 64 waiters that died at the head of the queue.
+    /// most two command timeouts, twice that for a semaphore or a reader/writer lock, and again for every 64 waiters that
+    /// died at the head of the queue. Of a reader/writer lock the readers share the last writer's fence: it is taken away
+    /// from all of them.
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
     pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
         let key = self.key(name)?;
         let verb = Verb::Release { token: Token::new(), fence, mode: Mode::Forced };
-        let call = [Call { family: Family::Mutex, key, verb }];
+        let mut call = [Call { wish: Wish::MUTEX, key, verb }];
         let mut released = false;
         loop {
-            let answer = self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed))?;
+            let answer = match self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed)) {
+                Err(error) if is_of_permits(&error) && call[0].wish == Wish::MUTEX => {
+                    call[0].wish = Wish::any(Family::Permit);
+                    continue;
+                }
+                answer => answer?,
+            };
             // If the first request's reply was lost, the second finds it done.
             let done_before = answer.resent && answer.reply.outcome == Outcome::Already;
             released |= done_before || answer.reply.outcome == Outcome::Released;
@@ -140,19 +155,34 @@ impl LockManager {
     }
 
     fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {
-        let call = |key: &Key| Call {
-            family: Family::Mutex,
-            key: key.clone(),
-            verb: Verb::Inspect { waiters: MAX_WAITERS_SHOWN },
-        };
+        let mut infos = self.inspect_as(Wish::MUTEX, &keys)?;
+        // What the one family does not know, the other may.
+        let others = infos.iter().zip(&keys).filter(|(info, _)| info.as_ref().is_err_and(is_of_permits));
+        let others: Vec<Key> = others.map(|(_, key)| key.clone()).collect();
+        if !others.is_empty() {
+            let mut told = self.inspect_as(Wish::any(Family::Permit), &others)?.into_iter();
+            for info in infos.iter_mut().filter(|info| info.as_ref().is_err_and(is_of_permits)) {
+                *info = told.next().unwrap_or(Ok(None));
+            }
+        }
+        Ok(infos)
+    }
+
+    fn inspect_as(&self, wish: Wish, keys: &[Key]) -> Result<Vec<Result<Option<LockInfo>>>> {
+        let call = |key: &Key| Call { wish, key: key.clone(), verb: Verb::Inspect { waiters: MAX_WAITERS_SHOWN } };
         let calls: Vec<Call> = keys.iter().map(call).collect();
         let replies = self.engine().ask(&calls)?;
-        let infos = keys.into_iter().zip(replies).map(|(key, reply)| match reply?.reply.outcome {
-            Outcome::Seen(seen) => Ok(Some(LockInfo::new(key, *seen))),
+        let infos = keys.iter().zip(replies).map(|(key, reply)| match reply?.reply.outcome {
+            Outcome::Seen(seen) => Ok(Some(LockInfo::new(key.clone(), *seen))),
             _ => Ok(None),
         });
         Ok(infos.collect())
     }
+}
+
+/// The name was asked for as a mutex, and is a kind of the other family.
+fn is_of_permits(error: &Error) -> bool {
+    matches!(error, Error::WrongKind { is: Kind::Semaphore { .. } | Kind::RwLock, .. })
 }
 
 /// The iterator of [`LockManager::list`]. After an error it ends.
@@ -212,36 +242,47 @@ impl List {
 
 impl LockInfo {
     pub(crate) fn new(key: Key, seen: Seen) -> LockInfo {
-        let state = match (seen.held, seen.left.is_zero()) {
-            (true, _) => LockState::Held,
-            (false, false) => LockState::Cooling,
-            (false, true) => LockState::Free,
+        let state = match &seen.holders[..] {
+            [] => LockState::Free,
+            holders if holders.iter().all(|holder| holder.cools) => LockState::Cooling,
+            _ => LockState::Held,
         };
-        let holder = (state != LockState::Free)
-            .then(|| Party::parse(&format!("{} {}", seen.request, seen.label)))
-            .flatten()
-            .map(|party| Party { since: server_time(seen.granted_at), ..party });
+        let kind = Kind::from_record(&seen.kind);
+        let parse = |text: &str| Party::parse(text, &kind);
+        let holders: Vec<Party> = seen
+            .holders
+            .iter()
+            .filter_map(|holder| {
+                let party = parse(&holder.request)?;
+                let permits = if kind == Kind::RwLock { 1 } else { holder.permits };
+                Some(Party { since: server_time(holder.granted_at), fence: Some(holder.fence), permits, ..party })
+            })
+            .collect();
         LockInfo {
             name: key.name,
-            kind: Kind::Mutex,
             state,
             fence: seen.fence,
-            holder,
-            time_left: seen.left,
+            holder: holders.first().cloned(),
+            holders,
+            time_left: seen.holders.iter().map(|holder| holder.left).max().unwrap_or_default(),
             waiters: seen.waiters,
-            queue: seen.queue.iter().filter_map(|waiter| Party::parse(waiter)).collect(),
+            queue: seen.queue.iter().filter_map(|waiter| parse(waiter)).collect(),
+            kind,
         }
     }
 }
 
 impl Party {
-    /// From `ticket since manager ttl fixed hold host⇥pid⇥thread⇥label`.
-    fn parse(request: &str) -> Option<Party> {
-        let mut parts = request.splitn(7, ' ');
+    /// From `ticket since manager ttl fixed hold host⇥pid⇥thread⇥label`, of permits with their number before the host.
+    fn parse(request: &str, kind: &Kind) -> Option<Party> {
+        let weighted = matches!(kind, Kind::Semaphore { .. } | Kind::RwLock);
+        let mut parts = request.splitn(if weighted { 8 } else { 7 }, ' ');
         let since = parts.nth(1)?.parse().ok()?;
         let manager = parts.next()?.to_owned();
         let ttl = Duration::from_millis(parts.next()?.parse().ok()?);
-        let mut label = parts.nth(2)?.splitn(4, '\t');
+        let mut rest = parts.skip(2);
+        let permits = if weighted { rest.next()?.parse().ok()? } else { 1 };
+        let mut label = rest.next()?.splitn(4, '\t');
         Some(Party {
             manager,
             host: label.next()?.to_owned(),
@@ -250,6 +291,8 @@ impl Party {
             label: label.next()?.to_owned(),
             since: server_time(since),
             ttl,
+            fence: None,
+            permits: if *kind == Kind::RwLock { 1 } else { permits },
         })
     }
 }

@@ -8,8 +8,8 @@ use crate::glob::{Glob, Piece};
 /// The longest name, in bytes of UTF-8.
 pub const MAX_NAME: usize = 512;
 
-/// A lock's name with its two keys: `<prefix>:{<name>}` (the record) and `<prefix>:{<name>}:q` (the
-/// queue). The braces are a hash tag, so both live in one slot; `{`, `}` and `%` in the name are
+/// A lock's name with its keys: `<prefix>:{<name>}` (the record), `<prefix>:{<name>}:q` (the queue) and, of permits,
+/// `<prefix>:{<name>}:h` (the holders). The braces are a hash tag, so all live in one slot; `{`, `}` and `%` in the name are
 /// percent-encoded, so the tag is always the whole name and no two names share a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
@@ -47,6 +47,11 @@ impl Key {
 
     pub(crate) fn queue(&self) -> &str {
         &self.queue
+    }
+
+    /// Of a name whose holders do not stand in the record.
+    pub(crate) fn holders(&self) -> String {
+        format!("{}:h", self.record())
     }
 }
 

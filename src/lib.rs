@@ -382,7 +382,10 @@ pub use guard::LockGuard;
 pub use inspect::{List, LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
 pub use key::MAX_NAME;
 pub use kind::Kind;
-pub use lock::{MAX_NAMES, MultiGuard, Mutex, ReentrantGuard, ReentrantMutex, Striped};
+pub use lock::{
+    MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, Striped,
+    WriteGuard,
+};
 pub use loss::{Loss, LossReason, PreviousHolder};
 pub use manager::{Builder, Endpoint, LockManager, Shutdown};
 pub use stats::Stats;

@@ -179,7 +179,7 @@ impl Engine {
                     }
                 }
                 Ended::Open(fault, job) => {
-                    let answer = self.in_background_for(job, &fault, tell);
+                    let answer = self.in_background_for(*job, &fault, tell);
                     open.push((lease, call, fault, answer));
                 }
             }

@@ -185,7 +185,7 @@ impl ByHand {
 
     pub(crate) fn ended(&self, lease: &Lease, call: &Call, started: Time, answer: Answered) {
         if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer) {
-            self.engine.hand_to_renewal(Work::Background(job));
+            self.engine.hand_to_renewal(Work::Background(*job));
         }
     }
 }

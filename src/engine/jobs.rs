@@ -31,7 +31,7 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
-        let call = Call { family: about.family, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
+        let call = Call { wish: about.wish, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
         Job { call, token, not_after: 0, expires, may_stand: false, resent: false, tell: None, at_once: false }
     }
 
@@ -45,6 +45,11 @@ impl Job {
 
     pub(super) fn resent(self) -> Job {
         Job { resent: true, ..self }
+    }
+
+    /// Whether the token is over with this, and not only some of its permits.
+    fn ends_it(&self) -> bool {
+        !matches!(self.call.verb, Verb::Release { mode: Mode::Downgrade, .. })
     }
 
     pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
@@ -78,7 +83,7 @@ impl Renewal {
                     let again = now + self.engine.config.command_timeout;
                     self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
                 } else {
-                    self.engine.places.unclaim(job.token);
+                    self.engine.places.unclaim_if(job.ends_it(), job.token);
                     if job.resent {
                         // The reply that was lost may have had the grant of a waiter of ours.
                         self.engine.look_after(&job.call.key);
@@ -95,7 +100,7 @@ impl Renewal {
                 self.errands.put(again, Errand::Job(Job { resent, tell, ..job }));
             }
             Err(fault) => {
-                self.engine.places.unclaim(job.token);
+                self.engine.places.unclaim_if(job.ends_it(), job.token);
                 let name = &job.call.key.name;
                 match job.call.verb {
                     Verb::Release { mode: Mode::Used, .. } => {

@@ -7,7 +7,7 @@ use super::Engine;
 use super::place::News;
 use super::work::Work;
 use crate::error::{Error, Result};
-use crate::script::{Call, Family, Grant, Verb};
+use crate::script::{Call, Grant, Verb, Wish};
 use crate::store::clock::Time;
 use crate::store::{Fault, Heard};
 use crate::sync::{Condvar, Mutex};
@@ -141,13 +141,13 @@ fn missing_right(fault: &Fault, prefix: &str) -> Error {
 
 pub(super) fn hear(engine: &Engine, message: &str) {
     let arrived = engine.now();
-    let Some((grant, key)) = Grant::from_message(&engine.config.prefix, message) else {
+    let Some((grant, key, family)) = Grant::from_message(&engine.config.prefix, message) else {
         if !message.is_empty() {
             log::warn!("a message that is not a grant on {:?}", engine.terms.channel());
         }
         return;
     };
     let news = News::from_message(grant, arrived, engine.store.anchor(&key));
-    let about = Call { family: Family::Mutex, key, verb: Verb::Renew { token: grant.token } };
+    let about = Call { wish: Wish::any(family), key, verb: Verb::Renew { token: grant.token } };
     engine.deliver(&about, news);
 }

@@ -30,6 +30,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::key::Key;
+use crate::kind::Kind;
 use crate::loss::Loss;
 use crate::script::{Call, Mode, Outcome, Terms, Token, Verb};
 use crate::stats::{Counters, Stats};
@@ -303,10 +304,10 @@ impl Engine {
 
 fn wrong_kind(call: &Call, kind: &str) -> Error {
     let lock = call.key.name.clone();
-    let is = crate::kind::Kind::from_record(kind);
-    if is == crate::kind::Kind::Mutex {
+    let (is, asked) = (Kind::from_record(kind), Kind::from_record(&call.wish.kind()));
+    if is == asked {
         let message = format!("the record is {kind}, which is not this version's protocol");
         return Error::Server { lock: Some(lock), code: "WRONGVERSION".to_owned(), message };
     }
-    Error::WrongKind { lock, is }
+    Error::WrongKind { lock, is, asked }
 }

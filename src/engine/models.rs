@@ -13,7 +13,7 @@ use super::request::Request;
 use crate::config::LockOptions;
 use crate::key::Key;
 use crate::loss::{Loss, LossReason, PreviousHolder};
-use crate::script::{Family, Grant, Token};
+use crate::script::{Grant, Token, Wish};
 use crate::store::clock::Time;
 
 const EARLY: Time = at(50);
@@ -180,7 +180,7 @@ fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
 
 fn request() -> Arc<Request> {
     let key = Key::new("fairlock", "k").expect("a name");
-    Arc::new(Request::new(Family::Mutex, key, &LockOptions::new()))
+    Arc::new(Request::new(Wish::MUTEX, key, &LockOptions::new()))
 }
 
 fn grant(token: Token) -> Grant {

@@ -270,6 +270,12 @@ impl Place {
         matches!(self.stage, Stage::Queued) && self.queued_at <= asked && self.since != since
     }
 
+    /// Whether a place that stood in the queue at `asked` has had its turn: the news of a grant was missed, if it does not
+    /// come soon.
+    pub(crate) fn was_served(&self, ticket: u64, asked: Time) -> bool {
+        matches!(self.stage, Stage::Queued) && self.queued_at <= asked && self.ticket <= ticket
+    }
+
     /// Redis knows the token.
     pub(crate) fn present(&mut self, token: Token, since: u64) {
         if self.token == token {
@@ -401,13 +407,13 @@ mod tests {
     use super::*;
     use crate::config::LockOptions;
     use crate::key::Key;
-    use crate::script::Family;
+    use crate::script::Wish;
 
     /// A second copy of the request may still be on its way, and what came of the first could be over when it arrives.
     #[test]
     fn r8_news_of_a_grant_is_noted_and_counts_when_its_request_is_answered() {
         let key = Key::new("fairlock", "a").expect("a good name");
-        let request = Arc::new(Request::new(Family::Mutex, key, &LockOptions::new()));
+        let request = Arc::new(Request::new(Wish::MUTEX, key, &LockOptions::new()));
         let now = Time::from_nanos(1_000_000_000_000);
         let heard = || {
             let token = Token::new();
@@ -431,7 +437,7 @@ mod tests {
     #[test]
     fn a_grant_that_is_confirmed_under_another_fence_is_another_grant() {
         let key = Key::new("fairlock", "a").expect("a good name");
-        let request = Arc::new(Request::new(Family::Mutex, key, &LockOptions::new()));
+        let request = Arc::new(Request::new(Wish::MUTEX, key, &LockOptions::new()));
         let now = Time::from_nanos(1_000_000_000_000);
         for (fence, previous) in [(7, PreviousHolder::Released), (9, PreviousHolder::Unknown)] {
             let token = Token::new();

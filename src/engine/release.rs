@@ -34,7 +34,7 @@ impl Engine {
         match self.ended(lease, &call, started, answer) {
             Ended::Answered(reason) => told(lease, reason),
             Ended::Open(fault, job) => {
-                let answer = self.in_background_for(job, &fault, tell);
+                let answer = self.in_background_for(*job, &fault, tell);
                 self.ended_elsewhere(lease, &call, started, fault, answer, tell)
             }
         }
@@ -124,13 +124,59 @@ impl Engine {
                 }
                 Ended::Answered(verdict(&answer.reply.outcome, answer.resent))
             }
-            Err(Fault::NotReady) => Ended::Open(None, job()),
+            Err(Fault::NotReady) => Ended::Open(None, Box::new(job())),
             // A connection that was closed while idle costs no more than this second way.
             Err(fault) => {
                 self.heed(started, fault.is_ambiguous());
-                Ended::Open(Some(fault), job().resent())
+                Ended::Open(Some(fault), Box::new(job().resent()))
             }
         }
+    }
+
+    /// Gives back all permits of a lease but one. A free connection is used at once, else the renewal thread's, without
+    /// waiting for its answer: as long as Redis has not heard of it, nobody else has the permits. Blocks for at most one
+    /// command timeout.
+    pub(crate) fn downgrade(&self, lease: &Arc<Lease>) -> Result<()> {
+        let started = self.now();
+        if !lease.is_held(started) {
+            return Err(Error::Lost { loss: lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)) });
+        }
+        let verb = Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Downgrade };
+        let call = lease.request.call(verb);
+        let job = || {
+            let expires = started + lease.request.longest();
+            Job::new(&call, lease.token, lease.fence, Mode::Downgrade, expires)
+        };
+        let answer = match self.run_one(&call, self.at_once(started)) {
+            Ok(answer) => answer,
+            Err(fault) => {
+                self.heed(started, fault.is_ambiguous());
+                self.hand_to_renewal(Work::Background(if fault.is_ambiguous() { job().resent() } else { job() }));
+                return Ok(());
+            }
+        };
+        self.heed(started, false);
+        self.deliver_all(&call, &answer);
+        if answer.resent {
+            // The reply that was lost may have had the grant of a waiter of ours.
+            self.look_after(&call.key);
+        }
+        let Some(reason) = verdict(&answer.reply.outcome, false) else {
+            if answer.reply.more {
+                self.hand_to_renewal(Work::Background(job()));
+            }
+            return Ok(());
+        };
+        Err(self.lost(lease, reason))
+    }
+
+    /// A lease of a guard turned out to be over.
+    fn lost(&self, lease: &Arc<Lease>, reason: LossReason) -> Error {
+        lease.lose(reason);
+        let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
+        // The renewal thread tells of it and gives the token up.
+        self.hand_to_renewal(Work::Lost(Arc::clone(lease)));
+        Error::Lost { loss }
     }
 
     /// Remembers whether the release that began at `started` had no reply.
@@ -160,11 +206,7 @@ impl Engine {
             Outcome::Gone { ended, how, .. } => reason_of(lease.fence, ended, how),
             _ => LossReason::Taken,
         };
-        lease.lose(reason);
-        let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
-        // The renewal thread tells of it and gives the token up.
-        self.hand_to_renewal(Work::Lost(Arc::clone(lease)));
-        Err(Error::Lost { loss })
+        Err(self.lost(lease, reason))
     }
 
     fn run_renewal(&self, lease: &Lease) -> Result<Answer> {
@@ -185,7 +227,7 @@ pub(super) enum Ended {
     /// How the lease ended: `None` is a clean release.
     Answered(Option<LossReason>),
     /// It is for the renewal thread to send.
-    Open(Option<Fault>, Job),
+    Open(Option<Fault>, Box<Job>),
 }
 
 pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {

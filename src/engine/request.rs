@@ -10,11 +10,11 @@ use crossbeam_channel::Sender;
 use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::key::Key;
 use crate::loss::Loss;
-use crate::script::{Call, Family, Verb};
+use crate::script::{Call, Family, Verb, Wish};
 
 /// One wish for a lock. Every attempt at it has a token of its own.
 pub(crate) struct Request {
-    pub(crate) family: Family,
+    pub(crate) wish: Wish,
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
@@ -23,29 +23,25 @@ pub(crate) struct Request {
     pub(crate) on_lost: Option<OnLost>,
     /// Hears of the loss too: of a part, the whole.
     pub(crate) whole: Option<Sender<Loss>>,
-    /// `ttl fixed hold label` for the scripts.
+    /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
     pub(crate) asked: Arc<str>,
 }
 
 impl Request {
-    pub(crate) fn new(family: Family, key: Key, options: &LockOptions) -> Request {
+    pub(crate) fn new(wish: Wish, key: Key, options: &LockOptions) -> Request {
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
         let mut asked = String::with_capacity(96);
-        let _ = write!(
-            asked,
-            "{} {} {} {}\t{}\t",
-            ttl.as_millis(),
-            u8::from(options.fixed),
-            options.hold_at_least.as_millis(),
-            *HOST,
-            std::process::id()
-        );
+        let _ = write!(asked, "{} {} {} ", ttl.as_millis(), u8::from(options.fixed), options.hold_at_least.as_millis());
+        if wish.family == Family::Permit {
+            let _ = write!(asked, "{} ", wish.weight);
+        }
+        let _ = write!(asked, "{}\t{}\t", *HOST, std::process::id());
         let thread = thread::current();
         push_plain(thread.name().unwrap_or("-"), &mut asked);
         asked.push('\t');
         asked.push_str(options.label.as_deref().unwrap_or(""));
         Request {
-            family,
+            wish,
             key,
             ttl,
             fixed: options.fixed,
@@ -63,7 +59,7 @@ impl Request {
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
-        Call { family: self.family, key: self.key.clone(), verb }
+        Call { wish: self.wish, key: self.key.clone(), verb }
     }
 
     /// For how long a grant on these terms can last if nothing is heard of it any more.

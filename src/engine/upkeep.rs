@@ -7,7 +7,7 @@ use super::acquire::Settled;
 use super::place::News;
 use super::places::{Found, Waiting, refusal};
 use super::renewal::{Errand, Renewal};
-use crate::script::{Call, LOOKUP_LIMIT, Outcome, Token, Verb};
+use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, Fault};
 
@@ -96,7 +96,9 @@ impl Renewal {
                 for waiting in &line {
                     let mut place = waiting.place.lock();
                     place.served(served);
-                    if !newest_known || place.is_suspect(since, answer.sent) {
+                    // Of a mutex that is handed on, the answer names the owner, so no message can be missed for long.
+                    let missed = call.wish.family == Family::Permit && place.was_served(served, answer.sent);
+                    if !newest_known || missed || place.is_suspect(since, answer.sent) {
                         suspects.push(place.token);
                     }
                 }
@@ -129,7 +131,7 @@ impl Renewal {
     pub(super) fn look_up(&mut self, about: &Call, tokens: &[Token]) {
         for tokens in tokens.chunks(LOOKUP_LIMIT) {
             let verb = Verb::Lookup { tokens: tokens.to_vec() };
-            self.lookups.push(Call { family: about.family, key: about.key.clone(), verb });
+            self.lookups.push(Call { wish: about.wish, key: about.key.clone(), verb });
         }
     }
 

@@ -4,27 +4,71 @@
 mod all;
 mod mutex;
 mod reentrant;
+mod rw_lock;
+mod semaphore;
 mod striped;
 
-use crate::engine::Request;
+use std::sync::Arc;
+
+use crate::engine::{Lease, Request};
 use crate::error::Result;
+use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
-use crate::script::Family;
+use crate::script::Wish;
+use crate::store::clock::Time;
 
 pub use all::{MAX_NAMES, MultiGuard};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
+pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
+pub use semaphore::{MAX_PERMITS, Semaphore};
 pub use striped::Striped;
 
-/// One wish for a lock, on the handle's terms.
+/// One wish for a mutex, on the handle's terms.
 fn request(manager: &LockManager, key: Key) -> Result<Request> {
-    manager.engine().config.check_options(&manager.options)?;
-    Ok(Request::new(Family::Mutex, key, &manager.options))
+    request_as(manager, key, Wish::MUTEX)
 }
 
 /// The same, if it is to wait.
 fn request_to_wait(manager: &LockManager, key: Key) -> Result<Request> {
+    request_to_wait_as(manager, key, Wish::MUTEX)
+}
+
+fn request_to_wait_as(manager: &LockManager, key: Key, wish: Wish) -> Result<Request> {
     manager.engine().config.check_wait(&manager.options)?;
-    request(manager, key)
+    request_as(manager, key, wish)
+}
+
+fn request_as(manager: &LockManager, key: Key, wish: Wish) -> Result<Request> {
+    manager.engine().config.check_options(&manager.options)?;
+    Ok(Request::new(wish, key, &manager.options))
+}
+
+/// Takes it, waiting for as long as Redis answers.
+fn take(manager: &LockManager, key: Key, wish: Wish) -> Result<LockGuard> {
+    let request = Arc::new(request_to_wait_as(manager, key, wish)?);
+    loop {
+        // Without a deadline a wait ends with a grant or an error.
+        if let Some(lease) = manager.engine().acquire(&request, Time::NEVER)? {
+            return Ok(LockGuard::new(lease, manager.running()));
+        }
+    }
+}
+
+fn try_take(manager: &LockManager, key: Key, wish: Wish) -> Result<Option<LockGuard>> {
+    let request = Arc::new(request_as(manager, key, wish)?);
+    Ok(guard(manager, manager.engine().try_acquire(&request)?))
+}
+
+fn take_until(manager: &LockManager, key: Key, wish: Wish, until: Time) -> Result<Option<LockGuard>> {
+    if until <= manager.engine().now() {
+        return try_take(manager, key, wish);
+    }
+    let request = Arc::new(request_to_wait_as(manager, key, wish)?);
+    Ok(guard(manager, manager.engine().acquire(&request, until)?))
+}
+
+fn guard(manager: &LockManager, lease: Option<Arc<Lease>>) -> Option<LockGuard> {
+    lease.map(|lease| LockGuard::new(lease, manager.running()))
 }

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{request, request_to_wait};
+use super::{request_to_wait, take, take_until, try_take};
 use crate::engine::Entered;
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
+use crate::script::Wish;
 use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
@@ -35,7 +36,7 @@ impl LockManager {
     /// [`Server`](crate::Error::Server) after the outage limit, at once if the refusal will not pass by itself;
     /// [`WrongKind`](crate::Error::WrongKind); [`Closed`](crate::Error::Closed).
     pub fn lock(&self, name: &str) -> Result<LockGuard> {
-        lock(self, self.key(name)?)
+        take(self, self.key(name)?, Wish::MUTEX)
     }
 
     /// Takes the lock if it is free and nobody waits for it; `None` if not. Never waits for others.
@@ -46,7 +47,7 @@ impl LockManager {
     /// As [`lock`](LockManager::lock), without waiting out an outage; and [`Lost`](crate::Error::Lost) for a lease so short,
     /// or a process so slow, that it had lapsed when the reply came.
     pub fn try_lock(&self, name: &str) -> Result<Option<LockGuard>> {
-        try_lock(self, self.key(name)?)
+        try_take(self, self.key(name)?, Wish::MUTEX)
     }
 
     /// Takes the lock, waiting its turn for at most so long; `None` if it did not come.
@@ -58,7 +59,7 @@ impl LockManager {
     /// As [`lock`](LockManager::lock). `None` means that others had the lock: if Redis was silent at the end, the
     /// answer is [`Unavailable`](crate::Error::Unavailable).
     pub fn try_lock_for(&self, name: &str, at_most: Duration) -> Result<Option<LockGuard>> {
-        try_lock_until(self, self.key(name)?, self.engine().now() + at_most)
+        take_until(self, self.key(name)?, Wish::MUTEX, self.engine().now() + at_most)
     }
 
     /// As [`try_lock_for`](LockManager::try_lock_for), until a moment. One that has passed is one try.
@@ -66,7 +67,7 @@ impl LockManager {
     /// # Errors
     /// As [`try_lock_for`](LockManager::try_lock_for).
     pub fn try_lock_until(&self, name: &str, deadline: Instant) -> Result<Option<LockGuard>> {
-        try_lock_until(self, self.key(name)?, self.engine().at(deadline))
+        take_until(self, self.key(name)?, Wish::MUTEX, self.engine().at(deadline))
     }
 
     /// Takes a place in the lock's queue, to wait for it later or bit by bit. If the lock is free, the waiter
@@ -117,7 +118,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn lock(&self) -> Result<LockGuard> {
-        lock(&self.manager, self.key()?)
+        take(&self.manager, self.key()?, Wish::MUTEX)
     }
 
     /// As [`LockManager::try_lock`].
@@ -125,7 +126,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        try_lock(&self.manager, self.key()?)
+        try_take(&self.manager, self.key()?, Wish::MUTEX)
     }
 
     /// As [`LockManager::try_lock_for`].
@@ -133,7 +134,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
-        try_lock_until(&self.manager, self.key()?, self.manager.engine().now() + at_most)
+        take_until(&self.manager, self.key()?, Wish::MUTEX, self.manager.engine().now() + at_most)
     }
 
     /// As [`LockManager::try_lock_until`].
@@ -141,7 +142,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
-        try_lock_until(&self.manager, self.key()?, self.manager.engine().at(deadline))
+        take_until(&self.manager, self.key()?, Wish::MUTEX, self.manager.engine().at(deadline))
     }
 
     /// As [`LockManager::enqueue`].
@@ -164,31 +165,6 @@ impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mutex").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-fn lock(manager: &LockManager, key: Key) -> Result<LockGuard> {
-    let request = Arc::new(request_to_wait(manager, key)?);
-    loop {
-        // Without a deadline a wait ends with a grant or an error.
-        if let Some(lease) = manager.engine().acquire(&request, Time::NEVER)? {
-            return Ok(LockGuard::new(lease, manager.running()));
-        }
-    }
-}
-
-fn try_lock(manager: &LockManager, key: Key) -> Result<Option<LockGuard>> {
-    let request = Arc::new(request(manager, key)?);
-    let lease = manager.engine().try_acquire(&request)?;
-    Ok(lease.map(|lease| LockGuard::new(lease, manager.running())))
-}
-
-fn try_lock_until(manager: &LockManager, key: Key, until: Time) -> Result<Option<LockGuard>> {
-    if until <= manager.engine().now() {
-        return try_lock(manager, key);
-    }
-    let request = Arc::new(request_to_wait(manager, key)?);
-    let lease = manager.engine().acquire(&request, until)?;
-    Ok(lease.map(|lease| LockGuard::new(lease, manager.running())))
 }
 
 fn enqueue(manager: &LockManager, key: Key) -> Result<Waiter> {

@@ -69,12 +69,82 @@ impl Token {
 pub(crate) enum Family {
     /// One holder, kept inline in the record.
     Mutex,
+    /// Several holders, of permits out of a capacity, each with a lease of its own.
+    Permit,
 }
+
+/// What a name is to be used as: the scripts that serve it, and what they are told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) family: Family,
+    protocol: Protocol,
+    /// How many permits there are.
+    capacity: u32,
+    /// How many are asked for.
+    pub(crate) weight: u32,
+}
+
+/// What a record is, and in which version; one byte, since every call has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    Mutex,
+    Semaphore,
+    ReadWrite,
+    /// One of those that are of permits.
+    Any,
+}
+
+impl Protocol {
+    fn as_str(self) -> &'static str {
+        match self {
+            Protocol::Mutex => "mutex/1",
+            Protocol::Semaphore => "semaphore/1",
+            Protocol::ReadWrite => "rw/1",
+            Protocol::Any => "permit/1",
+        }
+    }
+}
+
+impl Wish {
+    pub(crate) const MUTEX: Wish = Wish { family: Family::Mutex, protocol: Protocol::Mutex, capacity: 1, weight: 1 };
+
+    /// So many permits of a semaphore.
+    pub(crate) const fn semaphore(capacity: u32, weight: u32) -> Wish {
+        Wish { family: Family::Permit, protocol: Protocol::Semaphore, capacity, weight }
+    }
+
+    pub(crate) const fn read() -> Wish {
+        Wish { family: Family::Permit, protocol: Protocol::ReadWrite, capacity: ALL, weight: 1 }
+    }
+
+    pub(crate) const fn write() -> Wish {
+        Wish { weight: ALL, ..Wish::read() }
+    }
+
+    /// Only to look, or to give back, whatever kind of the family it is.
+    pub(crate) const fn any(family: Family) -> Wish {
+        match family {
+            Family::Mutex => Wish::MUTEX,
+            Family::Permit => Wish { family, protocol: Protocol::Any, capacity: 0, weight: 0 },
+        }
+    }
+
+    /// As a record has it.
+    pub(crate) fn kind(&self) -> String {
+        match self.family {
+            Family::Mutex => self.protocol.as_str().to_owned(),
+            Family::Permit => format!("{} {}", self.protocol.as_str(), self.capacity),
+        }
+    }
+}
+
+/// What a writer takes, and more than there can be readers.
+const ALL: u32 = 1 << 30;
 
 /// A request about one name.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) family: Family,
+    pub(crate) wish: Wish,
     pub(crate) key: Key,
     pub(crate) verb: Verb,
 }
@@ -121,6 +191,8 @@ pub(crate) enum Mode {
     Lost,
     /// Leave the queue, but keep a grant that came first.
     KeepIfOwner,
+    /// All permits but one; the rest is kept.
+    Downgrade,
     /// Whoever owns it, if the fence is still this one.
     Forced,
 }
@@ -132,6 +204,7 @@ impl Mode {
             Mode::Unused => "unused",
             Mode::Lost => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
+            Mode::Downgrade => "downgrade",
             Mode::Forced => "forced",
         }
     }
@@ -179,12 +252,12 @@ impl Call {
     pub(crate) fn command(&self, terms: &Terms, form: Form, not_after: u64) -> Cmd {
         // Room for all but a source and a queue of tokens, so that it does not grow bit by bit.
         let mut cmd = Cmd::with_capacity(16, 512);
-        cmd.arg(match &self.verb {
-            Verb::Lookup { .. } => "HMGET",
+        cmd.arg(match (&self.verb, self.wish.family) {
+            (Verb::Lookup { .. }, Family::Mutex) => "HMGET",
             _ if form.by_source => "EVAL",
             _ => "EVALSHA",
         });
-        if let Verb::Lookup { tokens } = &self.verb {
+        if let (Verb::Lookup { tokens }, Family::Mutex) = (&self.verb, self.wish.family) {
             cmd.arg(self.key.record()).arg("o").arg(format!("m:{}", terms.manager));
             for token in tokens {
                 cmd.arg(format!("w:{}", token.0.simple()));
@@ -193,17 +266,22 @@ impl Call {
         }
         let script = self.script();
         cmd.arg(if form.by_source { &script.source } else { &script.sha });
-        if form.single_key || matches!(self.verb, Verb::Renew { .. }) {
-            cmd.arg(1).arg(self.key.record());
-        } else {
-            cmd.arg(2).arg(self.key.record()).arg(self.key.queue());
-        }
+        match (self.wish.family, &self.verb) {
+            (Family::Mutex, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.record()),
+            (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
+            (Family::Mutex, _) => cmd.arg(2).arg(self.key.record()).arg(self.key.queue()),
+            (Family::Permit, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.holders()),
+            (Family::Permit, _) => cmd.arg(3).arg(self.key.record()).arg(self.key.queue()).arg(self.key.holders()),
+        };
         cmd.arg(&terms.manager).arg(&terms.step_us).arg(&terms.horizon_us).arg(&terms.channels);
         match &self.verb {
             Verb::Acquire { token, may_wait, asked, .. } => {
                 self.may_be_taken_until(not_after);
                 add_token(&mut cmd, *token);
                 cmd.arg(not_after).arg(if *may_wait { "1" } else { "0" }).arg(&**asked);
+                if self.wish.family == Family::Permit {
+                    cmd.arg(self.wish.kind());
+                }
             }
             Verb::Release { token, fence, mode } => {
                 add_token(&mut cmd, *token);
@@ -217,7 +295,7 @@ impl Call {
             Verb::Inspect { waiters } => {
                 cmd.arg(*waiters);
             }
-            Verb::Lookup { .. } => {}
+            Verb::Lookup { tokens } => tokens.iter().for_each(|token| add_token(&mut cmd, *token)),
         }
         cmd
     }
@@ -237,7 +315,7 @@ impl Call {
             Verb::Inspect { waiters } => Verb::Inspect { waiters: *waiters },
             Verb::Lookup { tokens } => Verb::Lookup { tokens: tokens.clone() },
         };
-        Call { family: self.family, key: self.key.clone(), verb }
+        Call { wish: self.wish, key: self.key.clone(), verb }
     }
 
     /// Notes that it was sent with this `not_after`, perhaps by somebody else.
@@ -261,23 +339,28 @@ impl Call {
 
     /// R11: whether the record's key alone may do.
     pub(crate) fn has_single_key_form(&self) -> bool {
-        matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. })
+        self.wish.family == Family::Mutex && matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. })
     }
 
     /// Which script the call runs; the same number for the same script.
     pub(crate) fn script_id(&self) -> usize {
-        let Family::Mutex = self.family;
-        match self.verb {
+        let verb = match self.verb {
             Verb::Acquire { .. } => 0,
             Verb::Release { .. } => 1,
             Verb::Renew { .. } => 2,
             Verb::Sync { .. } => 3,
-            Verb::Inspect { .. } | Verb::Lookup { .. } => 4,
+            Verb::Inspect { .. } => 4,
+            Verb::Lookup { .. } => 5,
+        };
+        match self.wish.family {
+            // Its lookup is a command.
+            Family::Mutex => verb.min(4),
+            Family::Permit => 5 + verb,
         }
     }
 
     fn script(&self) -> &'static Script {
-        &MUTEX[self.script_id()]
+        &ALL_SCRIPTS[self.script_id()]
     }
 }
 
@@ -292,39 +375,53 @@ struct Script {
 }
 
 /// The rights to the commands that the scripts use.
-pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hset +hdel +lindex +llen +lrange +lpop +rpop \
-                                 +rpush +del +pexpireat +time +publish";
+pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hset +hdel +lindex +llen +lrange +lpop +rpop \
+                                 +rpush +del +pexpireat +pttl +time +publish";
 
 /// How many scripts there are.
-pub(crate) const SCRIPTS: usize = 5;
+pub(crate) const SCRIPTS: usize = 11;
 
 /// All scripts, for a store that runs them itself.
 #[cfg(feature = "memory")]
 pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
-    MUTEX.iter().map(|script| script.source.as_str())
+    ALL_SCRIPTS.iter().map(|script| script.source.as_str())
 }
 
-static MUTEX: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
-    // A part comes before those that it includes.
-    let parts = [
-        ("--include mutex_record.lua\n", include_str!("mutex_record.lua")),
-        ("--include mutex_lapse.lua\n", include_str!("mutex_lapse.lua")),
-        ("--include mutex_stamp.lua\n", include_str!("mutex_stamp.lua")),
-        ("--include mutex_promote.lua\n", include_str!("mutex_promote.lua")),
-        ("--include mutex_forget.lua\n", include_str!("mutex_forget.lua")),
-        ("--include mutex_grant.lua\n", include_str!("mutex_grant.lua")),
-        ("--include mutex_delete.lua\n", include_str!("mutex_delete.lua")),
-        ("--include mutex_write.lua\n", include_str!("mutex_write.lua")),
-    ];
+/// What the scripts share, as text. A part comes before those that it includes.
+const PARTS: [(&str, &str); 14] = [
+    ("--include mutex_record.lua\n", include_str!("mutex_record.lua")),
+    ("--include mutex_lapse.lua\n", include_str!("mutex_lapse.lua")),
+    ("--include mutex_promote.lua\n", include_str!("mutex_promote.lua")),
+    ("--include mutex_grant.lua\n", include_str!("mutex_grant.lua")),
+    ("--include mutex_delete.lua\n", include_str!("mutex_delete.lua")),
+    ("--include mutex_write.lua\n", include_str!("mutex_write.lua")),
+    ("--include permit_record.lua\n", include_str!("permit_record.lua")),
+    ("--include permit_reclaim.lua\n", include_str!("permit_reclaim.lua")),
+    ("--include permit_promote.lua\n", include_str!("permit_promote.lua")),
+    ("--include permit_grant.lua\n", include_str!("permit_grant.lua")),
+    ("--include permit_write.lua\n", include_str!("permit_write.lua")),
+    ("--include queue_stamp.lua\n", include_str!("queue_stamp.lua")),
+    ("--include queue_forget.lua\n", include_str!("queue_forget.lua")),
+    ("--include queue_leave.lua\n", include_str!("queue_leave.lua")),
+];
+
+/// By [`Call::script_id`].
+static ALL_SCRIPTS: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
     [
         include_str!("mutex_acquire.lua"),
         include_str!("mutex_release.lua"),
         include_str!("mutex_renew.lua"),
         include_str!("mutex_sync.lua"),
         include_str!("mutex_inspect.lua"),
+        include_str!("permit_acquire.lua"),
+        include_str!("permit_release.lua"),
+        include_str!("permit_renew.lua"),
+        include_str!("permit_sync.lua"),
+        include_str!("permit_inspect.lua"),
+        include_str!("permit_lookup.lua"),
     ]
     .map(|verb| {
-        let source = parts.iter().fold(verb.to_owned(), |source, (line, part)| source.replace(line, part));
+        let source = PARTS.iter().fold(verb.to_owned(), |source, (line, part)| source.replace(line, part));
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Script { source, sha }
     })

@@ -90,7 +90,7 @@ else
     set[#set + 1] = 'w:' .. token
     set[#set + 1] = ticket .. ' ' .. at .. ' ' .. manager .. ' ' .. asked
   end
-  --include mutex_stamp.lua
+  --include queue_stamp.lua
   -- Where the list lost entries, somebody with a later ticket may have been served.
   answer = { 'waiting', now, 0, ticket, math.max(1, ticket - h), left, since, unpack(grants) }
 end

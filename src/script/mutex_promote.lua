@@ -11,7 +11,7 @@ while n > 0 and not owner and e <= now do
   end
   local head = redis.call('LINDEX', list, popped)
   if not head then
-    --include mutex_forget.lua
+    --include queue_forget.lua
     break
   end
   popped, n, queue_changed = popped + 1, n - 1, true

@@ -68,25 +68,7 @@ end
 --include mutex_promote.lua
 --include mutex_grant.lua
 
--- R19: dead entries at the tail go, and a queue that is mostly dead is rewritten.
-if waiter and list then
-  while tails < math.min(64, n) do
-    local last = redis.call('LINDEX', list, -1 - tails)
-    if not last or (last ~= token and redis.call('HEXISTS', key, 'w:' .. last) == 1) then break end
-    tails = tails + 1
-  end
-  n = n - tails
-  if n > 2 * r + 64 then
-    rewritten = {}
-    local all = redis.call('LRANGE', list, popped, -1 - tails)
-    for i = 1, #all do
-      if all[i] ~= token and redis.call('HEXISTS', key, 'w:' .. all[i]) == 1 then
-        rewritten[#rewritten + 1] = all[i]
-      end
-    end
-    n, tq = #rewritten, 0
-  end
-end
+--include queue_leave.lua
 if waiter then queue_changed = true end
 local refreshed = false
 --include mutex_delete.lua

@@ -16,7 +16,7 @@ if now > ARGV[5] + 0 then return { 'late', now, 0 } end
 if not state then return { 'absent', now, 0 } end
 -- R11: a queue shorter than the record says has lost entries, so every place in it is void.
 if length < n then
-  --include mutex_forget.lua
+  --include queue_forget.lua
   waiter = nil
 end
 -- A list that is not the one that was counted may be a new one.
@@ -24,7 +24,7 @@ if length ~= n then queue_changed, tq = true, 0 end
 n = length
 local token, refreshed                          -- a sync is nobody's own
 --include mutex_lapse.lua
---include mutex_stamp.lua
+--include queue_stamp.lua
 alive = manager                                 -- R3
 --include mutex_promote.lua
 --include mutex_grant.lua

@@ -1,4 +1,4 @@
-//! The packed fields of a record, as mutex_record.lua says.
+//! The packed fields of a record, as mutex_record.lua and permit_record.lua say.
 
 /// `s`
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,6 +61,25 @@ impl Packed<'_> {
     fn byte(&mut self) -> Option<i8> {
         self.take().map(i8::from_le_bytes)
     }
+}
+
+/// A holder of permits whose time is over by then, grace included; `None` for one that holds none any more.
+pub(crate) fn over(holder: &[u8], end: u64) -> Option<Vec<u8>> {
+    const STANDS: usize = 20;
+    const HOLDS: u8 = 1;
+    let mut over = holder.to_vec();
+    over.get_mut(..8)?.copy_from_slice(&double(end));
+    let stands = over.get_mut(STANDS)?;
+    let holds = *stands <= HOLDS;
+    *stands = HOLDS;
+    holds.then_some(over)
+}
+
+/// The state of permits, with their holders to be looked at from then on.
+pub(crate) fn look_at(state: &[u8], from: u64) -> Option<Vec<u8>> {
+    let mut state = state.to_vec();
+    state.get_mut(8..16)?.copy_from_slice(&double(from));
+    Some(state)
 }
 
 fn double(number: u64) -> [u8; 8] {

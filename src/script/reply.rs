@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::{Call, Token, Verb};
+use super::{Call, Family, Token, Verb};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 
@@ -97,19 +97,29 @@ pub(crate) enum Outcome {
 /// What `inspect` saw.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Seen {
-    pub(crate) held: bool,
+    /// As the record has it.
+    pub(crate) kind: String,
     pub(crate) fence: u64,
-    pub(crate) granted_at: u64,
-    pub(crate) left: Duration,
-    pub(crate) request: String,
-    pub(crate) label: String,
+    pub(crate) holders: Vec<Holder>,
     pub(crate) waiters: u64,
     pub(crate) queue: Vec<String>,
 }
 
+/// One who holds what was looked at, or whose lease cools.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Holder {
+    pub(crate) cools: bool,
+    pub(crate) fence: u64,
+    pub(crate) granted_at: u64,
+    pub(crate) left: Duration,
+    /// How many permits it has; of a mutex 1.
+    pub(crate) permits: u32,
+    pub(crate) request: String,
+}
+
 impl Reply {
     pub(crate) fn parse(call: &Call, value: &Value) -> Result<Reply> {
-        if let Verb::Lookup { tokens } = &call.verb {
+        if let (Verb::Lookup { tokens }, Family::Mutex) = (&call.verb, call.wish.family) {
             return lookup(tokens.len(), value);
         }
         let short = |now, outcome| Ok(Reply { now, more: false, outcome, grants: Vec::new() });
@@ -184,19 +194,27 @@ impl Reply {
                 (synced, rest)
             }
             (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", rest) => (Outcome::Absent, rest),
-            (Verb::Inspect { .. }, "seen", [owner, fence, at, left, how, request, label, waiters, queue @ ..]) => {
-                previous(how)?;
-                let seen = Seen {
-                    held: !text(owner)?.is_empty(),
-                    fence: number(fence)?,
-                    granted_at: number(at)?,
-                    left: micros(left)?,
-                    request: text(request)?,
-                    label: text(label)?,
-                    waiters: number(waiters)?,
-                    queue: queue.iter().map(text).collect::<Result<_>>()?,
+            (Verb::Inspect { .. }, "seen", said) => {
+                let seen = match call.wish.family {
+                    Family::Mutex => seen_mutex(said),
+                    Family::Permit => seen_permits(said),
                 };
-                (Outcome::Seen(Box::new(seen)), &[][..])
+                (Outcome::Seen(Box::new(seen?.ok_or_else(|| malformed(value))?)), &[][..])
+            }
+            (Verb::Lookup { tokens }, "present", [since, told @ ..]) if told.len() == tokens.len() => {
+                let (mut waiting, mut holding) = (Vec::new(), Vec::new());
+                for (token, told) in tokens.iter().zip(told) {
+                    if let Value::Array(told) = told {
+                        let [fence, at, left, how] = &told[..] else { return Err(malformed(value)) };
+                        holding.push(grant(*token, fence, at, left, how)?);
+                        // It is not gone; what it has, the grant says.
+                        waiting.push(true);
+                    } else {
+                        waiting.push(flag(told)?);
+                    }
+                }
+                let outcome = Outcome::Present { owner: None, since: number(since)?, waiting };
+                return Ok(Reply { now: Some(now), more, outcome, grants: holding });
             }
             _ => return Err(malformed(value)),
         };
@@ -213,8 +231,13 @@ impl Reply {
 }
 
 impl Grant {
-    /// The message of a grant, `token fence granted-at left previous key`; `None` for any other text.
-    pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key)> {
+    /// The message of a grant, `token fence granted-at left previous key`, of permits with the word `permit` before it;
+    /// `None` for any other text.
+    pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key, Family)> {
+        let (family, message) = match message.strip_prefix("permit ") {
+            Some(rest) => (Family::Permit, rest),
+            None => (Family::Mutex, message),
+        };
         let mut parts = message.splitn(6, ' ');
         let token = Token::parse(parts.next()?)?;
         let fence = plain(parts.next()?)?;
@@ -222,8 +245,40 @@ impl Grant {
         let left = Duration::from_micros(plain(parts.next()?)?);
         let previous = previous_from(plain(parts.next()?)?)?;
         let key = Key::from_record(prefix, parts.next()?)?;
-        Some((Grant { token, fence, granted_at, left, previous }, key))
+        Some((Grant { token, fence, granted_at, left, previous }, key, family))
     }
+}
+
+fn seen_mutex(said: &[Value]) -> Result<Option<Seen>> {
+    let [owner, fence, at, left, how, request, label, waiters, queue @ ..] = said else { return Ok(None) };
+    previous(how)?;
+    let (fence, left, cools) = (number(fence)?, micros(left)?, text(owner)?.is_empty());
+    let request = format!("{} {}", text(request)?, text(label)?);
+    let holder = Holder { cools, fence, granted_at: number(at)?, left, permits: 1, request };
+    // One that is free has nobody.
+    let holders = if cools && left.is_zero() { Vec::new() } else { vec![holder] };
+    let (kind, queue) = ("mutex/1".to_owned(), queue.iter().map(text).collect::<Result<_>>()?);
+    Ok(Some(Seen { kind, fence, holders, waiters: number(waiters)?, queue }))
+}
+
+fn seen_permits(said: &[Value]) -> Result<Option<Seen>> {
+    let [kind, fence, waiters, count, said @ ..] = said else { return Ok(None) };
+    let count = number(count)?.checked_mul(4).and_then(|count| usize::try_from(count).ok());
+    let Some((told, queue)) = count.and_then(|count| said.split_at_checked(count)) else { return Ok(None) };
+    let mut holders = Vec::new();
+    for holder in told.chunks(4) {
+        let [left, cools, permits, said] = holder else { return Ok(None) };
+        // `kind capacity fence`, and the rest as of a waiter.
+        let said = text(said)?;
+        let mut parts = said.splitn(4, ' ').skip(2);
+        let (Some(fence), Some(request)) = (parts.next().and_then(plain), parts.next()) else { return Ok(None) };
+        let Some(granted_at) = request.split(' ').nth(1).and_then(plain) else { return Ok(None) };
+        let Ok(permits) = number(permits)?.try_into() else { return Ok(None) };
+        let (cools, left, request) = (flag(cools)?, micros(left)?, request.to_owned());
+        holders.push(Holder { cools, fence, granted_at, left, permits, request });
+    }
+    let queue = queue.iter().map(text).collect::<Result<_>>()?;
+    Ok(Some(Seen { kind: text(kind)?, fence: number(fence)?, holders, waiters: number(waiters)?, queue }))
 }
 
 fn lookup(asked: usize, value: &Value) -> Result<Reply> {
@@ -325,7 +380,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::script::{Family, Mode};
+    use crate::script::{Mode, Wish};
 
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -336,7 +391,7 @@ mod tests {
         let parse = |verb, value: String| {
             let key = Key::new("fairlock", "n").expect("a good name");
             let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
-            Reply::parse(&Call { family: Family::Mutex, key, verb }, &value)
+            Reply::parse(&Call { wish: Wish::MUTEX, key, verb }, &value)
         };
         let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|:1|:1|"));
         assert!(renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err());
@@ -370,10 +425,40 @@ mod tests {
     }
 
     #[test]
+    fn what_is_nearly_an_answer_about_permits_is_none() {
+        let token = Token::parse(TOKEN).expect("a token");
+        let parse = |verb, value: &str| {
+            let key = Key::new("fairlock", "n").expect("a good name");
+            let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
+            Reply::parse(&Call { wish: Wish::any(Family::Permit), key, verb }, &value)
+        };
+        let looked_up = |told: &str| {
+            let verb = Verb::Lookup { tokens: vec![token] };
+            parse(verb, &format!("*5|+present|:7|:0|:5|{told}|"))
+        };
+        let holds = looked_up("*4|:9|:5|:1000|:0").expect("it holds");
+        assert_eq!(holds.grants.iter().map(|grant| (grant.token, grant.fence)).collect::<Vec<_>>(), [(token, 9)]);
+        assert!(looked_up(":1").is_ok_and(|reply| reply.grants.is_empty()) && looked_up(":0").is_ok());
+        assert!(looked_up(":2").is_err() && looked_up("*3|:9|:5|:1000").is_err() && looked_up("$-1").is_err());
+        let seen = |count: u8, holder: &str| {
+            let (end, verb) = (format!(":1000|:0|:2|+{holder}|"), Verb::Inspect { waiters: 9 });
+            parse(verb, &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"))
+        };
+        let good = "semaphore/1 5 9 0 5 m 1000 0 0 2 host";
+        let Ok(Reply { outcome: Outcome::Seen(told), .. }) = seen(1, good) else { panic!("it is good") };
+        let [holder] = &told.holders[..] else { panic!("{told:?}") };
+        assert_eq!((holder.fence, holder.granted_at, holder.permits), (9, 5, 2));
+        assert!(seen(2, good).is_err() && seen(1, "semaphore/1 5 x 0 5 m").is_err() && seen(1, "semaphore/1").is_err());
+    }
+
+    #[test]
     fn what_is_nearly_a_message_is_none() {
         let good = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
         let read = |message: &str| Grant::from_message("fairlock", message);
-        assert!(read(&good).is_some_and(|(grant, key)| grant.fence == 7 && &*key.name == "a name"));
+        assert!(read(&good).is_some_and(|(grant, key, _)| grant.fence == 7 && &*key.name == "a name"));
+        let permit = format!("permit {good}");
+        assert!(read(&permit).is_some_and(|(grant, _, family)| grant.fence == 7 && family == Family::Permit));
+        assert!(read(&format!("permit {permit}")).is_none());
         let upper = TOKEN.to_uppercase();
         for (from, to) in [(" 7", " +7"), (" 7", " 07"), (" 7", "  7"), ("-1", "3"), ("-1", "-0"), (TOKEN, &*upper)] {
             assert!(read(&good.replacen(from, to, 1)).is_none(), "{to:?} for {from:?}");

@@ -254,7 +254,8 @@ impl Judge {
                 match mode {
                     Mode::Used => Op::Unlock(attempt),
                     Mode::Lost => Op::Drop(attempt),
-                    Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Leave(attempt),
+                    // Of a mutex there is nothing to keep.
+                    Mode::Unused | Mode::KeepIfOwner | Mode::Downgrade | Mode::Forced => Op::Leave(attempt),
                 }
             }
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client, Lease::Renewed)),

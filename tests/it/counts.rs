@@ -75,6 +75,23 @@ fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
 }
 
 #[test]
+fn permits_cost_two_requests_and_eleven_commands_and_one_more_where_others_hold_some() {
+    let server = Server::start();
+    let mgr = patient(server.url());
+    let n = mgr.semaphore("k", 1000);
+    drop(n.acquire().unwrap());
+    for (others, commands) in [(0, 11.0), (500, 11.0)] {
+        let _held: Vec<_> = (0..others).map(|_| n.acquire().unwrap()).collect();
+        let limit = Limit { scripts: 2.0, commands, bytes: 900 };
+        assert_costs(&server, TIMES, &limit, || {
+            for _ in 0..TIMES {
+                n.acquire().unwrap().unlock().unwrap();
+            }
+        });
+    }
+}
+
+#[test]
 fn a_place_in_the_queue_and_its_hand_over_cost_two_requests() {
     let server = Server::start();
     for managers in [vec![patient(server.url())], vec![patient(server.url()), patient(server.url())]] {

@@ -247,10 +247,10 @@ impl Place {
             }
             #[cfg(feature = "memory")]
             Place::Memory(memory) => {
-                let queue = format!("{record}:q");
+                let (queue, holders) = (format!("{record}:q"), format!("{record}:h"));
                 // A key of another type is there as well, and answers with an error.
                 let is_there = |key: &String| memory.command(&["HKEYS", key]) != Reply::List(Vec::new());
-                [record, queue].into_iter().filter(is_there).collect()
+                [record, queue, holders].into_iter().filter(is_there).collect()
             }
         }
     }

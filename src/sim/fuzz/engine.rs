@@ -15,7 +15,7 @@ use super::values::{About, answer};
 use crate::config::{Config, LockOptions, Wanted};
 use crate::engine::{ByHand, Lease, Next, Request, Standing, Tasks};
 use crate::key::Key;
-use crate::script::{Call, Family, Form, Grant, Outcome, Reply, Terms, Token, Verb};
+use crate::script::{Call, Form, Grant, Outcome, Reply, Terms, Token, Verb, Wish};
 use crate::sim::process::{Wire, no_connection, no_reply};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, Answer, Fault};
@@ -228,7 +228,7 @@ impl Scene {
         let text = message_text(&key, &self.about(), tape);
         let anchor = *self.newest.lock();
         match (Grant::from_message("fairlock", &text), anchor) {
-            (Some((grant, _)), Some(anchor)) => {
+            (Some((grant, _, _)), Some(anchor)) => {
                 // The earliest moment at which the server's clock can have shown the time of the grant.
                 let ahead = i128::from(grant.granted_at) - i128::from(anchor.server);
                 let granted = i128::from(anchor.sent.as_nanos()) + ahead * 1000;
@@ -236,7 +236,7 @@ impl Scene {
                 self.say(grant.token, grant.fence, granted, grant.left);
             }
             // Nothing is believed of its time.
-            (Some((grant, _)), None) => self.said.entry(grant.token).or_default().fences.push(grant.fence),
+            (Some((grant, _, _)), None) => self.said.entry(grant.token).or_default().fences.push(grant.fence),
             (None, _) => {}
         }
         self.hand.hear(&text);
@@ -358,5 +358,5 @@ fn request(tape: &mut Tape<'_>) -> Arc<Request> {
         1 => LockOptions::new().max_hold(Duration::from_secs(1)),
         _ => LockOptions::new(),
     };
-    Arc::new(Request::new(Family::Mutex, keys(tape), &options))
+    Arc::new(Request::new(Wish::MUTEX, keys(tape), &options))
 }

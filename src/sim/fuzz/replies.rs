@@ -53,7 +53,7 @@ fn says_what_came(call: &Call, value: &Value, reply: Reply) {
         assert!(fields.iter().map(number).zip(&read).all(|(came, read)| came == *read), "{value:?} is {reply:?}");
     }
     if let Outcome::Seen(seen) = reply.outcome {
-        let (held, known) = (seen.held, seen.queue.len());
+        let (held, known) = (seen.holders.iter().any(|holder| !holder.cools), seen.queue.len());
         let info = LockInfo::new(call.key.clone(), *seen);
         assert_eq!(info.state == LockState::Held, held, "{info:?}");
         assert!(info.queue.len() <= known && (info.state != LockState::Free || info.holder.is_none()), "{info:?}");
@@ -78,7 +78,8 @@ pub(super) fn granted(reply: &Reply) -> Vec<Grant> {
 /// What is taken for a message is one to the letter.
 fn message(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) {
     let text = message_text(key, about, tape);
-    let Some((grant, read)) = Grant::from_message("fairlock", &text) else { return };
+    let Some((grant, read, _)) = Grant::from_message("fairlock", &text) else { return };
+    let text = text.strip_prefix("permit ").unwrap_or(&text);
     let how = text.split(' ').nth(4).unwrap_or_default();
     assert!(["-1", "0", "1", "2"].contains(&how) && is_token(&text[..32]), "{text:?} is {grant:?}");
     let left = grant.left.as_micros();

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::shapes::{GRANT, SEEN, SHAPES, script_of};
 use super::tape::Tape;
 use crate::key::Key;
-use crate::script::{Call, Family, Mode, Token, Value, Verb, parse_value};
+use crate::script::{Call, Mode, Token, Value, Verb, Wish, parse_value};
 
 /// What an answer can be about.
 pub(super) struct About<'a> {
@@ -38,7 +38,7 @@ pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Cal
         7 => Verb::Inspect { waiters: 1000 },
         _ => Verb::Lookup { tokens: (0..tape.below(4)).map(|_| about.token(tape)).collect() },
     };
-    Call { family: Family::Mutex, key: key.clone(), verb }
+    Call { wish: Wish::MUTEX, key: key.clone(), verb }
 }
 
 /// As it is promised, three times out of four, else with something in it that is not.

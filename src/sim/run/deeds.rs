@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Event, MS, Run};
 use crate::engine::Request;
-use crate::script::{Family, Mode, Token, Verb};
+use crate::script::{Mode, Token, Verb, Wish};
 use crate::sim::defect::Defect;
 use crate::sim::op::Loss;
 use crate::sim::plan::{Chance, Deed, Terms};
@@ -189,7 +189,7 @@ impl Run<'_> {
             Terms::MaxHold if self.defect == Some(Defect::MaxHold) => self.setting.options(Terms::Renewed),
             terms => self.setting.options(terms),
         };
-        let request = Arc::new(Request::new(Family::Mutex, self.setting.key.clone(), &options));
+        let request = Arc::new(Request::new(Wish::MUTEX, self.setting.key.clone(), &options));
         let until = patience.map_or(u64::MAX, |ms| self.now + ms * MS);
         let patient_until = self.now + self.setting.config.outage_limit.as_nanos() as u64;
         let caller = Caller {

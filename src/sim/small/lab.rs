@@ -12,7 +12,7 @@ use super::mutant::Mutant;
 use super::shelf::{Answer, Ask, CLIENTS, Done, HORIZON, News, STEP, Said, Shelf, Stamp, TTL, Tok};
 use crate::key::Key;
 use crate::script::packed::{self, Queue, State};
-use crate::script::{Call, Family, Grant, Outcome, Terms, Token, Verb};
+use crate::script::{Call, Grant, Outcome, Terms, Token, Verb, Wish};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 use crate::store::memory::server::Server;
 
@@ -89,7 +89,7 @@ impl Lab {
             Ask::Renew(_) => Verb::Renew { token },
             Ask::Sync(_) => Verb::Sync { newest: token },
         };
-        let call = Call { family: Family::Mutex, key: self.key.clone(), verb };
+        let call = Call { wish: Wish::MUTEX, key: self.key.clone(), verb };
         let terms = &self.terms[usize::from(tok.client)];
         // R5: sent in this tick, and given up before the next.
         let reply = self.server.put(NOW, &call, terms, if late { NOW - 1 } else { NOW + TICK / 2 })?;
@@ -100,7 +100,7 @@ impl Lab {
         let mut told = Vec::new();
         for message in self.server.published() {
             let text = String::from_utf8_lossy(&message.text).into_owned();
-            let (grant, _) = Grant::from_message(PREFIX, &text).ok_or_else(|| format!("a message {text:?}"))?;
+            let (grant, _, _) = Grant::from_message(PREFIX, &text).ok_or_else(|| format!("a message {text:?}"))?;
             let news = news(&grant);
             if message.channel != format!("{PREFIX}:grants:c{}", news.to.client).into_bytes() {
                 return Err(format!("the news for {:?} went to another process", news.to));

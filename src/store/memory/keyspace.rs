@@ -31,15 +31,15 @@ enum Content {
     List(VecDeque<Bytes>),
 }
 
-/// The commands and how many words each has, its name included; if negative, at least as many. PTTL is there for
-/// tests, which look whether what is kept will go.
-const COMMANDS: [(&str, i8); 16] = [
+/// The commands and how many words each has, its name included; if negative, at least as many.
+const COMMANDS: [(&str, i8); 17] = [
     ("DEL", -2),
     ("HDEL", -3),
     ("HEXISTS", 3),
     ("HGET", 3),
     ("HGETALL", 2),
     ("HKEYS", 2),
+    ("HLEN", 2),
     ("HMGET", -3),
     ("HSET", -4),
     ("LINDEX", 3),
@@ -83,6 +83,7 @@ impl Keyspace {
                 let pairs = hash.into_iter().flatten();
                 Value::Array(pairs.map(|(field, _)| bulk(Some(field))).collect())
             }),
+            ("HLEN", [key]) => self.hash(key).map(|hash| number(hash.map_or(0, BTreeMap::len))),
             ("HEXISTS", [key, field]) => {
                 self.hash(key).map(|hash| number(usize::from(hash.is_some_and(|hash| hash.contains_key(field)))))
             }

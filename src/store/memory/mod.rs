@@ -16,7 +16,7 @@ use redis::Value;
 
 use super::clock::{Clock, Time};
 use crate::key::Key;
-use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb, packed};
+use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb, Wish, packed};
 use keyspace::{Answer, Bytes};
 use server::{Message, Server};
 
@@ -160,7 +160,7 @@ impl Memory {
         self.0.state.lock().server.state().keyspace = Default::default();
     }
 
-    /// Ends a lease as if its holder had crashed or been stopped for its ttl, and somebody had noticed: the first
+    /// Ends a lease, or all of a semaphore or a reader/writer lock, as if its holder had crashed or been stopped for its ttl, and somebody had noticed: the first
     /// who waits has the lock then, or it is free. Answers whether there was a lease to end. Ends those of all
     /// prefixes.
     ///
@@ -184,22 +184,15 @@ impl Memory {
         let mut ended = false;
         let mut messages = Vec::new();
         for record in records {
-            let held = {
-                let all = state.server.state();
-                let fields = all.keyspace.hash_of(&record).map(|(fields, _)| fields);
-                let held = fields.filter(|fields| fields.contains_key(&b"o"[..]));
-                held.and_then(|fields| packed::State::unpack(fields.get(&b"s"[..])?))
-            };
-            let Some(held) = held else { continue };
-            // With `u` at its fence, the lease has had its one time of grace.
-            let mut words = bytes_of(&["HSET", &record, "u", &held.fence.to_string(), "s"]);
-            words.push(packed::State { end: now, ..held }.pack());
-            let _ = state.server.run(now, &words);
+            let Some((family, end)) = over(&state.server, &record, now) else { continue };
+            for words in end {
+                let _ = state.server.run(now, &words);
+            }
             // The release of a token that is nobody's is what notices a lapse and does nothing else.
             let prefix = &record[..record.len() - any.record().len()];
             let Ok(key) = Key::new(prefix, name) else { continue };
             let verb = Verb::Release { token: Token::new(), fence: 0, mode: Mode::Unused };
-            let call = Call { family: Family::Mutex, key, verb };
+            let call = Call { wish: Wish::any(family), key, verb };
             let terms = Terms::new(prefix, Duration::ZERO, Duration::ZERO);
             let command = words_of(&call.command(&terms, Form::default(), 0));
             loop {
@@ -230,7 +223,7 @@ impl Memory {
     /// [down](Memory::go_down), and no fault strikes it.
     ///
     /// Knows the commands that fairlock's scripts use, and EVAL and EVALSHA: TIME, HGET, HMGET, HGETALL,
-    /// HKEYS, HEXISTS, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL, PEXPIREAT, PUBLISH; and PTTL.
+    /// HKEYS, HEXISTS, HLEN, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL, PEXPIREAT, PTTL, PUBLISH.
     /// What is kept is in the crate's docs/PROTOCOL.md.
     ///
     /// ```
@@ -376,6 +369,33 @@ enum Mishap {
     Closed,
     /// Nothing came.
     Silence,
+}
+
+/// The commands after which the time of all who hold this is over, and they have had their one time of grace; `None` if
+/// nobody does.
+fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Bytes>>)> {
+    let all = server.state();
+    let (fields, _) = all.keyspace.hash_of(record)?;
+    if let Some(state) = fields.get(&b"s"[..]) {
+        // With `u` at its fence.
+        fields.get(&b"o"[..])?;
+        let held = packed::State::unpack(state)?;
+        let mut words = bytes_of(&["HSET", record, "u", &held.fence.to_string(), "s"]);
+        words.push(packed::State { end: now, ..held }.pack());
+        return Some((Family::Mutex, vec![words]));
+    }
+    let held = format!("{record}:h");
+    let (holders, _) = all.keyspace.hash_of(&held)?;
+    let mut words = bytes_of(&["HSET", &held]);
+    for (token, holder) in holders {
+        words.extend(packed::over(holder, now).map(|holder| [token.clone(), holder]).into_iter().flatten());
+    }
+    if words.len() == 2 {
+        return None;
+    }
+    let mut look = bytes_of(&["HSET", record, "p"]);
+    look.push(packed::look_at(fields.get(&b"p"[..])?, now)?);
+    Some((Family::Permit, vec![words, look]))
 }
 
 /// Not a `From`, which would make the type of another crate a part of this one's public API.

@@ -8,6 +8,7 @@
 //! | `exclusion`, `fairness` | one at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | what is asked for, looked at, ended and refused |
 //! | `all`, `reentrant` | several at once; one several times, and keys in stripes |
+//! | `semaphore`, `rw_lock` | permits, readers and writers |
 //! | `outage`, `faults`, `data_loss`, `leftovers` | what goes wrong, and what is left of it |
 //! | `rules` | the protocol's rules, by reading and rewriting the record |
 //!
@@ -31,6 +32,8 @@ mod options;
 mod outage;
 mod reentrant;
 mod rules;
+mod rw_lock;
+mod semaphore;
 pub(crate) mod shutdown;
 mod verbs;
 mod waiter;

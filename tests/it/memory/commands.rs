@@ -110,6 +110,7 @@ fn command() -> impl Strategy<Value = Command> {
         "HGETALL",
         "HKEYS",
         "HEXISTS",
+        "HLEN",
         "HSET",
         "HSET",
         "HDEL",

@@ -1,7 +1,7 @@
 -- Purpose: the part by which a manager that waits shows that it is alive: it writes the caller's stamp.
--- Expects: mutex_record.lua before it · own: the caller's field 'm:<manager>'
--- KEYS: as in mutex_record.lua
--- ARGV: as in mutex_record.lua
+-- Expects: the record part before it · own: the caller's field 'm:<manager>'
+-- KEYS: as in the record part
+-- ARGV: as in the record part
 -- Returns: nothing; since: the server time at which this row of stamps began. A waiter that was enqueued under another
 --   one may have been passed over as dead, or forgotten.
 local since

@@ -1,0 +1,335 @@
+//! Any number of readers, or one writer.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, unbounded};
+use fairlock::{Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock, WriteGuard};
+
+use super::semaphore::{comes_to_rest, end_leases, waiters};
+use crate::place::{Mishap, Place, on_both_stores};
+use crate::scene::{self, SOON, TTL};
+
+on_both_stores! {
+    readers_share_and_writers_exclude,
+    every_verb_takes_it_or_does_not,
+    the_order_of_arrival_decides,
+    a_writer_among_many_readers_gets_in,
+    readers_behind_a_writer_come_in_together,
+    writers_have_rising_fences_and_readers_the_last_ones,
+    a_writer_goes_on_as_a_reader_without_a_gap,
+    a_lost_writer_cannot_go_on_as_a_reader,
+    a_reader_cannot_become_a_writer,
+    one_reader_among_readers_lapses,
+    what_a_writer_left_is_told_until_a_writer_puts_it_right,
+    readers_are_forced_away_together_and_those_who_come_next_are_not,
+    its_readers_are_seen,
+    a_flush_ends_readers_and_writers,
+}
+
+on_both_stores! { redis_with_faults: a_downgrade_that_is_not_answered_takes_place, readers_whose_messages_are_lost_get_in }
+
+fn manager(place: &Place) -> LockManager {
+    scene::manager(place)
+}
+
+fn read(mgr: &LockManager) -> Receiver<ReadGuard> {
+    stand(mgr, |mgr| mgr.rw_lock("n").read())
+}
+
+fn write(mgr: &LockManager) -> Receiver<WriteGuard> {
+    stand(mgr, |mgr| mgr.rw_lock("n").write())
+}
+
+/// Waits on a thread of its own; when this returns it stands in the queue.
+fn stand<G: Send + 'static>(
+    mgr: &LockManager,
+    take: impl FnOnce(&LockManager) -> fairlock::Result<G> + Send + 'static,
+) -> Receiver<G> {
+    let (sender, receiver) = unbounded();
+    let before = mgr.inspect("n").unwrap().map_or(0, |info| info.waiters);
+    let taker = mgr.clone();
+    thread::spawn(move || {
+        if let Ok(guard) = take(&taker) {
+            let _ = sender.send(guard);
+        }
+    });
+    waiters(mgr, "n", before + 1);
+    receiver
+}
+
+#[track_caller]
+fn served<G>(receiver: &Receiver<G>) -> G {
+    receiver.recv_timeout(SOON).expect("its turn comes")
+}
+
+fn readers_share_and_writers_exclude(place: &Place) {
+    let managers = [manager(place), manager(place), manager(place)];
+    // Readers count up, a writer takes it below zero.
+    let inside = AtomicI64::new(0);
+    thread::scope(|scope| {
+        for i in 0..9 {
+            let (lock, inside) = (managers[i % 3].rw_lock("n"), &inside);
+            scope.spawn(move || {
+                for round in 0..20 {
+                    if (i + round) % 4 == 0 {
+                        let guard = lock.write().unwrap();
+                        assert_eq!(inside.fetch_sub(1000, Ordering::SeqCst), 0);
+                        thread::yield_now();
+                        assert!(guard.is_held());
+                        inside.fetch_add(1000, Ordering::SeqCst);
+                    } else {
+                        let guard = lock.read().unwrap();
+                        assert!(inside.fetch_add(1, Ordering::SeqCst) >= 0);
+                        thread::yield_now();
+                        assert!(guard.is_held());
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    comes_to_rest(place, &managers[0], "n");
+}
+
+fn every_verb_takes_it_or_does_not(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.rw_lock("n");
+    let (soon, later) = (Duration::from_millis(50), Instant::now() + SOON);
+    assert!(n.name() == "n" && format!("{n:?}").contains("\"n\""));
+    let readers = [
+        n.read().unwrap(),
+        n.try_read().unwrap().unwrap(),
+        n.try_read_for(soon).unwrap().unwrap(),
+        n.try_read_until(later).unwrap().unwrap(),
+    ];
+    assert!(n.try_write().unwrap().is_none());
+    assert!(n.try_write_for(soon).unwrap().is_none());
+    assert!(n.try_write_until(Instant::now()).unwrap().is_none());
+    assert!(format!("{:?}", readers[0]).starts_with("ReadGuard"));
+    drop(readers);
+    type Verb = fn(&RwLock) -> fairlock::Result<Option<WriteGuard>>;
+    let verbs: [Verb; 4] = [
+        |n| n.write().map(Some),
+        RwLock::try_write,
+        |n| n.try_write_for(SOON),
+        |n| n.try_write_until(Instant::now() + SOON),
+    ];
+    for write in verbs {
+        let guard = write(&n).unwrap().unwrap();
+        assert!(format!("{guard:?}").starts_with("WriteGuard"));
+        assert!(n.try_read().unwrap().is_none() && n.try_write().unwrap().is_none());
+        assert!(n.try_read_for(soon).unwrap().is_none());
+        guard.unlock().unwrap();
+    }
+    assert!(matches!(mgr.rw_lock("").read(), Err(Error::Config { .. })));
+    comes_to_rest(place, &mgr, "n");
+}
+
+fn the_order_of_arrival_decides(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let first = ours.rw_lock("n").read().unwrap();
+    let writer = write(&theirs);
+    let reader = read(&ours);
+    assert!(ours.rw_lock("n").try_read().unwrap().is_none(), "a reader does not overtake a writer");
+    thread::sleep(TTL / 8);
+    assert!(writer.is_empty() && reader.is_empty());
+    drop(first);
+    let writer = served(&writer);
+    assert!(reader.is_empty());
+    drop(writer);
+    served(&reader).unlock().unwrap();
+    comes_to_rest(place, &ours, "n");
+}
+
+fn a_writer_among_many_readers_gets_in(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let readers: Vec<_> = (0..100).map(|_| ours.rw_lock("n").read().unwrap()).collect();
+    let writer = write(&theirs);
+    // As one reader goes, another comes.
+    let late: Vec<_> = (0..5).map(|_| read(&ours)).collect();
+    drop(readers);
+    let writer = served(&writer);
+    assert!(late.iter().all(Receiver::is_empty));
+    drop(writer);
+    late.iter().for_each(|reader| drop(served(reader)));
+    comes_to_rest(place, &ours, "n");
+}
+
+fn readers_behind_a_writer_come_in_together(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let writer = ours.rw_lock("n").write().unwrap();
+    let readers: Vec<_> = (0..6).map(|i| read(if i % 2 == 0 { &ours } else { &theirs })).collect();
+    let last = write(&theirs);
+    let fence = writer.fence();
+    writer.unlock().unwrap();
+    let readers: Vec<ReadGuard> = readers.iter().map(served).collect();
+    assert!(readers.iter().all(|reader| reader.is_held() && reader.fence() == fence));
+    assert!(last.is_empty());
+    drop(readers);
+    drop(served(&last));
+    comes_to_rest(place, &ours, "n");
+}
+
+fn writers_have_rising_fences_and_readers_the_last_ones(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.rw_lock("n");
+    let mut last = n.read().unwrap().fence();
+    for _ in 0..5 {
+        let fence = n.write().unwrap().fence();
+        assert!(fence > last);
+        let readers = [n.read().unwrap(), n.read().unwrap()];
+        assert!(readers.iter().all(|reader| reader.fence() == fence));
+        last = fence;
+    }
+    place.flush_all();
+    assert!(n.read().unwrap().fence() > last);
+    assert!(n.write().unwrap().fence() > last);
+}
+
+fn a_writer_goes_on_as_a_reader_without_a_gap(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let writer = ours.rw_lock("n").write().unwrap();
+    let (reader, next, behind) = (read(&theirs), write(&theirs), read(&ours));
+    let fence = writer.fence();
+    let downgraded = writer.downgrade().unwrap();
+    let reader = served(&reader);
+    assert_eq!((downgraded.fence(), reader.fence()), (fence, fence));
+    assert!(downgraded.is_held() && next.is_empty() && behind.is_empty());
+    downgraded.renew().unwrap();
+    drop(reader);
+    thread::sleep(TTL / 8);
+    assert!(next.is_empty(), "it still reads");
+    downgraded.unlock().unwrap();
+    let next = served(&next);
+    assert!(next.fence() > fence);
+    assert_eq!(next.previous_holder(), PreviousHolder::Released);
+    drop(next);
+    drop(served(&behind));
+    comes_to_rest(place, &ours, "n");
+}
+
+fn a_lost_writer_cannot_go_on_as_a_reader(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let writer = ours.rw_lock("n").write().unwrap();
+    end_leases(place, "n", "rw/1");
+    let next = theirs.rw_lock("n").write().unwrap();
+    let error = writer.downgrade().unwrap_err();
+    assert!(matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired), "{error:?}");
+    assert!(next.is_held());
+    next.unlock().unwrap();
+    comes_to_rest(place, &ours, "n");
+}
+
+fn a_downgrade_that_is_not_answered_takes_place(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    for mishap in [Mishap::ReplyLost, Mishap::RequestLost, Mishap::Disconnect] {
+        let writer = ours.rw_lock("n").write().unwrap();
+        let reader = read(&theirs);
+        place.inject(mishap);
+        let downgraded = writer.downgrade().unwrap();
+        let reader = served(&reader);
+        assert!(downgraded.is_held() && reader.is_held(), "{mishap:?}");
+        drop(reader);
+        assert!(downgraded.is_held() && theirs.rw_lock("n").try_write().unwrap().is_none());
+        downgraded.unlock().unwrap();
+        comes_to_rest(place, &theirs, "n");
+    }
+}
+
+fn readers_whose_messages_are_lost_get_in(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let writer = ours.rw_lock("n").write().unwrap();
+    let readers = [read(&theirs), read(&theirs), read(&theirs)];
+    for _ in if place.server().is_none() { 0..3 } else { 0..1 } {
+        place.inject(Mishap::MessageLost);
+    }
+    drop(writer);
+    let readers = readers.each_ref().map(served);
+    assert!(readers.iter().all(|reader| reader.is_held()));
+    drop(readers);
+    comes_to_rest(place, &ours, "n");
+}
+
+fn a_reader_cannot_become_a_writer(place: &Place) {
+    let mgr = manager(place);
+    let reader = mgr.rw_lock("n").read().unwrap();
+    let asked = mgr.stats().requests;
+    let error = reader.upgrade().unwrap_err();
+    assert!(matches!(&error, Error::Config { what, .. } if what == "upgrade"), "{error:?}");
+    assert!(error.to_string().contains("wait for each other"), "{error}");
+    assert!(reader.is_held() && mgr.stats().requests == asked);
+}
+
+fn one_reader_among_readers_lapses(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let stays = ours.rw_lock("n").read().unwrap();
+    let goes = theirs.with(LockOptions::new().label("goes")).rw_lock("n").read().unwrap();
+    let writer = write(&ours);
+    assert_eq!(end_leases(place, "n", "\tgoes"), 1);
+    assert_eq!(goes.lost().recv_timeout(SOON).unwrap().reason, LossReason::Expired);
+    assert!(stays.is_held() && writer.is_empty());
+    drop(stays);
+    let writer = served(&writer);
+    assert_ne!(writer.previous_holder(), PreviousHolder::Lapsed, "a reader leaves nothing half done");
+    drop((goes, writer));
+    comes_to_rest(place, &ours, "n");
+}
+
+fn what_a_writer_left_is_told_until_a_writer_puts_it_right(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.rw_lock("n");
+    let writer = n.write().unwrap();
+    end_leases(place, "n", "rw/1");
+    for _ in 0..2 {
+        assert_eq!(n.read().unwrap().previous_holder(), PreviousHolder::Lapsed);
+    }
+    assert!(writer.renew().is_err());
+    assert_eq!(n.write().unwrap().previous_holder(), PreviousHolder::Lapsed);
+    assert_eq!(n.read().unwrap().previous_holder(), PreviousHolder::Released);
+}
+
+fn readers_are_forced_away_together_and_those_who_come_next_are_not(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let readers = [ours.rw_lock("n").read().unwrap(), theirs.rw_lock("n").read().unwrap()];
+    let fence = readers[0].fence();
+    assert!(ours.force_release("n", fence).unwrap());
+    let next = theirs.rw_lock("n").read().unwrap();
+    for reader in &readers {
+        assert_eq!(reader.lost().recv_timeout(SOON).unwrap().reason, LossReason::Forced);
+    }
+    next.renew().unwrap();
+    drop((readers, next));
+    comes_to_rest(place, &ours, "n");
+}
+
+fn its_readers_are_seen(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.with(LockOptions::new().label("reader")).rw_lock("n");
+    let readers = [n.read().unwrap(), n.read().unwrap()];
+    let writer = write(&mgr);
+    let info = mgr.inspect("n").unwrap().unwrap();
+    assert_eq!((&info.kind, info.fence, info.waiters), (&Kind::RwLock, readers[0].fence(), 1));
+    assert_eq!(info.kind.to_string(), "reader/writer lock");
+    assert_eq!(info.holders.len(), 2);
+    assert!(info.holders.iter().all(|party| party.permits == 1 && party.label == "reader"));
+    let error = mgr.try_lock("n").unwrap_err();
+    assert!(matches!(&error, Error::WrongKind { is: Kind::RwLock, asked: Kind::Mutex, .. }), "{error:?}");
+    drop(readers);
+    drop(served(&writer));
+    comes_to_rest(place, &mgr, "n");
+}
+
+fn a_flush_ends_readers_and_writers(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let reader = ours.rw_lock("n").read().unwrap();
+    let (writer, behind) = (write(&theirs), read(&theirs));
+    place.flush_all();
+    let writer = served(&writer);
+    assert_eq!(reader.lost().recv_timeout(SOON).unwrap().reason, LossReason::Taken);
+    assert!(writer.fence() > reader.fence());
+    drop(writer);
+    drop(served(&behind));
+    comes_to_rest(place, &ours, "n");
+}
