@@ -381,7 +381,7 @@ pub(super) fn acquire_call(request: &Request, token: Token, wait: Wait) -> Call 
     })
 }
 
-fn is_transient(error: &Error) -> bool {
+pub(crate) fn is_transient(error: &Error) -> bool {
     match error {
         Error::Unavailable { .. } => true,
         Error::Server { code, message, .. } => passes_by_itself(code, message),

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Entered, Tried, Wait, acquire_call};
+use super::acquire::{Entered, Tried, Wait, acquire_call, is_transient};
 use super::release::{Ended, Tell, told};
 use super::request::Request;
 use super::standing::Then;
 use super::{Engine, Lease};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Step};
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Token};
+use crate::store::Fault;
 use crate::store::clock::Time;
 
 /// What became of a try for all.
@@ -23,46 +24,49 @@ enum All {
 
 impl Engine {
     /// Takes all that are free, in one round trip; `None` if one of them is not. Blocks for at most two command timeouts,
-    /// and one past `until`.
+    /// one past `until`, and one more for giving some back.
     pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>], until: Time) -> Result<Option<Vec<Arc<Lease>>>> {
         let started = self.now();
         loop {
-            match self.attempt_all(requests, started, until)? {
-                All::Granted(leases) => return Ok(Some(leases)),
-                All::Again if self.now() < started + self.config.command_timeout => {}
-                All::Taken | All::Again => {
-                    self.counters.missed.add(1);
-                    return Ok(None);
+            let error = match self.attempt_all(requests, started, until) {
+                Ok(All::Granted(leases)) => return Ok(Some(leases)),
+                Ok(All::Taken) => return Ok(None),
+                Ok(All::Again) => {
+                    let fault = Fault::unavailable(Step::Reply, "no time left to ask again");
+                    fault.into_error(requests.first().map(|request| &request.key), self.now() - started)
                 }
+                // What passes by itself, as for one lock.
+                Err(error @ Error::Server { .. }) if is_transient(&error) => {
+                    self.clock.sleep_until(self.now() + self.config.back_off / 10);
+                    error
+                }
+                Err(error) => return Err(error),
+            };
+            if self.now() >= (started + self.config.command_timeout).min(until) {
+                return Err(error);
             }
         }
     }
 
     /// Takes all, one after the other in the order in which they stand, which must be the same for everybody, so that no
     /// two wait for each other; `None` if they were not to be had until `until`. An error, and none is kept, if one is lost
-    /// meanwhile. Blocks for at most one command timeout longer.
+    /// meanwhile. Blocks for at most two command timeouts longer, the second for giving some back.
     pub(crate) fn acquire_all(
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
-        let mut leases = Vec::with_capacity(requests.len());
+        let mut taken = Taken { engine: self, leases: Vec::with_capacity(requests.len()) };
         for request in requests {
-            let next = self.acquire_beside(&leases, request, until);
-            let next = next.and_then(|lease| first_lost(&leases, self.now()).map_or(Ok(lease), lost));
-            match next {
-                Ok(Some(lease)) => leases.push(lease),
-                Ok(None) => {
-                    self.give_back(&leases);
-                    return Ok(None);
-                }
-                Err(error) => {
-                    self.give_back(&leases);
-                    return Err(error);
-                }
+            let Some(lease) = self.acquire_beside(&taken.leases, request, until)? else {
+                return Ok(None);
+            };
+            taken.leases.push(lease);
+            if let Some(loss) = first_lost(&taken.leases, self.now()) {
+                return lost(loss);
             }
         }
-        Ok(Some(leases))
+        Ok(Some(std::mem::take(&mut taken.leases)))
     }
 
     /// Takes one more lock. While it waits it looks after the others once per check period.
@@ -72,9 +76,26 @@ impl Engine {
         request: &Arc<Request>,
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
-        let standing = match self.enter(request, until)? {
-            Entered::Granted(lease) => return Ok(Some(lease)),
-            Entered::Queued(standing) => standing,
+        let started = self.now();
+        let standing = loop {
+            let now = self.now();
+            // No longer than the others last if they are not renewed any more.
+            let left = held.iter().map(|lease| lease.remaining(now)).min();
+            let look = left.map_or(until, |left| until.min(now + left));
+            match self.enter(request, look) {
+                Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
+                Ok(Entered::Queued(standing)) => break standing,
+                Err(error) => {
+                    let now = self.now();
+                    if let Some(loss) = first_lost(held, now) {
+                        return lost(loss);
+                    }
+                    let limit = until.min(started + self.config.outage_limit);
+                    if look == until || now >= limit || !is_transient(&error) {
+                        return Err(error);
+                    }
+                }
+            }
         };
         loop {
             if let Some(loss) = first_lost(held, self.now()) {
@@ -89,7 +110,7 @@ impl Engine {
                 Err(error) => {
                     // Its time is up, and whoever does not answer would not answer a release either (P8).
                     standing.give_up_in_background();
-                    return Err(error);
+                    return first_lost(held, self.now()).map_or(Err(error), lost);
                 }
             }
         }
@@ -193,7 +214,19 @@ impl Engine {
     }
 }
 
-fn first_lost(held: &[Arc<Lease>], now: Time) -> Option<Loss> {
+/// Locks that are given back unless all are taken.
+struct Taken<'a> {
+    engine: &'a Engine,
+    leases: Vec<Arc<Lease>>,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.engine.give_back(&self.leases);
+    }
+}
+
+pub(crate) fn first_lost(held: &[Arc<Lease>], now: Time) -> Option<Loss> {
     let lease = held.iter().find(|lease| !lease.is_held(now))?;
     Some(lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)))
 }

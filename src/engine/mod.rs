@@ -46,12 +46,13 @@ use places::{Found, Places, Waiting};
 use running::{Bell, Thread};
 use work::{Fresh, Work};
 
-pub(crate) use acquire::Entered;
+pub(crate) use acquire::{Entered, is_transient};
+pub(crate) use all::first_lost;
 #[cfg(feature = "sim")]
 pub(crate) use by_hand::{ByHand, Next, Tasks};
 pub(crate) use lease::Lease;
 pub(crate) use release::Tell;
-pub(crate) use request::Request;
+pub(crate) use request::{Request, Whole};
 pub(crate) use running::Running;
 pub(crate) use standing::{Standing, Then};
 
@@ -286,8 +287,7 @@ impl Engine {
         }
         self.counters.lost.add(1);
         if let Some(whole) = &lease.request.whole {
-            // It has room for the first, which is the one that counts.
-            let _ = whole.try_send(loss.clone());
+            whole.tell(loss);
         }
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());

@@ -347,7 +347,9 @@ impl Renewal {
                 return self.engine.act(&waiting, action);
             }
         }
-        if !self.engine.tell(lease, &loss) {
+        // Nor is one of several before all are granted: who asked for them finds it lost, and has used none.
+        let guarded = lease.request.is_guarded();
+        if !(if guarded { self.engine.tell(lease, &loss) } else { lease.tell(&loss) }) {
             return;
         }
         if self.leases.next() == Time::NEVER {
@@ -358,7 +360,8 @@ impl Renewal {
         let now = self.engine.now();
         let about = lease.request.call(Verb::Renew { token: lease.token });
         // The next holder is told that this one did not end well.
-        let job = Job::new(&about, lease.token, lease.fence, Mode::Lost, now + lease.request.longest());
+        let mode = if guarded { Mode::Lost } else { Mode::Unused };
+        let job = Job::new(&about, lease.token, lease.fence, mode, now + lease.request.longest());
         let job = job.until(lease.taken_until);
         self.errands.put(now, Errand::Job(job));
     }
@@ -369,8 +372,10 @@ impl Renewal {
         self.in_hand.extend(all.iter().map(|kept| Arc::clone(&kept.lease)));
         for kept in all {
             if kept.lease.is_held(self.engine.now()) {
+                if kept.lease.request.is_guarded() {
+                    names.push(Arc::clone(&kept.lease.request.key.name));
+                }
                 self.lose(&kept.lease, LossReason::Shutdown);
-                names.push(Arc::clone(&kept.lease.request.key.name));
             } else if let Some(loss) = kept.lease.loss() {
                 self.lose(&kept.lease, loss.reason);
             }

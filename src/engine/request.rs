@@ -1,11 +1,13 @@
 //! What somebody asks for: a name and the terms on which it is to be held.
 
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
 
 use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::key::Key;
@@ -21,8 +23,8 @@ pub(crate) struct Request {
     hold_at_least: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
-    /// Hears of the loss too: of a part, the whole.
-    pub(crate) whole: Option<Sender<Loss>>,
+    /// What it is a part of.
+    pub(crate) whole: Option<Arc<Whole>>,
     /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
     pub(crate) asked: Arc<str>,
 }
@@ -54,8 +56,13 @@ impl Request {
     }
 
     /// The same, as a part of a whole that hears of its loss.
-    pub(crate) fn part_of(self, whole: Sender<Loss>) -> Request {
-        Request { whole: Some(whole), ..self }
+    pub(crate) fn part_of(self, whole: &Arc<Whole>) -> Request {
+        Request { whole: Some(Arc::clone(whole)), ..self }
+    }
+
+    /// Whether a lease on these terms is a guard's as soon as it is granted. Of several it is when all are.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.whole.as_ref().is_none_or(|whole| whole.guarded.load(Ordering::Acquire))
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
@@ -75,6 +82,38 @@ impl Request {
     /// No lease on these terms has anything due sooner after its grant.
     pub(crate) fn soonest_due(&self) -> Duration {
         (self.ttl / 3).min(self.max_hold.unwrap_or(Duration::MAX))
+    }
+}
+
+/// Several locks under one guard.
+pub(crate) struct Whole {
+    guarded: AtomicBool,
+    tell: Mutex<Option<Sender<Loss>>>,
+    pub(crate) lost: Receiver<Loss>,
+}
+
+impl Whole {
+    pub(crate) fn new() -> Arc<Whole> {
+        let (tell, lost) = bounded(1);
+        Arc::new(Whole { guarded: AtomicBool::new(false), tell: Mutex::new(Some(tell)), lost })
+    }
+
+    /// All are granted, and somebody has the guard.
+    pub(crate) fn guard(&self) {
+        self.guarded.store(true, Ordering::Release);
+    }
+
+    /// Tells of the first loss; all others are of the same whole.
+    pub(crate) fn tell(&self, loss: &Loss) {
+        if let Some(sender) = self.tell.lock().take() {
+            // The one message of this channel, which has room for it.
+            let _ = sender.try_send(loss.clone());
+        }
+    }
+
+    /// Nothing is told any more.
+    pub(crate) fn close(&self) {
+        drop(self.tell.lock().take());
     }
 }
 

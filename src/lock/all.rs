@@ -5,13 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::Receiver;
 
 use super::{request, request_to_wait};
-use crate::engine::{Lease, Request, Running, Tell};
+use crate::engine::{Lease, Request, Running, Tell, Whole, first_lost, is_transient};
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::loss::{Loss, LossReason, PreviousHolder};
+use crate::loss::{Loss, PreviousHolder};
 use crate::manager::LockManager;
 use crate::store::clock::Time;
 
@@ -24,8 +24,8 @@ impl LockManager {
     ///
     /// If all are free, that is one round trip. Else they are taken one after the other in the order of their keys, which
     /// is the same for every caller, so that callers who name them in different orders do not wait for each other for
-    /// ever. Those taken first are held, and renewed, while the later ones are awaited. Blocks for each as
-    /// [`lock`](LockManager::lock) does.
+    /// ever. Those taken first are held, and renewed, while the later ones are awaited: a `max_hold` or a fixed lease runs
+    /// for each name from its own grant, and must outlast that. Blocks for each as [`lock`](LockManager::lock) does.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -37,8 +37,8 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock), for any of them; [`Config`](Error::Config) also for no name at all and for more than
-    /// [`MAX_NAMES`]. [`Lost`](Error::Lost) if one was lost while another was awaited, told within a check period. After
-    /// an error none is held.
+    /// [`MAX_NAMES`]. [`Lost`](Error::Lost) if one was lost while another was awaited, told within a check period and two
+    /// command timeouts, in which the others are given back. After an error none is held.
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<MultiGuard> {
         let wanted = Wanted::new(self, names)?;
         loop {
@@ -112,30 +112,37 @@ impl Wanted {
     }
 
     fn take(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
-        let (requests, lost) = self.requests(manager, request_to_wait)?;
         let engine = manager.engine();
-        // What is wrong with Redis is waited out below.
-        if let Ok(Some(leases)) = engine.try_acquire_all(&requests, until) {
-            return Ok(Some(MultiGuard::new(leases, lost, manager)));
+        let (requests, whole) = self.requests(manager, request_to_wait)?;
+        match engine.try_acquire_all(&requests, until) {
+            Ok(Some(leases)) => return Ok(Some(MultiGuard::new(leases, whole, manager))),
+            Ok(None) | Err(Error::Lost { .. }) => {}
+            // An outage is waited out below.
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(error),
         }
+        let (requests, whole) = self.requests(manager, request_to_wait)?;
         let leases = engine.acquire_all(&requests, until)?;
-        Ok(leases.map(|leases| MultiGuard::new(leases, lost, manager)))
+        Ok(leases.map(|leases| MultiGuard::new(leases, whole, manager)))
     }
 
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
-        let (requests, lost) = self.requests(manager, request)?;
+        let (requests, whole) = self.requests(manager, request)?;
         let leases = manager.engine().try_acquire_all(&requests, Time::NEVER)?;
-        Ok(leases.map(|leases| MultiGuard::new(leases, lost, manager)))
+        if leases.is_none() {
+            manager.engine().counters.missed.add(1);
+        }
+        Ok(leases.map(|leases| MultiGuard::new(leases, whole, manager)))
     }
 
     fn requests(
         &self,
         manager: &LockManager,
         request: impl Fn(&LockManager, Key) -> Result<Request>,
-    ) -> Result<(Vec<Arc<Request>>, Receiver<Loss>)> {
-        let (tell, lost) = bounded(1);
-        let part = |key: &Key| Ok(Arc::new(request(manager, key.clone())?.part_of(tell.clone())));
-        Ok((self.0.iter().map(part).collect::<Result<_>>()?, lost))
+    ) -> Result<(Vec<Arc<Request>>, Arc<Whole>)> {
+        let whole = Whole::new();
+        let part = |key: &Key| Ok(Arc::new(request(manager, key.clone())?.part_of(&whole)));
+        Ok((self.0.iter().map(part).collect::<Result<_>>()?, whole))
     }
 }
 
@@ -155,17 +162,22 @@ impl Wanted {
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
-    lost: Receiver<Loss>,
+    whole: Arc<Whole>,
     running: Arc<Running>,
     /// `unlock` has released them; there is nothing left for Drop to do.
     unlocked: bool,
 }
 
 impl MultiGuard {
-    fn new(leases: Vec<Arc<Lease>>, lost: Receiver<Loss>, manager: &LockManager) -> MultiGuard {
+    fn new(leases: Vec<Arc<Lease>>, whole: Arc<Whole>, manager: &LockManager) -> MultiGuard {
         let running = Arc::clone(manager.running());
         leases.iter().for_each(|_| running.engine().guard_made());
-        MultiGuard { leases, lost, running, unlocked: false }
+        whole.guard();
+        // One that was lost before was nobody's, and was told to nobody.
+        if let Some(loss) = first_lost(&leases, running.engine().now()) {
+            whole.tell(&loss);
+        }
+        MultiGuard { leases, whole, running, unlocked: false }
     }
 
     /// The names, each once, in the order of their keys.
@@ -208,21 +220,17 @@ impl MultiGuard {
         if engine.is_forked() {
             return Err(Error::Closed);
         }
-        match self.leases.iter().find(|lease| !lease.is_held(engine.now())) {
-            None => Ok(()),
-            Some(lease) => {
-                Err(Error::Lost { loss: lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)) })
-            }
-        }
+        first_lost(&self.leases, engine.now()).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
     }
 
-    /// A channel that tells of the first loss, for `select!` beside the work.
+    /// A channel that tells of the first loss, then disconnected; after a clean release it is disconnected at once. For
+    /// `select!` beside the work.
     ///
     /// It tells at most one command timeout after [`is_held`](MultiGuard::is_held) turns false, also when Redis is
     /// unreachable.
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
-        if engine.is_forked() { engine.nothing() } else { &self.lost }
+        if engine.is_forked() { engine.nothing() } else { &self.whole.lost }
     }
 
     /// Releases all and says how that went. Blocks for at most one command timeout.
@@ -233,6 +241,7 @@ impl MultiGuard {
     /// background.
     pub fn unlock(mut self) -> Result<()> {
         self.unlocked = true;
+        self.whole.close();
         let engine = self.running.engine();
         if engine.is_forked() { Err(Error::Closed) } else { engine.release_all(&self.leases, Tell::Yes) }
     }
@@ -248,6 +257,7 @@ impl Drop for MultiGuard {
         if engine.is_forked() {
             return;
         }
+        self.whole.close();
         if !self.unlocked
             && let Err(error) = engine.release_all(&self.leases, Tell::No)
         {

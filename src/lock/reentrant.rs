@@ -1,8 +1,8 @@
 //! A mutex that the thread which holds it can take again.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -14,13 +14,16 @@ use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 
+type Kept = Vec<(Id, Weak<Held>)>;
+
 thread_local! {
-    /// What this thread holds re-entrantly.
-    static HELD: RefCell<HashMap<Id, Weak<Held>>> = RefCell::default();
+    /// What this thread holds re-entrantly, which is not much. Without a destructor it is there for those of other
+    /// thread-locals, too; what is allocated goes with the last entry.
+    static HELD: ManuallyDrop<RefCell<Kept>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
 /// A name of one manager. What is held keeps the manager alive, so its address is nobody else's.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq)]
 struct Id {
     engine: usize,
     key: Key,
@@ -38,8 +41,13 @@ struct Entry(Id);
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // Where the thread's own values are being dropped there is nothing left to forget.
-        let _ = HELD.try_with(|held| held.borrow_mut().remove(&self.0));
+        HELD.with(|all| {
+            let mut all = all.borrow_mut();
+            all.retain(|(id, _)| *id != self.0);
+            if all.is_empty() {
+                *all = Vec::new();
+            }
+        });
     }
 }
 
@@ -135,14 +143,15 @@ impl ReentrantMutex {
 
     fn held_here(&self) -> Result<Option<ReentrantGuard>> {
         let id = self.id()?;
-        let held = HELD.try_with(|held| held.borrow().get(&id).and_then(Weak::upgrade)).ok().flatten();
+        let held =
+            HELD.with(|all| all.borrow().iter().find(|(other, _)| *other == id).and_then(|(_, held)| held.upgrade()));
         held.map(|held| held.guard.check().map(|()| ReentrantGuard { held })).transpose()
     }
 
     fn keep(&self, guard: LockGuard) -> Result<ReentrantGuard> {
         let id = self.id()?;
         let held = Rc::new(Held { guard, _entry: Entry(id.clone()) });
-        let _ = HELD.try_with(|all| all.borrow_mut().insert(id, Rc::downgrade(&held)));
+        HELD.with(|all| all.borrow_mut().push((id, Rc::downgrade(&held))));
         Ok(ReentrantGuard { held })
     }
 

@@ -20,7 +20,9 @@ impl LockManager {
     /// # Ok::<(), fairlock::Error>(())
     /// ```
     pub fn striped(&self, name: &str, stripes: NonZeroU32) -> Striped {
-        Striped { manager: self.clone(), name: name.into(), stripes }
+        let longest = format!("{name}:{}", stripes.get() - 1);
+        let refused = [name, &longest].into_iter().find(|name| self.key(name).is_err()).map(Arc::from);
+        Striped { manager: self.clone(), name: name.into(), stripes, refused }
     }
 }
 
@@ -28,8 +30,9 @@ impl LockManager {
 /// keys there are.
 ///
 /// The mutex of stripe `i` is the one named `{name}:{i}`, from 0. A key's stripe is its 64-bit
-/// [FNV-1a](https://datatracker.ietf.org/doc/html/draft-eastlake-fnv-21) hash modulo the number of stripes, in this
-/// and all later versions, so that processes of different versions agree, and other programs can.
+/// [FNV-1a](https://datatracker.ietf.org/doc/html/draft-eastlake-fnv-21) hash, folded to 32 bits (the upper half xor the
+/// lower, as the draft's section 3 has it), modulo the number of stripes; in this and all later versions, so that processes
+/// of different versions agree, and other programs can.
 ///
 /// # Guarantees
 /// Whoever holds the mutex of a key holds what all its stripe's keys have in common: two holders never have one key. All
@@ -45,18 +48,24 @@ pub struct Striped {
     manager: LockManager,
     name: Arc<str>,
     stripes: NonZeroU32,
+    /// A name that is not allowed, if one of the stripes would have one.
+    refused: Option<Arc<str>>,
 }
 
 impl Striped {
     /// The mutex that a key has in common with the others of its stripe.
     pub fn mutex(&self, key: impl AsRef<[u8]>) -> Mutex {
-        self.manager.mutex(&format!("{}:{}", self.name, self.stripe(key)))
+        match &self.refused {
+            Some(refused) => self.manager.mutex(refused),
+            None => self.manager.mutex(&format!("{}:{}", self.name, self.stripe(key))),
+        }
     }
 
     /// The number of a key's stripe, from 0.
     pub fn stripe(&self, key: impl AsRef<[u8]>) -> u32 {
-        let stripe = fnv_1a(key.as_ref()) % u64::from(self.stripes.get());
-        u32::try_from(stripe).expect("less than the number of stripes")
+        let hash = fnv_1a(key.as_ref());
+        // Unfolded, a low bit of the hash depends on low bits of the key alone, and keys like `7:7` share few stripes.
+        ((hash >> 32) ^ hash) as u32 % self.stripes
     }
 
     /// How many stripes there are.

@@ -1,8 +1,11 @@
 //! Several mutexes, all or none.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairlock::crossbeam_channel::TryRecvError;
 use fairlock::{Error, LockManager, LockOptions, LossReason, MAX_NAMES, PreviousHolder};
 
 use crate::managers;
@@ -27,6 +30,11 @@ on_both_stores! {
     unlock_tells_of_the_one_that_was_lost_and_releases_the_others,
     what_is_given_back_unused_tells_the_next_what_it_would_have_heard,
     a_shutdown_waits_for_all_and_names_them,
+    p7_a_lock_that_comes_after_the_loss_of_another_is_given_back_too,
+    those_that_nobody_has_yet_are_no_guards,
+    an_error_that_will_not_pass_comes_at_once,
+    what_is_missed_is_counted_once,
+    a_clean_release_ends_the_channel_of_losses,
 }
 
 fn manager(place: &Place) -> LockManager {
@@ -207,4 +215,91 @@ fn a_shutdown_waits_for_all_and_names_them(place: &Place) {
     assert!(!guard.is_held());
     assert_eq!(guard.lost().recv_timeout(SOON).expect("the loss is told").reason, LossReason::Shutdown);
     assert!(matches!(mgr.lock_all(["a"]), Err(Error::Closed)));
+}
+
+fn p7_a_lock_that_comes_after_the_loss_of_another_is_given_back_too(place: &Place) {
+    // The other one renews the later name so late that it lapses unless it is released.
+    let (ours, theirs) = (manager(place), manager(place));
+    let taken = theirs.lock("c").unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock_all(["a", "c"]));
+        until(SOON, "it waits for the last one", || theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1));
+        let renewed = ours.stats().renewed;
+        let fence = theirs.inspect("a").unwrap().expect("it is held").fence;
+        assert!(theirs.force_release("a", fence).unwrap());
+        // Which of the two comes first is a matter of chance; either is to end well.
+        taken.unlock().unwrap();
+        match waiting.join().unwrap() {
+            Ok(guard) => until(TTL + SLACK, "the loss is noticed later", || !guard.is_held()),
+            Err(error) => assert!(matches!(error, Error::Lost { .. }), "{error} after {renewed} renewals"),
+        }
+    });
+    for name in ["a", "c"] {
+        Record::of(place, name).comes_to_rest();
+    }
+}
+
+fn those_that_nobody_has_yet_are_no_guards(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let taken = theirs.lock("c").unwrap();
+    let told = Arc::new(AtomicU64::new(0));
+    let tell = Arc::clone(&told);
+    let options = LockOptions::new().on_lost(move |_| {
+        tell.fetch_add(1, Ordering::Relaxed);
+    });
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.with(options).lock_all(["a", "b", "c"]));
+        until(SOON, "it waits for the last one", || theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1));
+        assert_eq!(ours.shutdown(Duration::ZERO).unwrap().ended, [""; 0].map(Arc::from));
+        assert!(waiting.join().unwrap().is_err());
+    });
+    assert_eq!(told.load(Ordering::Relaxed), 0);
+    assert_eq!((ours.stats().lost, ours.stats().granted), (0, 0));
+    let next = theirs.lock("a").unwrap();
+    assert_ne!(next.previous_holder(), PreviousHolder::Lapsed);
+    drop((next, taken));
+}
+
+fn an_error_that_will_not_pass_comes_at_once(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    place.query::<redis::Value>(&["RPUSH", "fairlock:{z}", "not a record"]);
+    let taken = theirs.lock("a").unwrap();
+    for refused in
+        [ours.try_lock_all(["a", "z"]), ours.try_lock_all_for(["a", "z"], SOON), ours.lock_all(["a", "z"]).map(Some)]
+    {
+        assert!(matches!(&refused, Err(Error::Server { code, .. }) if code == "WRONGTYPE"), "{refused:?}");
+    }
+    taken.unlock().unwrap();
+    place.delete("z");
+    Record::of(place, "a").comes_to_rest();
+}
+
+fn what_is_missed_is_counted_once(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let taken = theirs.lock("b").unwrap();
+    assert!(ours.try_lock_all_for(["a", "b"], CHECK_PERIOD).unwrap().is_none());
+    assert_eq!(ours.stats().missed, 1);
+    assert!(ours.try_lock_all(["a", "b"]).unwrap().is_none());
+    assert_eq!(ours.stats().missed, 2);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock_all(["a", "b"]).unwrap());
+        until(SOON, "it waits", || theirs.inspect("b").unwrap().is_some_and(|b| b.waiters == 1));
+        taken.unlock().unwrap();
+        drop(waiting.join().unwrap());
+    });
+    assert_eq!(ours.stats().missed, 2);
+}
+
+fn a_clean_release_ends_the_channel_of_losses(place: &Place) {
+    let mgr = LockManager::connect(place).unwrap();
+    for unlock in [true, false] {
+        let guard = mgr.lock_all(["a", "b"]).unwrap();
+        let lost = guard.lost().clone();
+        if unlock {
+            guard.unlock().unwrap();
+        } else {
+            drop(guard);
+        }
+        assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
+    }
 }

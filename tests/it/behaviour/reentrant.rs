@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions, LossReason};
+use fairlock::{Error, LockManager, LockOptions, LossReason, MAX_NAME};
 
 use crate::managers;
 use crate::place::{Place, on_both_stores};
@@ -120,14 +120,20 @@ fn keys_of_one_stripe_exclude_each_other_and_others_do_not(place: &Place) {
     let (mine, other) = (ours.striped("accounts", STRIPES), theirs.striped("accounts", STRIPES));
     assert_eq!(mine.stripes(), STRIPES);
     // By a reference implementation; another answer would let another version in beside this one.
-    for (key, stripe) in [("", 1), ("a", 0), ("foobar", 0), ("4711", 2), ("ä", 2)] {
+    for (key, stripe) in [("", 1), ("a", 0), ("foobar", 1), ("4711", 2), ("ä", 1)] {
         assert_eq!(mine.stripe(key), stripe, "{key:?}");
         assert_eq!(mine.mutex(key).name(), format!("accounts:{stripe}"));
     }
+    // Of names of which some would be too long, or of none, no stripe can be used.
+    for name in [String::new(), "x".repeat(MAX_NAME)] {
+        let refused = ours.striped(&name, STRIPES).mutex("a").lock();
+        assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
+    }
     let guard = mine.mutex("a").lock().unwrap();
-    assert!(other.mutex("foobar").try_lock().unwrap().is_none());
+    assert!(other.mutex("a").try_lock().unwrap().is_none());
     drop(other.mutex("4711").try_lock().unwrap().expect("another stripe"));
     guard.unlock().unwrap();
-    let both = ours.lock_all([mine.mutex("a").name(), mine.mutex("foobar").name()]).unwrap();
+    let both = ours.lock_all([mine.mutex("foobar").name(), mine.mutex("ä").name()]).unwrap();
     assert_eq!(both.names().count(), 1);
+    assert!(other.mutex("ä").try_lock().unwrap().is_none());
 }

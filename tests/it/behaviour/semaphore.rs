@@ -34,6 +34,7 @@ on_both_stores! {
     options_hold_for_permits,
     the_way_in_which_the_last_holder_ended_is_told,
     a_place_kept_and_given_up_leaves_nothing,
+    every_key_ends_by_itself_also_while_permits_are_held,
 }
 
 on_both_stores! { redis_with_faults: a_message_that_is_lost_is_made_up_for }
@@ -448,4 +449,31 @@ fn a_place_kept_and_given_up_leaves_nothing(place: &Place) {
     guard.unlock().unwrap();
     comes_to_rest(place, &mgr, "n");
     assert_eq!(mgr.stats().waiting + other.stats().waiting, 0);
+}
+
+fn every_key_ends_by_itself_also_while_permits_are_held(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let n = ours.semaphore("n", 2);
+    let end_in_time = |keys: &[&str]| {
+        for key in keys {
+            let left: i64 = place.query(&["PTTL", &format!("fairlock:{{n}}{key}")]);
+            assert!((3_600_000..3_700_000).contains(&left), "{key:?}: {left} ms");
+        }
+    };
+    let first = n.acquire_many(2).unwrap();
+    end_in_time(&["", ":h"]);
+    let next = wait(&ours, &theirs.semaphore("n", 2), 2);
+    end_in_time(&["", ":q", ":h"]);
+    // The last holder goes and another comes in one step.
+    drop(first);
+    let next = served(&next);
+    end_in_time(&["", ":h"]);
+    next.renew().unwrap();
+    end_in_time(&["", ":h"]);
+    drop(next);
+    let kept = n.acquire().unwrap();
+    let _: () = place.query(&["DEL", "fairlock:{n}:h"]);
+    let _other = n.acquire().unwrap();
+    end_in_time(&["", ":h"]);
+    drop(kept);
 }
