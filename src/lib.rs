@@ -247,7 +247,8 @@
 //! ```
 //!
 //! What else a program may want is in the examples, which run as they are: `hello`; `worker_pool`, many processes at one
-//! resource; `fencing`; `run_once`; `leader`; `transfer`, several names at once; `shutdown`; `unit_test`, how to test code that locks, without a Redis.
+//! resource; `fencing`; `run_once`; `leader`; `transfer`, several names at once; `throttle`, a
+//! semaphore; `shutdown`; `unit_test`, how to test code that locks, without a Redis.
 //!
 //! # Stand in the queue
 //!
