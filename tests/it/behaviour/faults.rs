@@ -79,8 +79,9 @@ fn a_try_whose_request_is_lost_takes_nothing(place: &Place) {
 }
 
 fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(place: &Place) {
-    let ours = calm(place);
     for mishap in [Mishap::RequestLost, Mishap::ReplyLost] {
+        // New ones each time: the mishap is not for what the last ones still do in the background.
+        let ours = calm(place);
         let (guard, requests) = meet(place, mishap, &ours, || ours.lock("a").unwrap());
         assert!(requests >= 2, "{mishap:?} did not strike");
         let record = Record::of(place, "a");
