@@ -104,7 +104,12 @@ impl Renewal {
                 }
                 self.look_up(call, &suspects);
             }
-            // No record at all: nobody has a place any more.
+            // No record at all: nobody has a place any more. Whoever was granted permits meanwhile may have them still.
+            Outcome::Absent if call.wish.family == Family::Permit => {
+                engine.places.put_off(name, now + engine.config.check_period);
+                let tokens: Vec<Token> = line.iter().map(|waiting| waiting.place.lock().token).collect();
+                self.look_up(call, &tokens);
+            }
             Outcome::Absent => {
                 for waiting in line {
                     let action = {

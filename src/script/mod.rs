@@ -270,7 +270,8 @@ impl Call {
             (Family::Mutex, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) => cmd.arg(2).arg(self.key.record()).arg(self.key.queue()),
-            (Family::Permit, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.holders()),
+            (Family::Permit, Verb::Renew { .. }) if form.single_key => cmd.arg(1).arg(self.key.holders()),
+            (Family::Permit, Verb::Renew { .. }) => cmd.arg(2).arg(self.key.holders()).arg(self.key.record()),
             (Family::Permit, _) => cmd.arg(3).arg(self.key.record()).arg(self.key.queue()).arg(self.key.holders()),
         };
         cmd.arg(&terms.manager).arg(&terms.step_us).arg(&terms.horizon_us).arg(&terms.channels);
@@ -337,9 +338,12 @@ impl Call {
         matches!(self.verb, Verb::Acquire { .. })
     }
 
-    /// R11: whether the record's key alone may do.
+    /// R11: whether one key alone may do.
     pub(crate) fn has_single_key_form(&self) -> bool {
-        self.wish.family == Family::Mutex && matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. })
+        match self.wish.family {
+            Family::Mutex => matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. }),
+            Family::Permit => matches!(self.verb, Verb::Renew { .. }),
+        }
     }
 
     /// Which script the call runs; the same number for the same script.

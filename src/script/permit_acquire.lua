@@ -74,9 +74,13 @@ else
                                          'HKEYS', 'HGETALL', 'HDEL', 'DEL', 'PEXPIREAT')
   if refused then return refused end
   local ticket
-  if waiter then
+  if waiter and not forgot then
     ticket = tonumber(string.match(waiter, '^%d+'))
   else
+    -- Its place went with the list, and this is another one; what is forgotten is deleted last.
+    for i = #del, 1, -1 do
+      if del[i] == 'w:' .. token then table.remove(del, i) end
+    end
     -- An empty queue has no entries: what stands in the list is left from a record that was lost.
     if n == 0 then popped, h, tq = redis.call('LLEN', list), q, 0 end
     q = q + 1

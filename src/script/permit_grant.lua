@@ -12,6 +12,7 @@ do
   local left = 1000 * lasts
   local fence = f == now and at or string.format('%.0f', f)
   used, longest, state_changed = used + weight, math.max(longest, lasts), true
+  shortest = b > 0 and math.min(shortest, lasts) or lasts
   b = b > 0 and math.min(b, now + left) or now + left
   hold_set[#hold_set + 1] = whom
   hold_set[#hold_set + 1] = struct.pack(HOLDER, now + left, ttl, hold, weight, 0, d)

@@ -6,8 +6,8 @@
 -- Returns: nothing; status: released, if somebody was by force
 local status
 -- R15: if a holder lasts for longer than any lease, the server's clock went back.
-if not state or forced or b > 0 and (now >= b or b - now > 1000 * longest) then
-  local all, first = redis.call('HGETALL', holders), nil
+if not state or forced or b > 0 and (now >= b or b - now > 1000 * shortest) then
+  local all, first, least = redis.call('HGETALL', holders), nil, nil
   used, longest, state_changed = 0, 0, state ~= false
   for i = 1, #all, 2 do
     local whose = all[i]
@@ -36,7 +36,7 @@ if not state or forced or b > 0 and (now >= b or b - now > 1000 * longest) then
       if stands > 1 then
         ends = true
       elseif stands == 0 and died and unserved and n > 0 and redis.call('HEXISTS', key, 'm:' .. by) == 1 then
-        e, stands, changed, queue_changed = now + ARGV[2], 1, true, true
+        e, stands, changed, queue_changed = now + math.min(ARGV[2], 1000 * cap), 1, true, true
       else
         ends = 3
         -- R10: a renewed lease that lapsed means a dead process, whose waiters must not be granted next.
@@ -60,7 +60,8 @@ if not state or forced or b > 0 and (now >= b or b - now > 1000 * longest) then
         hold_set[#hold_set + 1] = struct.pack(HOLDER, e, ttl, hold, weight, stands, how) .. text
       end
       used, longest, first = used + weight, math.max(longest, cap), math.min(first or e, e)
+      least = math.min(least or cap, cap)
     end
   end
-  b = first or 0
+  b, shortest = first or 0, least or 0
 end

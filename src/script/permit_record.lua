@@ -10,14 +10,14 @@
 --   do, what the status says, other waiters' grants}
 local key, list, holders, manager = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 -- p: fence last given to a holder that was alone or took a semaphore's permits, time before which no holder lapses (0: there
---    is none), the longest that one of them lasts in ms, expiry of the record and of the holders in s, capacity, permits
---    taken, how the last holder ended (d); -1 is not known
+--    is none), the shortest and the longest that one of them lasts in ms, expiry of the record and of the holders in s,
+--    capacity, permits taken, how the last holder ended (d); -1 is not known
 -- n: as the queue of a mutex
 -- a holder: end, ttl and hold in ms, permits, how it stands (0 holds, 1 holds and has had its grace, 2 cools, 3 lapsed,
 --    4 released by force), how the holder before it ended; and then, as text,
 --    'kind capacity fence ticket granted-at manager ttl fixed hold permits label'
-local STATE, QUEUE, STAMP, HOLDER = '<ddI4I4I4I4I4b', '<I4I4ddddI4', '<dd', '<dI4I4I4bb'
-local f, b, longest, t, th, capacity, used, d = nil, 0, 0, 0, 0, 0, 0, -1
+local STATE, QUEUE, STAMP, HOLDER = '<ddI4I4I4I4I4I4b', '<I4I4ddddI4', '<dd', '<dI4I4I4bb'
+local f, b, shortest, longest, t, th, capacity, used, d = nil, 0, 0, 0, 0, 0, 0, 0, -1
 local n, r, s, v, q, h, tq = 0, 0, now, 0, 0, 0, 0
 local state_changed, queue_changed, forgot, unserved
 local set, del = {}, {}                         -- the record's fields to write, and to delete
@@ -31,7 +31,7 @@ local mine, grants, messages = nil, {}, {}      -- what is told of grants: to th
 local at = clock[1] .. string.sub('00000' .. clock[2], -6)
 
 if state then
-  f, b, longest, t, th, capacity, used, d = struct.unpack(STATE, state)
+  f, b, shortest, longest, t, th, capacity, used, d = struct.unpack(STATE, state)
 elseif kind then
   -- Another kind, or another version of this protocol, is refused before any write.
   return { 'kind', now, 0, kind }

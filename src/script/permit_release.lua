@@ -58,7 +58,7 @@ elseif had and stands < 2 then
   else
     used = used - weight
     hold_del[#hold_del + 1] = token
-    if used == 0 then b, th = 0, 0 end
+    if used == 0 then b, longest, th = 0, 0, 0 end
   end
 else
   waiter = redis.call('HEXISTS', key, 'w:' .. token) == 1
@@ -67,8 +67,8 @@ else
     r, removed, queue_changed = r - 1, token, true
   end
   if had and stands > 2 then
+    -- It stays until its time is over, so that the same request again hears the same (P7).
     status = stands == 4 and 'forced' or 'lapsed'
-    hold_del[#hold_del + 1] = token
   else
     status = (not f or f < fence) and 'lost' or 'already'
   end

@@ -1,6 +1,6 @@
 -- Purpose: extends the lease of a holder; never shortens one, never creates one. A lapsed lease that nobody has cleared is
 --   extended as well (R9).
--- KEYS: 1 the holders (always alone, so that a slot in migration never answers TRYAGAIN)
+-- KEYS: 1 the holders · 2 the record; absent in the single-key form (R11)
 -- ARGV: 1-4 as in permit_record.lua · 5 token
 -- Returns: renewed {left, fence} · gone {its fence, the same, how} of one that lapsed or was released by force
 --   · gone {0, 0, -1}
@@ -17,6 +17,11 @@ if stands > 2 then return { 'gone', now, 0, fence, fence, stands - 2 } end
 e = math.max(math.min(e, now + 1000 * math.max(ttl, hold)), now + 1000 * ttl)
 -- The key is to last an hour longer than anything in it: never less than somebody else has set.
 local lasts = math.max((math.ceil(e / 1000000) + 3660) * 1000, math.floor(now / 1000) + redis.call('PTTL', KEYS[1]))
+-- The record is to outlive its holders: without it the name could be taken as another kind.
+local kept = KEYS[2] and redis.call('PTTL', KEYS[2]) or -2
 redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', lasts))
+if kept >= -1 then
+  redis.call('PEXPIREAT', KEYS[2], string.format('%.0f', math.max(lasts, math.floor(now / 1000) + kept)))
+end
 redis.call('HSET', KEYS[1], ARGV[5], struct.pack(HOLDER, e, ttl, hold, weight, stands, how) .. string.sub(had, text))
 return { 'renewed', now, 0, e - now, fence }

@@ -10,12 +10,14 @@ if state_changed or queue_changed or #del > 0 or #hold_set > 0 or #hold_del > 0 
   if forgot and not refreshed then del[#del + 1] = 'm:' .. manager end
   -- Where no holder is left, or they were evicted, the key is made anew, and has no expiry then.
   if #hold_set > 0 and th > 0 and redis.call('HLEN', holders) <= #hold_del then th = 0 end
-  -- unpack() has a limit, so long argument lists go in pieces.
+  -- Before those that are set: a token may take permits again after it lapsed. unpack() has a limit, so long argument lists
+  -- go in pieces.
+  local function write_holders()
+    for i = 1, #hold_del, 1000 do redis.call('HDEL', holders, unpack(hold_del, i, math.min(i + 999, #hold_del))) end
+    for i = 1, #hold_set, 1000 do redis.call('HSET', holders, unpack(hold_set, i, math.min(i + 999, #hold_set))) end
+  end
   local function delete()
     for i = 1, #del, 1000 do redis.call('HDEL', key, unpack(del, i, math.min(i + 999, #del))) end
-    for i = 1, #hold_del, 1000 do
-      redis.call('HDEL', holders, unpack(hold_del, i, math.min(i + 999, #hold_del)))
-    end
     if rewritten then
       redis.call('DEL', list)
       for i = 1, #rewritten, 1000 do redis.call('RPUSH', list, unpack(rewritten, i, math.min(i + 999, #rewritten))) end
@@ -35,13 +37,13 @@ if state_changed or queue_changed or #del > 0 or #hold_set > 0 or #hold_del > 0 
   if list_late then tq = lasts + 60 end
   if holders_late then th = lasts + 60 end
   if expire_first then redis.call('PEXPIREAT', key, string.format('%.0f000', t)) end
-  if delete_first then delete() end
-  for i = 1, #hold_set, 1000 do
-    redis.call('HSET', holders, unpack(hold_set, i, math.min(i + 999, #hold_set)))
+  if delete_first then
+    delete()
+    write_holders()
   end
   if kind then
     set[#set + 1] = 'p'
-    set[#set + 1] = struct.pack(STATE, f, b, longest, t, th, capacity, math.max(0, used), d)
+    set[#set + 1] = struct.pack(STATE, f, b, shortest, longest, t, th, capacity, math.max(0, used), d)
     set[#set + 1] = 'n'
     set[#set + 1] = struct.pack(QUEUE, n, math.max(0, r), s, v, q, h, tq)
     if not state then
@@ -50,7 +52,10 @@ if state_changed or queue_changed or #del > 0 or #hold_set > 0 or #hold_del > 0 
     end
   end
   if #set > 0 then redis.call('HSET', key, unpack(set)) end
-  if not delete_first then delete() end
+  if not delete_first then
+    write_holders()
+    delete()
+  end
   if late and not (expire_first and state) then redis.call('PEXPIREAT', key, string.format('%.0f000', t)) end
   if list_late then redis.call('PEXPIREAT', list, string.format('%.0f000', tq)) end
   if holders_late then redis.call('PEXPIREAT', holders, string.format('%.0f000', th)) end

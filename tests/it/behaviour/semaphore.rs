@@ -35,9 +35,14 @@ on_both_stores! {
     the_way_in_which_the_last_holder_ended_is_told,
     a_place_kept_and_given_up_leaves_nothing,
     every_key_ends_by_itself_also_while_permits_are_held,
+    a_record_lasts_for_as_long_as_its_holders_are_renewed,
 }
 
-on_both_stores! { redis_with_faults: a_message_that_is_lost_is_made_up_for }
+on_both_stores! {
+    redis_with_faults:
+    a_message_that_is_lost_is_made_up_for,
+    p7_a_release_that_is_sent_twice_hears_the_same_twice,
+}
 
 fn manager(place: &Place) -> LockManager {
     scene::manager(place)
@@ -476,4 +481,29 @@ fn every_key_ends_by_itself_also_while_permits_are_held(place: &Place) {
     let _other = n.acquire().unwrap();
     end_in_time(&["", ":h"]);
     drop(kept);
+}
+
+/// Without it the name could be taken as a mutex beside them.
+fn a_record_lasts_for_as_long_as_its_holders_are_renewed(place: &Place) {
+    let mgr = manager(place);
+    let permit = mgr.semaphore("n", 2).acquire().unwrap();
+    let soon = scene::server_time(place) / 1000 + 60_000;
+    place.query::<i64>(&["PEXPIREAT", "fairlock:{n}", &soon.to_string()]);
+    permit.renew().unwrap();
+    let left: i64 = place.query(&["PTTL", "fairlock:{n}"]);
+    assert!(left >= 3_600_000, "{left} ms");
+    permit.unlock().unwrap();
+    comes_to_rest(place, &mgr, "n");
+}
+
+fn p7_a_release_that_is_sent_twice_hears_the_same_twice(place: &Place) {
+    // They renew so late that no renewal hears of the loss before.
+    let [ours, theirs] = [LockManager::connect(place), LockManager::connect(place)].map(|mgr| mgr.unwrap());
+    let permit = ours.semaphore("n", 2).acquire().unwrap();
+    assert!(theirs.force_release("n", permit.fence()).unwrap());
+    place.settle();
+    place.inject(Mishap::Disconnect);
+    let end = permit.unlock();
+    assert!(matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced), "{end:?}");
+    comes_to_rest(place, &theirs, "n");
 }
