@@ -342,7 +342,7 @@
 //!   fixed lease learns of it only when it unlocks or renews.
 //! - A leaked guard renews until `max_hold`, or until the process ends.
 //! - A thread that takes a name twice waits for itself, but by a [`ReentrantMutex`].
-//! - Mutexes on a single node only, in this version.
+//! - A single node only, in this version: no Sentinel, Cluster or quorum.
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
