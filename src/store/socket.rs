@@ -192,3 +192,29 @@ impl Stream {
         }
     }
 }
+
+#[cfg(all(test, feature = "sim"))]
+mod tests {
+    use super::*;
+
+    /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it bit by bit.
+    #[test]
+    fn a_write_that_is_taken_bit_by_bit_has_one_timeout() {
+        const TIMEOUT: Duration = Duration::from_millis(300);
+        const SLACK: Duration = Duration::from_millis(1500);
+        let (mut socket, mut peer) = Socket::pair(TIMEOUT).expect("a pair of sockets");
+        let started = Instant::now();
+        let trickle = std::thread::spawn(move || {
+            let mut bit = [0; 4096];
+            // It ends, so that whoever would write on and on is told from who gives up.
+            while started.elapsed() < 2 * (TIMEOUT + SLACK) && peer.read(&mut bit).is_ok_and(|read| read > 0) {
+                std::thread::sleep(TIMEOUT / 6);
+            }
+        });
+        assert!(socket.send(&vec![b'x'; 16 << 20]).is_err());
+        let took = started.elapsed();
+        assert!(took >= TIMEOUT && took <= TIMEOUT + SLACK, "{took:?}");
+        drop(socket);
+        trickle.join().expect("no panic");
+    }
+}
