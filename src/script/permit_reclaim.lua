@@ -27,7 +27,7 @@ if not state or forced or b > 0 and (now >= b or b - now > 1000 * shortest) then
       if stands < 2 then
         status, ends = 'released', 4
       elseif stands == 2 then
-        status, ends = 'released', true
+        status, ends = e > now and 'released' or status, true
       end
     elseif e <= now and whose ~= token then
       -- After a time in which nobody was served it may be the server that was away, and not the holder. If its process

@@ -13,8 +13,8 @@ local key, list, holders, manager = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 --    is none), the shortest and the longest that one of them lasts in ms, expiry of the record and of the holders in s,
 --    capacity, permits taken, how the last holder ended (d); -1 is not known
 -- n: as the queue of a mutex
--- a holder: end, ttl and hold in ms, permits, how it stands (0 holds, 1 holds and has had its grace, 2 cools, 3 lapsed,
---    4 released by force), how the holder before it ended; and then, as text,
+-- a holder, by its token, or 'c:<token>' while it cools: end, ttl and hold in ms, permits, how it stands (0 holds, 1 holds
+--    and has had its grace, 2 cools, 3 lapsed, 4 released by force), how the holder before it ended; and then, as text,
 --    'kind capacity fence ticket granted-at manager ttl fixed hold permits label'
 local STATE, QUEUE, STAMP, HOLDER = '<ddI4I4I4I4I4I4b', '<I4I4ddddI4', '<dd', '<dI4I4I4bb'
 local f, b, shortest, longest, t, th, capacity, used, d = nil, 0, 0, 0, 0, 0, 0, 0, -1

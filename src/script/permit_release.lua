@@ -45,20 +45,24 @@ elseif had and stands < 2 then
     if mode == 'used' or mode == 'downgrade' then d = 0 end
     if mode == 'lost' then d = 1 end
   end
-  if cools or mode == 'downgrade' then
-    if mode == 'downgrade' then
-      used, weight = used - weight + 1, 1
-    else
-      -- R16: nobody owns it, but it counts as held until its least time is over.
-      e, stands = cool, 2
-      b = math.min(b, e)
-    end
-    hold_set[#hold_set + 1] = token
-    hold_set[#hold_set + 1] = struct.pack(HOLDER, e, ttl, hold, weight, stands, how) .. string.sub(had, text)
+  local kept = token
+  if mode == 'downgrade' then
+    used, weight = used - weight + 1, 1
   else
-    used = used - weight
     hold_del[#hold_del + 1] = token
-    if used == 0 then b, longest, th = 0, 0, 0 end
+    if cools then
+      -- R16: nobody owns it, but it counts as held until its least time is over. A late copy of its acquire may take
+      -- the token again meanwhile.
+      kept, e, stands = 'c:' .. token, cool, 2
+      b = math.min(b, e)
+    else
+      kept, used = nil, used - weight
+      if used == 0 then b, longest, th = 0, 0, 0 end
+    end
+  end
+  if kept then
+    hold_set[#hold_set + 1] = kept
+    hold_set[#hold_set + 1] = struct.pack(HOLDER, e, ttl, hold, weight, stands, how) .. string.sub(had, text)
   end
 else
   waiter = redis.call('HEXISTS', key, 'w:' .. token) == 1

@@ -11,7 +11,6 @@ local now = clock[1] * 1000000 + clock[2]
 if not had then return { 'gone', now, 0, 0, 0, -1 } end
 local e, ttl, hold, weight, stands, how, text = struct.unpack(HOLDER, had)
 local fence = string.match(had, '^%S+ %d+ (%d+)', text) + 0
-if stands == 2 then return { 'gone', now, 0, 0, 0, -1 } end
 if stands > 2 then return { 'gone', now, 0, fence, fence, stands - 2 } end
 -- R15: an end further off than any lease reaches means that the server's clock went back.
 e = math.max(math.min(e, now + 1000 * math.max(ttl, hold)), now + 1000 * ttl)

@@ -1,5 +1,6 @@
 //! A grant, and what is known of its fence.
 
+use std::cmp::Ordering;
 use std::fmt;
 
 use super::model::Promise;
@@ -10,25 +11,35 @@ use super::op::Attempt;
 pub(super) struct Held {
     /// Whose.
     pub(super) by: Attempt,
+    /// How many permits it has: what it asked for, or one, if it was downgraded.
+    pub(super) permits: u32,
     /// Under which fence.
     pub(super) fence: Fence,
+    /// Grants of the same turn have the same fence, and one of a later turn has a larger one.
+    pub(super) turn: u32,
     /// Its time is over, and nobody has noticed.
     pub(super) lapsed: bool,
     /// It had its time of grace after an outage.
     pub(super) spared: bool,
 }
 
-/// The fence of one of these is seen, which come in the order of their fences.
-pub(super) fn learn(mut grants: Vec<&mut Held>, by: Attempt, fence: u64) -> Result<(), Promise> {
-    let at = grants.iter().position(|held| held.by == by).ok_or(Promise::OneGrant)?;
-    let known = grants[at].fence;
+impl Held {
+    /// The fence of another grant is seen.
+    fn learn(&mut self, turn: u32, fence: u64) {
+        self.fence.learn(self.turn, turn, fence);
+    }
+}
+
+/// The fence of one of these is seen. Answers in which turn it was granted.
+pub(super) fn learn<'a>(grants: impl Iterator<Item = &'a mut Held>, by: Attempt, fence: u64) -> Result<u32, Promise> {
+    let mut grants: Vec<&mut Held> = grants.collect();
+    let held = grants.iter().find(|held| held.by == by).ok_or(Promise::OneGrant)?;
+    let (known, turn) = (held.fence, held.turn);
     if !known.admits(fence) {
         return Err(if known.is_known() { Promise::OneGrant } else { Promise::Fencing });
     }
-    grants[at].fence = Fence::known(fence);
-    grants[..at].iter_mut().for_each(|earlier| earlier.fence.keep_below(fence));
-    grants[at + 1..].iter_mut().for_each(|later| later.fence.keep_above(fence));
-    Ok(())
+    grants.iter_mut().for_each(|held| held.learn(turn, fence));
+    Ok(turn)
 }
 
 /// What is known of the fence of a grant: it lies between these, exclusively. Nobody sees the fence of a grant that
@@ -37,6 +48,12 @@ pub(super) fn learn(mut grants: Vec<&mut Held>, by: Attempt, fence: u64) -> Resu
 pub(super) struct Fence {
     above: u64,
     below: u64,
+}
+
+impl Default for Fence {
+    fn default() -> Fence {
+        Fence::above(0)
+    }
 }
 
 impl Fence {
@@ -48,12 +65,18 @@ impl Fence {
         Fence { above: fence - 1, below: fence + 1 }
     }
 
-    pub(super) fn keep_above(&mut self, fence: u64) {
-        self.above = self.above.max(fence);
+    /// What is not known lies above this, too.
+    pub(super) fn or_above(self, fence: u64) -> Fence {
+        if self.is_known() { self } else { Fence { above: self.above.max(fence), ..self } }
     }
 
-    pub(super) fn keep_below(&mut self, fence: u64) {
-        self.below = self.below.min(fence);
+    /// This is of one turn, and in another this fence is seen.
+    pub(super) fn learn(&mut self, own: u32, turn: u32, fence: u64) {
+        match own.cmp(&turn) {
+            Ordering::Less => self.below = self.below.min(fence),
+            Ordering::Equal => *self = Fence::known(fence),
+            Ordering::Greater => self.above = self.above.max(fence),
+        }
     }
 
     pub(super) fn is_known(self) -> bool {

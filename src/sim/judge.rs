@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::model::{Lock, Promise};
-use super::op::{Attempt, Lease, Loss, Moment, Op, Outcome, Sight};
+use super::op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
 use super::record::Record;
 use super::served::Served;
 use crate::key::Key;
@@ -69,7 +69,7 @@ pub(super) struct Ran<'a> {
 
 impl Judge {
     pub(super) fn new(key: Key, step: u64, horizon: u64) -> Judge {
-        let model = Model { lock: Lock::default(), served: Served::new(step, horizon) };
+        let model = Model { lock: Lock::new(Kind::Mutex), served: Served::new(step, horizon) };
         Judge {
             key,
             replica: model.clone(),
@@ -106,11 +106,11 @@ impl Judge {
     /// Something that was there is not any more.
     pub(super) fn lost_data(&mut self, now: u64, loss: Loss, keyspace: &Keyspace) {
         // A queue that the record counts no entries of cannot be missed.
-        if loss == Loss::Record || self.record.entries > 0 {
+        if loss == Loss::All || self.record.entries > 0 {
             let after = self.model.lock.after(&Op::Lose(loss), &Outcome::Done);
-            self.model.lock = after.map_or_else(|_| Lock::default(), |mut worlds| worlds.swap_remove(0));
+            self.model.lock = after.map_or_else(|_| Lock::new(Kind::Mutex), |mut worlds| worlds.swap_remove(0));
         }
-        if loss == Loss::Record {
+        if loss == Loss::All {
             self.model.served = self.model.served.anew();
         }
         self.is_another(now, keyspace);
@@ -200,7 +200,7 @@ impl Judge {
             }
             let moment = self.moment(clock, &before, &after, ran);
             let sight = self.sight(&after, ran.manager);
-            let request = self.model.lock.request(moment, op, &outcome, sight);
+            let request = self.model.lock.request(moment.clone(), op.clone(), &outcome, sight);
             self.model.lock = request.map_err(|promise| {
                 let is = &self.model.lock;
                 (
@@ -248,7 +248,7 @@ impl Judge {
                     _ => Op::Enqueue(attempt),
                 }
             }
-            Verb::Release { fence, mode: Mode::Forced, .. } => Op::ForceRelease { fence: *fence },
+            Verb::Release { fence, mode: Mode::Forced, .. } => Op::ForceRelease { client, fence: *fence },
             Verb::Release { token, mode, .. } => {
                 let attempt = self.attempt(*token, client, Lease::Renewed);
                 match mode {
@@ -285,13 +285,16 @@ impl Judge {
 
     fn moment(&self, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Moment {
         let Model { served, .. } = &self.model;
+        let number = before.owner.and_then(|owner| self.attempts.get(&owner)).map(|attempt| attempt.number);
+        let is_spared = before.owner == after.owner && !before.is_spared() && after.is_spared();
         let is_guard = matches!(ran.call.verb, Verb::Release { mode: Mode::Used | Mode::Lost, .. });
         Moment {
             clock,
-            over: before.end <= clock,
+            over: self.model.lock.taken_by().filter(|_| before.end <= clock).collect(),
             silent: served.silent(clock),
             outage: served.is_outage(clock),
-            grace: before.owner == after.owner && !before.is_spared() && after.is_spared(),
+            grace: number.filter(|_| is_spared).into_iter().collect(),
+            counts_anew: false,
             cools: is_guard && before.hold > 0 && before.granted_at.min(clock) + before.hold > clock,
         }
     }
@@ -299,7 +302,7 @@ impl Judge {
     fn sight(&mut self, record: &Record, manager: &str) -> Sight {
         let client = self.client(manager);
         let mut number = |token: Token| self.attempt(token, client, Lease::Renewed).number;
-        let holder = record.owner.map(|owner| (number(owner), record.fence));
+        let holders = record.owner.map(|owner| (number(owner), record.fence)).into_iter().collect();
         let mut queue: Vec<u16> = Vec::new();
         for (token, _) in record.queue.iter().filter(|(_, waits)| *waits) {
             let number = number(*token);
@@ -307,7 +310,7 @@ impl Judge {
                 queue.push(number);
             }
         }
-        Sight { holder, queue }
+        Sight { holders, queue }
     }
 
     fn client(&mut self, manager: &str) -> u8 {
@@ -318,7 +321,7 @@ impl Judge {
     /// By its token, with what its first request says.
     fn attempt(&mut self, token: Token, client: u8, lease: Lease) -> Attempt {
         let number = self.attempts.len() as u16;
-        *self.attempts.entry(token).or_insert(Attempt { number, client, lease })
+        *self.attempts.entry(token).or_insert(Attempt { number, client, lease, permits: 1 })
     }
 
     /// P7: a token is granted once, unless it was given back, or the grant was lost with the data or by a step of the

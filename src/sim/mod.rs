@@ -89,7 +89,7 @@ mod simulation;
 
 pub use defect::Defect;
 pub use model::{Lock, Promise};
-pub use op::{Attempt, Lease, Loss, Moment, Op, Outcome, Sight};
+pub use op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
 pub use simulation::{Failure, Tally, simulate};
 pub use world::World;
 pub use worlds::{Chance, Violation, Worlds};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::grant::{Fence, Held, learn};
-use super::op::{Attempt, Lease, Loss, Moment, Op, Outcome, Sight};
+use super::op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
 
 /// What the model holds a store to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,29 +45,55 @@ impl fmt::Display for Promise {
 /// One name at the server. What it does is decided by what it is asked, and by the time that it is told.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lock {
-    pub(super) holder: Option<Held>,
+    kind: Kind,
+    pub(super) holders: Vec<Held>,
     pub(super) queue: Vec<Attempt>,
     /// Clients that count as dead until they are heard of: each one's places are passed over (R10).
     pub(super) void: BTreeSet<u8>,
     /// All fences from now on are larger.
     pub(super) floor: u64,
-    /// Nobody's, and not free: the last holder's least time is not over (R16).
-    cooling: Option<Fence>,
+    /// The last turn of [`Held::turn`], and its fence if readers share it.
+    turn: u32,
+    last: Fence,
+    /// Nobody's, and not free: the least time of these holders of before is not over (R16).
+    cooling: Vec<Held>,
+    /// Permits that count as taken, of holders that the server lost.
+    missing: u32,
     /// The queue lost these, and nobody has noticed (R11). They are told that they wait, and are never granted it.
     torn: Option<BTreeSet<Attempt>>,
+    /// The record was lost, and the holders were not.
+    is_recordless: bool,
     moment: Moment,
 }
 
 impl Lock {
-    /// A name with this holder and his fence, and with those who wait.
-    pub(super) fn found(holder: Option<(Attempt, u64)>, spared: bool, queue: Vec<Attempt>, floor: u64) -> Lock {
-        let holder = holder.map(|(by, fence)| Held { by, fence: Fence::known(fence), lapsed: false, spared });
-        Lock { holder, queue, floor, ..Lock::default() }
+    /// A name that nobody has used.
+    pub(super) fn new(kind: Kind) -> Lock {
+        Lock { kind, ..Lock::default() }
+    }
+
+    /// A name with these holders and those who wait, and the fence that was given last.
+    pub(super) fn found(kind: Kind, holders: Vec<Found>, queue: Vec<Attempt>, floor: u64) -> Lock {
+        let last = if floor > 0 { Fence::known(floor) } else { Fence::default() };
+        let mut lock = Lock { queue, floor, last, ..Lock::new(kind) };
+        let fences: BTreeSet<u64> = holders.iter().map(|held| held.fence).chain([floor]).collect();
+        let turn = |fence| fences.range(..fence).count() as u32;
+        lock.turn = turn(floor);
+        let held = |Found { by, permits, fence, spared }| Held {
+            by,
+            permits,
+            fence: Fence::known(fence),
+            turn: turn(fence),
+            lapsed: false,
+            spared,
+        };
+        lock.holders = holders.into_iter().map(held).collect();
+        lock
     }
 
     /// What a request leaves, if it was answered so at this moment and `sight` is what it left.
     pub(super) fn request(&self, moment: Moment, op: Op, outcome: &Outcome, sight: Sight) -> Result<Lock, Promise> {
-        let shown = sight.holder.map(|(number, _)| number);
+        let shown: BTreeSet<u16> = sight.holders.keys().copied().collect();
         let told = [(Op::At(moment), &Outcome::Done), (op, outcome), (Op::Inspect, &Outcome::Seen(Some(sight)))];
         let mut possible = vec![self.clone()];
         for (op, outcome) in told {
@@ -81,7 +107,7 @@ impl Lock {
             possible = next;
             if let (true, Some(promise)) = (possible.is_empty(), broken) {
                 // Somebody was served who was to be passed over.
-                let waited = self.queue.iter().any(|attempt| Some(attempt.number) == shown);
+                let waited = self.queue.iter().any(|attempt| shown.contains(&attempt.number));
                 let is_order = waited && matches!(promise, Promise::OneGrant | Promise::WakeUp);
                 return Err(if is_order { Promise::Order } else { promise });
             }
@@ -92,8 +118,11 @@ impl Lock {
     /// What this may be after `op`, given what was seen of it; or the promise that this breaks.
     pub fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
         let mut next = self.clone();
+        // What a record is made of again, if it was lost alone.
+        next.is_recordless &=
+            matches!(op, Op::At(_) | Op::Inspect | Op::Sync { .. } | Op::Renew(_)) || *outcome == Outcome::Late;
         match (op, outcome) {
-            (Op::At(moment), Outcome::Done) => next.arrive_at(*moment),
+            (Op::At(moment), Outcome::Done) => next.arrive_at(moment),
             // R5
             (_, Outcome::Late) => {}
             (Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by), Outcome::Granted { fence })
@@ -131,56 +160,80 @@ impl Lock {
             (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Released) if self.is_held_by(*by) => {
                 next.end(*by);
             }
-            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Lost) if !self.is_held_by(*by) => {
+            (Op::Downgrade(by), Outcome::Downgraded) if self.is_held_by(*by) => next.downgrade(*by),
+            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by) | Op::Downgrade(by), Outcome::Lost)
+                if !self.is_held_by(*by) =>
+            {
                 next.leave(*by);
-                next.notice_lapse(by.client);
-                next.promote();
+                next.pass_on(by.client);
             }
-            (Op::Renew(by), Outcome::Renewed) if self.is_held_by(*by) => {
-                next.holder = self.holder.map(|held| Held { lapsed: false, ..held });
-            }
+            (Op::Renew(by), Outcome::Renewed) if self.is_held_by(*by) => next.prolong(*by),
             (Op::Renew(by), Outcome::Lost) if !self.is_held_by(*by) => {}
             // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
-            (Op::Unlock(_) | Op::Drop(_) | Op::Leave(_) | Op::Renew(_), _) => return Err(Promise::Exclusion),
+            (Op::Unlock(_) | Op::Drop(_) | Op::Leave(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
+                return Err(Promise::Exclusion);
+            }
             (Op::Sync { client }, Outcome::Done) => {
                 next.notice_loss();
                 next.hear_of(*client);
-                next.notice_lapse(*client);
+                next.pass_on(*client);
+            }
+            (Op::Sync { .. }, Outcome::Absent)
+                if self.is_recordless || self.holders.is_empty() && self.queue.is_empty() => {}
+            (Op::ForceRelease { client, fence }, Outcome::Released) if self.is_taken_with(*fence) => {
+                next.force(*fence);
+                next.pass_on(*client);
+            }
+            (Op::ForceRelease { client, fence }, Outcome::Refused) if !self.is_taken_with(*fence) => {
+                if self.kind != Kind::Mutex {
+                    next.notice_lapses(*client, None);
+                }
                 next.promote();
             }
-            (Op::Sync { .. }, Outcome::Absent) if self.holder.is_none() && self.queue.is_empty() => {}
-            (Op::ForceRelease { fence }, Outcome::Released) if self.is_taken_with(*fence) => {
-                next.cooling = None;
-                next.lose();
-            }
-            (Op::ForceRelease { fence }, Outcome::Refused) if !self.is_taken_with(*fence) => next.promote(),
             (Op::ForceRelease { .. }, _) => return Err(Promise::Fencing),
             (Op::Inspect, Outcome::Seen(sight)) => next.see(sight.as_ref())?,
-            (Op::Repeat, Outcome::Refused) if self.holder.is_none() => {}
-            (Op::Repeat, Outcome::Granted { fence }) => {
-                let by = self.holder.ok_or(Promise::OneGrant)?.by;
+            (Op::Repeat(None), Outcome::Refused) if self.holders.is_empty() => {}
+            (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
+                let by = self.holder(*number).ok_or(Promise::OneGrant)?;
                 next.learn(by, *fence)?;
             }
             (Op::Misuse, Outcome::Forbidden) => {}
             (Op::Misuse, _) => return Err(Promise::BadInput),
-            (Op::RunOut, Outcome::Done) => {
-                next.holder = self.holder.map(|held| Held { lapsed: true, ..held });
-            }
-            (Op::Lose(Loss::Record), Outcome::Done) => next = Lock::default(),
-            (Op::Lose(Loss::Queue), Outcome::Done) => {
-                next.torn.get_or_insert_default().extend(std::mem::take(&mut next.queue));
-            }
+            (Op::RunOut, Outcome::Done) => next.holders.iter_mut().for_each(|held| held.lapsed = true),
+            (Op::Lose(loss), Outcome::Done) => next.lose(*loss),
             // There is no such outcome.
             _ => return Err(Promise::OneGrant),
         }
         Ok(vec![next])
     }
 
-    fn arrive_at(&mut self, moment: Moment) {
-        self.moment = moment;
-        self.cooling = self.cooling.filter(|_| !moment.over);
-        if let Some(held) = &mut self.holder {
-            held.lapsed = moment.over;
+    fn arrive_at(&mut self, moment: &Moment) {
+        self.cooling.retain(|held| !moment.over.contains(&held.by.number));
+        if moment.counts_anew {
+            self.missing = 0;
+        }
+        for held in &mut self.holders {
+            held.lapsed = moment.over.contains(&held.by.number);
+        }
+        self.moment = moment.clone();
+    }
+
+    fn lose(&mut self, loss: Loss) {
+        match loss {
+            Loss::All => *self = Lock::new(self.kind),
+            Loss::Record => {
+                let (holders, cooling) = (std::mem::take(&mut self.holders), std::mem::take(&mut self.cooling));
+                let last = holders.iter().chain(&cooling).max_by_key(|held| held.turn);
+                let (turn, last) = last.map_or((0, Fence::default()), |held| (held.turn, held.fence));
+                let is_recordless = true;
+                *self = Lock { holders, cooling, turn, last, is_recordless, ..Lock::new(self.kind) };
+            }
+            Loss::Queue => self.torn.get_or_insert_default().extend(std::mem::take(&mut self.queue)),
+            Loss::Holders => {
+                self.missing = self.taken();
+                self.holders.clear();
+                self.cooling.clear();
+            }
         }
     }
 
@@ -205,9 +258,8 @@ impl Lock {
     fn ask(&mut self, attempt: Attempt) {
         // R3: who asks is alive.
         self.hear_of(attempt.client);
-        self.notice_lapse(attempt.client);
-        self.promote();
-        if self.is_free() {
+        self.pass_on(attempt.client);
+        if self.queue.is_empty() && attempt.permits <= self.left() && !self.is_held_by(attempt) {
             self.grant(attempt);
         }
     }
@@ -217,34 +269,48 @@ impl Lock {
         self.moment.silent &= !bit(client);
     }
 
-    /// If the holder's time is over, it is not the holder's any more.
-    fn notice_lapse(&mut self, noticer: u8) {
-        if self.holder.is_some_and(|held| held.lapsed) {
-            self.lapse(noticer);
+    /// Those whose time is over are not holders any more, but for who asks himself (R9).
+    fn notice_lapses(&mut self, noticer: u8, own: Option<Attempt>) {
+        let lapsed = self.holders.iter().filter(|held| held.lapsed && Some(held.by) != own);
+        let lapsed: Vec<Attempt> = lapsed.map(|held| held.by).collect();
+        let before = self.void.clone();
+        for by in lapsed {
+            // If it was the server that was away, those who wait here beside the holder must not lose their places
+            // (P3); it may as well be given to a holder beside whom nobody waits.
+            let waits = self.queue.iter().any(|waiter| waiter.client == by.client && !before.contains(&by.client));
+            let may_be_spared = self.moment.outage && (waits || self.moment.grace.contains(&by.number));
+            self.lapse(by, noticer, may_be_spared);
         }
     }
 
     /// R10: unless the holder's own process notices, it counts as dead.
-    pub(super) fn lapse(&mut self, noticer: u8) {
-        let Some(held) = &mut self.holder else { return };
-        let client = held.by.client;
-        if held.by.lease == Lease::Renewed && client != noticer {
-            // If it was the server that was away, those who wait here beside the holder must not lose their places
-            // (P3); it may as well be given to a holder beside whom nobody waits.
-            let waits = self.queue.iter().any(|waiter| waiter.client == client);
-            if self.moment.outage && !held.spared && (waits || self.moment.grace) {
+    fn lapse(&mut self, by: Attempt, noticer: u8, may_be_spared: bool) {
+        let Some(held) = self.holders.iter_mut().find(|held| held.by == by) else { return };
+        if by.lease == Lease::Renewed && by.client != noticer {
+            if may_be_spared && !held.spared {
                 (held.lapsed, held.spared) = (false, true);
                 return;
             }
-            self.void.insert(client);
+            self.void.insert(by.client);
         }
-        self.lose();
+        self.holders.retain(|held| held.by != by);
     }
 
-    /// The grant ended without its holder's doing.
-    pub(super) fn lose(&mut self) {
-        self.holder = None;
+    /// Whoever asks sees whose time is over, and what is free is given on.
+    pub(super) fn pass_on(&mut self, noticer: u8) {
+        self.notice_lapses(noticer, None);
         self.promote();
+    }
+
+    /// Whoever has it with this fence has it no more.
+    fn force(&mut self, fence: u64) {
+        self.cooling.retain(|held| !held.fence.is(fence));
+        self.holders.retain(|held| !held.fence.is(fence));
+    }
+
+    /// It has its full time again.
+    pub(super) fn prolong(&mut self, by: Attempt) {
+        self.holders.iter_mut().filter(|held| held.by == by).for_each(|held| held.lapsed = false);
     }
 
     /// R11: nobody's place is known any more.
@@ -254,31 +320,55 @@ impl Lock {
         }
     }
 
-    /// A free lock goes to the first who is alive.
+    /// What is free goes to the first who is alive, if it is as much as he wants.
     fn promote(&mut self) {
-        while self.is_free() && !self.queue.is_empty() {
-            let head = self.queue.remove(0);
-            if !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0 {
+        while let Some(head) = self.queue.first().copied().filter(|_| self.left() > 0) {
+            let is_alive = !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0;
+            if is_alive && head.permits > self.left() {
+                return;
+            }
+            self.queue.remove(0);
+            if is_alive {
                 self.grant(head);
             }
         }
-        if self.is_free() {
+        if self.left() > 0 {
             self.notice_loss();
         }
     }
 
     fn grant(&mut self, by: Attempt) {
-        let fence = Fence::above(self.floor.max(self.moment.clock.saturating_sub(1)));
-        self.holder = Some(Held { by, fence, lapsed: false, spared: false });
+        let is_shared = matches!(self.kind, Kind::ReadWrite(_));
+        let fence = if self.kind.raises(by.permits) {
+            self.turn += 1;
+            Fence::above(self.floor.max(self.moment.clock.saturating_sub(1)))
+        } else {
+            // Before the first writer it is one of the server's clock.
+            self.last.or_above(self.moment.clock.saturating_sub(2))
+        };
+        if is_shared {
+            self.last = fence;
+        }
+        let (permits, turn) = (by.permits, self.turn);
+        self.holders.push(Held { by, permits, fence, turn, lapsed: false, spared: false });
     }
 
-    /// A release of the holder's, or of one who waits.
+    /// A release of a holder's, or of one who waits.
     pub(super) fn end(&mut self, attempt: Attempt) {
         self.leave(attempt);
-        if let Some(held) = self.holder.take_if(|held| held.by == attempt) {
-            self.cooling = self.moment.cools.then_some(held.fence);
-            self.promote();
+        self.notice_lapses(attempt.client, Some(attempt));
+        if let Some(at) = self.holders.iter().position(|held| held.by == attempt) {
+            let held = self.holders.remove(at);
+            self.cooling.extend(self.moment.cools.then_some(held));
         }
+        self.promote();
+    }
+
+    /// A holder keeps one permit.
+    fn downgrade(&mut self, by: Attempt) {
+        self.notice_lapses(by.client, Some(by));
+        self.holders.iter_mut().filter(|held| held.by == by).for_each(|held| held.permits = 1);
+        self.promote();
     }
 
     fn leave(&mut self, attempt: Attempt) {
@@ -308,65 +398,101 @@ impl Lock {
     }
 
     fn learn(&mut self, by: Attempt, fence: u64) -> Result<(), Promise> {
-        learn(self.holder.iter_mut().collect(), by, fence)?;
-        self.floor = self.floor.max(fence);
+        let turn = learn(self.holders.iter_mut(), by, fence)?;
+        self.learned(turn, fence);
         Ok(())
     }
 
-    fn see(&mut self, sight: Option<&Sight>) -> Result<(), Promise> {
-        let not_shown = match (self.holder, sight.and_then(|sight| sight.holder)) {
-            (Some(held), None) if !held.fence.is_known() => Promise::WakeUp,
-            _ => self.refuses(),
-        };
-        match self.compare(sight, not_shown)? {
-            Some((by, fence)) => self.learn(by, fence),
-            None => Ok(()),
+    /// The fence of a turn is seen.
+    pub(super) fn learned(&mut self, turn: u32, fence: u64) {
+        if matches!(self.kind, Kind::ReadWrite(_)) {
+            self.last.learn(self.turn, turn, fence);
         }
+        self.floor = self.floor.max(fence);
     }
 
-    /// Whose fence is seen; or what is broken, if it is another holder, or another queue.
-    pub(super) fn compare(
-        &self,
-        sight: Option<&Sight>,
-        other_holder: Promise,
-    ) -> Result<Option<(Attempt, u64)>, Promise> {
-        let nobody = Sight { holder: None, queue: Vec::new() };
+    fn see(&mut self, sight: Option<&Sight>) -> Result<(), Promise> {
+        let shows = |held: &Held| sight.is_some_and(|sight| sight.holders.contains_key(&held.by.number));
+        let is_not_shown = |held: &Held| !held.fence.is_known() && !shows(held);
+        let known = sight.into_iter().flat_map(|sight| sight.holders.keys());
+        let shows_others = { known }.any(|number| self.holder(*number).is_none());
+        let promise = match self.holders.iter().any(is_not_shown) && !shows_others {
+            true => Promise::WakeUp,
+            false => self.refuses(),
+        };
+        for (by, fence) in self.compare(sight, promise)? {
+            self.learn(by, fence)?;
+        }
+        Ok(())
+    }
+
+    /// Whose fences are seen; or what is broken, if there are other holders, or another queue.
+    pub(super) fn compare(&self, sight: Option<&Sight>, other_holder: Promise) -> Result<Vec<(Attempt, u64)>, Promise> {
+        let nobody = Sight::default();
         let sight = sight.unwrap_or(&nobody);
         if sight.queue.iter().collect::<BTreeSet<_>>().len() < sight.queue.len() {
             return Err(Promise::OneGrant);
         }
-        let holder = self.holder.map(|held| held.by);
-        if sight.holder.map(|(number, _)| number) != holder.map(|by| by.number) {
-            return Err(other_holder);
-        }
+        let holders = sight.holders.iter().map(|(number, fence)| Some((self.holder(*number)?, *fence)));
+        let holders = holders.collect::<Option<Vec<_>>>().filter(|holders| holders.len() == self.holders.len());
+        let holders = holders.ok_or(other_holder)?;
         if !sight.queue.iter().eq(self.queue.iter().map(|attempt| &attempt.number)) {
             return Err(Promise::Order);
         }
-        Ok(holder.zip(sight.holder).map(|(by, (_, fence))| (by, fence)))
+        Ok(holders)
     }
 
     /// What a grant breaks that there is no place for. A holder whose fence is known was seen before.
     fn refuses(&self) -> Promise {
-        match self.holder {
-            Some(held) if held.fence.is_known() => Promise::Exclusion,
-            Some(_) => Promise::Order,
-            None if self.cooling.is_some() => Promise::Exclusion,
-            None => Promise::OneGrant,
+        if self.holders.iter().any(|held| !held.fence.is_known()) {
+            Promise::Order
+        } else if self.taken() > 0 {
+            Promise::Exclusion
+        } else {
+            Promise::OneGrant
         }
     }
 
-    fn is_free(&self) -> bool {
-        self.holder.is_none() && self.cooling.is_none()
+    fn taken(&self) -> u32 {
+        self.holders.iter().chain(&self.cooling).map(|held| held.permits).sum::<u32>() + self.missing
+    }
+
+    /// How many permits are free.
+    fn left(&self) -> u32 {
+        self.kind.permits().saturating_sub(self.taken())
     }
 
     fn is_taken_with(&self, fence: u64) -> bool {
-        self.holder.map(|held| held.fence).or(self.cooling).is_some_and(|taken| taken.is(fence))
+        self.holders.iter().chain(&self.cooling).any(|held| held.fence.is(fence))
+    }
+
+    fn holder(&self, number: u16) -> Option<Attempt> {
+        self.holders.iter().map(|held| held.by).find(|by| by.number == number)
     }
 
     /// Who has it.
     pub(super) fn is_held_by(&self, attempt: Attempt) -> bool {
-        self.holder.is_some_and(|held| held.by == attempt)
+        self.holders.iter().any(|held| held.by == attempt)
     }
+
+    /// The numbers of those who hold it, or for whom it cools.
+    pub(super) fn taken_by(&self) -> impl Iterator<Item = u16> {
+        self.holders.iter().chain(&self.cooling).map(|held| held.by.number)
+    }
+
+    /// The turns in which there is something, and how they are numbered.
+    pub(super) fn turns(&mut self) -> impl Iterator<Item = &mut u32> {
+        let holders = self.holders.iter_mut().chain(&mut self.cooling);
+        holders.map(|held| &mut held.turn).chain([&mut self.turn])
+    }
+}
+
+/// A holder whose fence is known.
+pub(super) struct Found {
+    pub(super) by: Attempt,
+    pub(super) permits: u32,
+    pub(super) fence: u64,
+    pub(super) spared: bool,
 }
 
 fn bit(client: u8) -> u128 {

@@ -1,5 +1,6 @@
 //! What clients do with a lock, what befalls it, and what they see of it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// One wish for a lock, and all that comes of it: a try, or a place in the queue, and the guard.
@@ -12,12 +13,43 @@ pub struct Attempt {
     pub client: u8,
     /// On what terms.
     pub lease: Lease,
+    /// How many permits it asks for. A mutex has one.
+    pub permits: u32,
 }
 
-/// Short, since whoever reads of one reads of many: `3@0 Fixed` is the third of all, by client 0.
+/// What a name is used as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// One permit, and one holder.
+    #[default]
+    Mutex,
+    /// So many permits.
+    Semaphore(u32),
+    /// Readers take one permit each, and a writer all of these.
+    ReadWrite(u32),
+}
+
+impl Kind {
+    /// How many permits there are.
+    pub fn permits(self) -> u32 {
+        match self {
+            Kind::Mutex => 1,
+            Kind::Semaphore(permits) | Kind::ReadWrite(permits) => permits,
+        }
+    }
+
+    /// Whether one who asks for so many has a fence of his own; else he shares the last one's.
+    pub(super) fn raises(self, permits: u32) -> bool {
+        !matches!(self, Kind::ReadWrite(all) if permits < all)
+    }
+}
+
+/// Short, since whoever reads of one reads of many: `3@0 Fixed` is the third of all, by client 0, and `3@0 Fixed ×2` asks
+/// for two permits.
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}@{} {:?}", self.number, self.client, self.lease)
+        write!(f, "{}@{} {:?}", self.number, self.client, self.lease)?;
+        if self.permits == 1 { Ok(()) } else { write!(f, " ×{}", self.permits) }
     }
 }
 
@@ -34,7 +66,7 @@ pub enum Lease {
 ///
 /// Some are a client's alone, and mean something to [`World`](super::World): to claim a grant. Some only the server
 /// sees, and they mean something to [`Lock`](super::Lock): a sign of life. Most are both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Op {
     /// What is true when the next request arrives, of what only the server's clock knows.
     At(Moment),
@@ -59,49 +91,60 @@ pub enum Op {
     Unlock(Attempt),
     /// Give a guard up.
     Drop(Attempt),
+    /// Give all permits back but one.
+    Downgrade(Attempt),
     /// Ask for more time.
     Renew(Attempt),
     /// Take the lock from whoever was granted it with this fence.
     ForceRelease {
+        /// Who does.
+        client: u8,
         /// The fence that was seen.
         fence: u64,
     },
     /// Who holds it, who waits?
     Inspect,
-    /// A copy of the owner's request arrives once more.
-    Repeat,
+    /// A copy of a holder's request arrives once more, if there is a holder: the one with this number.
+    Repeat(Option<u16>),
     /// Ask for something that is not allowed.
     Misuse,
-    /// The holder's time runs out, and nobody has noticed yet.
+    /// Every holder's time runs out, and nobody has noticed yet.
     RunOut,
-    /// The holder's time runs out, and somebody who neither holds nor waits notices.
+    /// Every holder's time runs out, and somebody who neither holds nor waits notices.
     Lapse,
 }
 
 /// What the server's clock says of a name.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Moment {
     /// No fence is less than it (P2).
     pub clock: u64,
-    /// The holder's time is over; or, if it was released too soon, the least time that it was asked for (R16).
-    pub over: bool,
+    /// Whose time is over, by the numbers of attempts; or, if one was released too soon, the least time that it was asked
+    /// for (R16).
+    pub over: BTreeSet<u16>,
     /// Clients, a bit for each, that were silent for longer than the horizon of served time (R2).
     pub silent: u128,
     /// Nobody was served for longer than a step.
     pub outage: bool,
-    /// The holder, who was silent for all of an outage, is seen to be given one step more.
-    pub grace: bool,
-    /// If the holder releases it now, it is nobody's until its least time is over.
+    /// Holders who were silent for all of an outage and are seen to be given one step more.
+    pub grace: BTreeSet<u16>,
+    /// The server looks who holds permits, and does not go by how many it counted.
+    pub counts_anew: bool,
+    /// If who holds it releases it now, it is nobody's until its least time is over.
     pub cools: bool,
 }
 
 /// What the server has no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// The record, with the queue or without.
+    /// All that there is; of a mutex, perhaps but for the queue.
+    All,
+    /// The record alone, of several that each say who holds it.
     Record,
     /// The queue alone, of which the record still counts the entries.
     Queue,
+    /// Who holds permits; they are counted as taken until the first of them would have lapsed.
+    Holders,
 }
 
 /// What is seen of an [`Op`].
@@ -125,6 +168,8 @@ pub enum Outcome {
     Released,
     /// It has its full time again.
     Renewed,
+    /// It has one permit left.
+    Downgraded,
     /// The guard had lost it; it is another's, or nobody's.
     Lost,
     /// It came too late and was refused (R5).
@@ -133,7 +178,7 @@ pub enum Outcome {
     Absent,
     /// There was nothing to take away.
     Refused,
-    /// The one who holds it and those who wait; `None` if there is nobody.
+    /// Those who hold it and those who wait; `None` if there is nobody.
     Seen(Option<Sight>),
     /// It was called an error, and no request was sent.
     Forbidden,
@@ -142,10 +187,10 @@ pub enum Outcome {
 }
 
 /// What an inspection shows, by the numbers of attempts.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Sight {
-    /// The holder and its fence.
-    pub holder: Option<(u16, u64)>,
+    /// The holders and their fences, by their numbers.
+    pub holders: BTreeMap<u16, u64>,
     /// Those who wait, in order.
     pub queue: Vec<u16>,
 }

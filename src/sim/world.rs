@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::grant::{Held, learn};
 use super::model::{Lock, Promise};
-use super::op::{Attempt, Lease, Op, Outcome};
+use super::op::{Attempt, Kind, Lease, Op, Outcome};
 
 /// A name at the server, and what is in the hands of the clients' background.
 ///
@@ -14,27 +14,34 @@ use super::op::{Attempt, Lease, Op, Outcome};
 /// | an attempt is | when |
 /// |---|---|
 /// | in the lock's queue | it waits |
-/// | the lock's holder | it was granted, and that has not ended |
+/// | a holder of the lock | it was granted, and that has not ended |
 /// | in `adrift` | it was granted, lost that before it was claimed, and may not know yet: it may make a guard of the lost grant, or else find out and wait again |
 /// | in `gone` | it knows, or was passed over as dead, and will wait again at the end of the queue |
 /// | nowhere | it has ended, or is a guard that lost its lock |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct World {
     lock: Lock,
-    /// The holder's grant is a guard's, and no longer a place's.
-    claimed: bool,
+    /// Holders whose grant is a guard's, and no longer a place's.
+    claimed: BTreeSet<Attempt>,
     gone: BTreeSet<Attempt>,
-    /// In the order of their fences, all smaller than the holder's.
     adrift: Vec<Held>,
     /// Those whose release or leave goes on in the background.
     ending: BTreeSet<Attempt>,
 }
 
 impl World {
+    /// A name that nobody has used.
+    pub(super) fn new(kind: Kind) -> World {
+        World { lock: Lock::new(kind), ..World::default() }
+    }
+
     /// Whether this attempt may make a guard now.
     pub fn has_grant_for(&self, attempt: Attempt) -> bool {
-        let unclaimed = self.lock.holder.iter().filter(|_| !self.claimed);
-        unclaimed.chain(&self.adrift).any(|held| held.by == attempt)
+        self.unclaimed().chain(&self.adrift).any(|held| held.by == attempt)
+    }
+
+    fn unclaimed(&self) -> impl Iterator<Item = &Held> {
+        self.lock.holders.iter().filter(|held| !self.claimed.contains(&held.by))
     }
 
     /// How many attempts the background has yet to do with.
@@ -48,15 +55,18 @@ impl World {
         let mut may = |happen: &dyn Fn(&mut World)| {
             let mut world = self.clone();
             happen(&mut world);
-            next.push(world);
+            next.push(world.normalized());
         };
-        if let Some(held) = self.lock.holder.filter(|held| held.lapsed) {
+        for held in self.lock.holders.iter().filter(|held| held.lapsed) {
             // A renewal comes in time, or that by which a place confirms its grant (R9, R12).
-            if held.by.lease == Lease::Renewed || !self.claimed {
-                may(&|world| world.lock.holder = Some(Held { lapsed: false, ..held }));
+            if held.by.lease == Lease::Renewed || !self.claimed.contains(&held.by) {
+                may(&|world| world.lock.prolong(held.by));
             }
-            may(&|world| world.at_server(|lock| lock.lapse(held.by.client)));
-            may(&|world| world.at_server(|lock| lock.lapse(NOBODY)));
+        }
+        // Whoever sees that the time of one is over sees all.
+        let lapsed = self.lock.holders.iter().filter(|held| held.lapsed).map(|held| held.by.client);
+        for noticer in lapsed.clone().chain(lapsed.clone().next().map(|_| NOBODY)).collect::<BTreeSet<_>>() {
+            may(&|world| world.at_server(|lock| lock.pass_on(noticer)));
         }
         for client in &self.lock.void {
             may(&|world| {
@@ -111,7 +121,7 @@ impl World {
             (Op::Enqueue(attempt), Outcome::Waiting { position: None }) => {
                 world.at_server(|lock| lock.enqueue(*attempt));
                 // The grant can have come between the answer and the look at the place.
-                let mut worlds = closure([world]);
+                let mut worlds = closure([world.normalized()]);
                 worlds.retain(|world| !world.lock.queue.contains(attempt));
                 return if worlds.is_empty() { Err(self.refuses()) } else { Ok(worlds.into_iter().collect()) };
             }
@@ -120,6 +130,7 @@ impl World {
                 let mut later = self.clone();
                 later.ending.insert(*attempt);
                 world.end(*attempt);
+                let world = world.normalized();
                 return Ok(if self.knows(*attempt) { vec![world, later] } else { vec![world] });
             }
             (Op::Unlock(attempt), Outcome::Released) if self.lock.is_held_by(*attempt) => world.end(*attempt),
@@ -127,25 +138,32 @@ impl World {
             // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
             (Op::Unlock(_), Outcome::Released | Outcome::Lost) => return Err(Promise::Exclusion),
             (Op::Inspect, Outcome::Seen(sight)) => {
-                if let Some((by, fence)) = self.lock.compare(sight.as_ref(), self.refuses())? {
+                for (by, fence) in self.lock.compare(sight.as_ref(), self.refuses())? {
                     world.learn(by, fence)?;
                 }
             }
-            (Op::Repeat, Outcome::Granted { fence }) => {
-                let by = self.lock.holder.ok_or(Promise::OneGrant)?.by;
-                world.learn(by, *fence)?;
+            (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
+                let held = self.lock.holders.iter().find(|held| held.by.number == *number);
+                world.learn(held.ok_or(Promise::OneGrant)?.by, *fence)?;
             }
-            (Op::Lapse, Outcome::Released) => {
-                let held = self.lock.holder.ok_or(Promise::Exclusion)?;
-                let mut spared = self.clone();
-                spared.at_server(|lock| lock.lapse(held.by.client));
-                world.at_server(|lock| lock.lapse(NOBODY));
-                return Ok(vec![world, spared]);
+            (Op::Lapse, Outcome::Released) if !self.lock.holders.is_empty() => {
+                world.lock.holders.iter_mut().for_each(|held| held.lapsed = true);
+                // A process whose own request came first has not died.
+                let first = self.lock.holders.iter().map(|held| held.by.client).chain([NOBODY]);
+                let noticed = first.map(|noticer| {
+                    let mut world = world.clone();
+                    world.at_server(|lock| lock.pass_on(noticer));
+                    world.normalized()
+                });
+                return Ok(noticed.collect());
             }
-            (Op::Lapse, Outcome::Refused) if self.lock.holder.is_none() => {}
+            (Op::Lapse, Outcome::Refused) if self.lock.holders.is_empty() => {}
             (Op::Lapse, _) => return Err(Promise::Exclusion),
             // These are answered by the server itself.
-            (Op::Renew(_) | Op::ForceRelease { .. } | Op::Repeat | Op::Misuse | Op::RunOut, outcome) => {
+            (
+                Op::Renew(_) | Op::Downgrade(_) | Op::ForceRelease { .. } | Op::Repeat(_) | Op::Misuse | Op::RunOut,
+                outcome,
+            ) => {
                 let mut next = self.lock.after(op, outcome)?;
                 let next = next.swap_remove(0);
                 world.at_server(|lock| *lock = next);
@@ -153,22 +171,33 @@ impl World {
             // There is no such outcome.
             _ => return Err(Promise::OneGrant),
         }
-        Ok(vec![world])
+        Ok(vec![world.normalized()])
     }
 
     /// What the server does with a request, and who loses by it.
     fn at_server(&mut self, does: impl FnOnce(&mut Lock)) {
         let before = self.lock.clone();
         does(&mut self.lock);
-        let held_by = self.lock.holder.map(|held| held.by);
-        if let Some(held) = before.holder.filter(|held| held_by != Some(held.by)) {
-            if !self.claimed {
+        for held in before.holders.into_iter().filter(|held| !self.lock.is_held_by(held.by)) {
+            if !self.claimed.remove(&held.by) {
                 self.adrift.push(held);
             }
-            self.claimed = false;
         }
-        let passed = before.queue.into_iter().filter(|waiter| held_by != Some(*waiter));
+        let passed = before.queue.into_iter().filter(|waiter| !self.lock.is_held_by(*waiter));
         self.gone.extend(passed.filter(|waiter| !self.lock.queue.contains(waiter)));
+    }
+
+    /// The same world, in which turns are numbered by their order alone.
+    fn normalized(mut self) -> World {
+        let turns = |world: &mut World| -> BTreeSet<u32> {
+            let adrift = world.adrift.iter_mut().map(|held| &mut held.turn);
+            world.lock.turns().chain(adrift).map(|turn| *turn).collect()
+        };
+        let all = turns(&mut self);
+        let adrift = self.adrift.iter_mut().map(|held| &mut held.turn);
+        self.lock.turns().chain(adrift).for_each(|turn| *turn = all.range(..*turn).count() as u32);
+        self.adrift.sort();
+        self
     }
 
     /// A release or a leave reaches the server.
@@ -186,23 +215,27 @@ impl World {
         }
         self.learn(attempt, fence)?;
         self.adrift.retain(|lost| lost.by != attempt);
-        self.claimed |= self.lock.is_held_by(attempt);
+        if self.lock.is_held_by(attempt) {
+            self.claimed.insert(attempt);
+        }
         Ok(())
     }
 
     /// The fence of a grant is seen.
     fn learn(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
-        learn(self.adrift.iter_mut().chain(&mut self.lock.holder).collect(), attempt, fence)?;
-        self.lock.floor = self.lock.floor.max(fence);
+        let turn = learn(self.adrift.iter_mut().chain(&mut self.lock.holders), attempt, fence)?;
+        self.lock.learned(turn, fence);
         Ok(())
     }
 
     /// What a grant breaks that this world has no place for.
     fn refuses(&self) -> Promise {
-        match self.lock.holder {
-            Some(_) if self.claimed => Promise::Exclusion,
-            Some(_) => Promise::Order,
-            None => Promise::OneGrant,
+        if self.unclaimed().next().is_some() {
+            Promise::Order
+        } else if self.lock.holders.is_empty() {
+            Promise::OneGrant
+        } else {
+            Promise::Exclusion
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::model::Promise;
-use super::op::{Attempt, Op, Outcome};
+use super::op::{Attempt, Kind, Op, Outcome};
 use super::world::{World, closure};
 
 /// One name, as far as it is known: each of these worlds allows all that was seen of it.
@@ -37,16 +37,10 @@ pub struct Violation {
     pub before: BTreeSet<World>,
 }
 
-impl Default for Worlds {
-    fn default() -> Worlds {
-        Worlds { possible: [World::default()].into() }
-    }
-}
-
 impl Worlds {
     /// A name that nobody has used.
-    pub fn new() -> Worlds {
-        Worlds::default()
+    pub fn new(kind: Kind) -> Worlds {
+        Worlds { possible: [World::new(kind)].into() }
     }
 
     /// Takes in what was done and what was seen of it, and keeps the worlds that allow it.
@@ -66,7 +60,7 @@ impl Worlds {
             }
         }
         if after.is_empty() {
-            return Err(Box::new(Violation { op: *op, outcome: outcome.clone(), broken, before }));
+            return Err(Box::new(Violation { op: op.clone(), outcome: outcome.clone(), broken, before }));
         }
         self.possible = after;
         Ok(())
@@ -110,7 +104,7 @@ mod tests {
     const C: Attempt = attempt(3, 2, Lease::Fixed);
 
     const fn attempt(number: u16, client: u8, lease: Lease) -> Attempt {
-        Attempt { number, client, lease }
+        Attempt { number, client, lease, permits: 1 }
     }
 
     fn granted(fence: u64) -> Outcome {
@@ -132,7 +126,12 @@ mod tests {
 
     #[track_caller]
     fn allowed(seen: &[(Op, Outcome)]) -> Worlds {
-        let mut worlds = Worlds::new();
+        allowed_of(Kind::Mutex, seen)
+    }
+
+    #[track_caller]
+    fn allowed_of(kind: Kind, seen: &[(Op, Outcome)]) -> Worlds {
+        let mut worlds = Worlds::new(kind);
         for (op, outcome) in seen {
             worlds.observe(op, outcome).unwrap_or_else(|violation| panic!("{violation}"));
         }
@@ -184,7 +183,7 @@ mod tests {
     fn overtaking_breaks_the_order() {
         let last = [(Op::Unlock(A), Outcome::Released), (Op::Claim(C), granted(11))];
         assert_breaks(&after_line(&last), Promise::Order);
-        let shown = Sight { holder: Some((A.number, 10)), queue: vec![C.number, B.number] };
+        let shown = Sight { holders: [(A.number, 10)].into(), queue: vec![C.number, B.number] };
         assert_breaks(&after_line(&[(Op::Inspect, Outcome::Seen(Some(shown)))]), Promise::Order);
         assert_breaks(&[&line()[..2], &[(Op::Enqueue(C), waiting(1))]].concat(), Promise::Order);
         let barging = [(Op::Unlock(A), Outcome::Released), (Op::TryLock(attempt(4, 0, Lease::Fixed)), granted(11))];
@@ -199,8 +198,8 @@ mod tests {
 
     #[test]
     fn a_second_fence_for_one_request_breaks_one_grant() {
-        assert_breaks(&[(Op::TryLock(A), granted(10)), (Op::Repeat, granted(11))], Promise::OneGrant);
-        let twice = Sight { holder: Some((A.number, 10)), queue: vec![B.number, B.number] };
+        assert_breaks(&[(Op::TryLock(A), granted(10)), (Op::Repeat(Some(A.number)), granted(11))], Promise::OneGrant);
+        let twice = Sight { holders: [(A.number, 10)].into(), queue: vec![B.number, B.number] };
         assert_breaks(&after_line(&[(Op::Inspect, Outcome::Seen(Some(twice)))]), Promise::OneGrant);
     }
 

@@ -104,7 +104,7 @@ impl Run<'_> {
             }
             Deed::StepClock { by } => self.step_clock(by),
             Deed::FlushAll => self.lose_all(),
-            Deed::DropRecord => self.delete(self.setting.key.record(), Loss::Record),
+            Deed::DropRecord => self.delete(self.setting.key.record(), Loss::All),
             Deed::DropQueue => self.delete(self.setting.key.queue(), Loss::Queue),
         }
     }
@@ -122,7 +122,7 @@ impl Run<'_> {
 
     fn lose_all(&mut self) {
         self.server.state().keyspace = Keyspace::default();
-        self.lose(Loss::Record);
+        self.lose(Loss::All);
     }
 
     fn lose(&mut self, loss: Loss) {

@@ -3,8 +3,8 @@
 use super::client::Stage;
 use super::shelf::{Ask, CLIENTS, Done, STEP, Said, Shelf, TTL, Tok, Way};
 use super::world::World;
-use crate::sim::model::Lock;
-use crate::sim::op::{Attempt, Lease, Moment, Op, Outcome, Sight};
+use crate::sim::model::{Found, Lock};
+use crate::sim::op::{Attempt, Kind, Lease, Moment, Op, Outcome, Sight};
 
 /// What the model says of one step of the server, and what it has no word for: time, and who hears of it. The error
 /// says what was broken.
@@ -15,21 +15,24 @@ pub(super) fn script(before: &Shelf, ask: Ask, late: bool, done: &Done) -> Resul
     if late && matches!(ask, Ask::Acquire(_)) && *said != Said::Late {
         return Err(format!("P7: {ask:?} came too late and was answered {said:?}"));
     }
-    let model = Lock::found(
-        before.owner.map(|owner| shown(before, owner)),
-        before.graced,
-        standing(before),
-        before.fence.into(),
-    );
+    let holders = before.owner.map(|owner| Found {
+        by: attempt(owner),
+        permits: 1,
+        fence: before.fence.into(),
+        spared: before.graced,
+    });
+    let model = Lock::found(Kind::Mutex, holders.into_iter().collect(), standing(before), before.fence.into());
+    let number = |owner: Option<Tok>| owner.map(|owner| attempt(owner).number);
+    let is_spared = before.owner == after.owner && after.graced && !before.graced;
     let moment = Moment {
-        over: before.owner.is_some() && before.left == 0,
+        over: number(before.owner.filter(|_| before.left == 0)).into_iter().collect(),
         silent: silent(before),
         outage: before.idle > STEP,
-        grace: before.owner == after.owner && after.graced && !before.graced,
+        grace: number(before.owner.filter(|_| is_spared)).into_iter().collect(),
         ..Moment::default()
     };
     let sight = Sight {
-        holder: after.owner.map(|owner| (attempt(owner).number, after.fence.into())),
+        holders: number(after.owner).map(|number| (number, after.fence.into())).into_iter().collect(),
         queue: standing(after).iter().map(|attempt| attempt.number).collect(),
     };
     let (op, outcome) = told(before, ask, said);
@@ -87,11 +90,7 @@ fn told(before: &Shelf, ask: Ask, said: &Said) -> (Op, Outcome) {
 
 fn attempt(tok: Tok) -> Attempt {
     let number = u16::from(tok.client) << 8 | u16::from(tok.number);
-    Attempt { number, client: tok.client, lease: Lease::Renewed }
-}
-
-fn shown(shelf: &Shelf, owner: Tok) -> (Attempt, u64) {
-    (attempt(owner), shelf.fence.into())
+    Attempt { number, client: tok.client, lease: Lease::Renewed, permits: 1 }
 }
 
 /// Those who wait, in their order. Where one stands twice, it stands at the first.

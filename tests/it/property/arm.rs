@@ -51,24 +51,21 @@ pub(super) trait Arm {
         self.script(RUN_OUT, RELEASE, name, &["nobody", "0", "unused"]) != Reply::Nil
     }
 
-    /// The owner's request arrives once more. The fence that it is answered.
-    fn repeat(&self, name: &str) -> Option<u64> {
+    /// The owner's request arrives once more. The number in its label, and the fence that it is answered.
+    fn repeat(&self, name: &str) -> Option<(u16, u64)> {
         let own = "local owner, asked = unpack(redis.call('HMGET', KEYS[1], 'o', 'a'))
                    if not owner then return false end
                    ARGV[1], ARGV[5] = string.match(asked, '^%d+ %d+ (%S+)'), owner\n";
         let answer = self.script(own, ACQUIRE, name, &["", "9e15", "0", "60000 1 0 -\t0\t-\t"]);
-        match answer {
-            Reply::Nil => None,
-            Reply::List(parts) => match (&parts[0], parts.get(3)) {
-                (Reply::Text(status), fence) if status == "granted" => match fence {
-                    Some(Reply::Int(fence)) => Some(*fence as u64),
-                    _ => panic!("a grant without a fence: {parts:?}"),
-                },
-                // No fence at all is another than the one that was granted.
-                _ => Some(0),
-            },
-            other => panic!("{other:?}"),
+        if answer == Reply::Nil {
+            return None;
         }
+        let number = match self.script("", "return redis.call('HGET', KEYS[1], 'l')", name, &[]) {
+            Reply::Text(label) => label.rsplit('\t').next().and_then(|number| number.parse().ok()),
+            _ => None,
+        };
+        // No fence at all is another than the one that was granted.
+        Some((number.expect("an owner has a label"), fence_of(&answer).unwrap_or(0)))
     }
 
     /// What there is under a name that nobody has and nobody waits for.
@@ -205,6 +202,16 @@ impl Arm for InMemory {
 
     fn lapse(&self, name: &str) -> bool {
         self.memory.lapse(name)
+    }
+}
+
+fn fence_of(answer: &Reply) -> Option<u64> {
+    match answer {
+        Reply::List(parts) if parts[0] == Reply::Text("granted".to_owned()) => match parts.get(3) {
+            Some(Reply::Int(fence)) => Some(*fence as u64),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

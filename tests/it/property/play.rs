@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock::sim::{Attempt, Chance, Lease, Op, Outcome, Sight, Worlds};
+use fairlock::sim::{Attempt, Chance, Kind, Lease, Op, Outcome, Sight, Worlds};
 use fairlock::{Error, LockGuard, LockInfo, LockManager, LockOptions, Waiter};
 use proptest::test_runner::TestCaseError;
 
@@ -74,7 +74,7 @@ impl<'a> Run<'a> {
         let run = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = |i: u32| {
             let text = format!("{} {run}.{i}", ODD[(run + i) as usize % ODD.len()]);
-            Name { text, worlds: Worlds::new(), fences: Vec::new() }
+            Name { text, worlds: Worlds::new(Kind::Mutex), fences: Vec::new() }
         };
         let names = (0..u32::from(NAMES)).map(name).collect();
         Run { arm, patience, names, waiters: Vec::new(), guards: Vec::new(), attempts: 0, trail: String::new() }
@@ -130,21 +130,21 @@ impl<'a> Run<'a> {
                 let end = self.manager(wish).force_release(&self.names[name].text, fence);
                 let taken = self.known(end)?;
                 let outcome = if taken { Outcome::Released } else { Outcome::Refused };
-                self.see(name, Op::ForceRelease { fence }, outcome)
+                self.see(name, Op::ForceRelease { client: wish.client, fence }, outcome)
             }
             What::Inspect => {
                 let info = self.manager(wish).inspect(&self.names[name].text);
                 let info = self.known(info)?;
                 let sight = info.as_ref().map(sight);
-                if let Some((_, fence)) = sight.as_ref().and_then(|sight| sight.holder) {
-                    self.names[name].fences.push(fence);
+                if let Some(sight) = &sight {
+                    self.names[name].fences.extend(sight.holders.values());
                 }
                 self.see(name, Op::Inspect, Outcome::Seen(sight))
             }
             What::Repeat => {
-                let fence = self.arm.repeat(&self.names[name].text);
-                let outcome = fence.map_or(Outcome::Refused, |fence| Outcome::Granted { fence });
-                self.see(name, Op::Repeat, outcome)
+                let repeated = self.arm.repeat(&self.names[name].text);
+                let outcome = repeated.map_or(Outcome::Refused, |(_, fence)| Outcome::Granted { fence });
+                self.see(name, Op::Repeat(repeated.map(|(number, _)| number)), outcome)
             }
             What::Misuse => {
                 let end = misuse(self.manager(wish), &self.names[name].text, wish.pick);
@@ -280,7 +280,7 @@ impl<'a> Run<'a> {
 
     fn attempt(&mut self, wish: &Wish, lease: Lease) -> Attempt {
         self.attempts += 1;
-        Attempt { number: self.attempts, client: wish.client, lease }
+        Attempt { number: self.attempts, client: wish.client, lease, permits: 1 }
     }
 
     fn manager(&self, wish: &Wish) -> &LockManager {
@@ -343,7 +343,7 @@ fn options(attempt: Attempt) -> LockOptions {
 fn sight(info: &LockInfo) -> Sight {
     let number = |label: &str| label.parse().unwrap_or_else(|e| panic!("the label {label:?} is no number: {e}"));
     Sight {
-        holder: info.holder.as_ref().map(|holder| (number(&holder.label), info.fence)),
+        holders: info.holder.iter().map(|holder| (number(&holder.label), info.fence)).collect(),
         queue: info.queue.iter().map(|waiter| number(&waiter.label)).collect(),
     }
 }
