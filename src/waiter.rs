@@ -11,19 +11,23 @@ use crate::store::clock::Time;
 
 /// A place in the queue of a lock; dropping it leaves the queue.
 ///
-/// Every waiting verb is made of this: [`enqueue`](crate::LockManager::enqueue) and [`wait`](Waiter::wait). A waiter
+/// Every waiting verb is made of this: [`enqueue`](crate::LockManager::enqueue) and [`wait`](Waiter::wait). `G` is the guard
+/// that it becomes: a [`LockGuard`] of a mutex or a semaphore, a [`ReadGuard`](crate::ReadGuard) or a
+/// [`WriteGuard`](crate::WriteGuard) of a reader/writer lock. A waiter
 /// holds no connection. If the lock is granted between two calls of [`wait_for`](Waiter::wait_for), it is kept
 /// renewed until it is claimed or the waiter is dropped; if it is lost meanwhile, the waiter stands in the
 /// queue again.
 #[must_use = "dropping a waiter leaves the queue"]
-pub struct Waiter {
+pub struct Waiter<G = LockGuard> {
     standing: Option<Standing>,
     running: Arc<Running>,
+    /// Of the guard of any kind, the kind's own.
+    own: fn(LockGuard) -> G,
 }
 
-impl Waiter {
-    pub(crate) fn new(standing: Standing, running: &Arc<Running>) -> Waiter {
-        Waiter { standing: Some(standing), running: Arc::clone(running) }
+impl<G> Waiter<G> {
+    pub(crate) fn new(standing: Standing, running: &Arc<Running>, own: fn(LockGuard) -> G) -> Waiter<G> {
+        Waiter { standing: Some(standing), running: Arc::clone(running), own }
     }
 
     /// The place in the queue as last heard, at most a check period ago: 1 is next. An upper bound, since it
@@ -38,7 +42,7 @@ impl Waiter {
     ///
     /// # Errors
     /// [`Error::Closed`] by a shutdown; [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
-    pub fn wait(mut self) -> Result<LockGuard> {
+    pub fn wait(mut self) -> Result<G> {
         loop {
             if let Some(guard) = self.wait_until(Time::NEVER, Then::Leave)? {
                 return Ok(guard);
@@ -55,12 +59,12 @@ impl Waiter {
     /// # Errors
     /// As [`wait`](Waiter::wait), counted from the last answer of Redis; the place is kept then as well. [`Error::Config`]
     /// if this waiter has given its guard before.
-    pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<LockGuard>> {
+    pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<G>> {
         let now = self.running.engine().now();
         self.wait_until(now + at_most, Then::Stay)
     }
 
-    fn wait_until(&mut self, until: Time, then: Then) -> Result<Option<LockGuard>> {
+    fn wait_until(&mut self, until: Time, then: Then) -> Result<Option<G>> {
         let Some(standing) = &self.standing else {
             return Err(Error::config("waiter", "it gives one guard, and has given it"));
         };
@@ -68,11 +72,11 @@ impl Waiter {
             return Ok(None);
         };
         self.standing = None;
-        Ok(Some(LockGuard::new(lease, &self.running)))
+        Ok(Some((self.own)(LockGuard::new(lease, &self.running))))
     }
 }
 
-impl fmt::Debug for Waiter {
+impl<G> fmt::Debug for Waiter<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiter")
             .field("name", &self.standing.as_ref().map(|standing| &standing.request().key.name))

@@ -10,13 +10,14 @@ mod striped;
 
 use std::sync::Arc;
 
-use crate::engine::{Lease, Request};
+use crate::engine::{Entered, Lease, Request};
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::Wish;
 use crate::store::clock::Time;
+use crate::waiter::Waiter;
 
 pub use all::{MAX_NAMES, MultiGuard};
 pub use mutex::Mutex;
@@ -67,6 +68,17 @@ fn take_until(manager: &LockManager, key: Key, wish: Wish, until: Time) -> Resul
     }
     let request = Arc::new(request_to_wait_as(manager, key, wish)?);
     Ok(guard(manager, manager.engine().acquire(&request, until)?))
+}
+
+/// Takes a place in the queue, which becomes a guard of this kind.
+fn enqueue<G>(manager: &LockManager, key: Key, wish: Wish, own: fn(LockGuard) -> G) -> Result<Waiter<G>> {
+    let request = Arc::new(request_to_wait_as(manager, key, wish)?);
+    let engine = manager.engine();
+    let standing = match engine.enter(&request, Time::NEVER)? {
+        Entered::Granted(lease) => engine.stand_with(lease)?,
+        Entered::Queued(standing) => standing,
+    };
+    Ok(Waiter::new(standing, manager.running(), own))
 }
 
 fn guard(manager: &LockManager, lease: Option<Arc<Lease>>) -> Option<LockGuard> {

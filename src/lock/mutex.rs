@@ -4,14 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{request_to_wait, take, take_until, try_take};
-use crate::engine::Entered;
+use super::{enqueue, take, take_until, try_take};
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::Wish;
-use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
 impl LockManager {
@@ -79,7 +77,7 @@ impl LockManager {
     /// # Errors
     /// As [`lock`](LockManager::lock).
     pub fn enqueue(&self, name: &str) -> Result<Waiter> {
-        enqueue(self, self.key(name)?)
+        enqueue(self, self.key(name)?, Wish::MUTEX, |guard| guard)
     }
 
     /// The mutex of this name, as a handle of its own with the same verbs.
@@ -150,7 +148,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn enqueue(&self) -> Result<Waiter> {
-        enqueue(&self.manager, self.key()?)
+        enqueue(&self.manager, self.key()?, Wish::MUTEX, |guard| guard)
     }
 
     pub(super) fn key(&self) -> Result<Key> {
@@ -165,14 +163,4 @@ impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mutex").field("name", &self.name).finish_non_exhaustive()
     }
-}
-
-fn enqueue(manager: &LockManager, key: Key) -> Result<Waiter> {
-    let request = Arc::new(request_to_wait(manager, key)?);
-    let engine = manager.engine();
-    let standing = match engine.enter(&request, Time::NEVER)? {
-        Entered::Granted(lease) => engine.stand_with(lease)?,
-        Entered::Queued(standing) => standing,
-    };
-    Ok(Waiter::new(standing, manager.running()))
 }

@@ -5,13 +5,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{take, take_until, try_take};
+use super::{enqueue, take, take_until, try_take};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::Wish;
 use crate::store::clock::Time;
+use crate::waiter::Waiter;
 
 impl LockManager {
     /// The reader/writer lock of this name, as a handle.
@@ -131,6 +132,22 @@ impl RwLock {
     /// As there.
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>> {
         self.write_before(self.manager.engine().at(deadline))
+    }
+
+    /// Takes a place in the queue as a reader, to wait for it later or bit by bit. Blocks as [`LockManager::enqueue`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn enqueue_read(&self) -> Result<Waiter<ReadGuard>> {
+        enqueue(&self.manager, self.key()?, Wish::read(), |guard| ReadGuard { guard })
+    }
+
+    /// Takes a place in the queue as a writer. Blocks as [`LockManager::enqueue`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn enqueue_write(&self) -> Result<Waiter<WriteGuard>> {
+        enqueue(&self.manager, self.key()?, Wish::write(), |guard| WriteGuard { guard })
     }
 
     fn read_before(&self, until: Time) -> Result<Option<ReadGuard>> {

@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{take, take_until, try_take};
+use super::{enqueue, take, take_until, try_take};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::Wish;
+use crate::waiter::Waiter;
 
 /// How many permits a semaphore has, at most.
 pub const MAX_PERMITS: u32 = 1_000_000;
@@ -138,6 +139,22 @@ impl Semaphore {
     pub fn try_acquire_many_until(&self, permits: u32, deadline: Instant) -> Result<Option<LockGuard>> {
         let until = self.manager.engine().at(deadline);
         take_until(&self.manager, self.key()?, self.wish(permits)?, until)
+    }
+
+    /// Takes a place in the queue for one permit, to wait for it later or bit by bit. Blocks as [`LockManager::enqueue`].
+    ///
+    /// # Errors
+    /// As [`acquire`](Semaphore::acquire).
+    pub fn enqueue(&self) -> Result<Waiter> {
+        self.enqueue_many(1)
+    }
+
+    /// Takes a place in the queue for so many permits together. Blocks as [`LockManager::enqueue`].
+    ///
+    /// # Errors
+    /// As [`acquire_many`](Semaphore::acquire_many).
+    pub fn enqueue_many(&self, permits: u32) -> Result<Waiter> {
+        enqueue(&self.manager, self.key()?, self.wish(permits)?, |guard| guard)
     }
 
     fn wish(&self, permits: u32) -> Result<Wish> {

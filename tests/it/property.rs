@@ -13,7 +13,7 @@ mod play;
 
 use std::{cell::Cell, env, time::Duration};
 
-use fairlock::sim::Lease;
+use fairlock::sim::{Kind, Lease};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -26,9 +26,12 @@ use play::{CLIENTS, NAMES, Run, What, Wish};
 use crate::scene::SOON;
 
 /// How many sequences a store is tried with, unless the environment says otherwise.
-const CASES: u32 = 100;
+const CASES: u32 = 250;
 
 const LONGEST: usize = 40;
+
+/// What a writer takes.
+const WRITER: u32 = 1 << 30;
 
 #[test]
 fn clients_of_a_server_see_only_what_the_model_allows() {
@@ -48,8 +51,8 @@ fn assert_promises_hold(arm: &dyn Arm) {
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, max_shrink_time: 60_000, ..default });
     // What fails because nothing happens would make shrinking slow if each try waited for it as long.
     let patience = Cell::new(SOON);
-    let result = runner.run(&vec(wish(), 1..LONGEST), |wishes| {
-        let mut run = Run::new(arm, patience.get());
+    let result = runner.run(&(kinds(), vec(wish(), 1..LONGEST)), |(kinds, wishes)| {
+        let mut run = Run::new(arm, kinds, patience.get());
         let seen = wishes.iter().try_for_each(|wish| run.fulfil(wish)).and_then(|()| run.calm_down());
         if seen.is_err() {
             patience.set(Duration::from_secs(1));
@@ -58,17 +61,21 @@ fn assert_promises_hold(arm: &dyn Arm) {
     });
     match result {
         Ok(()) => arm.assert_forgets(),
-        Err(TestError::Fail(why, wishes)) => {
+        Err(TestError::Fail(why, (kinds, wishes))) => {
             let wishes: Vec<String> = wishes.iter().map(|wish| format!("  {wish:?}\n")).collect();
-            panic!("{why}by\n{}", wishes.concat())
+            panic!("{why}by, of {kinds:?},\n{}", wishes.concat())
         }
         Err(error) => panic!("{error}"),
     }
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
-    (0..CLIENTS, 0..NAMES, any::<u8>(), what(), prop::bool::weighted(0.15))
-        .prop_map(|(client, name, pick, what, twice)| Wish { client, name, pick, what, twice })
+    (0..CLIENTS, 0..NAMES, any::<u8>(), any::<u8>(), what(), prop::bool::weighted(0.15))
+        .prop_map(|(client, name, pick, permits, what, twice)| Wish { client, name, pick, permits, what, twice })
+}
+
+fn kinds() -> impl Strategy<Value = [Kind; NAMES as usize]> {
+    prop::array::uniform2(prop_oneof![Just(Kind::Mutex), Just(Kind::Semaphore(3)), Just(Kind::ReadWrite(WRITER))])
 }
 
 fn what() -> impl Strategy<Value = What> {
@@ -80,6 +87,7 @@ fn what() -> impl Strategy<Value = What> {
         1 => Just(What::Leave),
         3 => Just(What::Unlock),
         1 => Just(What::Drop),
+        1 => Just(What::Downgrade),
         1 => Just(What::Renew),
         1 => any::<bool>().prop_map(|stale| What::ForceRelease { stale }),
         2 => Just(What::Inspect),

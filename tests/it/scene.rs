@@ -221,18 +221,24 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    fn words(self) -> usize {
+    /// The number of keys and of words of a mutex's, and of what has permits.
+    fn shapes(self) -> [(&'static str, usize); 2] {
         match self {
-            Verb::Acquire => 13,
-            Verb::Release => 12,
-            Verb::Renew => 9,
-            Verb::Sync => 11,
+            Verb::Acquire => [("2", 13), ("3", 15)],
+            Verb::Release => [("2", 12), ("3", 13)],
+            Verb::Renew => [("1", 9), ("2", 10)],
+            Verb::Sync => [("2", 11), ("3", 12)],
         }
     }
 
     pub(crate) fn is_in(self, words: &[Vec<u8>], name: &str) -> bool {
         let key = format!("fairlock:{{{name}}}");
-        (is(words, "EVALSHA") || is(words, "EVAL")) && words.len() == self.words() && words[3] == key.as_bytes()
+        (is(words, "EVALSHA") || is(words, "EVAL"))
+            && self.shapes().iter().any(|(keys, length)| words.len() == *length && words[2] == keys.as_bytes())
+            // A lookup of tokens may be as long as anything else.
+            && !(words[2] == b"3" && words[10..].iter().all(|word| word.len() == 32))
+            // Whoever renews permits names the holders first.
+            && (words[3] == key.as_bytes() || words[3] == format!("{key}:h").as_bytes())
     }
 }
 
@@ -252,7 +258,9 @@ fn release_or_other(verb: Verb, name: &str, mode: Option<&'static str>) -> impl 
         let mut at = 0;
         while let Some((words, length)) = next_command(&bytes[at..]) {
             at += length;
-            if verb.is_in(&words, &name) && mode.is_none_or(|mode| words[11] == mode.as_bytes()) {
+            if verb.is_in(&words, &name)
+                && mode.is_none_or(|mode| words.last().is_some_and(|last| last == mode.as_bytes()))
+            {
                 return true;
             }
         }

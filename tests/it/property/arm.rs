@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use fairlock::memory::{Fault, Memory, Reply};
+use fairlock::sim::Kind;
 use fairlock::{Endpoint, LockManager};
 
 use super::play::CLIENTS;
@@ -28,8 +29,8 @@ pub(super) trait Arm {
     /// An hour after the last lease nothing is there any more.
     fn assert_forgets(&self);
 
-    /// Runs a script on a name's two keys.
-    fn eval(&self, script: &str, keys: [&str; 2], args: &[&str]) -> Reply;
+    /// Runs a script on these keys.
+    fn eval(&self, script: &str, keys: &[&str], args: &[&str]) -> Reply;
 
     /// The reply to the client's next request of this verb is lost, so that it asks again.
     fn lose_reply(&self, client: u8, name: &str, verb: Verb);
@@ -40,32 +41,36 @@ pub(super) trait Arm {
     /// News of a grant is lost, now or soon.
     fn lose_news(&self);
 
-    /// The holder's time is over, if there is one.
-    fn run_out(&self, name: &str) {
-        self.script(RUN_OUT, "return 1", name, &[]);
+    /// Every holder's time is over, if there is one.
+    fn run_out(&self, name: &str, kind: Kind) {
+        self.script(scripts(kind).run_out, "return 1", name, &[]);
     }
 
-    /// The holder's time is over and a stranger's request is the first to see it. Whether there was one.
-    fn lapse(&self, name: &str) -> bool {
+    /// Every holder's time is over and a stranger's request is the first to see it. Whether there was one.
+    fn lapse(&self, name: &str, kind: Kind) -> bool {
+        let Scripts { run_out, release, .. } = scripts(kind);
         // A token that is unknown leaves a queue in which it does not stand.
-        self.script(RUN_OUT, RELEASE, name, &["nobody", "0", "unused"]) != Reply::Nil
+        self.script(run_out, release, name, &["nobody", "0", "unused"]) != Reply::Nil
     }
 
-    /// The owner's request arrives once more. The number in its label, and the fence that it is answered.
-    fn repeat(&self, name: &str) -> Option<(u16, u64)> {
-        let own = "local owner, asked = unpack(redis.call('HMGET', KEYS[1], 'o', 'a'))
-                   if not owner then return false end
-                   ARGV[1], ARGV[5] = string.match(asked, '^%d+ %d+ (%S+)'), owner\n";
-        let answer = self.script(own, ACQUIRE, name, &["", "9e15", "0", "60000 1 0 -\t0\t-\t"]);
-        if answer == Reply::Nil {
-            return None;
+    /// A holder's request arrives once more. The number in its label, and the fence that it is answered.
+    fn repeat(&self, name: &str, kind: Kind) -> Option<(u16, u64)> {
+        let Scripts { holder, acquire, asked, .. } = scripts(kind);
+        // The label is in the last column.
+        let script = format!(
+            "{holder} local function repeated() {} end
+             local answer = repeated()
+             return {{ string.match(label, '[^\t]*$'), answer[1] == 'granted' and answer[4] or 0 }}",
+            whole(acquire)
+        );
+        match self.script("", &script, name, &["", "9e15", "0", asked, &as_in_records(kind)]) {
+            Reply::Nil => None,
+            Reply::List(parts) => match &parts[..] {
+                [Reply::Text(number), Reply::Int(fence)] => Some((number.parse().expect("a number"), *fence as u64)),
+                _ => panic!("{parts:?}"),
+            },
+            other => panic!("{other:?}"),
         }
-        let number = match self.script("", "return redis.call('HGET', KEYS[1], 'l')", name, &[]) {
-            Reply::Text(label) => label.rsplit('\t').next().and_then(|number| number.parse().ok()),
-            _ => None,
-        };
-        // No fence at all is another than the one that was granted.
-        Some((number.expect("an owner has a label"), fence_of(&answer).unwrap_or(0)))
     }
 
     /// What there is under a name that nobody has and nobody waits for.
@@ -75,10 +80,17 @@ pub(super) trait Arm {
                       local field, value = fields[i], fields[i + 1]
                       if field == 'o' or string.find(field, '^w:') or field == 's' and struct.unpack('<d', value) > 0 then
                         left[#left + 1] = field
-                      elseif field == 'q' then
+                      elseif field == 'q' or field == 'n' then
                         local entries, waiters = struct.unpack('<I4I4', value)
                         if entries + waiters > 0 then left[#left + 1] = entries .. ' entries, ' .. waiters .. ' waiters' end
+                      elseif field == 'p' then
+                        local taken = struct.unpack('<I4', string.sub(value, 37))
+                        if taken > 0 then left[#left + 1] = taken .. ' permits' end
                       end
+                    end
+                    fields = redis.call('HGETALL', KEYS[3])
+                    for i = 1, #fields, 2 do
+                      if string.byte(fields[i + 1], 21) < 3 then left[#left + 1] = fields[i] end
                     end
                     return left";
         match self.script("", look, name, &[]) {
@@ -92,17 +104,72 @@ pub(super) trait Arm {
         let script = format!("{before}{}", whole(script));
         let key = format!("fairlock:{{{}}}", encoded(name));
         let all = ["stranger", "2020000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
-        self.eval(&script, [&key, &format!("{key}:q")], &all.collect::<Vec<_>>())
+        self.eval(&script, &[&key, &format!("{key}:q"), &format!("{key}:h")], &all.collect::<Vec<_>>())
     }
 }
 
-/// With `u` at its fence, the lease has had its one time of grace.
-const RUN_OUT: &str = "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
-                       do local s = redis.call('HGET', KEYS[1], 's')
-                       redis.call('HSET', KEYS[1], 's', struct.pack('<d', 1) .. string.sub(s, 9),
-                                  'u', string.format('%.0f', (struct.unpack('<d', string.sub(s, 17))))) end\n";
-const ACQUIRE: &str = include_str!("../../../src/script/mutex_acquire.lua");
-const RELEASE: &str = include_str!("../../../src/script/mutex_release.lua");
+/// What is done with the record of a family.
+struct Scripts {
+    /// The holders' time is over, and they had their grace. Answers nothing at all if there are none.
+    run_out: &'static str,
+    /// Makes the arguments those of a holder, and `label` its label. Answers nothing at all if there is none.
+    holder: &'static str,
+    acquire: &'static str,
+    release: &'static str,
+    /// What an acquire asks for.
+    asked: &'static str,
+}
+
+fn scripts(kind: Kind) -> Scripts {
+    match kind {
+        // With `u` at its fence, the lease has had its one time of grace.
+        Kind::Mutex => Scripts {
+            run_out: "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
+                      do local s = redis.call('HGET', KEYS[1], 's')
+                      redis.call('HSET', KEYS[1], 's', struct.pack('<d', 1) .. string.sub(s, 9),
+                                 'u', string.format('%.0f', (struct.unpack('<d', string.sub(s, 17))))) end\n",
+            holder: "local owner, asked, label = unpack(redis.call('HMGET', KEYS[1], 'o', 'a', 'l'))
+                     if not owner then return false end
+                     ARGV[1], ARGV[5] = string.match(asked, '^%d+ %d+ (%S+)'), owner\n",
+            acquire: include_str!("../../../src/script/mutex_acquire.lua"),
+            release: include_str!("../../../src/script/mutex_release.lua"),
+            asked: "60000 1 0 -\t0\t-\t",
+        },
+        // Of a holder the first number is its end, and its byte 21 says how it stands.
+        Kind::Semaphore(_) | Kind::ReadWrite(_) => Scripts {
+            run_out: "do local all, held = redis.call('HGETALL', KEYS[3]), false
+                      for i = 1, #all, 2 do
+                        if string.byte(all[i + 1], 21) < 2 then
+                          held = true
+                          redis.call('HSET', KEYS[3], all[i], struct.pack('<d', 1) .. string.sub(all[i + 1], 9, 20)
+                                     .. string.char(1) .. string.sub(all[i + 1], 22))
+                        end
+                      end
+                      if not held then return false end
+                      local p = redis.call('HGET', KEYS[1], 'p')
+                      redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', 1) .. string.sub(p, 17)) end\n",
+            holder: "local all, label = redis.call('HGETALL', KEYS[3]), nil
+                     for i = 1, #all, 2 do
+                       if string.byte(all[i + 1], 21) < 2 then
+                         ARGV[1], label = string.match(string.sub(all[i + 1], 23), '^%S+ %d+ %d+ %d+ %d+ (%S+) (.*)$')
+                         ARGV[5] = all[i]
+                       end
+                     end
+                     if not label then return false end\n",
+            acquire: include_str!("../../../src/script/permit_acquire.lua"),
+            release: include_str!("../../../src/script/permit_release.lua"),
+            asked: "60000 1 0 1 -\t0\t-\t",
+        },
+    }
+}
+
+fn as_in_records(kind: Kind) -> String {
+    match kind {
+        Kind::Mutex => "mutex/1".to_owned(),
+        Kind::Semaphore(permits) => format!("semaphore/1 {permits}"),
+        Kind::ReadWrite(permits) => format!("rw/1 {permits}"),
+    }
+}
 
 /// A real server, and a proxy before each client.
 pub(super) struct OnRedis {
@@ -134,10 +201,9 @@ impl Arm for OnRedis {
         }
     }
 
-    fn eval(&self, script: &str, [key, queue]: [&str; 2], args: &[&str]) -> Reply {
-        let mut command = vec!["EVAL", script, "2", key, queue];
-        command.extend(args);
-        read(self.server.query(&command))
+    fn eval(&self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
+        let keys_are = keys.len().to_string();
+        read(self.server.query(&[&["EVAL", script, &keys_are], keys, args].concat()))
     }
 
     fn lose_reply(&self, client: u8, name: &str, verb: Verb) {
@@ -180,10 +246,9 @@ impl Arm for InMemory {
         assert_eq!(warm(), Reply::List(Vec::new()), "it stays for longer than {RETENTION:?}");
     }
 
-    fn eval(&self, script: &str, [key, queue]: [&str; 2], args: &[&str]) -> Reply {
-        let mut command = vec!["EVAL", script, "2", key, queue];
-        command.extend(args);
-        self.memory.command(&command)
+    fn eval(&self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
+        let keys_are = keys.len().to_string();
+        self.memory.command(&[&["EVAL", script, &keys_are], keys, args].concat())
     }
 
     /// It strikes whatever request comes next; any of them may be put twice.
@@ -200,18 +265,8 @@ impl Arm for InMemory {
         self.memory.inject(Fault::LoseMessage);
     }
 
-    fn lapse(&self, name: &str) -> bool {
+    fn lapse(&self, name: &str, _: Kind) -> bool {
         self.memory.lapse(name)
-    }
-}
-
-fn fence_of(answer: &Reply) -> Option<u64> {
-    match answer {
-        Reply::List(parts) if parts[0] == Reply::Text("granted".to_owned()) => match parts.get(3) {
-            Some(Reply::Int(fence)) => Some(*fence as u64),
-            _ => None,
-        },
-        _ => None,
     }
 }
 

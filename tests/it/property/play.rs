@@ -1,10 +1,11 @@
 //! One sequence: wishes become operations on real managers, and what comes of each is held against the model.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fairlock::sim::{Attempt, Chance, Kind, Lease, Op, Outcome, Sight, Worlds};
-use fairlock::{Error, LockGuard, LockInfo, LockManager, LockOptions, Waiter};
+use fairlock::{Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, Waiter, WriteGuard};
 use proptest::test_runner::TestCaseError;
 
 use super::arm::{Arm, P, TTL};
@@ -22,6 +23,8 @@ pub(super) struct Wish {
     pub(super) client: u8,
     pub(super) name: u8,
     pub(super) pick: u8,
+    /// How many permits it is for, as far as there are as many; a writer takes all.
+    pub(super) permits: u8,
     pub(super) what: What,
     /// Its request is put twice: the first reply is lost.
     pub(super) twice: bool,
@@ -35,6 +38,7 @@ pub(super) enum What {
     Leave,
     Unlock,
     Drop,
+    Downgrade,
     Renew,
     ForceRelease { stale: bool },
     Inspect,
@@ -55,28 +59,82 @@ pub(super) struct Run<'a> {
     /// What must happen happens within this.
     patience: Duration,
     names: Vec<Name>,
-    waiters: Vec<(Attempt, usize, Waiter)>,
-    guards: Vec<(Attempt, usize, LockGuard)>,
+    waiters: Vec<(Attempt, usize, Place)>,
+    guards: Vec<(Attempt, usize, Guard)>,
     attempts: u16,
     trail: String,
 }
 
+/// Of whichever kind.
+enum Place {
+    Plain(Waiter),
+    Reader(Waiter<ReadGuard>),
+    Writer(Waiter<WriteGuard>),
+}
+
+impl Place {
+    fn position(&self) -> Option<u64> {
+        match self {
+            Place::Plain(waiter) => waiter.position(),
+            Place::Reader(waiter) => waiter.position(),
+            Place::Writer(waiter) => waiter.position(),
+        }
+    }
+
+    fn wait_for(&mut self, at_most: Duration) -> fairlock::Result<Option<Guard>> {
+        Ok(match self {
+            Place::Plain(waiter) => waiter.wait_for(at_most)?.map(Guard::Plain),
+            Place::Reader(waiter) => waiter.wait_for(at_most)?.map(Guard::Reader),
+            Place::Writer(waiter) => waiter.wait_for(at_most)?.map(Guard::Writer),
+        })
+    }
+}
+
+enum Guard {
+    Plain(LockGuard),
+    Reader(ReadGuard),
+    Writer(WriteGuard),
+}
+
+impl Guard {
+    fn unlock(self) -> fairlock::Result<()> {
+        match self {
+            Guard::Plain(guard) => guard.unlock(),
+            Guard::Reader(guard) => guard.unlock(),
+            Guard::Writer(guard) => guard.unlock(),
+        }
+    }
+}
+
+impl Deref for Guard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        match self {
+            Guard::Plain(guard) => guard,
+            Guard::Reader(guard) => guard,
+            Guard::Writer(guard) => guard,
+        }
+    }
+}
+
 struct Name {
     text: String,
+    kind: Kind,
     worlds: Worlds,
     /// All fences that were seen.
     fences: Vec<u64>,
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(arm: &'a dyn Arm, patience: Duration) -> Run<'a> {
+    pub(super) fn new(arm: &'a dyn Arm, kinds: [Kind; NAMES as usize], patience: Duration) -> Run<'a> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let run = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = |i: u32| {
+        let name = |(i, kind): (u32, Kind)| {
             let text = format!("{} {run}.{i}", ODD[(run + i) as usize % ODD.len()]);
-            Name { text, worlds: Worlds::new(Kind::Mutex), fences: Vec::new() }
+            Name { text, kind, worlds: Worlds::new(kind), fences: Vec::new() }
         };
-        let names = (0..u32::from(NAMES)).map(name).collect();
+        let names = (0..).zip(kinds).map(name).collect();
         Run { arm, patience, names, waiters: Vec::new(), guards: Vec::new(), attempts: 0, trail: String::new() }
     }
 
@@ -112,6 +170,13 @@ impl<'a> Run<'a> {
                 }
                 None => Ok(()),
             },
+            What::Downgrade => {
+                let is_writer = |(_, _, guard): &(_, _, Guard)| matches!(guard, Guard::Writer(_));
+                match self.guards.iter().position(is_writer) {
+                    Some(at) => self.downgrade(at, wish),
+                    None => Ok(()),
+                }
+            }
             What::Renew => match pick(wish, self.guards.len()) {
                 Some(at) => {
                     let (attempt, name, guard) = &self.guards[at];
@@ -142,7 +207,7 @@ impl<'a> Run<'a> {
                 self.see(name, Op::Inspect, Outcome::Seen(sight))
             }
             What::Repeat => {
-                let repeated = self.arm.repeat(&self.names[name].text);
+                let repeated = self.arm.repeat(&self.names[name].text, self.names[name].kind);
                 let outcome = repeated.map_or(Outcome::Refused, |(_, fence)| Outcome::Granted { fence });
                 self.see(name, Op::Repeat(repeated.map(|(number, _)| number)), outcome)
             }
@@ -157,11 +222,11 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             What::RunOut => {
-                self.arm.run_out(&self.names[name].text);
+                self.arm.run_out(&self.names[name].text, self.names[name].kind);
                 self.see(name, Op::RunOut, Outcome::Done)
             }
             What::Lapse => {
-                let held = self.arm.lapse(&self.names[name].text);
+                let held = self.arm.lapse(&self.names[name].text, self.names[name].kind);
                 self.see(name, Op::Lapse, if held { Outcome::Released } else { Outcome::Refused })
             }
         }
@@ -173,7 +238,7 @@ impl<'a> Run<'a> {
             self.unlock(0, None)?;
         }
         for name in 0..NAMES {
-            let last = Wish { client: 0, name, pick: 0, what: What::Enqueue(Lease::Fixed), twice: false };
+            let last = Wish { what: What::Enqueue(Lease::Fixed), ..still(name) };
             self.fulfil(&last)?;
         }
         let mut served = Instant::now();
@@ -182,7 +247,7 @@ impl<'a> Run<'a> {
             if chance == Chance::Some {
                 // A look leaves fewer worlds, and nobody has to be waited for in vain.
                 let name = self.waiters[at].1 as u8;
-                self.fulfil(&Wish { client: 0, name, pick: 0, what: What::Inspect, twice: false })?;
+                self.fulfil(&still(name))?;
             }
             if self.claim(at)? {
                 self.unlock(0, None)?;
@@ -205,7 +270,7 @@ impl<'a> Run<'a> {
     }
 
     fn next_to_serve(&self) -> (Chance, usize) {
-        let chance = |(attempt, name, _): &(Attempt, usize, Waiter)| self.names[*name].worlds.chance(*attempt);
+        let chance = |(attempt, name, _): &(Attempt, usize, Place)| self.names[*name].worlds.chance(*attempt);
         let first = |wanted| self.waiters.iter().position(|waiter| chance(waiter) == wanted);
         for wanted in [Chance::Certain, Chance::Some] {
             if let Some(at) = first(wanted) {
@@ -218,7 +283,15 @@ impl<'a> Run<'a> {
     fn try_lock(&mut self, wish: &Wish, lease: Lease) -> Seen {
         let (attempt, name) = (self.attempt(wish, lease), usize::from(wish.name));
         let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
-        let end = self.twice(wish, attempt.client, name, Verb::Acquire, || manager.try_lock(&self.names[name].text));
+        let Name { text, kind, .. } = &self.names[name];
+        let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
+            Kind::Mutex => Ok(manager.try_lock(text)?.map(Guard::Plain)),
+            Kind::Semaphore(permits) => {
+                Ok(manager.semaphore(text, permits).try_acquire_many(attempt.permits)?.map(Guard::Plain))
+            }
+            Kind::ReadWrite(all) if attempt.permits == all => Ok(manager.rw_lock(text).try_write()?.map(Guard::Writer)),
+            Kind::ReadWrite(_) => Ok(manager.rw_lock(text).try_read()?.map(Guard::Reader)),
+        });
         match self.known(end)? {
             Some(guard) => self.keep(attempt, name, guard, Op::TryLock(attempt)),
             None => self.see(name, Op::TryLock(attempt), Outcome::Busy),
@@ -228,7 +301,15 @@ impl<'a> Run<'a> {
     fn enqueue(&mut self, wish: &Wish, lease: Lease) -> Seen {
         let (attempt, name) = (self.attempt(wish, lease), usize::from(wish.name));
         let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
-        let end = self.twice(wish, attempt.client, name, Verb::Acquire, || manager.enqueue(&self.names[name].text));
+        let Name { text, kind, .. } = &self.names[name];
+        let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
+            Kind::Mutex => Ok(Place::Plain(manager.enqueue(text)?)),
+            Kind::Semaphore(permits) => {
+                Ok(Place::Plain(manager.semaphore(text, permits).enqueue_many(attempt.permits)?))
+            }
+            Kind::ReadWrite(all) if attempt.permits == all => Ok(Place::Writer(manager.rw_lock(text).enqueue_write()?)),
+            Kind::ReadWrite(_) => Ok(Place::Reader(manager.rw_lock(text).enqueue_read()?)),
+        });
         let waiter = self.known(end)?;
         let position = waiter.position();
         self.waiters.push((attempt, name, waiter));
@@ -271,7 +352,21 @@ impl<'a> Run<'a> {
         self.see(name, Op::Unlock(attempt), outcome)
     }
 
-    fn keep(&mut self, attempt: Attempt, name: usize, guard: LockGuard, op: Op) -> Seen {
+    fn downgrade(&mut self, at: usize, wish: &Wish) -> Seen {
+        let (attempt, name, guard) = self.guards.remove(at);
+        let Guard::Writer(writer) = guard else { return Ok(()) };
+        let end = self.twice(wish, attempt.client, name, Verb::Release, || writer.downgrade());
+        let outcome = match end {
+            Ok(reader) => {
+                self.guards.push((attempt, name, Guard::Reader(reader)));
+                Outcome::Downgraded
+            }
+            Err(error) => self.kept(Err(error), Outcome::Downgraded)?,
+        };
+        self.see(name, Op::Downgrade(attempt), outcome)
+    }
+
+    fn keep(&mut self, attempt: Attempt, name: usize, guard: Guard, op: Op) -> Seen {
         let fence = guard.fence();
         self.guards.push((attempt, name, guard));
         self.names[name].fences.push(fence);
@@ -280,7 +375,18 @@ impl<'a> Run<'a> {
 
     fn attempt(&mut self, wish: &Wish, lease: Lease) -> Attempt {
         self.attempts += 1;
-        Attempt { number: self.attempts, client: wish.client, lease, permits: 1 }
+        let permits = match self.names[usize::from(wish.name)].kind {
+            Kind::Mutex => 1,
+            Kind::Semaphore(permits) => 1 + u32::from(wish.permits) % permits,
+            Kind::ReadWrite(all) => {
+                if wish.permits.is_multiple_of(3) {
+                    all
+                } else {
+                    1
+                }
+            }
+        };
+        Attempt { number: self.attempts, client: wish.client, lease, permits }
     }
 
     fn manager(&self, wish: &Wish) -> &LockManager {
@@ -327,6 +433,11 @@ impl<'a> Run<'a> {
     }
 }
 
+/// One that only looks.
+fn still(name: u8) -> Wish {
+    Wish { client: 0, name, pick: 0, permits: 1, what: What::Inspect, twice: false }
+}
+
 fn pick(wish: &Wish, of: usize) -> Option<usize> {
     (of > 0).then(|| usize::from(wish.pick) % of)
 }
@@ -343,7 +454,8 @@ fn options(attempt: Attempt) -> LockOptions {
 fn sight(info: &LockInfo) -> Sight {
     let number = |label: &str| label.parse().unwrap_or_else(|e| panic!("the label {label:?} is no number: {e}"));
     Sight {
-        holders: info.holder.iter().map(|holder| (number(&holder.label), info.fence)).collect(),
+        // Whoever holds it has a fence.
+        holders: info.holders.iter().map(|holder| (number(&holder.label), holder.fence.unwrap_or(0))).collect(),
         queue: info.queue.iter().map(|waiter| number(&waiter.label)).collect(),
     }
 }
@@ -352,7 +464,7 @@ fn sight(info: &LockInfo) -> Sight {
 fn misuse(manager: &LockManager, name: &str, which: u8) -> fairlock::Result<()> {
     let with = |options| manager.with(options);
     let options = LockOptions::new;
-    match which % 10 {
+    match which % 13 {
         0 => manager.try_lock("").map(drop),
         1 => manager.enqueue(&name.repeat(513)).map(drop),
         2 => manager.force_release("", 1).map(drop),
@@ -362,6 +474,9 @@ fn misuse(manager: &LockManager, name: &str, which: u8) -> fairlock::Result<()> 
         6 => with(options().fixed_lease(Duration::from_secs(1))).enqueue(name).map(drop),
         7 => with(options().hold_at_least(Duration::MAX)).try_lock(name).map(drop),
         8 => with(options().max_hold(Duration::ZERO)).try_lock(name).map(drop),
+        9 => manager.semaphore(name, 0).try_acquire().map(drop),
+        10 => manager.semaphore(name, 2).enqueue_many(3).map(drop),
+        11 => with(options().ttl(Duration::ZERO)).rw_lock(name).enqueue_read().map(drop),
         _ => with(options().label("\n")).enqueue(name).map(drop),
     }
 }
