@@ -30,7 +30,7 @@ pub enum Promise {
 impl fmt::Display for Promise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Promise::Exclusion => "P1 (at most one holds it)",
+            Promise::Exclusion => "P1 (no more hold it than may)",
             Promise::Fencing => "P2 (fences rise)",
             Promise::Order => "P3 (first come, first served)",
             Promise::WakeUp => "P4 (a free lock is granted)",

@@ -44,6 +44,11 @@ impl World {
         self.lock.holders.iter().filter(|held| !self.claimed.contains(&held.by))
     }
 
+    /// How many hold it.
+    pub fn holders(&self) -> usize {
+        self.lock.holders.len()
+    }
+
     /// How many attempts the background has yet to do with.
     pub fn unsettled(&self) -> usize {
         self.adrift.len() + self.gone.len() + self.ending.len()

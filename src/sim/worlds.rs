@@ -77,6 +77,11 @@ impl Worlds {
         }
     }
 
+    /// How many hold it, at most.
+    pub fn holders(&self) -> usize {
+        self.possible.iter().map(World::holders).max().unwrap_or(0)
+    }
+
     /// How many attempts the background has yet to do with, at most. Their orders multiply the worlds: whoever
     /// wants to be through soon adds to no more than a handful.
     pub fn unsettled(&self) -> usize {
@@ -118,10 +123,7 @@ mod tests {
     /// What was seen up to the last is allowed, and the last breaks this.
     #[track_caller]
     fn assert_breaks(seen: &[(Op, Outcome)], promise: Promise) {
-        let (last, before) = seen.split_last().unwrap();
-        let mut worlds = allowed(before);
-        let violation = worlds.observe(&last.0, &last.1).unwrap_err();
-        assert_eq!(violation.broken, [promise].into(), "{violation}");
+        assert_breaks_of(Kind::Mutex, seen, promise);
     }
 
     #[track_caller]
@@ -136,6 +138,14 @@ mod tests {
             worlds.observe(op, outcome).unwrap_or_else(|violation| panic!("{violation}"));
         }
         worlds
+    }
+
+    #[track_caller]
+    fn assert_breaks_of(kind: Kind, seen: &[(Op, Outcome)], promise: Promise) {
+        let (last, before) = seen.split_last().unwrap();
+        let mut worlds = allowed_of(kind, before);
+        let violation = worlds.observe(&last.0, &last.1).unwrap_err();
+        assert_eq!(violation.broken, [promise].into(), "{violation}");
     }
 
     /// A holds it, B and C wait.
@@ -242,5 +252,73 @@ mod tests {
         let noticed =
             after_line(&[(Op::RunOut, Outcome::Done), (Op::TryLock(attempt(4, 1, Lease::Fixed)), Outcome::Busy)]);
         assert_breaks(&[noticed, vec![(Op::Unlock(A), Outcome::Released)]].concat(), Promise::Exclusion);
+    }
+    const TWO: Kind = Kind::Semaphore(2);
+    const HEAVY: Attempt = Attempt { permits: 2, ..attempt(4, 3, Lease::Fixed) };
+
+    #[test]
+    fn more_permits_than_there_are_break_exclusion() {
+        let both = [(Op::TryLock(A), granted(10)), (Op::TryLock(B), granted(11))];
+        allowed_of(TWO, &both);
+        assert_breaks_of(TWO, &[&both[..], &[(Op::TryLock(C), granted(12))]].concat(), Promise::Exclusion);
+        let one = [(Op::TryLock(A), granted(10)), (Op::TryLock(HEAVY), granted(11))];
+        assert_breaks_of(TWO, &one, Promise::Exclusion);
+    }
+
+    #[test]
+    fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
+        let heavy_waits = [(Op::TryLock(A), granted(10)), (Op::Enqueue(HEAVY), waiting(1))];
+        let light_waits = [&heavy_waits[..], &[(Op::Enqueue(C), waiting(2))]].concat();
+        assert_eq!(allowed_of(TWO, &light_waits).chance(C), Chance::None);
+        assert_breaks_of(TWO, &[&heavy_waits[..], &[(Op::TryLock(C), granted(11))]].concat(), Promise::Exclusion);
+        let shown = Sight { holders: [(A.number, 10), (C.number, 11)].into(), queue: vec![HEAVY.number] };
+        let seen = [&light_waits[..], &[(Op::Inspect, Outcome::Seen(Some(shown)))]].concat();
+        assert_breaks_of(TWO, &seen, Promise::Exclusion);
+        let served = [&light_waits[..], &[(Op::Unlock(A), Outcome::Released)]].concat();
+        let worlds = allowed_of(TWO, &served);
+        assert_eq!((worlds.chance(HEAVY), worlds.chance(C)), (Chance::Certain, Chance::None));
+    }
+
+    #[test]
+    fn permits_that_stay_free_while_somebody_waits_for_no_more_break_the_wake_up() {
+        let seen = [(Op::TryLock(A), granted(10)), (Op::Enqueue(B), waiting(1))];
+        assert_breaks_of(TWO, &seen, Promise::WakeUp);
+        assert_breaks_of(TWO, &[(Op::TryLock(A), granted(10)), (Op::TryLock(B), Outcome::Busy)], Promise::WakeUp);
+    }
+
+    const READ_WRITE: Kind = Kind::ReadWrite(100);
+    const WRITER: Attempt = Attempt { permits: 100, ..attempt(5, 4, Lease::Fixed) };
+
+    #[test]
+    fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
+        let first = [(Op::TryLock(WRITER), granted(10)), (Op::Unlock(WRITER), Outcome::Released)];
+        let read = |fence| [&first[..], &[(Op::TryLock(A), granted(fence))]].concat();
+        allowed_of(READ_WRITE, &[read(10), vec![(Op::TryLock(B), granted(10))]].concat());
+        for fence in [9, 11] {
+            assert_breaks_of(READ_WRITE, &read(fence), Promise::OneGrant);
+        }
+        let again = Attempt { number: 6, ..WRITER };
+        let write = |fence| [read(10), vec![(Op::Unlock(A), Outcome::Released), (Op::TryLock(again), granted(fence))]];
+        allowed_of(READ_WRITE, &write(11).concat());
+        assert_breaks_of(READ_WRITE, &write(10).concat(), Promise::Fencing);
+    }
+
+    #[test]
+    fn readers_who_are_handed_it_together_tell_each_other_s_fence() {
+        let waits = [(Op::TryLock(WRITER), granted(10)), (Op::Enqueue(A), waiting(1)), (Op::Enqueue(B), waiting(2))];
+        let both = |fence| {
+            let served = [(Op::Downgrade(WRITER), Outcome::Downgraded), (Op::Claim(A), granted(10))];
+            [&waits[..], &served, &[(Op::Claim(B), granted(fence))]].concat()
+        };
+        allowed_of(READ_WRITE, &both(10));
+        assert_breaks_of(READ_WRITE, &both(11), Promise::OneGrant);
+    }
+
+    #[test]
+    fn a_writer_that_is_let_in_beside_readers_breaks_exclusion() {
+        let again = Attempt { number: 6, ..WRITER };
+        let shared = [(Op::TryLock(WRITER), granted(10)), (Op::Downgrade(WRITER), Outcome::Downgraded)];
+        allowed_of(READ_WRITE, &[&shared[..], &[(Op::TryLock(A), granted(10))]].concat());
+        assert_breaks_of(READ_WRITE, &[&shared[..], &[(Op::TryLock(again), granted(11))]].concat(), Promise::Exclusion);
     }
 }

@@ -26,6 +26,7 @@ on_both_stores! {
     readers_are_forced_away_together_and_those_who_come_next_are_not,
     its_readers_are_seen,
     a_flush_ends_readers_and_writers,
+    places_of_readers_and_writers_become_their_guards,
 }
 
 on_both_stores! { redis_with_faults: a_downgrade_that_is_not_answered_takes_place, readers_whose_messages_are_lost_get_in }
@@ -62,6 +63,23 @@ fn stand<G: Send + 'static>(
 #[track_caller]
 fn served<G>(receiver: &Receiver<G>) -> G {
     receiver.recv_timeout(SOON).expect("its turn comes")
+}
+
+fn places_of_readers_and_writers_become_their_guards(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.rw_lock("n");
+    let reading = n.enqueue_read().unwrap().wait().unwrap();
+    let writer = n.enqueue_write().unwrap();
+    let mut reader = n.enqueue_read().unwrap();
+    assert_eq!((writer.position(), reader.position()), (Some(1), Some(2)));
+    reading.unlock().unwrap();
+    let writing = writer.wait().unwrap();
+    assert!(reader.wait_for(Duration::ZERO).unwrap().is_none());
+    let first = writing.downgrade().unwrap();
+    let second = reader.wait_for(SOON).unwrap().expect("readers share");
+    assert_eq!(first.fence(), second.fence());
+    drop((first, second));
+    comes_to_rest(place, &mgr, "n");
 }
 
 fn readers_share_and_writers_exclude(place: &Place) {

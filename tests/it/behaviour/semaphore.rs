@@ -34,6 +34,8 @@ on_both_stores! {
     options_hold_for_permits,
     the_way_in_which_the_last_holder_ended_is_told,
     a_place_kept_and_given_up_leaves_nothing,
+    a_place_is_kept_between_two_looks_and_gives_its_permits_together,
+    a_heavy_place_that_is_dropped_lets_those_behind_it_go_on,
     every_key_ends_by_itself_also_while_permits_are_held,
     a_record_lasts_for_as_long_as_its_holders_are_renewed,
 }
@@ -481,6 +483,35 @@ fn every_key_ends_by_itself_also_while_permits_are_held(place: &Place) {
     let _other = n.acquire().unwrap();
     end_in_time(&["", ":h"]);
     drop(kept);
+}
+
+fn a_place_is_kept_between_two_looks_and_gives_its_permits_together(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.semaphore("n", 3);
+    let held = n.acquire_many(2).unwrap();
+    let mut heavy = n.enqueue_many(3).unwrap();
+    let light = n.enqueue().unwrap();
+    assert_eq!((heavy.position(), light.position()), (Some(1), Some(2)));
+    assert!(heavy.wait_for(Duration::ZERO).unwrap().is_none());
+    held.unlock().unwrap();
+    let all = heavy.wait_for(SOON).unwrap().expect("its turn comes");
+    assert!(n.try_acquire().unwrap().is_none());
+    assert_eq!(mgr.inspect("n").unwrap().unwrap().holders[0].permits, 3);
+    all.unlock().unwrap();
+    light.wait().unwrap().unlock().unwrap();
+    comes_to_rest(place, &mgr, "n");
+}
+
+fn a_heavy_place_that_is_dropped_lets_those_behind_it_go_on(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    let held = ours.semaphore("n", 2).acquire().unwrap();
+    let heavy = ours.semaphore("n", 2).enqueue_many(2).unwrap();
+    let light = theirs.semaphore("n", 2).enqueue().unwrap();
+    drop(heavy);
+    let served = light.wait().unwrap();
+    assert!(held.is_held());
+    drop((held, served));
+    comes_to_rest(place, &ours, "n");
 }
 
 /// Without it the name could be taken as a mutex beside them.

@@ -141,9 +141,13 @@ impl<'a> Run<'a> {
     /// Does what is wished for, if it can be done.
     pub(super) fn fulfil(&mut self, wish: &Wish) -> Seen {
         let name = usize::from(wish.name);
-        let unsettles =
-            matches!(wish.what, What::RunOut | What::Lapse | What::Leave | What::Drop | What::ForceRelease { .. });
-        if unsettles && self.names.iter().any(|name| name.worlds.unsettled() >= UNSETTLED_AT_MOST) {
+        let unsettles = match wish.what {
+            What::Leave | What::Drop => 1,
+            What::RunOut | What::Lapse | What::ForceRelease { .. } => self.names[name].worlds.holders().max(1),
+            _ => 0,
+        };
+        let settled = |name: &Name| name.worlds.unsettled() + unsettles <= UNSETTLED_AT_MOST;
+        if unsettles > 0 && !self.names.iter().all(settled) {
             return Ok(());
         }
         match wish.what {
@@ -172,10 +176,7 @@ impl<'a> Run<'a> {
             },
             What::Downgrade => {
                 let is_writer = |(_, _, guard): &(_, _, Guard)| matches!(guard, Guard::Writer(_));
-                match self.guards.iter().position(is_writer) {
-                    Some(at) => self.downgrade(at, wish),
-                    None => Ok(()),
-                }
+                self.guards.iter().position(is_writer).map_or(Ok(()), |at| self.downgrade(at))
             }
             What::Renew => match pick(wish, self.guards.len()) {
                 Some(at) => {
@@ -352,11 +353,13 @@ impl<'a> Run<'a> {
         self.see(name, Op::Unlock(attempt), outcome)
     }
 
-    fn downgrade(&mut self, at: usize, wish: &Wish) -> Seen {
+    /// Never put twice: what is not answered at once goes on in the background, and is well until it is known not to be.
+    fn downgrade(&mut self, at: usize) -> Seen {
         let (attempt, name, guard) = self.guards.remove(at);
         let Guard::Writer(writer) = guard else { return Ok(()) };
-        let end = self.twice(wish, attempt.client, name, Verb::Release, || writer.downgrade());
-        let outcome = match end {
+        // Nor may it find that there is no connection, after another's reply was lost.
+        self.fulfil(&Wish { client: attempt.client, ..still(name as u8) })?;
+        let outcome = match writer.downgrade() {
             Ok(reader) => {
                 self.guards.push((attempt, name, Guard::Reader(reader)));
                 Outcome::Downgraded
