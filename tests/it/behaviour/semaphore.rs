@@ -38,6 +38,7 @@ on_both_stores! {
     a_heavy_place_that_is_dropped_lets_those_behind_it_go_on,
     every_key_ends_by_itself_also_while_permits_are_held,
     a_record_lasts_for_as_long_as_its_holders_are_renewed,
+    a_look_at_many_holders_puts_the_next_one_off,
 }
 
 on_both_stores! {
@@ -525,6 +526,25 @@ fn a_record_lasts_for_as_long_as_its_holders_are_renewed(place: &Place) {
     assert!(left >= 3_600_000, "{left} ms");
     permit.unlock().unwrap();
     comes_to_rest(place, &mgr, "n");
+}
+
+fn a_look_at_many_holders_puts_the_next_one_off(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.semaphore("n", 1000);
+    let _permit = n.acquire().unwrap();
+    // 500 more, of whom one ends every 5 ms from now on.
+    let fill = "local all, clock = redis.call('HGETALL', KEYS[1]), redis.call('TIME')
+                for i = 1, 500 do
+                  local ends = clock[1] * 1000000 + clock[2] + 5000 * i
+                  redis.call('HSET', KEYS[1], 'other ' .. i, struct.pack('<d', ends) .. string.sub(all[2], 9))
+                end";
+    let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
+    assert_eq!(end_leases(place, "n", "nobody's"), 0, "it only has the next call look");
+    let before = scene::server_time(place).to_string();
+    assert!(n.try_acquire_many(1000).unwrap().is_none());
+    let look = "return tostring(struct.unpack('<d', string.sub(redis.call('HGET', KEYS[1], 'p'), 9)) - ARGV[1])";
+    let next: String = place.query(&["EVAL", look, "1", "fairlock:{n}", &before]);
+    assert!(next.parse::<f64>().unwrap() >= 10_000.0, "at 20 µs a holder, and not after {next} µs");
 }
 
 fn p7_a_release_that_is_sent_twice_hears_the_same_twice(place: &Place) {
