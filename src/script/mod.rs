@@ -3,6 +3,7 @@
 #[cfg(feature = "memory")]
 pub(crate) mod packed;
 mod reply;
+mod wish;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -16,6 +17,7 @@ use crate::key::Key;
 #[cfg(feature = "sim")]
 pub(crate) use redis::Value;
 pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
+pub(crate) use wish::{Family, Wish};
 
 /// The first of the replies in these bytes.
 #[cfg(feature = "sim")]
@@ -63,83 +65,6 @@ impl Token {
         self.0.simple().to_string()
     }
 }
-
-/// A set of scripts. Every kind of lock is data for one of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Family {
-    /// One holder, kept inline in the record.
-    Mutex,
-    /// Several holders, of permits out of a capacity, each with a lease of its own.
-    Permit,
-}
-
-/// What a name is to be used as: the scripts that serve it, and what they are told of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
-    pub(crate) family: Family,
-    protocol: Protocol,
-    /// How many permits there are.
-    capacity: u32,
-    /// How many are asked for.
-    pub(crate) weight: u32,
-}
-
-/// What a record is, and in which version; one byte, since every call has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
-    Mutex,
-    Semaphore,
-    ReadWrite,
-    /// One of those that are of permits.
-    Any,
-}
-
-impl Protocol {
-    fn as_str(self) -> &'static str {
-        match self {
-            Protocol::Mutex => "mutex/1",
-            Protocol::Semaphore => "semaphore/1",
-            Protocol::ReadWrite => "rw/1",
-            Protocol::Any => "permit/1",
-        }
-    }
-}
-
-impl Wish {
-    pub(crate) const MUTEX: Wish = Wish { family: Family::Mutex, protocol: Protocol::Mutex, capacity: 1, weight: 1 };
-
-    /// So many permits of a semaphore.
-    pub(crate) const fn semaphore(capacity: u32, weight: u32) -> Wish {
-        Wish { family: Family::Permit, protocol: Protocol::Semaphore, capacity, weight }
-    }
-
-    pub(crate) const fn read() -> Wish {
-        Wish { family: Family::Permit, protocol: Protocol::ReadWrite, capacity: ALL, weight: 1 }
-    }
-
-    pub(crate) const fn write() -> Wish {
-        Wish { weight: ALL, ..Wish::read() }
-    }
-
-    /// Only to look, or to give back, whatever kind of the family it is.
-    pub(crate) const fn any(family: Family) -> Wish {
-        match family {
-            Family::Mutex => Wish::MUTEX,
-            Family::Permit => Wish { family, protocol: Protocol::Any, capacity: 0, weight: 0 },
-        }
-    }
-
-    /// As a record has it.
-    pub(crate) fn kind(&self) -> String {
-        match self.family {
-            Family::Mutex => self.protocol.as_str().to_owned(),
-            Family::Permit => format!("{} {}", self.protocol.as_str(), self.capacity),
-        }
-    }
-}
-
-/// What a writer takes, and more than there can be readers.
-const ALL: u32 = 1 << 30;
 
 /// A request about one name.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 mod connection;
 mod joined;
+mod link;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError};
 use parking_lot::Mutex;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
 use super::connection::{Connection, fault, refusal, timed_out};
 use super::joined::Line;
+use super::link::SingleLink;
 use super::node::Node;
 use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
 use crate::config::Config;
@@ -235,12 +235,7 @@ impl Store for Single {
     }
 
     fn link(&self, ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
-        Box::new(SingleLink {
-            node: Arc::clone(&self.node),
-            ring,
-            back_off: self.back_off,
-            state: LinkState::Down { since: Time::from_nanos(0), why: None },
-        })
+        Box::new(SingleLink::new(&self.node, ring, self.back_off))
     }
 
     fn listen(
@@ -369,84 +364,4 @@ impl r2d2::HandleError<Fault> for LogAtDebug {
     fn handle_error(&self, error: Fault) {
         log::debug!("pool: {error}");
     }
-}
-
-/// The renewal thread's connection.
-struct SingleLink {
-    node: Arc<Node>,
-    ring: Arc<dyn Fn() + Send + Sync>,
-    back_off: Duration,
-    state: LinkState,
-}
-
-/// | state   | when                         | becomes                                         |
-/// |---------|------------------------------|-------------------------------------------------|
-/// | Down    | at the start, after a fault  | Opening, by the next run after the back-off      |
-/// | Opening | a thread connects            | Up or Down, by the first run after it is through |
-/// | Up      | connected                    | Down, on a fault or when retired                 |
-enum LinkState {
-    Down { since: Time, why: Option<Fault> },
-    Opening(Receiver<Result<Connection, Fault>>),
-    Up(Box<Connection>),
-}
-
-impl SingleLink {
-    fn advance(&mut self) {
-        let now = self.node.clock.now();
-        if let LinkState::Up(connection) = &self.state
-            && self.node.is_retired(connection)
-        {
-            self.state = LinkState::Down { since: Time::from_nanos(0), why: None };
-        }
-        if let LinkState::Down { since, .. } = &self.state
-            && now >= *since + self.back_off
-        {
-            let ring = Arc::clone(&self.ring);
-            self.state = match self.node.connect_in_background(move || ring()) {
-                Ok(receiver) => LinkState::Opening(receiver),
-                Err(f) => LinkState::Down { since: now, why: Some(f) },
-            };
-        }
-        if let LinkState::Opening(receiver) = &self.state {
-            self.state = match receiver.try_recv() {
-                Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
-                Ok(Err(f)) => LinkState::Down { since: now, why: Some(f) },
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => LinkState::Down { since: now, why: None },
-            };
-        }
-    }
-}
-
-impl Link for SingleLink {
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>> {
-        self.advance();
-        let connection = match &mut self.state {
-            LinkState::Up(connection) => connection,
-            LinkState::Down { why: Some(why), .. } => return calls.iter().map(|_| Err(not_sent(why))).collect(),
-            _ => return calls.iter().map(|_| Err(Fault::NotReady)).collect(),
-        };
-        let give_up = self.node.clock.now() + self.node.command_timeout;
-        let answers = self.node.exchange(connection, calls, give_up);
-        if connection.broken {
-            let now = self.node.clock.now();
-            let why = answers.iter().find_map(|a| a.as_ref().err().map(Fault::repeat));
-            // A connection that was closed while idle is no sign of an outage: open another at once.
-            let aged = connection.opened + self.back_off < now;
-            let closed = aged && why.as_ref().is_some_and(Fault::is_closed);
-            // Nor is one that this process slept through.
-            let slept = now > give_up + self.node.command_timeout;
-            self.state = if closed || slept {
-                LinkState::Down { since: Time::from_nanos(0), why: why.filter(|_| !slept) }
-            } else {
-                LinkState::Down { since: now, why }
-            };
-        }
-        answers
-    }
-}
-
-/// Why there is no connection. What ended the last one is no reply to a call that was never sent.
-fn not_sent(why: &Fault) -> Fault {
-    if why.is_ambiguous() { Fault::unavailable(Step::Connect, why.to_string()) } else { why.repeat() }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod keyspace;
 pub(crate) mod server;
+mod lapse;
 mod packing;
 mod session;
 
@@ -15,8 +16,6 @@ use parking_lot::Mutex;
 use redis::Value;
 
 use super::clock::{Clock, Time};
-use crate::key::Key;
-use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb, Wish, packed};
 use keyspace::{Answer, Bytes};
 use server::{Message, Server};
 
@@ -160,8 +159,8 @@ impl Memory {
         self.0.state.lock().server.state().keyspace = Default::default();
     }
 
-    /// Ends a lease, or all of a semaphore or a reader/writer lock, as if its holder had crashed or been stopped for its ttl, and somebody had noticed: the first
-    /// who waits has the lock then, or it is free. Answers whether there was a lease to end. Ends those of all
+    /// Ends a lease, or all of a semaphore or a reader/writer lock, as if its holder had crashed or been stopped for its
+    /// ttl, and somebody had noticed: the first who waits has the lock then, or it is free. Answers whether there was a lease to end. Ends those of all
     /// prefixes.
     ///
     /// The holder does not know: its guard says `is_held` until it is told, at its next renewal (at most a third
@@ -170,43 +169,7 @@ impl Memory {
     /// one, its manager counts as dead for this name: what waits there is passed over, and comes back to the end
     /// of the queue within a check period.
     pub fn lapse(&self, name: &str) -> bool {
-        // Without a prefix, what remains of a record's key is its end.
-        let Ok(any) = Key::new("", name) else { return false };
-        let mut state = self.0.state.lock();
-        let now = self.0.server_time(self.0.clock.now());
-        let records: Vec<String> = {
-            let all = state.server.state();
-            let keys = all.keyspace.hashes((now / 1000) as i64);
-            keys.filter_map(|key| String::from_utf8(key.clone()).ok())
-                .filter(|key| key.ends_with(any.record()))
-                .collect()
-        };
-        let mut ended = false;
-        let mut messages = Vec::new();
-        for record in records {
-            let Some((family, end)) = over(&state.server, &record, now) else { continue };
-            for words in end {
-                let _ = state.server.run(now, &words);
-            }
-            // The release of a token that is nobody's is what notices a lapse and does nothing else.
-            let prefix = &record[..record.len() - any.record().len()];
-            let Ok(key) = Key::new(prefix, name) else { continue };
-            let verb = Verb::Release { token: Token::new(), fence: 0, mode: Mode::Unused };
-            let call = Call { wish: Wish::any(family), key, verb };
-            let terms = Terms::new(prefix, Duration::ZERO, Duration::ZERO);
-            let command = words_of(&call.command(&terms, Form::default(), 0));
-            loop {
-                let answer = state.server.run(now, &command).map(|value| script::Reply::parse(&call, &value));
-                messages.append(&mut state.server.published());
-                let Ok(Ok(answer)) = answer else { break };
-                ended |= !matches!(answer.outcome, Outcome::Kind(_));
-                if !answer.more {
-                    break;
-                }
-            }
-        }
-        self.0.deliver(state, messages);
-        ended
+        lapse::lapse(&self.0, name)
     }
 
     /// Has something go wrong: once, at the next request of whichever manager, those of its threads
@@ -369,33 +332,6 @@ enum Mishap {
     Closed,
     /// Nothing came.
     Silence,
-}
-
-/// The commands after which the time of all who hold this is over, and they have had their one time of grace; `None` if
-/// nobody does.
-fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Bytes>>)> {
-    let all = server.state();
-    let (fields, _) = all.keyspace.hash_of(record)?;
-    if let Some(state) = fields.get(&b"s"[..]) {
-        // With `u` at its fence.
-        fields.get(&b"o"[..])?;
-        let held = packed::State::unpack(state)?;
-        let mut words = bytes_of(&["HSET", record, "u", &held.fence.to_string(), "s"]);
-        words.push(packed::State { end: now, ..held }.pack());
-        return Some((Family::Mutex, vec![words]));
-    }
-    let held = format!("{record}:h");
-    let (holders, _) = all.keyspace.hash_of(&held)?;
-    let mut words = bytes_of(&["HSET", &held]);
-    for (token, holder) in holders {
-        words.extend(packed::over(holder, now).map(|holder| [token.clone(), holder]).into_iter().flatten());
-    }
-    if words.len() == 2 {
-        return None;
-    }
-    let mut look = bytes_of(&["HSET", record, "p"]);
-    look.push(packed::look_at(fields.get(&b"p"[..])?, now)?);
-    Some((Family::Permit, vec![words, look]))
 }
 
 /// Not a `From`, which would make the type of another crate a part of this one's public API.
