@@ -12,9 +12,12 @@
 //! | Taken    | in somebody's pipeline         | Answered; or its caller gives up and hears no more of it    |
 //! | Answered | a reply came, or a fault       | –                                                           |
 
+#[cfg(all(test, fairlock_loom))]
+mod models;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::clock::Time;
 use super::connection::{Connection, timed_out};
@@ -23,7 +26,7 @@ use super::single::Single;
 use super::{Answer, Checkout, Fault, Patience};
 use crate::error::Step;
 use crate::script::Call;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{AtomicBool, Condvar, Mutex};
 
 /// What one pipeline takes along: a server is not kept from others for long, and whoever is on a connection that is
 /// stuck is one of not too many.
