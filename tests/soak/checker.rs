@@ -327,8 +327,8 @@ impl<'a> Case<'a> {
             }
         };
         for a in attempts {
-            add((a.asked, self.over(a)), Event::Waits(a.wish.permits));
             let over = self.over(a);
+            add((a.asked, over), Event::Waits(a.wish.permits));
             let Some(grant) = &a.granted else {
                 // Of several that are wanted together the first are held while others are awaited.
                 if a.wants_others_too() {
