@@ -123,14 +123,17 @@ impl Reply {
             return lookup(tokens.len(), value);
         }
         let short = |now, outcome| Ok(Reply { now, more: false, outcome, grants: Vec::new() });
+        // Scripts about permits have no short ways, no form without the queue's key, and no one owner.
+        let of_mutex = call.wish.family == Family::Mutex;
         let parts = match (&call.verb, value) {
-            (Verb::Release { .. }, Value::BulkString(word)) if word == b"released" => {
+            (Verb::Release { .. }, Value::BulkString(word)) if word == b"released" && of_mutex => {
                 return short(None, Outcome::Released);
             }
             (_, Value::Array(parts)) => parts,
             _ => return Err(malformed(value)),
         };
         if let (Verb::Acquire { token, .. }, [status, now, left, how]) = (&call.verb, &parts[..])
+            && of_mutex
             && text(status)? == "granted"
         {
             return short(Some(number(now)?), Outcome::Granted(grant(*token, now, now, left, how)?));
@@ -156,7 +159,7 @@ impl Reply {
             (Verb::Acquire { .. }, "busy", [left, rest @ ..]) => (Outcome::Busy { left: micros(left)? }, rest),
             (Verb::Acquire { .. } | Verb::Sync { .. }, "late", rest) => (Outcome::Late, rest),
             (Verb::Acquire { .. }, "more", rest) => (Outcome::More, rest),
-            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", rest) => (Outcome::Queued, rest),
+            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", rest) if of_mutex => (Outcome::Queued, rest),
             (_, "kind", [kind, rest @ ..]) => (Outcome::Kind(text(kind)?), rest),
             (Verb::Release { .. }, "released", rest) => (Outcome::Released, rest),
             (Verb::Release { .. }, "refused", rest) => (Outcome::Refused, rest),
@@ -164,7 +167,7 @@ impl Reply {
             (Verb::Release { .. }, "lapsed", rest) => (Outcome::Lapsed, rest),
             (Verb::Release { .. }, "forced", rest) => (Outcome::Forced, rest),
             (Verb::Release { .. }, "lost", rest) => (Outcome::Lost, rest),
-            (Verb::Release { .. }, "unknown", rest) => (Outcome::Unknown, rest),
+            (Verb::Release { .. }, "unknown", rest) if of_mutex => (Outcome::Unknown, rest),
             (Verb::Renew { .. }, "renewed", [left, fence, rest @ ..]) => {
                 (Outcome::Renewed { left: micros(left)?, fence: number(fence)? }, rest)
             }
@@ -181,6 +184,7 @@ impl Reply {
                 let told = grant(*newest, fence, at, left, how)?;
                 let owner = match text(owner)?.as_str() {
                     "" => None,
+                    _ if !of_mutex => return Err(malformed(value)),
                     token => Some(Grant { token: Token::parse(token).ok_or_else(|| malformed(value))?, ..told }),
                 };
                 let synced = Outcome::Synced {
@@ -432,6 +436,20 @@ mod tests {
             let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
             Reply::parse(&Call { wish: Wish::any(Family::Permit), key, verb }, &value)
         };
+        let released = |answer: &str| parse(Verb::Release { token, fence: 1, mode: Mode::Used }, answer);
+        assert!(released("*3|+already|:7|:0|").is_ok());
+        for answer in ["$8|released|", "*3|+unknown|:7|:0|", "*3|+queued|:7|:0|"] {
+            assert!(released(answer).is_err(), "{answer}");
+        }
+        let granted = |answer: &str| {
+            let acquire = Verb::Acquire { token, may_wait: true, asked: "".into(), sent_until: AtomicU64::new(0) };
+            parse(acquire, answer)
+        };
+        assert!(granted("*7|+granted|:7|:0|:7|:7|:5|:1|").is_ok() && granted("*4|+granted|:7|:5|:1|").is_err());
+        let synced = |owner: &str| {
+            parse(Verb::Sync { newest: token }, &format!("*13|+synced|:7|:0|+{owner}|:1|:1|:1|:0|:1|:1|:1|:1|:0|"))
+        };
+        assert!(synced("").is_ok() && synced(TOKEN).is_err());
         let looked_up = |told: &str| {
             let verb = Verb::Lookup { tokens: vec![token] };
             parse(verb, &format!("*5|+present|:7|:0|:5|{told}|"))

@@ -83,6 +83,8 @@ fn the_line_that_somebody_was_killed_over_is_passed_over_and_any_other_is_not() 
         "1 a.0 ask a1 n",
         "1 0 - what",
         "x 0 a.0 ask a1 n lock",
+        "1 0 a.0 ask a1 n lock 2",
+        "1 0 a.0 ask a1 n lock read 1/3",
         "1 0 a.0 ask a1 n lock\n2 0 a.0 ask a1 n lock",
     ];
     for wrong in wrong {
@@ -259,6 +261,291 @@ fn a_crash_that_costs_more_than_it_may_is_found() {
     assert_eq!(crash(10_101 + CRASH, &["11000 b.0 begin 2 stop", "11500 - end 2"]), (0, 0));
 }
 
+/// The history with this line in the place of one of its own.
+fn instead<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
+    let mut lines = lines.to_vec();
+    let at = lines.iter().position(|line| *line == old).expect("a line of the history");
+    lines[at] = new;
+    lines
+}
+
+/// Two permits of three, and one.
+const SHARING: [&str; 10] = [
+    "100 a.0 ask a1 n lock 2/3",
+    "120 a.0 granted a1 7",
+    "121 a.0 held a1 122",
+    "130 b.0 ask b1 n lock 1/3",
+    "150 b.0 granted b1 8",
+    "151 b.0 held b1 152",
+    "160 a.0 held a1 161",
+    "170 b.0 held b1 171",
+    "180 a.0 ended a1 released",
+    "190 b.0 ended b1 released",
+];
+
+#[test]
+fn more_permits_than_there_are_held_at_once_are_found() {
+    breaks(&SHARING, &[]);
+    let heavy = instead(&SHARING, "130 b.0 ask b1 n lock 1/3", "130 b.0 ask b1 n lock 2/3");
+    breaks(&heavy, &[Rule::Exclusion]);
+    // Of three it takes all together.
+    let third = |from: u64, to: u64| {
+        vec![
+            "132 c.0 ask c1 n lock 1/3".to_owned(),
+            format!("{} c.0 granted c1 9", from - 1),
+            format!("{from} c.0 held c1 {from}"),
+            format!("{to} c.0 held c1 {to}"),
+            "195 c.0 ended c1 released".to_owned(),
+        ]
+    };
+    let with = |from, to| {
+        let third = third(from, to);
+        found(&SHARING.iter().copied().chain(third.iter().map(String::as_str)).collect::<Vec<_>>(), Rule::Exclusion)
+    };
+    assert_eq!(with(155, 158).broken.len(), 1);
+    assert_eq!(with(162, 168).broken.len(), 0);
+    // A single look, of which only the moments around it are known.
+    assert_eq!(with(158, 158).broken.len(), 1);
+    let mut lines = heavy;
+    lines.extend(["140 - begin 1 flushall", "141 - end 1"]);
+    assert_eq!(found(&lines, Rule::Exclusion).spared, 1);
+    breaks(&lines, &[]);
+}
+
+/// A reader with the fence of the writer before, which became a reader when the other came.
+const READING: [&str; 14] = [
+    "100 a.0 ask a1 n lock write",
+    "120 a.0 granted a1 7",
+    "121 a.0 held a1 122",
+    "130 b.0 ask b1 n lock read",
+    "140 a.0 downgrade a1",
+    "145 a.0 downgraded a1",
+    "150 b.0 granted b1 7",
+    "151 b.0 held b1 152",
+    "155 a.0 held a1 156",
+    "160 resource write b1 n 7 accepted",
+    "161 resource write a1 n 7 accepted",
+    "170 b.0 held b1 171",
+    "180 a.0 ended a1 released",
+    "190 b.0 ended b1 released",
+];
+
+#[test]
+fn a_writer_beside_others_is_found_and_one_who_reads_from_now_on_is_not() {
+    breaks(&READING, &[]);
+    let still_writes: Vec<_> = READING.iter().copied().filter(|line| !line.contains("downgrade")).collect();
+    breaks(&still_writes, &[Rule::Exclusion]);
+    // It began to read when the other was there already.
+    let late = instead(&READING, "140 a.0 downgrade a1", "153 a.0 downgrade a1");
+    breaks(&instead(&late, "145 a.0 downgraded a1", "154 a.0 downgraded a1"), &[Rule::Exclusion]);
+    let both_write = instead(&READING, "130 b.0 ask b1 n lock read", "130 b.0 ask b1 n lock write");
+    breaks(&instead(&both_write, "150 b.0 granted b1 7", "150 b.0 granted b1 8"), &[Rule::Exclusion]);
+}
+
+#[test]
+fn readers_at_once_with_different_fences_are_found() {
+    let other = instead(&READING, "150 b.0 granted b1 7", "150 b.0 granted b1 8");
+    breaks(&other, &[Rule::Fences]);
+    let late = instead(&other, "155 a.0 held a1 156", "149 a.0 held a1 149");
+    breaks(&late, &[]);
+    let forgot = [&other[..], &["135 - begin 1 flushall", "136 - end 1"]].concat();
+    breaks(&forgot, &[]);
+    assert_eq!(found(&forgot, Rule::Fences).spared, 1);
+}
+
+#[test]
+fn a_fence_of_permits_that_does_not_rise_is_found_and_that_of_a_reader_may_stay() {
+    let after = |first: &str, second: &str, fence: u64| {
+        let (a, b) = (format!("100 a.0 ask a1 n lock {first}"), format!("220 b.0 ask b1 n lock {second}"));
+        let granted = format!("230 b.0 granted b1 {fence}");
+        let lines =
+            [&a, "120 a.0 granted a1 7", "180 a.0 ended a1 released", &b, &granted, "240 b.0 ended b1 released"];
+        !found(&lines, Rule::Fences).broken.is_empty()
+    };
+    for (first, second) in [("1/3", "1/3"), ("write", "write"), ("read", "write")] {
+        assert!(after(first, second, 7) && after(first, second, 6) && !after(first, second, 8), "{first} {second}");
+    }
+    for first in ["write", "read"] {
+        assert!(after(first, "read", 6) && !after(first, "read", 7) && !after(first, "read", 8), "{first}");
+    }
+}
+
+#[test]
+fn the_same_fence_for_two_who_asked_at_the_same_time_is_found_but_for_readers() {
+    for (wish, guilty) in [("1/3", true), ("write", true), ("read", false)] {
+        let lines = [("a", 100, 120), ("b", 101, 121)].map(|(who, asked, granted)| {
+            [
+                format!("{asked} {who}.0 ask {who}1 n lock {wish}"),
+                format!("{granted} {who}.0 granted {who}1 7"),
+                format!("{} {who}.0 ended {who}1 released", granted + 10),
+            ]
+        });
+        let lines: Vec<&str> = lines.iter().flatten().map(String::as_str).collect();
+        breaks(&lines, if guilty { &[Rule::Fences] } else { &[] });
+    }
+}
+
+#[test]
+fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out() {
+    for (first, second, guilty) in [
+        ("2/3", "2/3", true),
+        // Both may have had theirs at the same time, and one of them looked late.
+        ("2/3", "1/3", false),
+        ("write", "read", true),
+        ("read", "write", true),
+        ("read", "read", false),
+    ] {
+        let (a, b) = (format!("100 a.0 ask a1 n lock {first}"), format!("101 b.0 ask b1 n lock {second}"));
+        let lines = [
+            &a,
+            &b,
+            "120 a.0 granted a1 8",
+            "121 a.0 held a1 122",
+            "130 a.0 held a1 131",
+            "140 a.0 ended a1 released",
+            "150 b.0 granted b1 7",
+            "151 b.0 held b1 152",
+            "160 b.0 held b1 161",
+            "170 b.0 ended b1 released",
+        ];
+        breaks(&lines, if guilty { &[Rule::Fences] } else { &[] });
+        // It had all when the other came, and looked late: a reader by then.
+        if second == "write" {
+            let lines = [&lines[..8], &["155 b.0 downgrade b1", "156 b.0 downgraded b1"], &lines[8..]].concat();
+            breaks(&lines, if first == "read" { &[] } else { &[Rule::Fences] });
+        }
+    }
+}
+
+#[test]
+fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
+    let overtaking = |a: &str, b: &str, fences: [u64; 2]| {
+        let asks = [
+            format!("10000 a.0 ask a1 n lock {a}"),
+            format!("10020 b.0 ask b1 n try_lock {b}"),
+            format!("10030 b.0 granted b1 {}", fences[1]),
+            format!("10050 a.0 granted a1 {}", fences[0]),
+        ];
+        let stands = "10010 a.0 stands a1 10009";
+        let ends = ["10040 b.0 ended b1 released", "10060 a.0 ended a1 released"];
+        let lines = [&asks[0], stands, &asks[1], &asks[2], ends[0], &asks[3], ends[1]];
+        found(&lines, Rule::Order).broken.len()
+    };
+    for (a, b) in [("3/3", "1/3"), ("1/3", "1/3"), ("write", "read"), ("write", "write"), ("read", "write")] {
+        assert_eq!((overtaking(a, b, [6, 5]), overtaking(a, b, [5, 6])), (1, 0), "{a} {b}");
+    }
+    // A reader who comes before a writer has an earlier one's fence.
+    assert_eq!((overtaking("read", "write", [5, 5]), overtaking("write", "read", [6, 5])), (1, 1));
+    assert_eq!((overtaking("read", "read", [5, 5]), overtaking("read", "read", [6, 5])), (0, 1));
+}
+
+#[test]
+fn one_who_was_never_granted_is_found_overtaken_if_it_was_still_seen_in_the_queue_or_kept_the_other_out() {
+    let never = |weight: &str, stood: u64, left: &str| {
+        let ask = format!("10000 a.0 ask a1 n {left} {weight}");
+        let stands = format!("10050 a.0 stands a1 {stood}");
+        let lines = [
+            &ask,
+            "10010 a.0 stands a1 10009",
+            "10020 b.0 ask b1 n try_lock 1/3",
+            "10030 b.0 granted b1 5",
+            "10040 b.0 ended b1 released",
+            &stands,
+            "10900 a.0 ended a1 none",
+        ];
+        found(&lines, Rule::Order).broken.len()
+    };
+    assert_eq!(never("1/3", 10_031, "try_lock_for:500"), 1);
+    // It may have been granted beside the other, and left without having heard of it.
+    assert_eq!(never("1/3", 10_029, "try_lock_for:500"), 0);
+    assert_eq!(never("3/3", 10_029, "try_lock_for:500"), 1);
+    // It may have left before.
+    assert_eq!(never("3/3", 10_029, "try_lock_for:30"), 0);
+}
+
+#[test]
+fn a_waiter_for_whom_there_is_enough_is_found_unless_one_may_be_before_it_for_whom_there_is_not() {
+    let broken = |holder: &str, waiter: &str, more: &[&str]| {
+        let asks = [format!("9000 b.0 ask b1 n lock {holder}"), format!("10000 a.0 ask a1 n lock {waiter}")];
+        let granted = format!("{} a.0 granted a1 6", 10_001 + CRASH);
+        let lines = [&asks[0], "9010 b.0 granted b1 5", &asks[1], &granted, "19000 b.0 ended b1 released"];
+        found(&lines.into_iter().chain(more.iter().copied()).collect::<Vec<_>>(), Rule::WakeUp).broken.len()
+    };
+    assert_eq!((broken("1/3", "2/3", &[]), broken("2/3", "2/3", &[])), (1, 0));
+    assert_eq!((broken("read", "read", &[]), broken("write", "read", &[]), broken("read", "write", &[])), (1, 0, 0));
+    assert_eq!(broken("1/3", "2/3", &["10500 c.0 ask c1 n lock 3/3", "19500 c.0 ended c1 none"]), 0);
+    assert_eq!(broken("read", "read", &["10500 c.0 ask c1 n lock write", "19500 c.0 ended c1 none"]), 0);
+    // From then on it reads, and others may.
+    let downgraded = |at: u64| {
+        let lines = [format!("{at} b.0 downgrade b1"), format!("{} b.0 downgraded b1", at + 1)];
+        broken("write", "read", &lines.each_ref().map(String::as_str))
+    };
+    assert_eq!((downgraded(9500), downgraded(10_500)), (1, 0));
+}
+
+#[test]
+fn a_crash_of_one_of_several_holders_that_costs_too_much_is_found_unless_the_others_keep_it() {
+    let lines = |other: &str, ends: u64, next: u64| {
+        [
+            "10000 a.0 ask a1 n lock 2/3".to_owned(),
+            "10010 a.0 granted a1 6".to_owned(),
+            format!("10000 c.0 ask c1 n lock {other}/3"),
+            "10011 c.0 granted c1 7".to_owned(),
+            "10020 b.0 ask b1 n lock 2/3".to_owned(),
+            "10100 a.0 begin 1 kill".to_owned(),
+            "10110 - end 1".to_owned(),
+            format!("{ends} c.0 ended c1 released"),
+            format!("{next} b.0 granted b1 8"),
+            format!("{} b.0 ended b1 released", next + 1),
+            "30000 - key k 1".to_owned(),
+        ]
+    };
+    let crash = |other: &str, ends: u64, next: u64| {
+        let lines = lines(other, ends, next);
+        let finding = found(&lines.each_ref().map(String::as_str), Rule::Crash);
+        (finding.judged, finding.broken.len())
+    };
+    assert_eq!(crash("1", 20_000, 10_100 + CRASH), (1, 0));
+    assert_eq!(crash("1", 20_000, 10_101 + CRASH), (1, 1));
+    // There is enough only when the other has ended.
+    assert_eq!(crash("2", 11_000, 11_000 + CRASH), (1, 0));
+    assert_eq!(crash("2", 11_000, 11_001 + CRASH), (1, 1));
+}
+
+#[test]
+fn of_several_wanted_together_each_may_be_held_from_the_question_on() {
+    let waits = |verb: &str| {
+        let ask = format!("9500 b.0 ask b1+n n {verb}");
+        let granted = format!("{} a.0 granted a1 6", 10_001 + CRASH);
+        let lines = [&ask, "10000 a.0 ask a1 n lock", &granted, "19000 b.0 ended b1+n none"];
+        found(&lines, Rule::WakeUp).broken.len()
+    };
+    assert_eq!((waits("lock_all"), waits("try_lock_all_for:5"), waits("try_lock_for:5")), (0, 0, 1));
+}
+
+#[test]
+fn a_downgrade_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
+    let ends = |at: u64, how: &str, more: &[&str]| {
+        let over = format!("{at} a.0 {how}");
+        let lines = ["100 a.0 ask a1 n lock write", "120 a.0 granted a1 7", "1000 a.0 downgrade a1", &over];
+        let rest = ["3000 a.0 release a1", "3001 a.0 ended a1 released"];
+        let rest = if how.starts_with("ended") { &rest[..0] } else { &rest[..] };
+        found(&[&lines[..], rest, more].concat(), Rule::End).broken.len()
+    };
+    for how in ["downgraded a1", "ended a1 lost:Taken"] {
+        assert_eq!((ends(1300, how, &[]), ends(1301, how, &[])), (0, 1), "{how}");
+        assert_eq!(ends(1310, how, &["1010 a.0 begin 1 stop", "1020 - end 1"]), 0, "{how}");
+    }
+}
+
+#[test]
+fn a_reader_that_is_let_in_with_a_fence_older_than_the_newest_writers_is_found() {
+    let late = [&READING[..], &["200 resource write c1 n 8 accepted", "201 resource write b1 n 7 accepted"]].concat();
+    breaks(&late, &[Rule::Resource]);
+    let refused = [&READING[..], &["200 resource write c1 n 8 accepted", "201 resource write b1 n 7 refused"]].concat();
+    breaks(&refused, &[]);
+}
+
 #[test]
 fn a_lost_lock_that_is_held_again_is_found() {
     let mut lines = CLEAN.to_vec();
@@ -275,7 +562,9 @@ fn a_call_that_never_ends_is_found_unless_its_process_was_killed() {
 
 #[test]
 fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
-    for (verb, bound) in [("try_lock", 500), ("try_lock_for:800", 1100)] {
+    for (verb, bound) in
+        [("try_lock", 500), ("try_lock_for:800", 1100), ("try_lock_all", 700), ("try_lock_all_for:800", 1300)]
+    {
         let lines = |took: u64| [format!("1000 a.0 ask a1 n {verb}"), format!("{} a.0 ended a1 none", 1000 + took)];
         let ends = |took: u64, more: &[&str]| {
             let lines = lines(took);

@@ -5,11 +5,13 @@
 //!
 //! | line | by | its time |
 //! |---|---|---|
-//! | `ask <attempt> <name> <verb>` | worker | before the call; `try_lock_for:<ns>` |
+//! | `ask <attempt> <name> <verb> [<wish>]` | worker | before the call; `try_lock_for:<ns>` |
 //! | `queued <attempt>` | worker | after `enqueue` returned |
+//! | `stands <attempt> <ns before>` | worker | after a look at the queue that showed it there, and before it |
 //! | `granted <attempt> <fence>` | worker | after the guard was returned |
 //! | `held <attempt> <ns after>` | worker | before a look that said yes, and after it |
 //! | `lost <attempt>` | worker | after a look that said no |
+//! | `downgrade <attempt>`, `downgraded <attempt>` | worker | before a writer becomes a reader, and after it |
 //! | `leave <attempt>` | worker | before a waiter that was not granted is dropped |
 //! | `release <attempt>` | worker | before the guard is given back |
 //! | `ended <attempt> <how>` | worker | when the attempt is over, with a grant or without |
@@ -17,8 +19,42 @@
 //! | `begin <fault> <kind>`, `end <fault>` | nemesis, `who` is the victim | before the first blow, after the repair |
 //! | `write <attempt> <name> <fence> accepted` or `refused` | resource | in the order in which it decided |
 //! | `key <key> <pttl>` | coordinator | when all was over |
+//!
+//! A wish is `read` or `write`, of a reader/writer lock, or `2/3`, for two permits of a semaphore's three; without one a
+//! mutex is wanted. Who wants several mutexes together asks for each, by an attempt of its own.
 
 use std::collections::{BTreeMap, HashMap};
+
+/// How much of a name is wanted. All that is held at the same time is never more than there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) permits: u64,
+    pub(crate) of: u64,
+    /// Of a reader/writer lock, in which readers have the fence of the writer before them.
+    pub(crate) rw: bool,
+}
+
+impl Wish {
+    const MUTEX: Wish = Wish { permits: 1, of: 1, rw: false };
+    const WRITE: Wish = Wish { permits: u32::MAX as u64, of: u32::MAX as u64, rw: true };
+    const READ: Wish = Wish { permits: 1, ..Wish::WRITE };
+
+    fn read(word: &str) -> Option<Wish> {
+        Some(match word {
+            "read" => Wish::READ,
+            "write" => Wish::WRITE,
+            _ => {
+                let (permits, of) = word.split_once('/')?;
+                Wish { permits: permits.parse().ok()?, of: of.parse().ok()?, rw: false }
+            }
+        })
+    }
+
+    /// Whether its fence is another's.
+    pub(crate) fn reads(&self) -> bool {
+        self.rw && self.permits < self.of
+    }
+}
 
 /// One wish for a lock, from the question to the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,8 +63,12 @@ pub(crate) struct Attempt {
     pub(crate) worker: String,
     pub(crate) name: String,
     pub(crate) verb: String,
+    pub(crate) wish: Wish,
     pub(crate) asked: u64,
+    /// When it was first known to stand in the queue.
     pub(crate) queued: Option<u64>,
+    /// Before the last look that showed it there.
+    pub(crate) stood: Option<u64>,
     pub(crate) granted: Option<Grant>,
     pub(crate) left: Option<u64>,
     /// When and how it was over; absent if its worker died before.
@@ -46,6 +86,8 @@ pub(crate) struct Grant {
     pub(crate) lost: Option<u64>,
     /// A look said that it is held though one before had said that it is lost.
     pub(crate) revived: Option<u64>,
+    pub(crate) downgrade: Option<u64>,
+    pub(crate) downgraded: Option<u64>,
     pub(crate) release: Option<u64>,
 }
 
@@ -113,14 +155,16 @@ impl History {
         let words: Vec<&str> = words.collect();
         self.end = self.end.max(at);
         match (what, &words[..]) {
-            ("ask", [id, name, verb]) => {
+            ("ask", [id, name, verb, wish @ ..]) if wish.len() < 2 => {
                 let attempt = Attempt {
                     id: id.to_string(),
                     worker: who.to_owned(),
                     name: name.to_string(),
                     verb: verb.to_string(),
+                    wish: wish.first().map_or(Some(Wish::MUTEX), |word| Wish::read(word))?,
                     asked: at,
                     queued: None,
+                    stood: None,
                     granted: None,
                     left: None,
                     ended: None,
@@ -131,10 +175,23 @@ impl History {
                 }
             }
             ("queued", [id]) => attempts.get_mut(*id)?.queued = Some(at),
+            ("stands", [id, before]) => {
+                let attempt = attempts.get_mut(*id)?;
+                attempt.queued.get_or_insert(at);
+                attempt.stood = Some(before.parse().ok()?);
+            }
             ("granted", [id, fence]) => {
                 let fence = fence.parse().ok()?;
-                let grant = Grant { at, fence, held: None, lost: None, revived: None, release: None };
-                attempts.get_mut(*id)?.granted = Some(grant);
+                attempts.get_mut(*id)?.granted = Some(Grant {
+                    at,
+                    fence,
+                    held: None,
+                    lost: None,
+                    revived: None,
+                    downgrade: None,
+                    downgraded: None,
+                    release: None,
+                });
             }
             ("held", [id, after]) => {
                 let grant = attempts.get_mut(*id)?.granted.as_mut()?;
@@ -147,6 +204,8 @@ impl History {
             ("lost", [id]) => {
                 attempts.get_mut(*id)?.granted.as_mut()?.lost.get_or_insert(at);
             }
+            ("downgrade", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.downgrade = Some(at),
+            ("downgraded", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.downgraded = Some(at),
             ("leave", [id]) => attempts.get_mut(*id)?.left = Some(at),
             ("release", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.release = Some(at),
             ("ended", [id, how]) => attempts.get_mut(*id)?.ended = Some((at, how.to_string())),

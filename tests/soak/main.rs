@@ -1,6 +1,6 @@
-//! The soak: workers in several processes want the same locks, while something is broken every few hundred ms. Each
-//! notes what it sees, and afterwards a checker that knows nothing of the engine decides from these notes alone
-//! whether the promises were kept.
+//! The soak: workers in several processes want the same locks, of every kind, while something is broken every few
+//! hundred ms. Each notes what it sees, and afterwards a checker that knows nothing of the engine decides from these
+//! notes alone whether the promises were kept.
 //!
 //!     tests/run.sh --test soak                                       for a minute
 //!     tests/run.sh --test soak -- --seconds 600                      for ten
@@ -150,9 +150,22 @@ fn report(dir: &Path) -> Vec<Finding> {
         *faults.entry(&fault.kind).or_default() += 1;
     }
     let grants = history.attempts.iter().filter_map(|a| a.granted.as_ref());
+    let mut kinds = BTreeMap::<&str, usize>::new();
+    for attempt in history.attempts.iter().filter(|a| a.granted.is_some()) {
+        let kind = match attempt.wish {
+            wish if wish.reads() => "read",
+            wish if wish.rw => "write",
+            wish if wish.of == 1 => "mutex",
+            _ => "semaphore",
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    let stood = history.attempts.iter().filter(|a| a.queued.is_some()).count();
+    let downgrades = grants.clone().filter(|g| g.downgraded.is_some()).count();
     let refused = history.writes.iter().filter(|write| !write.accepted).count();
     println!("attempts {}, by their ends: {}", history.attempts.len(), list(&ends));
     println!("grants {}, lost while held {}", grants.clone().count(), grants.filter(|g| g.lost.is_some()).count());
+    println!("of them {}, downgrades {downgrades}; seen in a queue {stood}", list(&kinds));
     println!("writes {}, refused {refused}", history.writes.len());
     println!("faults {}: {}", history.faults.len(), list(&faults));
     println!("longest wait {:.1?}", checker::longest_wait(&history, &TERMS));

@@ -1,8 +1,11 @@
 //! Breaks something every few hundred ms, and mends it later.
 
 use std::{
+    collections::HashSet,
     fmt::Display,
-    fs, thread,
+    fs,
+    path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -226,13 +229,49 @@ impl<'a> Nemesis<'a> {
         let quiet = self.terms.ttl + self.terms.check_period + self.terms.command_timeout;
         // What was mended has to settle before, or it would count as a part of the crash.
         self.pass(quiet);
-        let victim = self.chance.below(self.slots.len());
+        let victim = self.stop_a_holder();
         let fault = self.begin(self.who(victim), "kill");
         self.slots[victim].kid.kill();
         self.end(fault);
         self.slots[victim].troubled = true;
         self.pass(quiet + self.terms.slack);
         self.mend(Wound::Killed(victim));
+    }
+
+    /// Stops one that holds something just now: the death of any other would cost nobody anything. If none does for long,
+    /// any will do.
+    fn stop_a_holder(&mut self) -> usize {
+        let mut tries = 0;
+        loop {
+            let at = self.chance.below(self.slots.len());
+            let fault = self.begin(self.who(at), "doze");
+            self.slots[at].kid.stop();
+            tries += 1;
+            let found = tries == 100 || self.holds(at);
+            if !found {
+                self.slots[at].kid.cont();
+            }
+            self.end(fault);
+            if found {
+                return at;
+            }
+            self.pass(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether somebody in this slot has written down that he has a guard, and not yet that he gives it back.
+    fn holds(&self, at: usize) -> bool {
+        let path = Path::new(self.dir).join(format!("{}.log", self.who(at)));
+        let text = fs::read_to_string(path).expect("a history");
+        let mut guards = HashSet::new();
+        for line in text.lines() {
+            match line.split(' ').skip(3).collect::<Vec<_>>()[..] {
+                ["granted", id, _] => drop(guards.insert(id)),
+                ["release" | "lost" | "ended", id, ..] => drop(guards.remove(id)),
+                _ => {}
+            }
+        }
+        !guards.is_empty()
     }
 
     fn mend_after(&mut self, after: Duration, fault: usize, of: Wound) {

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::replies::message_text;
 use super::shapes::{grants, is_documented};
 use super::tape::Tape;
-use super::values::{About, answer};
+use super::values::{About, WISHES, answer};
 use crate::config::{Config, LockOptions, Wanted};
 use crate::engine::{ByHand, Lease, Next, Request, Standing, Tasks};
 use crate::key::Key;
@@ -76,6 +76,8 @@ struct Try {
 struct Guard {
     lease: Arc<Lease>,
     was_lost: bool,
+    /// It was a writer's, and is to be a reader's.
+    downgrade: Option<(Call, Time)>,
 }
 
 /// Its grants' fences, and until when the latest of its grants and renewals may be believed in, in local ns.
@@ -116,9 +118,9 @@ impl Scene {
     }
 
     fn step(&mut self, tape: &mut Tape<'_>) {
-        let what = tape.below(16);
+        let what = tape.below(32);
         let at = tape.below(MOST);
-        match what {
+        match what % 16 {
             0 | 1 if self.callers.len() < MOST => {
                 let request = request(tape);
                 let place = self.hand.stand(Arc::clone(&request));
@@ -136,6 +138,8 @@ impl Scene {
                 self.tries.push(Try { request, call, sent: self.now(), in_doubt: false });
             }
             8 | 9 => self.answer_try(at, tape),
+            10 if self.guards.get(at).is_some_and(|guard| guard.downgrade.is_some()) => self.answer_downgrade(at, tape),
+            10 if at < self.guards.len() && what >= 16 => self.downgrade(at),
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
                 if let Some(call) = self.hand.end(&lease) {
@@ -223,9 +227,29 @@ impl Scene {
         }
     }
 
+    fn downgrade(&mut self, at: usize) {
+        let lease = Arc::clone(&self.guards[at].lease);
+        if lease.request.wish == Wish::write()
+            && let Some(call) = self.hand.downgrade(&lease)
+        {
+            self.send(&call);
+            self.guards[at].downgrade = Some((call, self.now()));
+        }
+    }
+
+    fn answer_downgrade(&mut self, at: usize, tape: &mut Tape<'_>) {
+        let Some((call, sent)) = self.guards[at].downgrade.take() else { return };
+        let answered = self.answered(&call, sent, tape);
+        let lease = Arc::clone(&self.guards[at].lease);
+        if !self.hand.downgraded(&lease, &call, sent, answered) {
+            assert!(!lease.is_held(self.now()), "a guard that was lost to its owner is held");
+            self.guards.remove(at);
+        }
+    }
+
     fn hear(&mut self, tape: &mut Tape<'_>) {
-        let key = keys(tape);
-        let text = message_text(&key, &self.about(), tape);
+        let (name, wish) = tape.choose(&NAMES);
+        let text = message_text(wish.family, &key(name), &self.about(), tape);
         let anchor = *self.newest.lock();
         match (Grant::from_message("fairlock", &text), anchor) {
             (Some((grant, _, _)), Some(anchor)) => {
@@ -314,7 +338,7 @@ impl Scene {
         let said = self.said.get(&token);
         assert!(said.is_some_and(|said| said.fences.contains(&lease.fence)), "a guard that nobody granted");
         assert!(self.claimed.insert(token), "two guards of one token");
-        self.guards.push(Guard { lease, was_lost: false });
+        self.guards.push(Guard { lease, was_lost: false, downgrade: None });
     }
 
     fn check(&mut self) {
@@ -348,15 +372,28 @@ impl Scene {
     }
 }
 
-fn keys(tape: &mut Tape<'_>) -> Key {
-    Key::new("fairlock", tape.choose(&["a", "b"])).expect("good names")
+/// Each name is of one kind, as for those who agree on it.
+const NAMES: [(&str, Wish); 6] = [
+    ("a", Wish::MUTEX),
+    ("b", Wish::MUTEX),
+    ("c", Wish::read()),
+    ("d", Wish::read()),
+    ("e", Wish::semaphore(3, 2)),
+    ("f", Wish::semaphore(3, 2)),
+];
+
+fn key(name: &str) -> Key {
+    Key::new("fairlock", name).expect("good names")
 }
 
 fn request(tape: &mut Tape<'_>) -> Arc<Request> {
-    let options = match tape.below(4) {
+    let which = tape.below(16);
+    let options = match which % 4 {
         0 => LockOptions::new().fixed_lease(Duration::from_secs(3)),
         1 => LockOptions::new().max_hold(Duration::from_secs(1)),
         _ => LockOptions::new(),
     };
-    Arc::new(Request::new(Wish::MUTEX, keys(tape), &options))
+    let wish = WISHES[which / 4];
+    let of_kind: Vec<_> = NAMES.iter().filter(|(_, other)| other.kind() == wish.kind()).collect();
+    Arc::new(Request::new(wish, key(tape.choose(&of_kind).0), &options))
 }

@@ -1,11 +1,11 @@
 //! Answers and messages, each by itself: what is taken for one is one.
 
-use super::shapes::{SEEN, grants, is_documented, is_token};
+use super::shapes::{HOLDER, SEEN, grants, is_documented, is_token};
 use super::tape::Tape;
 use super::values::{About, answer, any, any_call};
 use crate::inspect::{LockInfo, LockState};
 use crate::key::Key;
-use crate::script::{Call, Grant, Outcome, Reply, Token, Value, parse_value};
+use crate::script::{Call, Family, Grant, Outcome, Reply, Token, Value, parse_value};
 
 /// An answer to a call, or a message on the channel of grants.
 pub fn replies(bytes: &[u8]) {
@@ -54,10 +54,14 @@ fn says_what_came(call: &Call, value: &Value, reply: Reply) {
     }
     if let Outcome::Seen(seen) = reply.outcome {
         let (held, known) = (seen.holders.iter().any(|holder| !holder.cools), seen.queue.len());
+        let fields = match call.wish.family {
+            Family::Mutex => SEEN[0].2.len(),
+            Family::Permit => 4 + HOLDER.len() * seen.holders.len(),
+        };
         let info = LockInfo::new(call.key.clone(), *seen);
         assert_eq!(info.state == LockState::Held, held, "{info:?}");
         assert!(info.queue.len() <= known && (info.state != LockState::Free || info.holder.is_none()), "{info:?}");
-        assert_eq!(parts.len(), 3 + SEEN[0].2.len() + known);
+        assert_eq!(parts.len(), 3 + fields + known);
     }
 }
 
@@ -77,8 +81,10 @@ pub(super) fn granted(reply: &Reply) -> Vec<Grant> {
 
 /// What is taken for a message is one to the letter.
 fn message(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) {
-    let text = message_text(key, about, tape);
-    let Some((grant, read, _)) = Grant::from_message("fairlock", &text) else { return };
+    let family = tape.choose(&[Family::Mutex, Family::Permit]);
+    let text = message_text(family, key, about, tape);
+    let Some((grant, read, family)) = Grant::from_message("fairlock", &text) else { return };
+    assert_eq!(family == Family::Permit, text.starts_with("permit "), "{text:?}");
     let text = text.strip_prefix("permit ").unwrap_or(&text);
     let how = text.split(' ').nth(4).unwrap_or_default();
     assert!(["-1", "0", "1", "2"].contains(&how) && is_token(&text[..32]), "{text:?} is {grant:?}");
@@ -88,7 +94,7 @@ fn message(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) {
 }
 
 /// A message with one thing in it that may be anything.
-pub(super) fn message_text(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> String {
+pub(super) fn message_text(family: Family, key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> String {
     if tape.one_in(8) {
         return tape.text();
     }
@@ -109,7 +115,9 @@ pub(super) fn message_text(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) ->
         at @ 0..=5 => words[at] = tape.text(),
         at @ 6..=11 => words[at - 6].insert_str(0, tape.choose(&["+", "0", " ", "-", "{", "\u{a0}"])),
         12 => words[0] = words[0].to_uppercase(),
+        13 => words[0].insert_str(0, "permit "),
         _ => {}
     }
-    words.join(" ")
+    let first = if family == Family::Permit { "permit " } else { "" };
+    format!("{first}{}", words.join(" "))
 }

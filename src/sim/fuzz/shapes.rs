@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::loss::PreviousHolder;
-use crate::script::{Call, Grant, Token, Value, Verb};
+use crate::script::{Call, Family, Grant, Token, Value, Verb};
 
 /// Of each script and status the fields, a letter for each: `n` a number, `b` 0 or 1, `k` how the one before ended, `o`
 /// an owner's token or nothing, `t` a token, `s` a text.
@@ -39,6 +39,34 @@ pub(super) const SEEN: [(&str, &str, &str); 3] =
 /// A grant to another waiter.
 pub(super) const GRANT: &str = "tnnnk";
 
+/// What those about permits answer beside the same, or in its place; `e` is nothing. After `seen` come as many holders as
+/// its last number says, and the queue; after `present` what is known of each token.
+const OF_PERMITS: [(&str, &str, &str); 4] = [
+    ("sync", "synced", "ennnknnbnb"),
+    ("inspect", "seen", "snnn"),
+    ("lookup", "present", "n"),
+    ("lookup", "kind", "s"),
+];
+/// What they never answer.
+const OF_MUTEXES: [(&str, &str); 3] = [("acquire", "queued"), ("release", "queued"), ("release", "unknown")];
+/// A holder of permits.
+pub(super) const HOLDER: &str = "nbnh";
+
+/// Each status that a call can be answered with, but for the lookup of a mutex, and its fields.
+pub(super) fn shapes_of(call: &Call) -> Vec<(&'static str, &'static str)> {
+    let script = script_of(call);
+    let both = SHAPES.iter().chain(&SEEN);
+    let mut shapes: Vec<_> = both.filter(|shape| shape.0 == script).map(|shape| (shape.1, shape.2)).collect();
+    if call.wish.family == Family::Permit {
+        let own: Vec<_> = OF_PERMITS.iter().filter(|shape| shape.0 == script).map(|shape| (shape.1, shape.2)).collect();
+        shapes.retain(|(status, _)| {
+            !OF_MUTEXES.contains(&(script, *status)) && !own.iter().any(|(others, _)| others == status)
+        });
+        shapes.extend(own);
+    }
+    shapes
+}
+
 pub(super) fn script_of(call: &Call) -> &'static str {
     match call.verb {
         Verb::Acquire { .. } => "acquire",
@@ -52,11 +80,13 @@ pub(super) fn script_of(call: &Call) -> &'static str {
 
 /// Whether a server that keeps to the protocol may answer a call so.
 pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
+    let of_permits = call.wish.family == Family::Permit;
     let Value::Array(parts) = value else {
         // The short way of a release.
-        return script_of(call) == "release" && *value == Value::BulkString(b"released".to_vec());
+        let short = Value::BulkString(b"released".to_vec());
+        return script_of(call) == "release" && !of_permits && *value == short;
     };
-    if let Verb::Lookup { tokens } = &call.verb {
+    if let (Verb::Lookup { tokens }, false) = (&call.verb, of_permits) {
         return parts.len() == tokens.len() + 2 && is_looked_up(parts);
     }
     if let Some([now, left, how]) = short_grant(call, parts) {
@@ -65,22 +95,50 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     let [status, now, more, said @ ..] = &parts[..] else { return false };
     let Some(letters) = letters_of(call, status) else { return false };
     let Some((fields, rest)) = said.split_at_checked(letters.len()) else { return false };
-    let rest_fits = match text(status) {
-        Some("seen") => rest.iter().all(|part| is(part, b's')),
+    let rest_fits = match (text(status), &call.verb) {
+        (Some("seen"), _) if of_permits => are_holders_and_queue(&fields[3], rest),
+        (Some("seen"), _) => rest.iter().all(|part| is(part, b's')),
+        (Some("present"), Verb::Lookup { tokens }) => {
+            let is_known = |told: &Value| match told {
+                Value::Array(grant) => are(grant, &GRANT[1..]),
+                told => is(told, b'b'),
+            };
+            rest.len() == tokens.len() && rest.iter().all(is_known)
+        }
         _ => rest.chunks(GRANT.len()).all(|grant| are(grant, GRANT)),
     };
     is(now, b'n') && is(more, b'b') && are(fields, letters) && rest_fits
 }
 
 fn letters_of(call: &Call, status: &Value) -> Option<&'static str> {
-    let (status, script) = (text(status)?, script_of(call));
-    SHAPES.iter().chain(&SEEN).find(|shape| shape.0 == script && shape.1 == status).map(|shape| shape.2)
+    let status = text(status)?;
+    shapes_of(call).into_iter().find(|shape| shape.0 == status).map(|shape| shape.1)
 }
 
 /// What follows the status in an answer of the short way of an acquire.
 fn short_grant<'a>(call: &Call, parts: &'a [Value]) -> Option<[&'a Value; 3]> {
     let [status, now, left, how] = parts else { return None };
-    (script_of(call) == "acquire" && text(status) == Some("granted")).then_some([now, left, how])
+    let granted = script_of(call) == "acquire" && text(status) == Some("granted");
+    (granted && call.wish.family == Family::Mutex).then_some([now, left, how])
+}
+
+fn are_holders_and_queue(count: &Value, rest: &[Value]) -> bool {
+    let Value::Int(count) = count else { return false };
+    let Some((told, queue)) = count.checked_mul(4).and_then(|end| rest.split_at_checked(end.try_into().ok()?)) else {
+        return false;
+    };
+    told.chunks(HOLDER.len()).all(|holder| are(holder, HOLDER) && matches!(holder[2], Value::Int(0..=0xffff_ffff)))
+        && queue.iter().all(|part| is(part, b's'))
+}
+
+/// `kind capacity fence ticket granted-at …`
+fn is_holder(text: &str) -> bool {
+    let is_number = |word: &str| {
+        let digits = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        digits && (word == "0" || !word.starts_with('0')) && word.parse::<u64>().is_ok()
+    };
+    let words: Vec<&str> = text.splitn(6, ' ').collect();
+    words.len() > 4 && is_number(words[2]) && is_number(words[4])
 }
 
 /// HMGET of the owner, the manager's stamp and the waiters' records.
@@ -108,6 +166,8 @@ fn is(part: &Value, letter: u8) -> bool {
         (b'o', _) => text(part).is_some_and(|text| text.is_empty() || is_token(text)),
         (b't', _) => text(part).is_some_and(is_token),
         (b's', _) => text(part).is_some(),
+        (b'e', _) => text(part) == Some(""),
+        (b'h', _) => text(part).is_some_and(is_holder),
         _ => false,
     }
 }
@@ -137,6 +197,15 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
     match (text(status), &call.verb) {
         (Some("granted"), Verb::Acquire { token, .. } | Verb::Release { token, .. }) => {
             grants.push(grant(*token, fields));
+        }
+        (Some("present"), Verb::Lookup { tokens }) => {
+            let told = tokens.iter().zip(rest);
+            return told
+                .filter_map(|(token, told)| match told {
+                    Value::Array(fields) => Some(grant(*token, fields)),
+                    _ => None,
+                })
+                .collect();
         }
         (Some("synced"), _) => grants.extend(token(&fields[0]).map(|owner| grant(owner, &fields[1..]))),
         (Some("seen"), _) => return grants,

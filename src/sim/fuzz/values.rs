@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::shapes::{GRANT, SEEN, SHAPES, script_of};
+use super::shapes::{GRANT, HOLDER, shapes_of};
 use super::tape::Tape;
 use crate::key::Key;
-use crate::script::{Call, Mode, Token, Value, Verb, Wish, parse_value};
+use crate::script::{Call, Family, Mode, Token, Value, Verb, Wish, parse_value};
 
 /// What an answer can be about.
 pub(super) struct About<'a> {
@@ -26,11 +26,12 @@ impl About<'_> {
 pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Call {
     let token = about.token(tape);
     let asked: Arc<str> = "10000 0 0 host\t1\tmain\t".into();
-    let verb = match tape.below(9) {
+    let which = tape.below(36);
+    let verb = match which % 9 {
         0 | 1 => Verb::Acquire { token, may_wait: true, asked, sent_until: AtomicU64::new(0) },
         2 => Verb::Acquire { token, may_wait: false, asked, sent_until: AtomicU64::new(0) },
         3 => {
-            let modes = [Mode::Used, Mode::Unused, Mode::Lost, Mode::KeepIfOwner, Mode::Forced];
+            let modes = [Mode::Used, Mode::Unused, Mode::Lost, Mode::KeepIfOwner, Mode::Forced, Mode::Downgrade];
             Verb::Release { token, fence: tape.number(), mode: tape.choose(&modes) }
         }
         4 => Verb::Renew { token },
@@ -38,26 +39,37 @@ pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Cal
         7 => Verb::Inspect { waiters: 1000 },
         _ => Verb::Lookup { tokens: (0..tape.below(4)).map(|_| about.token(tape)).collect() },
     };
-    Call { wish: Wish::MUTEX, key: key.clone(), verb }
+    Call { wish: WISHES[which / 9], key: key.clone(), verb }
 }
+
+/// One of each kind.
+pub(super) const WISHES: [Wish; 4] = [Wish::MUTEX, Wish::read(), Wish::write(), Wish::semaphore(3, 2)];
 
 /// As it is promised, three times out of four, else with something in it that is not.
 pub(super) fn answer(call: &Call, about: &About<'_>, tape: &mut Tape<'_>) -> Value {
     let mut value = match call.verb {
         _ if tape.one_in(32) => return any(tape, 4),
-        Verb::Lookup { ref tokens } => {
+        Verb::Lookup { ref tokens } if call.wish.family == Family::Mutex => {
             let letters = ["o", "m"].into_iter().chain(tokens.iter().map(|_| "w")).collect::<String>();
             Value::Array(fields(&letters, about, tape))
         }
         _ => {
-            let own = SHAPES.iter().chain(&SEEN).filter(|shape| shape.0 == script_of(call));
-            let own: Vec<_> = own.copied().collect();
-            let (_, status, letters) = tape.choose(&own);
+            let (status, letters) = tape.choose(&shapes_of(call));
             let each = if status == "seen" { "a" } else { GRANT };
-            let rest: Vec<_> = (0..tape.below(8).saturating_sub(5)).flat_map(|_| fields(each, about, tape)).collect();
+            let mut rest: Vec<_> =
+                (0..tape.below(8).saturating_sub(5)).flat_map(|_| fields(each, about, tape)).collect();
+            if let (Verb::Lookup { tokens }, "present") = (&call.verb, status) {
+                rest = tokens.iter().map(|_| known(about, tape)).collect();
+            }
             let now = Value::Int(about.now.wrapping_add_signed(i64::from(tape.byte() as i8) * 1000) as i64);
             let more = Value::Int(i64::from(tape.one_in(8)));
-            let said = fields(letters, about, tape).into_iter().chain(rest);
+            let mut said = fields(letters, about, tape);
+            if status == "seen" && call.wish.family == Family::Permit {
+                let holders = tape.below(3);
+                said[3] = Value::Int(holders as i64);
+                said.extend((0..holders).flat_map(|_| fields(HOLDER, about, tape)));
+            }
+            let said = said.into_iter().chain(rest);
             Value::Array([bulk(status), now, more].into_iter().chain(said).collect())
         }
     };
@@ -65,6 +77,14 @@ pub(super) fn answer(call: &Call, about: &About<'_>, tape: &mut Tape<'_>) -> Val
         spoil(&mut value, tape);
     }
     value
+}
+
+/// What a lookup of permits says of a token.
+fn known(about: &About<'_>, tape: &mut Tape<'_>) -> Value {
+    match tape.below(3) {
+        2 => Value::Array(fields(&GRANT[1..], about, tape)),
+        waits => Value::Int(waits as i64),
+    }
 }
 
 fn fields(letters: &str, about: &About<'_>, tape: &mut Tape<'_>) -> Vec<Value> {
@@ -77,6 +97,11 @@ fn fields(letters: &str, about: &About<'_>, tape: &mut Tape<'_>) -> Vec<Value> {
         },
         b'b' => Value::Int(tape.below(2) as i64),
         b'k' => Value::Int(tape.below(4) as i64 - 1),
+        b'e' if !tape.one_in(32) => bulk(""),
+        b'h' => {
+            let fence = tape.number();
+            bulk(&format!("rw/1 9 {fence} 1 {} 0123456789abcdef 10000 0 0 1 host\t1\tmain\tlabel", about.now))
+        }
         b'o' if tape.one_in(4) => bulk(""),
         b'm' | b'w' if tape.one_in(2) => Value::Nil,
         b'm' => bulk(&format!("{} {}", about.now, tape.number() >> 1)),
@@ -86,7 +111,7 @@ fn fields(letters: &str, about: &About<'_>, tape: &mut Tape<'_>) -> Vec<Value> {
         }
         b's' => bulk(match tape.below(4) {
             0 => "mutex/1",
-            1 => "permit/1",
+            1 => "semaphore/1 3",
             2 => "0 1700000000000000 0123456789abcdef 10000 0 0",
             _ => "host\t1\tmain\tlabel",
         }),
