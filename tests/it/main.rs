@@ -22,6 +22,8 @@ mod managers;
 mod memory;
 mod outage;
 mod paused;
+mod permit_crash;
+mod permits;
 mod place;
 mod process;
 #[cfg(feature = "sim")]

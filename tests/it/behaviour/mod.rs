@@ -9,6 +9,7 @@
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | what is asked for, looked at, ended and refused |
 //! | `all`, `reentrant` | several at once; one several times, and keys in stripes |
 //! | `semaphore`, `rw_lock` | permits, readers and writers |
+//! | `permit_order`, `permit_loss` | the same among many, and when data, time or Redis is lost |
 //! | `outage`, `faults`, `data_loss`, `leftovers` | what goes wrong, and what is left of it |
 //! | `rules` | the protocol's rules, by reading and rewriting the record |
 //!
@@ -30,6 +31,8 @@ mod long_waits;
 mod names;
 mod options;
 mod outage;
+pub(crate) mod permit_loss;
+mod permit_order;
 mod reentrant;
 mod rules;
 mod rw_lock;
