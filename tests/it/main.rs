@@ -23,6 +23,7 @@ mod memory;
 mod outage;
 mod paused;
 mod permit_crash;
+mod permit_replies;
 mod permits;
 mod place;
 mod process;
