@@ -100,6 +100,10 @@ fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
         let mut line = Takers::of(&s.server, "a");
         line.stand(&s.ours, ALL);
         assert!(says(&trap.wait(SOON), "waiting"));
+        // Its place is looked after once it has heard of it, by another copy of the request.
+        let check = s.proxy.hold_request_when(request(Verb::Sync, "a"));
+        check.wait(SOON);
+        check.release();
         line.stand(&s.other, ONE);
         assert_eq!((record.tokens().len(), record.number("n"), record.number("r")), (2, 2, 2), "{way}");
         holder.unlock().unwrap();
@@ -223,6 +227,8 @@ fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_n
             let mut line = Takers::of(&s.server, "a");
             line.stand(&s.ours, ONE);
             line.stand(&s.ours, TWO);
+            // The newest one waits on, so that nothing but their tickets tells that the others were served.
+            line.stand(&s.ours, ALL);
             let trap = lose(&s.proxy, Verb::Sync);
             record.was_away(P);
             let lost = trap.wait(P + SLACK);
@@ -230,6 +236,7 @@ fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_n
             assert_eq!((record.used(), record.holding().len()), (3, 2));
             let struck = record.holding().iter().all(|token| says(&lost, token));
             both.into_iter().for_each(|guard| guard.unlock().unwrap());
+            line.serve(2, P + T + SLACK).unlock().unwrap();
             drop(lapses);
             record.comes_to_rest();
             struck
@@ -264,6 +271,28 @@ fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind
     }
     holder.unlock().unwrap();
     record.comes_to_rest();
+}
+
+#[test]
+fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for want in [TWO, Want::Read] {
+        let holder = if want == TWO { ALL } else { Want::Write }.take(&s.other, "a").unwrap();
+        let leaving = s.proxy.hold_request_when(release("keep_if_owner", "a"));
+        thread::scope(|scope| {
+            let trying = scope.spawn(|| want.take_for(&s.ours, "a", Duration::from_millis(50)).unwrap());
+            leaving.wait(SLACK);
+            holder.unlock().unwrap();
+            leaving.release();
+            let guard = trying.join().unwrap().expect("it was granted before it left the queue");
+            assert_eq!(record.holding().len(), 1);
+            guard.renew().unwrap();
+            guard.unlock().unwrap();
+        });
+        record.comes_to_rest();
+    }
+    assert_eq!(s.ours.stats().waiting, 0);
 }
 
 #[test]
@@ -339,7 +368,6 @@ fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop(
     Permits::of(&server, "a").comes_to_rest();
 }
 
-/// The newest one waits on, so that nothing but their tickets tells that the others were served.
 #[test]
 fn p4_grants_of_permits_lost_on_a_half_open_subscription_cost_one_check_period() {
     let server = Server::tcp();

@@ -165,11 +165,8 @@ pub(crate) struct Holder {
     pub(crate) token: String,
     /// In µs of the server's time.
     pub(crate) ends: u64,
-    pub(crate) permits: u32,
     /// 0 and 1 hold, 2 cools, 3 lapsed, 4 was released by force.
     pub(crate) stands: u32,
-    /// `kind capacity fence ticket granted-at manager …`.
-    pub(crate) text: String,
 }
 
 impl<'a> Permits<'a> {
@@ -211,6 +208,16 @@ impl<'a> Permits<'a> {
 
     /// All entries, by their tokens.
     pub(crate) fn holders(&self) -> Vec<Holder> {
+        let entry = |line: &String| {
+            let words: Vec<&str> = line.splitn(5, ' ').collect();
+            let number = |at: usize| words[at].parse::<u64>().expect("a number");
+            Holder { token: words[0].to_owned(), ends: number(1), stands: number(3) as u32 }
+        };
+        self.entries().iter().map(entry).collect()
+    }
+
+    /// The same as text: token, end, permits, how it stands, and what it asked for.
+    fn entries(&self) -> Vec<String> {
         let script = "
             local all, seen = redis.call('HGETALL', KEYS[1]), {}
             for i = 1, #all, 2 do
@@ -220,14 +227,7 @@ impl<'a> Permits<'a> {
             end
             table.sort(seen)
             return seen";
-        let seen: Vec<String> = self.keys.query(&["EVAL", script, "1", &self.holders]);
-        let entry = |line: &String| {
-            let words: Vec<&str> = line.splitn(5, ' ').collect();
-            let number = |at: usize| words[at].parse::<u64>().expect("a number");
-            let (ends, permits, stands) = (number(1), number(2) as u32, number(3) as u32);
-            Holder { token: words[0].to_owned(), ends, permits, stands, text: words[4].to_owned() }
-        };
-        seen.iter().map(entry).collect()
+        self.keys.query(&["EVAL", script, "1", &self.holders])
     }
 
     /// The tokens of those who hold.
@@ -271,7 +271,7 @@ impl<'a> Permits<'a> {
         let managers: Vec<String> = self.keys.query(&["HKEYS", &self.key]);
         let managers: BTreeSet<_> = managers.into_iter().filter(|field| !field.starts_with("w:")).collect();
         let waiters: BTreeSet<_> = self.waiters().into_iter().collect();
-        format!("{:?} {managers:?} {waiters:?} {:?} {:?}", self.state(), self.tokens(), self.holders())
+        format!("{:?} {managers:?} {waiters:?} {:?} {:?}", self.state(), self.tokens(), self.entries())
     }
 
     /// The times in the record are of a clock that went back by so much since: every lease ends that much later.
