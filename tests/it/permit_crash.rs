@@ -175,7 +175,7 @@ fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_toge
 }
 
 #[test]
-fn p5_processes_that_die_together_with_permits_and_places_cost_one_ttl_together() {
+fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_together() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -226,7 +226,7 @@ fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
 
 /// The grant reaches the server and never the process, which asked for it or stood in the queue.
 #[test]
-fn p5_a_process_killed_before_it_learns_of_its_permits_costs_one_ttl() {
+fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost_one_ttl() {
     for waits in [false, true] {
         let server = Server::tcp();
         let proxy = Proxy::to(server.addr());
@@ -317,7 +317,7 @@ fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_rel
 }
 
 #[test]
-fn p6_a_waiter_paused_past_a_grant_of_permits_returns_no_guard_of_the_past() {
+fn p6_permits_granted_to_a_waiter_in_its_sleep_make_no_guard_of_the_past() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");

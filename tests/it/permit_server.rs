@@ -135,7 +135,7 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
 }
 
 #[test]
-fn a_server_out_of_memory_gives_no_new_permits_and_serves_those_who_have_a_place() {
+fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place_are_served() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -199,7 +199,7 @@ fn a_server_out_of_memory_gives_no_new_permits_and_serves_those_who_have_a_place
 
 /// A script is refused at the command that its user may not run, when what came before is done already.
 #[test]
-fn no_missing_right_leaves_permits_without_an_end_or_a_place_for_them_without_a_queue() {
+fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
     let server = Server::start();
     let other = manager(server.url());
     warm_up(&other);
@@ -240,7 +240,7 @@ fn no_missing_right_leaves_permits_without_an_end_or_a_place_for_them_without_a_
 }
 
 #[test]
-fn the_rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
+fn rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
     let readme = include_str!("../../README.md");
     let commands = readme.split('`').find(|code| code.starts_with("+hello")).expect("README names the rights");
     let mut user = vec!["ACL", "SETUSER", "u", "on", ">p", "resetchannels", "~fairlock:*", "&fairlock:grants:*"];
@@ -277,7 +277,7 @@ fn the_rights_that_the_readme_names_are_enough_for_permits_readers_and_writers()
 }
 
 #[test]
-fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock_or_late_renewal() {
+fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_late_renewal() {
     const PERMITS: u32 = 4;
     let server = Server::start();
     let mgr = build(builder(server.url()).pool_size(1));

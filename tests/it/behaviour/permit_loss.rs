@@ -16,7 +16,7 @@ on_both_stores! {
     p3_readers_and_writers_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order,
     p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost,
     p1_no_writer_comes_in_before_readers_whose_entries_were_lost_are_told,
-    p10_a_wrong_typed_key_in_the_way_of_permits_is_told_and_nothing_is_written,
+    p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_written,
     p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the_leases,
     r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place,
     r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over,
@@ -135,7 +135,7 @@ fn p1_no_writer_comes_in_before_readers_whose_entries_were_lost_are_told(place: 
     record.comes_to_rest();
 }
 
-fn p10_a_wrong_typed_key_in_the_way_of_permits_is_told_and_nothing_is_written(place: &Place) {
+fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_written(place: &Place) {
     let mgr = manager(place);
     for want in [Want::Read, Want::Write, Want::Permits(2, 3)] {
         let record = Permits::of(place, "a");
