@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LockManager, PreviousHolder};
 
-use crate::managers::{assert_nothing_left, patient};
+use crate::managers::{self, assert_nothing_left, patient};
 use crate::scene::{P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, request, steady, warm_up};
 use crate::support::{Proxy, SLACK, Server, until};
+use crate::worker;
 
 fn names(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("n{i:02}")).collect()
@@ -145,6 +146,31 @@ fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
     next.check().unwrap();
     next.unlock().unwrap();
     thread::sleep(P);
+    for name in ["a", "b", "c"] {
+        assert_nothing_left(&server, name);
+    }
+}
+
+/// One has all of its names, another the first of them and a place at the second.
+#[test]
+fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_cost_each_name_one_ttl() {
+    const TTL: Duration = Duration::from_secs(2);
+    let server = Server::start();
+    let mgr = managers::manager(server.url(), TTL);
+    let [mut holds, mut waits] = [(); 2].map(|()| worker::start(&server.url(), TTL));
+    holds.tell("all b c");
+    holds.expect("got all", worker::SOON);
+    waits.tell("all a b c");
+    until(SOON, "it waits for the second", || mgr.inspect("b").unwrap().is_some_and(|b| b.waiters == 1));
+    let waiters = ["a", "b", "c"].map(|name| mgr.enqueue(name).unwrap());
+    let crash = Instant::now();
+    holds.kill();
+    waits.kill();
+    let bound = TTL + managers::check_period(TTL) + SLACK;
+    for mut waiter in waiters {
+        waiter.wait_for(bound).unwrap().expect("its turn comes").unlock().unwrap();
+    }
+    assert!(crash.elapsed() < bound, "{:?}", crash.elapsed());
     for name in ["a", "b", "c"] {
         assert_nothing_left(&server, name);
     }

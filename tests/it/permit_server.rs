@@ -10,10 +10,10 @@ use fairlock::{Error, LockOptions, PreviousHolder};
 
 use crate::behaviour::permit_loss::{loses_all_permits, loses_all_readers};
 use crate::managers::EndLoops;
-use crate::permits::{Permits, Takers, Want};
+use crate::permits::{Permits, Takers, Want, release};
 use crate::place::Place;
 use crate::scene::{P, SOON, STEADY_T, STEADY_TTL, T, TTL, build, builder, manager, steady, warm_up};
-use crate::support::{SLACK, Server, until};
+use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
 fn p3_permits_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order() {
@@ -345,4 +345,38 @@ fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_
         Permits::of(&server, &format!("{want:?}")).comes_to_rest();
     }
     Permits::of(&server, "x").comes_to_rest();
+}
+
+/// At most 64 are let in by one request, and whoever is to ask for more is gone.
+#[test]
+fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
+    const MANY: usize = 150;
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (gone, ours, other) = (manager(proxy.url()), manager(server.url()), manager(server.url()));
+    warm_up(&gone);
+    let record = Permits::of(&server, "r");
+    // The server has to know the scripts, so that the first request is the one that counts.
+    Want::Write.take(&gone, "r").unwrap().unlock().unwrap();
+    let writer = Want::Write.take(&gone, "r").unwrap();
+    let mut line = Takers::of(&server, "r");
+    for who in 0..MANY {
+        line.stand(if who % 2 == 0 { &ours } else { &other }, Want::Read);
+    }
+    line.stand(&ours, Want::Write);
+    let first = proxy.swallow_silently_when(release("used", "r"));
+    let dropping = thread::spawn(move || drop(writer));
+    assert!(String::from_utf8_lossy(&first.wait(SOON)).contains("released"));
+    proxy.pause_requests();
+    let readers = line.serve_together(0..MANY, P + T + SLACK);
+    assert_eq!((record.used(), record.holding().len()), (MANY as u64, MANY));
+    assert!(line.is_quiet() && readers.iter().all(|reader| reader.is_held()));
+    dropping.join().unwrap();
+    // What is left of the release comes late, and ends none of them.
+    proxy.resume_requests();
+    readers.iter().for_each(|reader| reader.check().unwrap());
+    drop(readers);
+    line.serve(MANY, P + T + SLACK).unlock().unwrap();
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    record.comes_to_rest();
 }

@@ -79,6 +79,7 @@ pub(crate) fn machine_time() -> u64 {
 /// | `read NAME`   | waits on a thread, and keeps it          | `got …`                                  |
 /// | `write NAME`  | the same                                 | `got …`                                  |
 /// | `acquire 2/3 NAME` | the same, two of three permits      | `got …`                                  |
+/// | `all A B …`   | waits on a thread for all, and keeps them | `got all`                               |
 /// | `unlock NAME` | releases it                              | `unlocked NAME ok`, or `lost reason`, or the error |
 /// | `least MS`    | has `hold_at_least` from now on          |                                          |
 /// | `fixed MS`    | takes fixed leases from now on           |                                          |
@@ -110,6 +111,7 @@ pub(crate) fn worker(args: &[String]) {
                 let (many, of) = permits.split_once('/').unwrap();
                 take(&mgr, Want::Permits(many.parse().unwrap(), of.parse().unwrap()), name, &guards);
             }
+            "all" => take_all(&mgr, name),
             "unlock" => unlock(name, &guards),
             "least" => mgr = mgr.with(LockOptions::new().hold_at_least(ms(name))),
             "fixed" => mgr = mgr.with(LockOptions::new().fixed_lease(ms(name))),
@@ -140,6 +142,17 @@ fn queue(mgr: &LockManager, name: &str, guards: Option<Guards>) {
 fn take(mgr: &LockManager, want: Want, name: &str, guards: &Guards) {
     let (mgr, name, guards) = (mgr.clone(), name.to_owned(), Arc::clone(guards));
     thread::spawn(move || keep(want.take(&mgr, &name).unwrap(), &guards));
+}
+
+fn take_all(mgr: &LockManager, names: &str) {
+    let (mgr, names) = (mgr.clone(), names.to_owned());
+    thread::spawn(move || {
+        let _all = mgr.lock_all(names.split(' ')).unwrap();
+        say("got all");
+        loop {
+            thread::park();
+        }
+    });
 }
 
 fn keep(guard: Held, guards: &Guards) {
