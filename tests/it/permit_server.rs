@@ -290,7 +290,8 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
             scope.spawn(move || {
                 let many = 1 + i as u32 % (PERMITS - 1);
                 while !over.load(Ordering::Relaxed) {
-                    let guard = Want::Permits(many, PERMITS).take(mgr, "n").unwrap();
+                    let guard = Want::Permits(many, PERMITS).take_for(mgr, "n", 4 * SOON).unwrap();
+                    let guard = guard.expect("no deadlock");
                     assert!(believed.fetch_add(many, Ordering::SeqCst) + many <= PERMITS);
                     believed.fetch_sub(many, Ordering::SeqCst);
                     // One that takes longer than a busy machine has time for goes on in the background.

@@ -250,28 +250,26 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
     let (ours, dead) = (manager(place), manager(place));
     let record = Permits::of(place, "a");
     let long = 20 * TTL;
-    // By less than the longer lease, and by more.
-    for back in [5 * TTL, 600 * TTL] {
-        let fixed = |lease: Duration| {
-            let mgr = dead.with(LockOptions::new().fixed_lease(lease));
-            Want::Permits(1, 3).take(&mgr, "a").unwrap()
-        };
-        let (longer, shorter, live) = (fixed(long), fixed(TTL), Want::Permits(1, 3).take(&ours, "a").unwrap());
-        record.clock_went_back(back);
-        let mut line = Takers::of(place, "a");
-        line.stand(&ours, Want::Permits(1, 3));
-        line.stand(&ours, Want::Permits(1, 3));
-        let next = line.serve(0, TTL + P + T + SLACK);
-        live.renew().expect("a step back takes nothing from its holder");
-        assert!(line.is_quiet() && longer.is_held() && !shorter.is_held());
-        let now = server_time(place);
-        let ends: Vec<u64> = record.holders().iter().filter(|holder| holder.stands < 2).map(|h| h.ends - now).collect();
-        assert!(ends.len() == 3 && ends.iter().all(|left| *left <= micros(long)), "{ends:?}");
-        drop(longer);
-        line.serve(1, P + T + SLACK).unlock().unwrap();
-        drop((next, live, shorter));
-        record.comes_to_rest();
-    }
+    let fixed = |lease: Duration| {
+        let mgr = dead.with(LockOptions::new().fixed_lease(lease));
+        Want::Permits(1, 3).take(&mgr, "a").unwrap()
+    };
+    let (longer, shorter, live) = (fixed(long), fixed(TTL), Want::Permits(1, 3).take(&ours, "a").unwrap());
+    // By less than the longer lease, and more than the shorter.
+    record.clock_went_back(5 * TTL);
+    let mut line = Takers::of(place, "a");
+    line.stand(&ours, Want::Permits(1, 3));
+    line.stand(&ours, Want::Permits(1, 3));
+    let next = line.serve(0, TTL + P + T + SLACK);
+    live.renew().expect("a step back takes nothing from its holder");
+    assert!(line.is_quiet() && longer.is_held() && !shorter.is_held());
+    let now = server_time(place);
+    let ends: Vec<u64> = record.holders().iter().filter(|holder| holder.stands < 2).map(|h| h.ends - now).collect();
+    assert!(ends.len() == 3 && ends.iter().all(|left| *left <= micros(long)), "{ends:?}");
+    drop(longer);
+    line.serve(1, P + T + SLACK).unlock().unwrap();
+    drop((next, live, shorter));
+    record.comes_to_rest();
 }
 
 fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
