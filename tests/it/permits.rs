@@ -217,7 +217,7 @@ impl<'a> Permits<'a> {
     }
 
     /// The same as text: token, end, permits, how it stands, and what it asked for.
-    fn entries(&self) -> Vec<String> {
+    pub(crate) fn entries(&self) -> Vec<String> {
         let script = "
             local all, seen = redis.call('HGETALL', KEYS[1]), {}
             for i = 1, #all, 2 do
