@@ -138,7 +138,6 @@ fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon()
     let crash = Instant::now();
     kids.iter_mut().for_each(Kid::kill);
     let bound = horizon(TTL) + check_period(TTL) + SLACK;
-    assert!(bound < TTL);
     let light = line.serve_together(0..2, bound);
     assert!(crash.elapsed() < bound, "{:?}", crash.elapsed());
     assert!(holder.is_held());
@@ -214,8 +213,7 @@ fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
     kids[0].tell("acquire 2/2 k");
     until(SOON, "it stands in the queue", || record.waiters().len() == 1);
     kids.iter_mut().for_each(Kid::kill);
-    let lapsed = || mgr.inspect("k").unwrap().is_none_or(|seen| seen.time_left.is_zero());
-    until(TTL + SLACK, "their leases lapse", lapsed);
+    until(TTL + SLACK, "they lapse", || mgr.inspect("k").unwrap().is_none_or(|seen| seen.time_left.is_zero()));
     let start = Instant::now();
     let next = Want::Permits(2, 2).take_for(&mgr, "k", in_time()).unwrap().expect("its turn comes");
     assert!(start.elapsed() < in_time(), "{:?}", start.elapsed());
@@ -258,6 +256,54 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
         drop((light, next));
         record.comes_to_rest();
     }
+}
+
+#[test]
+fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_if_their_holder_crashes() {
+    const LEAST: Duration = Duration::from_secs(4);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell(&format!("least {}", LEAST.as_millis()));
+    let asked = Instant::now();
+    kid.tell("acquire 2/2 k");
+    expect_got(&kid, "k", SOON);
+    let told = Instant::now();
+    kid.kill();
+    let next = Want::Permits(1, 2).take(&mgr, "k").unwrap();
+    assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
+    assert!(told.elapsed() < LEAST + check_period(TTL) + SLACK, "{:?}", told.elapsed());
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    next.unlock().unwrap();
+    Permits::of(&server, "k").comes_to_rest();
+}
+
+/// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.
+#[test]
+fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
+    const TTL: Duration = Duration::from_secs(4);
+    const LEASE: Duration = Duration::from_millis(1400);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let record = Permits::of(&server, "k");
+    let holder = Want::Permits(2, 2).take(&mgr, "k").unwrap();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell(&format!("fixed {}", LEASE.as_millis()));
+    // One lease for each would be far more than the bound.
+    for stood in 1..=8 {
+        kid.tell("acquire 2/2 k");
+        until(SOON, "it stands in the queue", || record.waiters().len() == stood);
+    }
+    let mut line = Takers::of(&server, "k");
+    line.stand(&mgr, Want::Permits(1, 2));
+    kid.kill();
+    let release = Instant::now();
+    holder.unlock().unwrap();
+    let next = line.serve(0, LEASE + horizon(TTL) + check_period(TTL) + SLACK);
+    assert!(release.elapsed() < LEASE + horizon(TTL) + check_period(TTL) + SLACK, "{:?}", release.elapsed());
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    next.unlock().unwrap();
+    record.comes_to_rest();
 }
 
 #[test]

@@ -274,6 +274,17 @@ impl<'a> Permits<'a> {
         format!("{:?} {managers:?} {waiters:?} {:?} {:?}", self.state(), self.tokens(), self.entries())
     }
 
+    /// Whoever holds by this token is not heard of any more, not even when it gives the token up: the entry becomes that of
+    /// one whom nobody has.
+    pub(crate) fn is_orphaned(&self, token: &str) {
+        let script = "
+            local had = redis.call('HGET', KEYS[1], ARGV[1])
+            redis.call('HDEL', KEYS[1], ARGV[1])
+            redis.call('HSET', KEYS[1], string.reverse(ARGV[1]), had)
+            return 1";
+        let _: i64 = self.keys.query(&["EVAL", script, "1", &self.holders, token]);
+    }
+
     /// The times in the record are of a clock that went back by so much since: every lease ends that much later.
     pub(crate) fn clock_went_back(&self, by: Duration) {
         let script = "

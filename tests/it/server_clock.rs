@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use crate::permits::{Permits, Takers, Want};
 use crate::scene::{Line, P, Record, T, TTL, build, manager, micros, server_time, warm_up, with_ttl};
 use crate::support::{SLACK, Server, until};
+use crate::worker::{self, SOON, expect_got};
 
 const HALF_AN_HOUR: i64 = 30 * 60 * 1_000_000;
 
@@ -100,12 +101,16 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
         guard.unlock().unwrap();
     }
     // One who died just before such a step is outlived by one ttl, and not by half an hour.
-    let dead = ours.with(LockOptions::new().fixed_lease(TTL)).lock("b").unwrap();
+    let mut dead = worker::start(&server.url(), TTL);
+    dead.tell(&format!("fixed {}", TTL.as_millis()));
+    dead.tell("lock b");
+    let fence = expect_got(&dead, "b", SOON).fence;
+    dead.kill();
     shifted.step_to(-2 * HALF_AN_HOUR);
     let mut waiter = other.enqueue("b").unwrap();
     let next = waiter.wait_for(TTL + P + T + SLACK).unwrap().expect("its lease is cut to its ttl");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    assert!(next.fence() > dead.fence());
+    assert!(next.fence() > fence);
     next.unlock().unwrap();
     Record::of(server, "a").comes_to_rest();
 }
@@ -154,11 +159,15 @@ fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_t
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
-    let dead = |lease| {
-        let mgr = ours.with(LockOptions::new().fixed_lease(lease));
-        [("n", Want::Permits(1, 3)), ("r", Want::Read)].map(|(name, want)| want.take(&mgr, name).unwrap())
-    };
-    let (_shorter, longer) = (dead(TTL), dead(40 * TTL));
+    let mut dead = worker::start(&server.url(), TTL);
+    dead.tell(&format!("fixed {}", TTL.as_millis()));
+    dead.tell("acquire 1/3 n");
+    expect_got(&dead, "n", SOON);
+    dead.tell("read r");
+    expect_got(&dead, "r", SOON);
+    dead.kill();
+    let fixed = ours.with(LockOptions::new().fixed_lease(40 * TTL));
+    let longer = [("n", Want::Permits(1, 3)), ("r", Want::Read)].map(|(name, want)| want.take(&fixed, name).unwrap());
     let live = Want::Permits(1, 3).take(&ours, "n").unwrap();
     let mut takers = Takers::of(server, "n");
     takers.stand(&other, Want::Permits(1, 3));

@@ -254,7 +254,9 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
         let mgr = dead.with(LockOptions::new().fixed_lease(lease));
         Want::Permits(1, 3).take(&mgr, "a").unwrap()
     };
-    let (longer, shorter, live) = (fixed(long), fixed(TTL), Want::Permits(1, 3).take(&ours, "a").unwrap());
+    let shorter = fixed(TTL);
+    record.is_orphaned(record.holding().first().expect("it holds"));
+    let (longer, live) = (fixed(long), Want::Permits(1, 3).take(&ours, "a").unwrap());
     // By less than the longer lease, and more than the shorter.
     record.clock_went_back(5 * TTL);
     let mut line = Takers::of(place, "a");
