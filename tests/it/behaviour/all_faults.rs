@@ -233,6 +233,8 @@ fn meets_each_mishap(place: &Place, take: impl Fn(&LockManager) -> Result<Option
         let (ours, other) = (calm(place), calm(place));
         let (end, requests) = meet(place, mishap, &ours, || take(&ours));
         assert!(requests > NAMES.len() as u64 || end.is_err(), "{mishap:?} did not strike");
+        let again = 2 * NAMES.len() as u64;
+        assert!(requests <= again || !matches!(mishap, Mishap::Disconnect), "{requests}: not the same grants again");
         match end {
             Ok(Some(guard)) => {
                 let fences = NAMES.map(|name| Record::of(place, name).number("f"));
