@@ -40,7 +40,7 @@ alive = manager                                 -- R3
 -- A name that nobody has or awaits is free to become another kind, or to have another capacity.
 if more == 0 and kind ~= wanted and used == 0 and n == 0 then
   if not state then
-    local refused = refusal('HDEL', 'PEXPIREAT')
+    local refused = refusal('HDEL', 'PEXPIREAT', 'PTTL')
     if refused then return refused end
     f = math.max(f or 0, now - 1)
   end
@@ -71,7 +71,7 @@ elseif ARGV[7] ~= '1' then
   answer = { 'busy', now, 0, left }
 else
   local refused = q == 0 and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
-                                         'HKEYS', 'HGETALL', 'HDEL', 'DEL', 'PEXPIREAT')
+                                         'HKEYS', 'HGETALL', 'HLEN', 'HDEL', 'DEL', 'PEXPIREAT')
   if refused then return refused end
   local ticket
   if waiter and not forgot then

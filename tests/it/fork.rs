@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockGuard, LockManager, Waiter};
+use fairlock::{Error, LockGuard, LockManager, MultiGuard, Waiter, WriteGuard};
 
 use crate::{
     managers::{assert_nothing_left, owner, patient, queue},
+    permits::{Permits, Want},
     support::{Kid, SLACK, Server, kid::say, until},
     worker::SOON,
 };
@@ -29,6 +30,53 @@ fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
     kid.join(SOON);
     until(SLACK, "all is released", || owner(&server, "busy").is_none() && queue(&server, "busy").is_empty());
     assert_nothing_left(&server, "k");
+}
+
+#[test]
+fn p1_permits_readers_and_writers_are_left_alone_by_a_forked_child() {
+    let server = Server::start();
+    let mut kid = Kid::spawn("forks_with_permits", &[&server.url()]);
+    for _ in 0..FORKS {
+        assert_eq!(kid.expect("child", SOON), "0");
+    }
+    kid.expect("unlocked", SOON);
+    kid.join(SOON);
+    for name in ["n", "r", "busy"] {
+        Permits::of(&server, name).comes_to_rest();
+    }
+    for name in ["a", "b"] {
+        assert_nothing_left(&server, name);
+    }
+}
+
+pub(crate) fn forks_with_permits(args: &[String]) {
+    let mgr = patient(args[0].as_str());
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for want in [Want::Read, Want::Write, Want::Read] {
+            let (mgr, over) = (&mgr, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    drop(want.take(mgr, "busy").unwrap());
+                }
+            });
+        }
+        for _ in 0..FORKS {
+            let permits = [mgr.semaphore("n", 3).acquire_many(2).unwrap(), mgr.semaphore("n", 3).acquire().unwrap()];
+            let held = (permits, mgr.rw_lock("r").write().unwrap(), mgr.lock_all(["a", "b"]).unwrap());
+            let told = in_child(|| inherit_permits(&mgr, &held));
+            say(format_args!("child {told}"));
+            let (permits, writer, both) = held;
+            permits.iter().for_each(|guard| guard.renew().unwrap());
+            writer.renew().unwrap();
+            assert!(mgr.rw_lock("r").try_read().unwrap().is_none());
+            both.unlock().unwrap();
+            permits.into_iter().for_each(|guard| guard.unlock().unwrap());
+            writer.downgrade().unwrap().unlock().unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    say("unlocked");
 }
 
 pub(crate) fn forks(args: &[String]) {
@@ -86,6 +134,33 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
         eprintln!("check {verb} of the child failed");
     }
     drop((second, waiter, mgr));
+    wrong.iter().filter(|wrong| **wrong).count() as i32
+}
+
+/// The same with guards of permits, of a writer and of several names.
+fn inherit_permits(mgr: &LockManager, held: &([LockGuard; 2], WriteGuard, MultiGuard)) -> i32 {
+    // SAFETY: as in `inherit`.
+    let (mgr, ([first, second], writer, both)) = unsafe { (std::ptr::read(mgr), std::ptr::read(held)) };
+    let closed = |e: Error| matches!(e, Error::Closed);
+    let wrong = [
+        !mgr.semaphore("x", 3).acquire().is_err_and(closed),
+        !mgr.semaphore("n", 3).try_acquire_many(2).is_err_and(closed),
+        !mgr.rw_lock("x").read().is_err_and(closed),
+        !mgr.rw_lock("x").try_write().is_err_and(closed),
+        !mgr.rw_lock("r").try_read_for(Duration::from_secs(1)).is_err_and(closed),
+        !mgr.lock_all(["x", "y"]).is_err_and(closed),
+        !mgr.try_lock_all(["x", "y"]).is_err_and(closed),
+        first.is_held() || writer.is_held() || both.is_held(),
+        !first.renew().is_err_and(closed),
+        !both.check().is_err_and(closed),
+        !first.unlock().is_err_and(closed),
+        !writer.downgrade().is_err_and(closed),
+        !both.unlock().is_err_and(closed),
+    ];
+    for (verb, _) in wrong.iter().enumerate().filter(|(_, wrong)| **wrong) {
+        eprintln!("check {verb} of the child failed");
+    }
+    drop((second, mgr));
     wrong.iter().filter(|wrong| **wrong).count() as i32
 }
 

@@ -9,6 +9,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("cycles", footprint::cycles),
     ("echo", echo),
     ("forks", fork::forks),
+    ("forks_with_permits", fork::forks_with_permits),
     ("hailed", process::hailed),
     ("last_handle", footprint::last_handle),
     ("panicky", process::panicky),

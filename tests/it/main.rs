@@ -1,5 +1,6 @@
 //! The tests that drive fairlock from outside, through its public API.
 
+mod all_faults;
 mod api;
 mod bad_input;
 mod behaviour;
@@ -22,6 +23,10 @@ mod managers;
 mod memory;
 mod outage;
 mod paused;
+mod permit_crash;
+mod permit_replies;
+mod permit_server;
+mod permits;
 mod place;
 mod process;
 #[cfg(feature = "sim")]

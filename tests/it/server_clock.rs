@@ -12,8 +12,10 @@ use std::{
 use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
 use tempfile::TempDir;
 
-use crate::scene::{Line, P, Record, T, TTL, build, manager, server_time, warm_up, with_ttl};
+use crate::permits::{Permits, Takers, Want};
+use crate::scene::{Line, P, Record, T, TTL, build, manager, micros, server_time, warm_up, with_ttl};
 use crate::support::{SLACK, Server, until};
+use crate::worker::{self, SOON, expect_got};
 
 const HALF_AN_HOUR: i64 = 30 * 60 * 1_000_000;
 
@@ -99,12 +101,97 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
         guard.unlock().unwrap();
     }
     // One who died just before such a step is outlived by one ttl, and not by half an hour.
-    let dead = ours.with(LockOptions::new().fixed_lease(TTL)).lock("b").unwrap();
+    let mut dead = worker::start(&server.url(), TTL);
+    dead.tell(&format!("fixed {}", TTL.as_millis()));
+    dead.tell("lock b");
+    let fence = expect_got(&dead, "b", SOON).fence;
+    dead.kill();
     shifted.step_to(-2 * HALF_AN_HOUR);
     let mut waiter = other.enqueue("b").unwrap();
     let next = waiter.wait_for(TTL + P + T + SLACK).unwrap().expect("its lease is cut to its ttl");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    assert!(next.fence() > dead.fence());
+    assert!(next.fence() > fence);
     next.unlock().unwrap();
     Record::of(server, "a").comes_to_rest();
+}
+
+#[test]
+fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them_and_the_others_go_on() {
+    let shifted = Shifted::start();
+    let server = &shifted.server;
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    // Renewed so seldom that no renewal comes before those who wait have seen the lapse.
+    let [longer, shorter] = [40, 10].map(|ttls| build(with_ttl(server.url(), ttls * TTL)));
+    let [stays, goes] = [&longer, &shorter].map(|mgr| Want::Permits(1, 2).take(mgr, "n").unwrap());
+    let [reads, ends] = [&longer, &shorter].map(|mgr| Want::Read.take(mgr, "r").unwrap());
+    let (mut takers, mut writers) = (Takers::of(server, "n"), Takers::of(server, "r"));
+    takers.stand(&ours, Want::Permits(1, 2));
+    takers.stand(&other, Want::Permits(1, 2));
+    writers.stand(&other, Want::Write);
+    shifted.step_to(micros(20 * TTL).cast_signed());
+    let next = takers.serve(0, P + T + SLACK);
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(next.fence() > goes.fence());
+    for (lost, left) in [(&goes, 2), (&ends, 1)] {
+        until(P + T + SLACK, "its lapse is seen", || Permits::of(server, lost.name()).holding().len() == left);
+        let told = lost.renew();
+        assert!(matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{told:?}");
+    }
+    for kept in [&stays, &reads] {
+        kept.renew().expect("its lease is longer than the step");
+    }
+    assert!(takers.is_quiet() && writers.is_quiet());
+    stays.unlock().unwrap();
+    takers.serve(1, P + T + SLACK).unlock().unwrap();
+    reads.unlock().unwrap();
+    writers.serve(0, P + T + SLACK).unlock().unwrap();
+    next.unlock().unwrap();
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0, "the step aged a waiter");
+    for name in ["n", "r"] {
+        Permits::of(server, name).comes_to_rest();
+    }
+}
+
+#[test]
+fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_ttl() {
+    let shifted = Shifted::start();
+    let server = &shifted.server;
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    let mut dead = worker::start(&server.url(), TTL);
+    dead.tell(&format!("fixed {}", TTL.as_millis()));
+    dead.tell("acquire 1/3 n");
+    expect_got(&dead, "n", SOON);
+    dead.tell("read r");
+    expect_got(&dead, "r", SOON);
+    dead.kill();
+    let fixed = ours.with(LockOptions::new().fixed_lease(40 * TTL));
+    let longer = [("n", Want::Permits(1, 3)), ("r", Want::Read)].map(|(name, want)| want.take(&fixed, name).unwrap());
+    let live = Want::Permits(1, 3).take(&ours, "n").unwrap();
+    let mut takers = Takers::of(server, "n");
+    takers.stand(&other, Want::Permits(1, 3));
+    takers.stand(&other, Want::Permits(2, 3));
+    let mut writers = Takers::of(server, "r");
+    writers.stand(&other, Want::Write);
+    // By less than the longest lease, and more than the shortest.
+    shifted.step_to(-micros(10 * TTL).cast_signed());
+    let next = takers.serve(0, TTL + P + T + SLACK);
+    assert!(next.fence() > live.fence());
+    live.renew().expect("a step back takes nothing from its holder");
+    assert!(takers.is_quiet() && writers.is_quiet());
+    let largest = next.fence();
+    next.unlock().unwrap();
+    live.unlock().unwrap();
+    let last = takers.serve(1, P + T + SLACK);
+    assert!(last.fence() > largest, "{} after {largest}", last.fence());
+    last.unlock().unwrap();
+    assert!(longer.iter().all(|guard| guard.is_held()));
+    let [permit, reader] = longer;
+    reader.unlock().unwrap();
+    writers.serve(0, P + T + SLACK).unlock().unwrap();
+    permit.unlock().unwrap();
+    for name in ["n", "r"] {
+        Permits::of(server, name).comes_to_rest();
+    }
 }

@@ -11,6 +11,7 @@ use fairlock::{Error, LockGuard, LockManager, LockOptions};
 
 use crate::{
     managers::manager,
+    permits::{Held, Want},
     support::{
         Kid,
         kid::{hear, say},
@@ -20,7 +21,7 @@ use crate::{
 /// How long a healthy worker may take to answer: it has to be started, on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
-type Guards = Arc<Mutex<Vec<LockGuard>>>;
+type Guards = Arc<Mutex<Vec<Held>>>;
 
 /// Starts a worker and waits until its manager is connected.
 pub(crate) fn start(url: &str, ttl: Duration) -> Kid {
@@ -75,6 +76,10 @@ pub(crate) fn machine_time() -> u64 {
 /// | `lock NAME`   | takes it and keeps it                    | `got NAME fence previous held`           |
 /// | `queue NAME`  | takes a place and, when granted, keeps it | `queued NAME`, later `got …`            |
 /// | `turn NAME`   | takes a place, releases when granted     | `queued NAME`, later `got …`             |
+/// | `read NAME`   | waits on a thread, and keeps it          | `got …`                                  |
+/// | `write NAME`  | the same                                 | `got …`                                  |
+/// | `acquire 2/3 NAME` | the same, two of three permits      | `got …`                                  |
+/// | `all A B …`   | waits on a thread for all, and keeps them | `got all`                               |
 /// | `unlock NAME` | releases it                              | `unlocked NAME ok`, or `lost reason`, or the error |
 /// | `least MS`    | has `hold_at_least` from now on          |                                          |
 /// | `fixed MS`    | takes fixed leases from now on           |                                          |
@@ -96,9 +101,17 @@ pub(crate) fn worker(args: &[String]) {
     while let Some(line) = hear() {
         let (verb, name) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "lock" => keep(mgr.lock(name).unwrap(), &guards),
+            "lock" => keep(Held::Guard(mgr.lock(name).unwrap()), &guards),
             "queue" => queue(&mgr, name, Some(Arc::clone(&guards))),
             "turn" => queue(&mgr, name, None),
+            "read" => take(&mgr, Want::Read, name, &guards),
+            "write" => take(&mgr, Want::Write, name, &guards),
+            "acquire" => {
+                let (permits, name) = name.split_once(' ').unwrap();
+                let (many, of) = permits.split_once('/').unwrap();
+                take(&mgr, Want::Permits(many.parse().unwrap(), of.parse().unwrap()), name, &guards);
+            }
+            "all" => take_all(&mgr, name),
             "unlock" => unlock(name, &guards),
             "least" => mgr = mgr.with(LockOptions::new().hold_at_least(ms(name))),
             "fixed" => mgr = mgr.with(LockOptions::new().fixed_lease(ms(name))),
@@ -120,13 +133,29 @@ fn queue(mgr: &LockManager, name: &str, guards: Option<Guards>) {
     thread::spawn(move || {
         let guard = waiter.wait().unwrap();
         match guards {
-            Some(guards) => keep(guard, &guards),
+            Some(guards) => keep(Held::Guard(guard), &guards),
             None => tell(&guard),
         }
     });
 }
 
-fn keep(guard: LockGuard, guards: &Guards) {
+fn take(mgr: &LockManager, want: Want, name: &str, guards: &Guards) {
+    let (mgr, name, guards) = (mgr.clone(), name.to_owned(), Arc::clone(guards));
+    thread::spawn(move || keep(want.take(&mgr, &name).unwrap(), &guards));
+}
+
+fn take_all(mgr: &LockManager, names: &str) {
+    let (mgr, names) = (mgr.clone(), names.to_owned());
+    thread::spawn(move || {
+        let _all = mgr.lock_all(names.split(' ')).unwrap();
+        say("got all");
+        loop {
+            thread::park();
+        }
+    });
+}
+
+fn keep(guard: Held, guards: &Guards) {
     let mut guards = guards.lock().unwrap();
     tell(&guard);
     guards.push(guard);

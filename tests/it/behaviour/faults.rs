@@ -24,7 +24,7 @@ on_both_stores! {
 }
 
 /// Sends nothing by itself for longer than a test lasts, so that what is injected strikes the test's own call.
-fn calm(place: &Place) -> LockManager {
+pub(super) fn calm(place: &Place) -> LockManager {
     let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
     let builder = with_ttl(place, ttl).command_timeout(T).check_period(period).horizon(period + 3 * T);
     let manager = build(builder);
@@ -33,7 +33,7 @@ fn calm(place: &Place) -> LockManager {
 }
 
 /// A call that meets a mishap; how many requests it took tells whether it did.
-fn meet<R>(place: &Place, mishap: Mishap, manager: &LockManager, call: impl FnOnce() -> R) -> (R, u64) {
+pub(super) fn meet<R>(place: &Place, mishap: Mishap, manager: &LockManager, call: impl FnOnce() -> R) -> (R, u64) {
     place.settle();
     let before = manager.stats().requests;
     place.inject(mishap);

@@ -1,0 +1,180 @@
+//! Several mutexes at once, where connections, writes and processes are counted or lost. On Redis alone, where there are
+//! such; what either store can do is in `behaviour/all_faults.rs`.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{LockManager, PreviousHolder};
+
+use crate::managers::{self, assert_nothing_left, patient};
+use crate::scene::{P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, request, steady, warm_up};
+use crate::support::{Proxy, SLACK, Server, until};
+use crate::worker;
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("n{i:02}")).collect()
+}
+
+#[test]
+fn names_that_are_free_are_taken_and_given_back_in_one_write_each() {
+    let server = Server::tcp();
+    let mgr = patient(server.url());
+    let names = names(40);
+    drop(mgr.lock_all(&names).unwrap());
+    let before = (mgr.stats().requests, server.counted("total_reads_processed"));
+    let guard = mgr.lock_all(&names).unwrap();
+    guard.unlock().unwrap();
+    let reads = server.counted("total_reads_processed") - before.1;
+    assert_eq!(mgr.stats().requests - before.0, 80);
+    // One for each, a piece more if the socket cut one up, and what the test itself asks.
+    assert!(reads <= 6, "the server read {reads} times");
+}
+
+#[test]
+fn p9_threads_that_want_several_names_share_one_connection_without_deadlock() {
+    let server = Server::start();
+    let mgr = build(steady(server.url()).pool_size(1));
+    let names = names(6);
+    let inside: Vec<AtomicU32> = names.iter().map(|_| AtomicU32::new(0)).collect();
+    let turns = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for i in 0..24 {
+            let (mgr, names, inside, turns) = (&mgr, &names, &inside, &turns);
+            scope.spawn(move || {
+                for turn in 0..4 {
+                    // Each in another order, and each with another one.
+                    let mine = [i % 6, (i + 1 + turn) % 6, (i + 3) % 6];
+                    let guard =
+                        mgr.try_lock_all_for(mine.map(|at| &names[at]), 4 * SOON).unwrap().expect("no deadlock");
+                    let mut once = mine.to_vec();
+                    once.sort_unstable();
+                    once.dedup();
+                    for at in &once {
+                        assert_eq!(inside[*at].fetch_add(1, Ordering::SeqCst), 0, "two hold {}", names[*at]);
+                    }
+                    guard.check().unwrap();
+                    for at in &once {
+                        inside[*at].fetch_sub(1, Ordering::SeqCst);
+                    }
+                    drop(guard);
+                    turns.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    assert_eq!((turns.into_inner(), mgr.stats().lost), (24 * 4, 0));
+    for name in &names {
+        Record::of(&server, name).comes_to_rest();
+    }
+}
+
+/// The first is held, the second is awaited; what is lost is the reply to the place of the second, or to the third's grant.
+#[test]
+fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (build(steady(proxy.url())), build(steady(server.url())));
+    warm_up(&ours);
+    let one_by_one = |ours: &LockManager| ours.lock_all(["a", "b", "c"]).unwrap();
+    for lost in ["a", "b", "c"] {
+        let taken = other.lock("b").unwrap();
+        thread::scope(|scope| {
+            // The first try, for all in one, is not the one that is meant: it says 0, that it may not wait.
+            let about = request(Verb::Acquire, lost);
+            let trap = proxy.swallow_silently_when(move |bytes| about(bytes) && waits(bytes));
+            let waiting = scope.spawn(|| one_by_one(&ours));
+            let queued = || other.inspect("b").unwrap().is_some_and(|b| b.waiters == 1);
+            until(SOON, "it waits for the second", queued);
+            taken.unlock().unwrap();
+            let guard = waiting.join().unwrap();
+            let reply = trap.wait(SOON);
+            let same = format!(":{}\r\n", guard.fence(lost).unwrap());
+            assert!(lost == "b" || String::from_utf8_lossy(&reply).contains(&same), "{lost} was granted twice");
+            for name in ["a", "b", "c"] {
+                let record = Record::of(&server, name);
+                assert_eq!(record.number("f"), guard.fence(name).unwrap(), "{lost}");
+                assert_eq!(record.tokens(), [""; 0]);
+            }
+            guard.check().unwrap();
+            guard.unlock().unwrap();
+        });
+        for name in ["a", "b", "c"] {
+            Record::of(&server, name).comes_to_rest();
+        }
+    }
+    assert_eq!(ours.stats().lost, 0);
+}
+
+/// Whether an acquire in these bytes may wait.
+fn waits(bytes: &[u8]) -> bool {
+    bytes.windows(b"$1\r\n1\r\n".len()).any(|w| w == b"$1\r\n1\r\n")
+}
+
+/// A copy of the request for all comes when its caller has given up: it takes none of them, not for a moment.
+#[test]
+fn p7_a_request_for_several_that_arrives_after_its_caller_gave_up_takes_none() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(steady(proxy.url()));
+    warm_up(&ours);
+    let held = proxy.hold_request_when(request(Verb::Acquire, "b"));
+    let start = Instant::now();
+    let end = ours.try_lock_all(["a", "b", "c"]);
+    assert!(start.elapsed() <= 3 * T + SLACK, "{:?}", start.elapsed());
+    assert!(matches!(end, Err(fairlock::Error::Unavailable { .. })), "{end:?}");
+    assert!(String::from_utf8_lossy(&held.release()).contains("late"));
+    for name in ["a", "b", "c"] {
+        assert_eq!(Record::of(&server, name).field("f"), None, "{name}");
+    }
+    ours.try_lock_all(["a", "b", "c"]).unwrap().expect("they are free").unlock().unwrap();
+}
+
+#[test]
+fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
+    let server = Server::start();
+    let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
+    let guard = ours.lock_all(["a", "b", "c"]).unwrap();
+    let fences = ["a", "b", "c"].map(|name| guard.fence(name).unwrap());
+    server.restart();
+    let loss = guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+    assert!(!guard.is_held() && fences.contains(&loss.fence));
+    assert!(guard.lost().recv_timeout(Duration::ZERO).is_err(), "and once");
+    let next = other.try_lock_all_for(["a", "b", "c"], SOON).unwrap().expect("they are free");
+    for (name, fence) in ["a", "b", "c"].iter().zip(fences) {
+        assert!(next.fence(name).unwrap() > fence);
+        assert_ne!(next.previous_holder(name), Some(PreviousHolder::Forced));
+    }
+    drop(guard);
+    next.check().unwrap();
+    next.unlock().unwrap();
+    thread::sleep(P);
+    for name in ["a", "b", "c"] {
+        assert_nothing_left(&server, name);
+    }
+}
+
+/// One has all of its names, another the first of them and a place at the second.
+#[test]
+fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_cost_each_name_one_ttl() {
+    const TTL: Duration = Duration::from_secs(2);
+    let server = Server::start();
+    let mgr = managers::manager(server.url(), TTL);
+    let [mut holds, mut waits] = [(); 2].map(|()| worker::start(&server.url(), TTL));
+    holds.tell("all b c");
+    holds.expect("got all", worker::SOON);
+    waits.tell("all a b c");
+    until(SOON, "it waits for the second", || mgr.inspect("b").unwrap().is_some_and(|b| b.waiters == 1));
+    let waiters = ["a", "b", "c"].map(|name| mgr.enqueue(name).unwrap());
+    let crash = Instant::now();
+    holds.kill();
+    waits.kill();
+    let bound = TTL + managers::check_period(TTL) + SLACK;
+    for mut waiter in waiters {
+        waiter.wait_for(bound).unwrap().expect("its turn comes").unlock().unwrap();
+    }
+    assert!(crash.elapsed() < bound, "{:?}", crash.elapsed());
+    for name in ["a", "b", "c"] {
+        assert_nothing_left(&server, name);
+    }
+}

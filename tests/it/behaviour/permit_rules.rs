@@ -1,0 +1,178 @@
+//! The rules of the protocol where permits keep them in a way of their own, by reading and rewriting the record.
+
+use std::time::Duration;
+
+use fairlock::{Error, LockManager, LossReason, PreviousHolder};
+
+use crate::permits::{Held, Permits, Takers, Want};
+use crate::place::{Place, on_both_stores};
+use crate::scene::{P, SOON, STEADY_TTL as TTL, T, build, manager, server_time, steady, warm_up};
+use crate::support::{SLACK, until};
+
+on_both_stores! {
+    r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them,
+    r13_news_of_permits_that_come_late_or_twice_harm_no_holder,
+    r13_permits_that_nobody_wants_are_given_back_at_once,
+    p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first,
+}
+
+fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(place: &Place) {
+    let (ours, other) = (build(steady(place)), build(steady(place)));
+    let record = Permits::of(place, "a");
+    for want in [Want::Write, Want::Read, Want::Permits(2, 3)] {
+        // A renewal extends them, and a release ends them as a good one.
+        let guard = want.take(&ours, "a").unwrap();
+        record.was_away(TTL);
+        guard.renew().unwrap();
+        assert!(record.holders()[0].ends > server_time(place));
+        record.was_away(TTL);
+        guard.unlock().unwrap();
+        let all = if want == Want::Permits(2, 3) { Want::Permits(3, 3) } else { Want::Write };
+        let next = all.try_take(&other, "a").unwrap().expect("all are free");
+        assert_ne!(next.previous_holder(), PreviousHolder::Lapsed, "{want:?}");
+        // Another token sees them as free, and from then on they are lost.
+        record.was_away(TTL);
+        let after = all.try_take(&ours, "a").unwrap().expect("they have lapsed");
+        assert_eq!(after.previous_holder(), PreviousHolder::Lapsed, "{want:?}");
+        let told = next.renew();
+        assert!(matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{told:?}");
+        after.renew().expect("what tells of the loss leaves the successor alone");
+        after.unlock().unwrap();
+        record.comes_to_rest();
+        let _: i64 = place.query(&["DEL", &record.key, &record.holders]);
+    }
+}
+
+/// The message by which a manager hears of a grant, and the channel on which it does.
+fn news(record: &Permits, token: &str) -> (String, String) {
+    let entry = record.entries().into_iter().find(|entry| entry.starts_with(token)).expect("it holds");
+    let words: Vec<&str> = entry.split(' ').collect();
+    // Token, end, permits, how it stands; then kind, capacity, fence, ticket, granted at, manager.
+    let (fence, at, by) = (words[6], words[8], words[9]);
+    let message = format!("permit {token} {fence} {at} {} 0 {}", TTL.as_micros(), record.key);
+    (format!("fairlock:grants:{by}"), message)
+}
+
+/// Messages are taken in order, so once one for nobody was acted upon, so were those before it.
+#[track_caller]
+fn heard(place: &Place, channel: &str) {
+    let record = Permits::of(place, "after");
+    plant(place, &record, "0123456789abcdef0123456789abcdef");
+    let (_, message) = news(&record, "0123456789abcdef0123456789abcdef");
+    let _: i64 = place.query(&["PUBLISH", channel, &message]);
+    record.comes_to_rest();
+}
+
+/// One permit of three is held by a token that nobody has.
+fn plant(place: &Place, record: &Permits, token: &str) {
+    let now = server_time(place);
+    let script = "
+        local now = ARGV[2] + 0
+        redis.call('HSET', KEYS[1], 'k', 'semaphore/1 3',
+                   'p', struct.pack('<ddI4I4I4I4I4I4b', now, now + 60000000, 60000, 60000, 0, 0, 3, 1, -1),
+                   'n', struct.pack('<I4I4ddddI4', 0, 0, now, 0, 0, 0, 0))
+        redis.call('HSET', KEYS[2], ARGV[1], struct.pack('<dI4I4I4bb', now + 60000000, 60000, 0, 1, 0, -1)
+          .. 'semaphore/1 3 ' .. ARGV[2] .. ' 1 ' .. ARGV[2] .. ' x 60000 0 0 1 host\\t1\\t-\\t')
+        for _, key in ipairs(KEYS) do redis.call('PEXPIREAT', key, string.format('%.0f', now / 1000 + 120000)) end
+        return 1";
+    let command = ["EVAL", script, "2", &record.key, &record.holders, token, &now.to_string()];
+    let _: i64 = place.query(&command);
+}
+
+fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(place: &Place) {
+    let (ours, other) = (manager(place), manager(place));
+    warm_up(&ours);
+    let record = Permits::of(place, "a");
+    let holder = Want::Permits(3, 3).take(&other, "a").unwrap();
+    let before = record.holding();
+    let mut line = Takers::of(place, "a");
+    line.stand(&ours, Want::Permits(2, 3));
+    holder.unlock().unwrap();
+    let guard = line.serve(0, P + T + SLACK);
+    let token = record.holding().into_iter().find(|token| !before.contains(token)).expect("it holds");
+    let (channel, message) = news(&record, &token);
+    until(SOON, "it listens", || place.query::<u64>(&["PUBLISH", &channel, ""]) == 1);
+    for _ in 0..3 {
+        let _: i64 = place.query(&["PUBLISH", &channel, &message]);
+    }
+    for nonsense in ["permit", "permit ", "permit a b c d e f", "permit 0123 1 1 1 1 fairlock:{a}"] {
+        let _: i64 = place.query(&["PUBLISH", &channel, nonsense]);
+    }
+    heard(place, &channel);
+    guard.renew().unwrap();
+    assert_eq!(record.used(), 2);
+    guard.unlock().unwrap();
+    // And after the release, while somebody else has them.
+    let next = Want::Permits(3, 3).take(&other, "a").unwrap();
+    let _: i64 = place.query(&["PUBLISH", &channel, &message]);
+    heard(place, &channel);
+    next.renew().unwrap();
+    assert_eq!(record.used(), 3);
+    next.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+fn r13_permits_that_nobody_wants_are_given_back_at_once(place: &Place) {
+    let ours = manager(place);
+    warm_up(&ours);
+    // Its manager is known by a lock of its own.
+    let known = Want::Permits(1, 3).take(&ours, "known").unwrap();
+    let of = Permits::of(place, "known");
+    let (channel, _) = news(&of, of.holding().first().expect("one holds"));
+    until(SOON, "it listens", || place.query::<u64>(&["PUBLISH", &channel, ""]) == 1);
+    let record = Permits::of(place, "a");
+    plant(place, &record, "fedcba9876543210fedcba9876543210");
+    assert!(Want::Permits(3, 3).try_take(&ours, "a").unwrap().is_none());
+    let (_, message) = news(&record, "fedcba9876543210fedcba9876543210");
+    let _: i64 = place.query(&["PUBLISH", &channel, &message]);
+    record.comes_to_rest();
+    // As unused: nobody ever had them.
+    let all = Want::Permits(3, 3).try_take(&ours, "a").unwrap().expect("they are free");
+    assert_eq!(all.previous_holder(), PreviousHolder::Unknown);
+    drop((all, known));
+}
+
+fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(place: &Place) {
+    type First = fn(&LockManager, Held) -> Option<Held>;
+    let firsts: [(&str, u64, First); 6] = [
+        ("a release", 1, |_, reader| reader.unlock().map(|()| None).unwrap()),
+        ("a drop", 1, |_, reader| {
+            drop(reader);
+            None
+        }),
+        ("a try", 2, |mgr, reader| {
+            assert!(Want::Write.try_take(mgr, "a").unwrap().is_none());
+            Some(reader)
+        }),
+        ("a wait", 2, |mgr, reader| {
+            assert!(Want::Write.take_for(mgr, "a", Duration::from_millis(50)).unwrap().is_none());
+            Some(reader)
+        }),
+        ("a renewal", 2, |mgr, reader| {
+            reader.renew().unwrap();
+            assert!(Want::Write.try_take(mgr, "a").unwrap().is_none());
+            Some(reader)
+        }),
+        ("another kind", 2, |mgr, reader| {
+            let end = mgr.semaphore("a", 3).try_acquire();
+            assert!(matches!(&end, Err(Error::WrongKind { .. })), "{end:?}");
+            assert!(Want::Write.try_take(mgr, "a").unwrap().is_none());
+            Some(reader)
+        }),
+    ];
+    let (ours, theirs) = (manager(place), manager(place));
+    let record = Permits::of(place, "a");
+    for (what, left, first) in firsts {
+        let [reader, stays] = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
+        let fence = stays.fence();
+        let _: i64 = place.query(&["DEL", &record.key]);
+        let reader = first(&ours, reader);
+        assert_eq!(record.used(), left, "after {what}");
+        stays.renew().unwrap_or_else(|e| panic!("after {what}: {e}"));
+        drop((reader, stays));
+        let writer = Want::Write.take_for(&theirs, "a", SOON).unwrap().expect("nobody reads any more");
+        assert!(writer.fence() > fence, "after {what}");
+        writer.unlock().unwrap();
+        record.comes_to_rest();
+    }
+}

@@ -1,0 +1,400 @@
+//! P5 for permits, readers and writers: what a process costs the others that dies, or sleeps for too long, among those
+//! who hold or wait. On Redis alone, which processes share.
+
+use std::time::{Duration, Instant};
+
+use fairlock::{FenceGate, PreviousHolder};
+
+use crate::{
+    managers::{check_period, command_timeout, horizon, manager},
+    permits::{Permits, Takers, Want},
+    support::{Kid, Proxy, SLACK, Server, until},
+    worker::{self, SOON, expect_got, machine_time},
+};
+
+const TTL: Duration = Duration::from_secs(2);
+
+/// The bound of P5.
+fn in_time() -> Duration {
+    TTL + check_period(TTL) + SLACK
+}
+
+#[test]
+fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for_those_who_live() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
+    let record = Permits::of(&server, "k");
+    let mut kid = worker::start(&server.url(), TTL);
+    let readers = [&ours, &other, &ours].map(|mgr| Want::Read.take(mgr, "k").unwrap());
+    kid.tell("read k");
+    expect_got(&kid, "k", SOON);
+    let mut line = Takers::of(&server, "k");
+    line.stand(&other, Want::Write);
+    kid.kill();
+    until(in_time(), "the dead one's lapse is seen", || record.used() == 3);
+    assert!(readers.iter().all(|reader| reader.is_held()) && line.is_quiet());
+    readers.iter().for_each(|reader| reader.renew().unwrap());
+    let released = Instant::now();
+    readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+    let writer = line.serve(0, check_period(TTL) + SLACK);
+    assert!(released.elapsed() < check_period(TTL) + SLACK, "{:?}", released.elapsed());
+    assert_ne!(writer.previous_holder(), PreviousHolder::Lapsed, "a reader leaves nothing half done");
+    writer.unlock().unwrap();
+    assert_eq!(ours.stats().lost + other.stats().lost, 0);
+    record.comes_to_rest();
+}
+
+#[test]
+fn p5_readers_that_crashed_delay_a_writer_by_one_ttl_however_many_they_are() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let mut kids = launch(&server, TTL, 3);
+    for kid in &mut kids {
+        for _ in 0..5 {
+            kid.tell("read k");
+            expect_got(kid, "k", SOON);
+        }
+    }
+    let reader = Want::Read.take(&mgr, "k").unwrap();
+    let mut line = Takers::of(&server, "k");
+    line.stand(&mgr, Want::Write);
+    let crash = Instant::now();
+    kids.iter_mut().for_each(Kid::kill);
+    reader.unlock().unwrap();
+    line.serve(0, in_time()).unlock().unwrap();
+    assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
+    Permits::of(&server, "k").comes_to_rest();
+}
+
+#[test]
+fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
+    let record = Permits::of(&server, "k");
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("acquire 2/5 k");
+    let dead = expect_got(&kid, "k", SOON);
+    let held = [(&ours, 1), (&other, 2)].map(|(mgr, many)| Want::Permits(many, 5).take(mgr, "k").unwrap());
+    let mut line = Takers::of(&server, "k");
+    line.stand(&ours, Want::Permits(1, 5));
+    line.stand(&other, Want::Permits(1, 5));
+    let crash = Instant::now();
+    kid.kill();
+    let next = line.serve_together(0..2, in_time());
+    assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
+    assert!(next.iter().all(|guard| guard.previous_holder() == PreviousHolder::Lapsed && guard.fence() > dead.fence));
+    assert!(held.iter().all(|guard| guard.is_held()));
+    assert_eq!(record.used(), 5);
+    held.into_iter().chain(next).for_each(|guard| guard.unlock().unwrap());
+    assert_eq!(ours.stats().lost + other.stats().lost, 0);
+    record.comes_to_rest();
+}
+
+#[test]
+fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("write k");
+    let dead = expect_got(&kid, "k", SOON);
+    let mut line = Takers::of(&server, "k");
+    for mgr in [&ours, &other, &other, &ours] {
+        line.stand(mgr, Want::Read);
+    }
+    line.stand(&other, Want::Write);
+    let crash = Instant::now();
+    kid.kill();
+    let readers = line.serve_together(0..4, in_time());
+    assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
+    assert!(readers.iter().all(|reader| reader.is_held() && reader.previous_holder() == PreviousHolder::Lapsed));
+    assert!(readers.iter().all(|reader| reader.fence() == dead.fence), "the last writer's");
+    assert!(line.is_quiet());
+    readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+    let writer = line.serve(4, check_period(TTL) + SLACK);
+    assert_eq!(writer.previous_holder(), PreviousHolder::Lapsed, "nobody has put it right yet");
+    writer.unlock().unwrap();
+    assert_eq!(Want::Read.take(&ours, "k").unwrap().previous_holder(), PreviousHolder::Released);
+    Permits::of(&server, "k").comes_to_rest();
+}
+
+/// Nothing lapses here: permits are left, and only the dead one stands before those who would have enough with them.
+#[test]
+fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon() {
+    // So that a TTL would show.
+    const TTL: Duration = Duration::from_secs(6);
+    let server = Server::start();
+    let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
+    let record = Permits::of(&server, "k");
+    let holder = Want::Permits(1, 3).take(&ours, "k").unwrap();
+    let mut kids = launch(&server, TTL, 2);
+    for (stood, kid) in kids.iter_mut().enumerate() {
+        kid.tell("acquire 3/3 k");
+        until(SOON, "it stands in the queue", || record.waiting_for(3) == stood + 1);
+    }
+    let mut line = Takers::of(&server, "k");
+    line.stand(&other, Want::Permits(1, 3));
+    line.stand(&ours, Want::Permits(1, 3));
+    assert!(line.is_quiet(), "nobody gets past a heavy one that lives");
+    let crash = Instant::now();
+    kids.iter_mut().for_each(Kid::kill);
+    let bound = horizon(TTL) + check_period(TTL) + SLACK;
+    let light = line.serve_together(0..2, bound);
+    assert!(crash.elapsed() < bound, "{:?}", crash.elapsed());
+    assert!(holder.is_held());
+    assert!(light.iter().all(|guard| guard.previous_holder() == PreviousHolder::Unknown), "a dead one was granted");
+    drop((holder, light));
+    record.comes_to_rest();
+}
+
+#[test]
+fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_together() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let record = Permits::of(&server, "k");
+    let holder = Want::Write.take(&mgr, "k").unwrap();
+    let mut kids = launch(&server, TTL, 3);
+    for (stood, kid) in kids.iter_mut().enumerate() {
+        kid.tell("read k");
+        kid.tell("read k");
+        until(SOON, "they stand in the queue", || record.waiting_for(1) == 2 * (stood + 1));
+    }
+    let mut line = Takers::of(&server, "k");
+    line.stand(&mgr, Want::Read);
+    line.stand(&mgr, Want::Write);
+    kids.iter_mut().for_each(Kid::kill);
+    let released = Instant::now();
+    holder.unlock().unwrap();
+    // One that lives is not even delayed.
+    line.serve(0, check_period(TTL) + SLACK).unlock().unwrap();
+    let writer = line.serve(1, in_time());
+    assert!(released.elapsed() < in_time(), "{:?}", released.elapsed());
+    assert_eq!(writer.previous_holder(), PreviousHolder::Released);
+    writer.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
+fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_together() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let record = Permits::of(&server, "k");
+    let mut kids = launch(&server, TTL, 6);
+    for kid in &mut kids {
+        kid.tell("acquire 1/6 k");
+        expect_got(kid, "k", SOON);
+    }
+    for (stood, kid) in kids.iter_mut().enumerate() {
+        kid.tell("acquire 5/6 k");
+        until(SOON, "it stands in the queue", || record.waiters().len() == stood + 1);
+    }
+    let mut line = Takers::of(&server, "k");
+    line.stand(&mgr, Want::Permits(6, 6));
+    let crash = Instant::now();
+    kids.iter_mut().for_each(Kid::kill);
+    let all = line.serve(0, in_time());
+    assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
+    assert_eq!(all.previous_holder(), PreviousHolder::Lapsed);
+    all.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+/// Nobody alive saw them die, so that their places look like those of waiters who sat out an outage.
+#[test]
+fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let record = Permits::of(&server, "k");
+    let mut kids = launch(&server, TTL, 2);
+    for kid in &mut kids {
+        kid.tell("acquire 1/2 k");
+        expect_got(kid, "k", SOON);
+    }
+    // It waits for itself, and so it has a place to lose.
+    kids[0].tell("acquire 2/2 k");
+    until(SOON, "it stands in the queue", || record.waiters().len() == 1);
+    kids.iter_mut().for_each(Kid::kill);
+    until(TTL + SLACK, "they lapse", || mgr.inspect("k").unwrap().is_none_or(|seen| seen.time_left.is_zero()));
+    let start = Instant::now();
+    let next = Want::Permits(2, 2).take_for(&mgr, "k", in_time()).unwrap().expect("its turn comes");
+    assert!(start.elapsed() < in_time(), "{:?}", start.elapsed());
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    next.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+/// The grant reaches the server and never the process, which asked for it or stood in the queue.
+#[test]
+fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost_one_ttl() {
+    for waits in [false, true] {
+        let server = Server::tcp();
+        let proxy = Proxy::to(server.addr());
+        let mgr = manager(server.url(), TTL);
+        let record = Permits::of(&server, "k");
+        // The server has to know the script, since it cannot say that it does not.
+        let holder = Some(Want::Permits(2, 3).take(&mgr, "k").unwrap()).filter(|_| waits);
+        let before = record.holding();
+        let mut kid = worker::start(&proxy.url(), TTL);
+        if waits {
+            kid.tell("acquire 2/3 k");
+            until(SOON, "it stands in the queue", || record.waiters().len() == 1);
+        }
+        proxy.pause_replies();
+        match holder {
+            Some(holder) => holder.unlock().unwrap(),
+            None => kid.tell("acquire 2/3 k"),
+        }
+        until(SOON, "it is granted", || record.used() == 2 && record.holding().is_disjoint(&before));
+        let light = Want::Permits(1, 3).take(&mgr, "k").unwrap();
+        let mut line = Takers::of(&server, "k");
+        line.stand(&mgr, Want::Permits(2, 3));
+        let crash = Instant::now();
+        kid.kill();
+        let next = line.serve(0, in_time());
+        assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
+        assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+        assert_eq!(kid.said(), [""; 0], "it learnt of its grant");
+        drop((light, next));
+        record.comes_to_rest();
+    }
+}
+
+#[test]
+fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_if_their_holder_crashes() {
+    const LEAST: Duration = Duration::from_secs(4);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell(&format!("least {}", LEAST.as_millis()));
+    let asked = Instant::now();
+    kid.tell("acquire 2/2 k");
+    expect_got(&kid, "k", SOON);
+    let told = Instant::now();
+    kid.kill();
+    let next = Want::Permits(1, 2).take(&mgr, "k").unwrap();
+    assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
+    assert!(told.elapsed() < LEAST + check_period(TTL) + SLACK, "{:?}", told.elapsed());
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    next.unlock().unwrap();
+    Permits::of(&server, "k").comes_to_rest();
+}
+
+/// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.
+#[test]
+fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
+    const TTL: Duration = Duration::from_secs(4);
+    const LEASE: Duration = Duration::from_millis(1400);
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let record = Permits::of(&server, "k");
+    let holder = Want::Permits(2, 2).take(&mgr, "k").unwrap();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell(&format!("fixed {}", LEASE.as_millis()));
+    // One lease for each would be far more than the bound.
+    for stood in 1..=8 {
+        kid.tell("acquire 2/2 k");
+        until(SOON, "it stands in the queue", || record.waiters().len() == stood);
+    }
+    let mut line = Takers::of(&server, "k");
+    line.stand(&mgr, Want::Permits(1, 2));
+    kid.kill();
+    let release = Instant::now();
+    holder.unlock().unwrap();
+    let next = line.serve(0, LEASE + horizon(TTL) + check_period(TTL) + SLACK);
+    assert!(release.elapsed() < LEASE + horizon(TTL) + check_period(TTL) + SLACK, "{:?}", release.elapsed());
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    next.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
+fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reader() {
+    let server = Server::start();
+    let gate = FenceGate::new();
+    let mgr = manager(server.url(), TTL);
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("write k");
+    let old = expect_got(&kid, "k", SOON);
+    kid.tell("watch k");
+    let mut line = Takers::of(&server, "k");
+    line.stand(&mgr, Want::Read);
+    line.stand(&mgr, Want::Read);
+    kid.stop();
+    let readers = line.serve_together(0..2, in_time());
+    let granted = machine_time();
+    assert!(readers.iter().all(|reader| reader.previous_holder() == PreviousHolder::Lapsed));
+    kid.cont();
+    let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
+    assert!(last_held < granted, "it believed that it wrote while others read");
+    kid.tell("unlock k");
+    assert_eq!(kid.expect("unlocked k", SOON), "lost Expired");
+    readers.iter().for_each(|reader| reader.renew().expect("the late release harmed a reader"));
+    assert_eq!(Permits::of(&server, "k").used(), 2);
+    readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+    let writer = Want::Write.take(&mgr, "k").unwrap();
+    assert!(gate.admit(writer.fence()) && !gate.admit(old.fence), "the write of the one that was overtaken");
+}
+
+#[test]
+fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_release_frees_none_of_theirs() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let record = Permits::of(&server, "k");
+    for (takes, behind) in [("acquire 2/3 k", Want::Permits(2, 3)), ("read r", Want::Write)] {
+        let name = takes.rsplit(' ').next().unwrap();
+        let mut kid = worker::start(&server.url(), TTL);
+        kid.tell(takes);
+        expect_got(&kid, name, SOON);
+        let kept = (name == "k").then(|| Want::Permits(1, 3).take(&mgr, name).unwrap());
+        let mut line = Takers::of(&server, name);
+        line.stand(&mgr, behind);
+        kid.stop();
+        let next = line.serve(0, in_time());
+        let used = Permits::of(&server, name).used();
+        kid.cont();
+        kid.tell(&format!("unlock {name}"));
+        assert_eq!(kid.expect(&format!("unlocked {name}"), SOON), "lost Expired");
+        next.renew().expect("the late release harmed its successor");
+        assert_eq!(Permits::of(&server, name).used(), used);
+        assert!(Want::try_take(behind, &mgr, name).unwrap().is_none());
+        assert!(kept.is_none_or(|kept| kept.is_held()));
+    }
+    record.comes_to_rest();
+    Permits::of(&server, "r").comes_to_rest();
+}
+
+#[test]
+fn p6_permits_granted_to_a_waiter_in_its_sleep_make_no_guard_of_the_past() {
+    let server = Server::start();
+    let mgr = manager(server.url(), TTL);
+    let record = Permits::of(&server, "k");
+    let holder = Want::Permits(3, 3).take(&mgr, "k").unwrap();
+    let mut kid = worker::start(&server.url(), TTL);
+    kid.tell("acquire 2/3 k");
+    until(SOON, "it stands in the queue", || record.waiters().len() == 1);
+    let mut line = Takers::of(&server, "k");
+    line.stand(&mgr, Want::Permits(3, 3));
+    kid.stop();
+    holder.unlock().unwrap();
+    // It is granted in its sleep, its lease lapses, and the next one has the permits.
+    let next = line.serve(0, in_time());
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed, "the sleeper was granted before");
+    kid.cont();
+    until(SOON, "the sleeper has heard what it missed", || record.waiting_for(2) == 1);
+    std::thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
+    next.renew().unwrap();
+    assert_eq!(kid.said(), [""; 0], "it took permits of another");
+    let fence = next.fence();
+    next.unlock().unwrap();
+    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    assert!(got.held && got.fence > fence, "{got:?}");
+    kid.tell("unlock k");
+    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+    record.comes_to_rest();
+}
+
+/// Worker processes, started together.
+fn launch(server: &Server, ttl: Duration, count: usize) -> Vec<Kid> {
+    let kids: Vec<Kid> = (0..count).map(|_| worker::launch(&server.url(), ttl)).collect();
+    kids.iter().for_each(|kid| drop(kid.expect("ready", SOON)));
+    kids
+}

@@ -1,0 +1,393 @@
+//! P7 and P4 for permits, readers and writers: requests that were carried out and whose replies were lost, requests that
+//! come too late, and wake-ups that do not come. On Redis alone, where a proxy picks the very request.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
+
+use crate::permits::{Held, Permits, Takers, Want, release, request};
+use crate::scene::{P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, steady, warm_up, with_ttl};
+use crate::support::proxy::Trap;
+use crate::support::{Proxy, SLACK, Server, contains, until};
+
+const ONE: Want = Want::Permits(1, 3);
+const TWO: Want = Want::Permits(2, 3);
+const ALL: Want = Want::Permits(3, 3);
+
+/// A server, a manager whose requests pass through a proxy, and one whose requests do not.
+struct Scene {
+    server: Server,
+    proxy: Proxy,
+    ours: LockManager,
+    other: LockManager,
+}
+
+fn scene() -> Scene {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(steady(proxy.url()));
+    let other = build(steady(server.url()));
+    warm_up(&ours);
+    // The server knows the scripts of permits from here on, so that a request is one.
+    for mgr in [&ours, &other] {
+        let writer = mgr.rw_lock("warm-rw").write().unwrap();
+        assert!(mgr.rw_lock("warm-rw").try_read_for(2 * P).unwrap().is_none());
+        writer.renew().unwrap();
+        writer.unlock().unwrap();
+    }
+    Scene { server, proxy, ours, other }
+}
+
+/// The ways in which a reply is lost: the client sees it at once, or never.
+const WAYS: [fn(&Proxy, Verb) -> Trap; 3] = [
+    |proxy, verb| proxy.swallow_reply_when(request(verb, "a")),
+    |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
+    |proxy, verb| proxy.swallow_silently_when(request(verb, "a")),
+];
+
+fn says(reply: &[u8], what: &str) -> bool {
+    String::from_utf8_lossy(reply).contains(what)
+}
+
+#[test]
+fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for (way, lose) in WAYS.into_iter().enumerate() {
+        for (want, used) in [(TWO, 2), (Want::Write, 1 << 30), (Want::Read, 1)] {
+            let trap = lose(&s.proxy, Verb::Acquire);
+            // Only a call that waits asks again after a silence.
+            let guard = want.take(&s.ours, "a").unwrap();
+            let lost = trap.wait(SOON);
+            assert!(says(&lost, "granted"), "{way}: {}", String::from_utf8_lossy(&lost));
+            assert_eq!((record.used(), record.holding().len()), (used, 1), "{way}: {want:?} is one grant");
+            assert!(want == Want::Read || says(&lost, &format!(":{}\r\n", guard.fence())), "one fence");
+            guard.renew().unwrap();
+            guard.unlock().unwrap();
+            record.comes_to_rest();
+        }
+    }
+}
+
+#[test]
+fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    let kept = ONE.take(&s.other, "a").unwrap();
+    let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
+    let start = Instant::now();
+    let end = TWO.try_take(&s.ours, "a");
+    assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
+    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(says(&trap.wait(SOON), "granted"));
+    until(T + SLACK, "the two are given back, well before they would have lapsed", || record.used() == 1);
+    kept.renew().expect("and only those");
+    let next = TWO.try_take(&s.other, "a").unwrap().expect("they are free");
+    assert_eq!(next.previous_holder(), PreviousHolder::Unknown, "nobody ever had them");
+    drop((kept, next));
+    record.comes_to_rest();
+}
+
+#[test]
+fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for (way, lose) in WAYS.into_iter().enumerate() {
+        let holder = TWO.take(&s.other, "a").unwrap();
+        let trap = lose(&s.proxy, Verb::Acquire);
+        let mut line = Takers::of(&s.server, "a");
+        line.stand(&s.ours, ALL);
+        assert!(says(&trap.wait(SOON), "waiting"));
+        // Its place is looked after once it has heard of it, by another copy of the request.
+        let check = s.proxy.hold_request_when(request(Verb::Sync, "a"));
+        check.wait(SOON);
+        check.release();
+        line.stand(&s.other, ONE);
+        assert_eq!((record.tokens().len(), record.number("n"), record.number("r")), (2, 2, 2), "{way}");
+        holder.unlock().unwrap();
+        let heavy = line.serve(0, SOON);
+        assert_eq!((record.used(), record.holding().len()), (3, 1), "{way}");
+        assert!(line.is_quiet());
+        heavy.unlock().unwrap();
+        line.serve(1, SOON).unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+#[test]
+fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for lose in WAYS {
+        let (guard, kept) = (ONE.take(&s.ours, "a").unwrap(), TWO.take(&s.other, "a").unwrap());
+        let mut line = Takers::of(&s.server, "a");
+        // One of them stands in the process that does not hear that it was served.
+        line.stand(&s.ours, ONE);
+        line.stand(&s.other, ONE);
+        let background = s.ours.stats().background_releases;
+        let trap = lose(&s.proxy, Verb::Release);
+        match guard.unlock() {
+            Ok(()) => {}
+            Err(Error::Unavailable { .. }) => {
+                until(SOON, "the background is done", || s.ours.stats().background_releases > background);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(says(&trap.wait(SOON), "released"));
+        let first = line.serve(0, P + 2 * T + SLACK);
+        assert_eq!((record.used(), record.holding().len()), (3, 2));
+        assert!(line.is_quiet(), "a release that is sent twice releases once");
+        kept.renew().unwrap();
+        first.unlock().unwrap();
+        line.serve(1, P + T + SLACK).unlock().unwrap();
+        kept.unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+#[test]
+fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for lose in WAYS {
+        // They have the same fence.
+        let (guard, stays) = (Want::Read.take(&s.ours, "a").unwrap(), Want::Read.take(&s.ours, "a").unwrap());
+        let mut line = Takers::of(&s.server, "a");
+        line.stand(&s.other, Want::Write);
+        let background = s.ours.stats().background_releases;
+        let trap = lose(&s.proxy, Verb::Release);
+        if guard.unlock().is_err() {
+            until(SOON, "the background is done", || s.ours.stats().background_releases > background);
+        }
+        assert!(says(&trap.wait(SOON), "released"));
+        assert_eq!((record.used(), record.holding().len()), (1, 1));
+        stays.renew().unwrap();
+        assert!(line.is_quiet());
+        stays.unlock().unwrap();
+        line.serve(0, P + T + SLACK).unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+#[test]
+fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
+    let s = scene();
+    for want in [TWO, Want::Read] {
+        let guard = want.take(&s.ours, "a").unwrap();
+        for lose in &WAYS[..2] {
+            let trap = lose(&s.proxy, Verb::Renew);
+            guard.renew().unwrap();
+            assert!(says(&trap.wait(SOON), "renewed"));
+        }
+        guard.check().unwrap();
+        guard.unlock().unwrap();
+        Permits::of(&s.server, "a").comes_to_rest();
+        let _: i64 = s.server.query(&["DEL", "fairlock:{a}"]);
+    }
+    assert_eq!(s.ours.stats().lost, 0);
+}
+
+#[test]
+fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for lose in WAYS {
+        let writer = s.ours.rw_lock("a").write().unwrap();
+        let mut line = Takers::of(&s.server, "a");
+        for (mgr, want) in [(&s.ours, Want::Read), (&s.other, Want::Read), (&s.other, Want::Write)] {
+            line.stand(mgr, want);
+        }
+        let trap = lose(&s.proxy, Verb::Release);
+        let reader = Held::Reader(writer.downgrade().unwrap());
+        assert!(says(&trap.wait(SOON), "released"));
+        let others = line.serve_together(0..2, P + 2 * T + SLACK);
+        assert!(others.iter().all(|other| other.fence() == reader.fence()));
+        assert_eq!((record.used(), record.holding().len()), (3, 3));
+        others.into_iter().for_each(|other| other.unlock().unwrap());
+        reader.renew().unwrap();
+        assert!(line.is_quiet() && record.used() == 1, "it still reads");
+        reader.unlock().unwrap();
+        line.serve(2, P + T + SLACK).unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+/// What lapsed is handed on by the check of one who waits, whose answer alone tells of it.
+#[test]
+fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_next() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for lose in WAYS {
+        // An ordinary check may come first and be the one that is not heard of.
+        until(4 * SOON, "the check that grants is the one", || {
+            let lapses = s.other.with(LockOptions::new().fixed_lease(10 * TTL));
+            let lapses = ALL.take(&lapses, "a").unwrap();
+            let mut line = Takers::of(&s.server, "a");
+            line.stand(&s.ours, ONE);
+            line.stand(&s.ours, TWO);
+            // The newest one waits on, so that nothing but their tickets tells that the others were served.
+            line.stand(&s.ours, ALL);
+            let trap = lose(&s.proxy, Verb::Sync);
+            record.was_away(P);
+            let lost = trap.wait(P + SLACK);
+            let both = line.serve_together(0..2, P + 2 * T + SLACK);
+            assert_eq!((record.used(), record.holding().len()), (3, 2));
+            let struck = record.holding().iter().all(|token| says(&lost, token));
+            both.into_iter().for_each(|guard| guard.unlock().unwrap());
+            line.serve(2, P + T + SLACK).unlock().unwrap();
+            drop(lapses);
+            record.comes_to_rest();
+            struck
+        });
+    }
+    assert_eq!(s.ours.stats().requeued, 0);
+}
+
+type SetTrap = Box<dyn Fn(&Proxy) -> Trap>;
+
+#[test]
+fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    let holder = TWO.take(&s.other, "a").unwrap();
+    let mode = "keep_if_owner";
+    let ways: [SetTrap; 3] = [
+        Box::new(move |proxy| proxy.swallow_reply_when(release(mode, "a"))),
+        Box::new(move |proxy| proxy.swallow_silently_when(release(mode, "a"))),
+        Box::new(move |proxy| proxy.reset_request_when(release(mode, "a"))),
+    ];
+    for lose in ways {
+        let trap = lose(&s.proxy);
+        let start = Instant::now();
+        let end = ALL.take_for(&s.ours, "a", T);
+        assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
+        trap.wait(SOON);
+        assert!(matches!(end, Ok(None) | Err(Error::Unavailable { .. })), "{end:?}");
+        // A heavy one that is gone keeps nobody back.
+        ONE.take_for(&s.other, "a", SOON).unwrap().expect("one is left").unlock().unwrap();
+        until(SOON, "the place is given up", || record.waiters().is_empty());
+    }
+    holder.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
+fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for want in [TWO, Want::Read] {
+        let holder = if want == TWO { ALL } else { Want::Write }.take(&s.other, "a").unwrap();
+        let leaving = s.proxy.hold_request_when(release("keep_if_owner", "a"));
+        thread::scope(|scope| {
+            let trying = scope.spawn(|| want.take_for(&s.ours, "a", Duration::from_millis(50)).unwrap());
+            leaving.wait(SLACK);
+            holder.unlock().unwrap();
+            leaving.release();
+            let guard = trying.join().unwrap().expect("it was granted before it left the queue");
+            assert_eq!(record.holding().len(), 1);
+            guard.renew().unwrap();
+            guard.unlock().unwrap();
+        });
+        record.comes_to_rest();
+    }
+    assert_eq!(s.ours.stats().waiting, 0);
+}
+
+#[test]
+fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
+    let end = TWO.try_take(&s.ours, "a");
+    assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
+    assert!(says(&held.release(), "late"));
+    assert!(record.holders().is_empty() && record.used() == 0);
+    // The same for a place: the first copy of the request comes when the whole wait is over.
+    let holder = TWO.take(&s.other, "a").unwrap();
+    let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
+    assert!(ALL.take_for(&s.ours, "a", 3 * T).unwrap().is_none());
+    assert!(says(&held.release(), "late"));
+    assert!(record.waiters().is_empty() && record.tokens().is_empty());
+    holder.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
+fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for want in [TWO, Want::Read] {
+        let guard = want.take(&s.ours, "a").unwrap();
+        let told = guard.lost().clone();
+        let held = s.proxy.hold_request_when(request(Verb::Renew, "a"));
+        held.wait(TTL / 3 + SLACK);
+        guard.unlock().unwrap();
+        let next = s.other.with(LockOptions::new().fixed_lease(TTL));
+        let next = want.take(&next, "a").unwrap();
+        let before = record.dump();
+        assert!(says(&held.release(), "gone"));
+        assert_eq!(record.dump(), before, "it wrote nothing");
+        assert!(told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()), "it is no loss");
+        next.unlock().unwrap();
+        record.comes_to_rest();
+    }
+    assert_eq!(s.ours.stats().lost, 0);
+}
+
+#[test]
+fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let end = crate::managers::EndLoops(&stop);
+        for _ in 0..4 {
+            let holder = Want::Write.take(&other, "a").unwrap();
+            let mut line = Takers::of(&server, "a");
+            for want in [Want::Read, Want::Read, Want::Write, Want::Read] {
+                line.stand(&ours, want);
+            }
+            holder.unlock().unwrap();
+            let readers = line.serve_together(0..2, P + 2 * crate::scene::T + SLACK);
+            readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+            line.serve(2, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
+            line.serve(3, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
+        }
+        drop(end);
+    });
+    assert_eq!(ours.stats().requeued, 0);
+    Permits::of(&server, "a").comes_to_rest();
+}
+
+#[test]
+fn p4_grants_of_permits_lost_on_a_half_open_subscription_cost_one_check_period() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ttl = Duration::from_secs(20);
+    let checking = |url: String| build(with_ttl(url, ttl).check_period(P).command_timeout(T));
+    let (ours, other) = (checking(proxy.url()), checking(server.url()));
+    warm_up(&ours);
+    let holder = ALL.take(&other, "a").unwrap();
+    let mut line = Takers::of(&server, "a");
+    for want in [ONE, TWO, ALL] {
+        line.stand(&ours, want);
+    }
+    let deaf = proxy.swallow_silently_when(contains("PING"));
+    deaf.wait(P + SLACK);
+    holder.unlock().unwrap();
+    let both = line.serve_together(0..2, P + T + SLACK);
+    assert!(line.is_quiet());
+    both.into_iter().for_each(|guard| guard.unlock().unwrap());
+    line.serve(2, P + T + SLACK).unlock().unwrap();
+    assert_eq!(ours.stats().requeued, 0);
+    Permits::of(&server, "a").comes_to_rest();
+}

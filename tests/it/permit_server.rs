@@ -1,0 +1,386 @@
+//! What a server does to permits, readers and writers: it comes back with its data or without, forgets its scripts, has no
+//! memory left, or refuses a command to its user. And what one connection, or a fork, does to those who share it. On Redis
+//! alone, for these are its own.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use fairlock::{Error, LockOptions, PreviousHolder};
+
+use crate::behaviour::permit_loss::{loses_all_permits, loses_all_readers};
+use crate::managers::EndLoops;
+use crate::permits::{Permits, Takers, Want, release};
+use crate::place::Place;
+use crate::scene::{P, SOON, STEADY_TTL, T, TTL, build, builder, manager, steady, warm_up, with_ttl};
+use crate::support::{Proxy, SLACK, Server, until};
+
+#[test]
+fn p3_permits_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order() {
+    let place = Place::redis();
+    let server = place.server().expect("it is one");
+    loses_all_permits(&place, || server.restart());
+}
+
+#[test]
+fn p3_readers_and_writers_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order() {
+    let place = Place::redis();
+    let server = place.server().expect("it is one");
+    loses_all_readers(&place, || server.restart());
+}
+
+/// The policy takes whatever it likes, so the keys of permits too.
+#[test]
+fn p2_fences_of_permits_rise_over_an_eviction_which_is_told_and_costs_no_place() {
+    let place = Place::redis();
+    let server = place.server().expect("it is one");
+    loses_all_permits(&place, || {
+        let mut evicting = redis::pipe();
+        for (setting, value) in [("maxmemory-policy", "allkeys-random"), ("maxmemory", "1"), ("maxmemory", "0")] {
+            evicting.cmd("CONFIG").arg("SET").arg(setting).arg(value).ignore();
+            // Each command that comes while memory is short evicts first.
+            evicting.cmd("PING").ignore();
+        }
+        let mut connection = server.connection();
+        until(SOON, "something was evicted, and all of it", || {
+            evicting.query::<()>(&mut connection).unwrap();
+            server.counted("evicted_keys") > 0 && server.query::<u64>(&["DBSIZE"]) == 0
+        });
+    });
+}
+
+#[test]
+fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
+    // By default the newest lines may still be in the server's memory, while the disk is busy.
+    let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let (holding, waiting) = (build(steady(server.url())), build(steady(server.url())));
+    let readers = [&holding, &waiting, &holding].map(|mgr| Want::Read.take(mgr, "r").unwrap());
+    let permits = [(&holding, 1), (&waiting, 2)].map(|(mgr, many)| Want::Permits(many, 3).take(mgr, "n").unwrap());
+    let (mut writers, mut takers) = (Takers::of(&server, "r"), Takers::of(&server, "n"));
+    for (want, many) in [(Want::Write, 1), (Want::Read, 2), (Want::Read, 3)] {
+        writers.stand(&waiting, want);
+        takers.stand(&holding, Want::Permits(many, 3));
+    }
+
+    server.restart();
+    let before = [&holding, &waiting].map(|mgr| mgr.stats().renewed);
+    until(STEADY_TTL, "the leases are renewed", || {
+        holding.stats().renewed >= before[0] + 3 && waiting.stats().renewed >= before[1] + 2
+    });
+    readers.iter().chain(&permits).for_each(|guard| guard.check().unwrap());
+    assert!(writers.is_quiet() && takers.is_quiet());
+    readers.into_iter().chain(permits).for_each(|guard| guard.unlock().unwrap());
+    writers.serve(0, 2 * P + SLACK).unlock().unwrap();
+    for guard in
+        writers.serve_together(1..3, 2 * P + SLACK).into_iter().chain(takers.serve_together(0..2, 2 * P + SLACK))
+    {
+        assert_eq!(guard.previous_holder(), PreviousHolder::Released);
+        guard.unlock().unwrap();
+    }
+    takers.serve(2, 2 * P + SLACK).unlock().unwrap();
+    assert_eq!(holding.stats().requeued + waiting.stats().requeued, 0, "every place was kept");
+    assert_eq!(holding.stats().lost + waiting.stats().lost, 0);
+    for name in ["r", "n"] {
+        Permits::of(&server, name).comes_to_rest();
+    }
+}
+
+#[test]
+fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
+    let server = Server::start();
+    let managers = [build(steady(server.url())), build(steady(server.url()))];
+    let kept = Want::Permits(1, 3).take(&managers[0], "n").unwrap();
+    let (believed, turns, stop) = (AtomicU32::new(1), AtomicU32::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _: () = server.query(&["SCRIPT", "FLUSH"]);
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let workers: Vec<_> = (0..6)
+            .map(|i| {
+                let (mgr, believed, turns) = (&managers[i % 2], &believed, &turns);
+                scope.spawn(move || {
+                    let end = Instant::now() + Duration::from_millis(1200);
+                    while Instant::now() < end {
+                        let guard = Want::Permits(1, 3).take(mgr, "n").unwrap();
+                        assert!(believed.fetch_add(1, Ordering::SeqCst) < 3, "more permits than there are");
+                        mgr.inspect("n").unwrap().expect("it is held");
+                        believed.fetch_sub(1, Ordering::SeqCst);
+                        guard.unlock().unwrap();
+                        // Downgrades, readers and writers too.
+                        let reader = mgr.rw_lock("r").write().unwrap().downgrade().unwrap();
+                        reader.renew().unwrap();
+                        reader.unlock().unwrap();
+                        turns.fetch_add(1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        for end in ends {
+            end.unwrap();
+        }
+    });
+    assert!(turns.into_inner() > 20);
+    kept.renew().unwrap();
+    kept.unlock().unwrap();
+    let stats = managers.each_ref().map(|mgr| mgr.stats());
+    assert_eq!(stats.map(|s| s.lost + s.renewal_failures + s.requeued), [0, 0]);
+    for name in ["r", "n"] {
+        Permits::of(&server, name).comes_to_rest();
+    }
+}
+
+#[test]
+fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place_are_served() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    let n = Permits::of(&server, "n");
+    let holder = Want::Permits(2, 3).take(&ours, "n").unwrap();
+    let writer = ours.rw_lock("r").write().unwrap();
+    Want::Permits(3, 3).take(&ours, "free").unwrap().unlock().unwrap();
+    let unrenewed = ours.with(LockOptions::new().fixed_lease(10 * TTL));
+    let cools = ours.with(LockOptions::new().hold_at_least(TTL / 2));
+    let cools = Want::Permits(1, 3).take(&cools, "cools").unwrap();
+    let _lapses = Want::Permits(3, 3).take(&unrenewed, "lapsed").unwrap();
+    let (mut takers, mut readers) = (Takers::of(&server, "n"), Takers::of(&server, "r"));
+    takers.stand(&other, Want::Permits(2, 3));
+    takers.stand(&ours, Want::Permits(3, 3));
+    for (mgr, want) in [(&other, Want::Read), (&ours, Want::Read), (&other, Want::Write)] {
+        readers.stand(mgr, want);
+    }
+    until(SOON, "the scripts are known", || ours.stats().renewed > 0);
+    cools.renew().unwrap();
+    Permits::of(&server, "lapsed").was_away(P);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
+
+    // Never taken before, taken and released, taken and lapsed; and one that others wait for.
+    for name in ["new", "free", "lapsed"] {
+        let record = Permits::of(&server, name);
+        let before = record.dump();
+        let start = Instant::now();
+        for end in [Want::Permits(1, 3).try_take(&ours, name), Want::Permits(1, 3).take(&ours, name).map(Some)] {
+            assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"), "{end:?}");
+        }
+        assert!(start.elapsed() <= T + SLACK, "at once");
+        assert_eq!(record.dump(), before);
+    }
+    let (waiters, tokens) = (n.waiters(), n.tokens());
+    let end = Want::Permits(1, 3).take(&ours, "n");
+    assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"), "{end:?}");
+    assert_eq!((n.waiters(), n.tokens()), (waiters, tokens), "nobody was added");
+
+    holder.renew().unwrap();
+    // The renewal thread's work too.
+    let renewed = ours.stats().renewed;
+    until(TTL, "they are renewed", || ours.stats().renewed >= renewed + 3);
+    holder.unlock().unwrap();
+    takers.serve(0, P + T + SLACK).unlock().unwrap();
+    takers.serve(1, P + T + SLACK).unlock().unwrap();
+    let reader = writer.downgrade().unwrap();
+    let both = readers.serve_together(0..2, P + T + SLACK);
+    assert!(reader.is_held());
+    reader.unlock().unwrap();
+    both.into_iter().for_each(|reader| reader.unlock().unwrap());
+    readers.serve(2, P + T + SLACK).unlock().unwrap();
+    cools.unlock().unwrap();
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
+    for name in ["n", "r"] {
+        Permits::of(&server, name).comes_to_rest();
+    }
+    Want::Permits(3, 3).take(&ours, "cools").unwrap().unlock().unwrap();
+}
+
+/// A script is refused at the command that its user may not run, when what came before is done already.
+#[test]
+fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
+    let server = Server::start();
+    let other = manager(server.url());
+    warm_up(&other);
+    let taken = Want::Permits(2, 3).take(&other, "taken").unwrap();
+    let rights =
+        "hget hmget hgetall hkeys hexists hlen hset hdel lindex llen lrange lpop rpop rpush del pexpireat pttl";
+    for right in rights.split(' ') {
+        let user = format!("without-{right}");
+        let _: () = server.query(&["ACL", "SETUSER", &user, "on", ">p", "~*", "&*", "+@all", &format!("-{right}")]);
+        let lacking = manager(format!("{}?user={user}&pass=p", server.url()));
+        let used = |guard: crate::permits::Held| {
+            guard.renew().expect("what is begun can be kept");
+            guard.unlock().expect("and ended");
+        };
+        let names = ["tried", "read", "written"].map(|how| format!("{right}-{how}"));
+        let ends = [
+            Want::Permits(2, 3).try_take(&lacking, &names[0]).map(|guard| used(guard.expect("it is free"))),
+            Want::Read.take(&lacking, &names[1]).map(used),
+            Want::Write.take(&lacking, &names[2]).map(used),
+            Want::Permits(2, 3).take_for(&lacking, "taken", 2 * P).map(drop),
+        ];
+        for error in ends.iter().filter_map(|end| end.as_ref().err()) {
+            let Error::Server { message, .. } = error else { panic!("{right}: {error:?}") };
+            assert!(message.contains(&format!("+{right}")), "{right}: {message}");
+        }
+        assert!(ends.iter().any(Result::is_err), "{right}: nobody was told");
+        for name in &names {
+            assert!(Permits::of(&server, name).holding().is_empty(), "{right}: what it took it cannot give back");
+        }
+        assert_eq!(server.keys_without_ttl(), [""; 0], "{right}");
+        let record = Permits::of(&server, "taken");
+        until(SOON, "its place is gone", || record.waiters().is_empty());
+        assert_eq!((record.tokens().len(), record.used()), (0, 2), "{right}");
+    }
+    taken.renew().unwrap();
+    taken.unlock().unwrap();
+    Permits::of(&server, "taken").comes_to_rest();
+}
+
+#[test]
+fn rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
+    let readme = include_str!("../../README.md");
+    let commands = readme.split('`').find(|code| code.starts_with("+hello")).expect("README names the rights");
+    let mut user = vec!["ACL", "SETUSER", "u", "on", ">p", "resetchannels", "~fairlock:*", "&fairlock:grants:*"];
+    user.extend(commands.split_whitespace());
+    let server = Server::start();
+    let _: () = server.query(&user);
+    let [ours, other] = [(); 2].map(|()| manager(format!("{}?user=u&pass=p", server.url())));
+    let writer = ours.rw_lock("r").write().unwrap();
+    let mut line = Takers::of(&server, "r");
+    for (mgr, want) in [(&other, Want::Read), (&ours, Want::Read), (&other, Want::Write), (&ours, Want::Read)] {
+        line.stand(mgr, want);
+    }
+    writer.renew().unwrap();
+    assert!(Want::Write.take_for(&other, "r", Duration::from_millis(50)).unwrap().is_none());
+    assert_eq!(ours.inspect("r").unwrap().expect("it is held").waiters, 4);
+    let reader = writer.downgrade().unwrap();
+    let both = line.serve_together(0..2, P + T + SLACK);
+    reader.unlock().unwrap();
+    // What is lost is seen by all.
+    let _: i64 = server.query(&["DEL", "fairlock:{r}:q"]);
+    both.into_iter().for_each(|guard| guard.unlock().unwrap());
+    let mut last = Vec::new();
+    for _ in 0..2 {
+        let (who, end) = line.next(SOON);
+        last.push(who);
+        end.unwrap().unlock().unwrap();
+    }
+    last.sort_unstable();
+    assert_eq!(last, [2, 3]);
+    let held = Want::Permits(3, 3).take(&ours, "n").unwrap();
+    assert!(other.force_release("n", held.fence()).unwrap());
+    Want::Permits(3, 3).take(&other, "n").unwrap().unlock().unwrap();
+    assert_eq!(server.keys_without_ttl(), [""; 0]);
+}
+
+#[test]
+fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_late_renewal() {
+    const PERMITS: u32 = 4;
+    let server = Server::start();
+    let mgr = build(builder(server.url()).pool_size(1));
+    let held = Want::Permits(1, PERMITS).take(&mgr, "n").unwrap();
+    let (over, believed) = (AtomicBool::new(false), AtomicU32::new(1));
+    let turns: Vec<AtomicU64> = (0..50).map(|_| AtomicU64::new(0)).collect();
+    thread::scope(|scope| {
+        for (i, turns) in turns.iter().enumerate() {
+            let (mgr, over, believed) = (&mgr, &over, &believed);
+            scope.spawn(move || {
+                let many = 1 + i as u32 % (PERMITS - 1);
+                while !over.load(Ordering::Relaxed) {
+                    let guard = Want::Permits(many, PERMITS).take_for(mgr, "n", 4 * SOON).unwrap();
+                    let guard = guard.expect("no deadlock");
+                    assert!(believed.fetch_add(many, Ordering::SeqCst) + many <= PERMITS);
+                    believed.fetch_sub(many, Ordering::SeqCst);
+                    // One that takes longer than a busy machine has time for goes on in the background.
+                    match guard.unlock() {
+                        Ok(()) | Err(Error::Unavailable { .. }) => turns.fetch_add(1, Ordering::Relaxed),
+                        Err(other) => panic!("{other:?}"),
+                    };
+                }
+            });
+        }
+        let end = EndLoops(&over);
+        let start = Instant::now();
+        while start.elapsed() < TTL {
+            held.check().unwrap();
+            thread::sleep(Duration::from_millis(10));
+        }
+        let before: Vec<u64> = turns.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+        until(P + SLACK, "everybody's turn comes", || {
+            turns.iter().zip(&before).all(|(n, before)| n.load(Ordering::Relaxed) > *before)
+        });
+        drop(end);
+    });
+    assert!(mgr.stats().renewed >= 2 && mgr.stats().lost == 0, "{:?}", mgr.stats());
+    held.unlock().unwrap();
+    Permits::of(&server, "n").comes_to_rest();
+}
+
+/// The timeout is so long that one who waited for the pool first, and then for the reply, would show.
+#[test]
+fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_command_timeout() {
+    const T: Duration = Duration::from_secs(2);
+    let server = Server::start();
+    let builder = with_ttl(server.url(), Duration::from_secs(12)).command_timeout(T).horizon(P + 3 * T);
+    let ours = build(builder.check_period(P).pool_size(1));
+    warm_up(&ours);
+    let guards =
+        [Want::Permits(2, 3), Want::Read, Want::Write].map(|want| (want, want.take(&ours, &format!("{want:?}"))));
+    server.stop();
+    thread::scope(|scope| {
+        let before = ours.stats().requests;
+        for _ in 0..3 {
+            scope.spawn(|| Want::Read.try_take(&ours, "x").unwrap_err());
+        }
+        until(SOON, "one has the connection and the others wait for it", || ours.stats().requests > before);
+        for (want, guard) in guards {
+            scope.spawn(move || {
+                let start = Instant::now();
+                drop(guard.unwrap());
+                assert!(start.elapsed() <= T + SLACK, "{want:?} took {:?}", start.elapsed());
+            });
+        }
+    });
+    server.cont();
+    for want in [Want::Permits(2, 3), Want::Read, Want::Write] {
+        Permits::of(&server, &format!("{want:?}")).comes_to_rest();
+    }
+    Permits::of(&server, "x").comes_to_rest();
+}
+
+/// At most 64 are let in by one request, and whoever is to ask for more is gone.
+#[test]
+fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
+    const MANY: usize = 150;
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (gone, ours, other) = (manager(proxy.url()), manager(server.url()), manager(server.url()));
+    warm_up(&gone);
+    let record = Permits::of(&server, "r");
+    // The server has to know the scripts, so that the first request is the one that counts.
+    Want::Write.take(&gone, "r").unwrap().unlock().unwrap();
+    let writer = Want::Write.take(&gone, "r").unwrap();
+    let mut line = Takers::of(&server, "r");
+    for who in 0..MANY {
+        line.stand(if who % 2 == 0 { &ours } else { &other }, Want::Read);
+    }
+    line.stand(&ours, Want::Write);
+    let first = proxy.swallow_silently_when(release("used", "r"));
+    let dropping = thread::spawn(move || drop(writer));
+    assert!(String::from_utf8_lossy(&first.wait(SOON)).contains("released"));
+    proxy.pause_requests();
+    let readers = line.serve_together(0..MANY, P + T + SLACK);
+    assert_eq!((record.used(), record.holding().len()), (MANY as u64, MANY));
+    assert!(line.is_quiet() && readers.iter().all(|reader| reader.is_held()));
+    dropping.join().unwrap();
+    // What is left of the release comes late, and ends none of them.
+    proxy.resume_requests();
+    readers.iter().for_each(|reader| reader.check().unwrap());
+    drop(readers);
+    line.serve(MANY, P + T + SLACK).unlock().unwrap();
+    assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    record.comes_to_rest();
+}

@@ -1,0 +1,369 @@
+//! What the tests of faults share about permits, readers and writers: who takes them, who waits for them on a thread of
+//! its own, the record that they lie in, and the requests about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Deref, Range};
+use std::thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use fairlock::{LockGuard, LockManager, ReadGuard, Result, WriteGuard};
+
+use crate::place::Keyspace;
+use crate::scene::{SOON, Verb, micros};
+use crate::support::fake::{is, next_command};
+use crate::support::until;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Want {
+    Read,
+    Write,
+    /// So many permits of a semaphore with so many.
+    Permits(u32, u32),
+}
+
+/// What was taken.
+pub(crate) enum Held {
+    Guard(LockGuard),
+    Reader(ReadGuard),
+    Writer(WriteGuard),
+}
+
+impl Want {
+    pub(crate) fn take(self, mgr: &LockManager, name: &str) -> Result<Held> {
+        match self {
+            Want::Read => mgr.rw_lock(name).read().map(Held::Reader),
+            Want::Write => mgr.rw_lock(name).write().map(Held::Writer),
+            Want::Permits(many, of) => mgr.semaphore(name, of).acquire_many(many).map(Held::Guard),
+        }
+    }
+
+    pub(crate) fn try_take(self, mgr: &LockManager, name: &str) -> Result<Option<Held>> {
+        self.take_for(mgr, name, Duration::ZERO)
+    }
+
+    pub(crate) fn take_for(self, mgr: &LockManager, name: &str, at_most: Duration) -> Result<Option<Held>> {
+        Ok(match self {
+            Want::Read => mgr.rw_lock(name).try_read_for(at_most)?.map(Held::Reader),
+            Want::Write => mgr.rw_lock(name).try_write_for(at_most)?.map(Held::Writer),
+            Want::Permits(many, of) => mgr.semaphore(name, of).try_acquire_many_for(many, at_most)?.map(Held::Guard),
+        })
+    }
+
+    /// How many permits that is.
+    pub(crate) fn weight(self) -> u32 {
+        match self {
+            Want::Read => 1,
+            Want::Write => 1 << 30,
+            Want::Permits(many, _) => many,
+        }
+    }
+}
+
+impl Held {
+    pub(crate) fn unlock(self) -> Result<()> {
+        match self {
+            Held::Guard(guard) => guard.unlock(),
+            Held::Reader(guard) => guard.unlock(),
+            Held::Writer(guard) => guard.unlock(),
+        }
+    }
+}
+
+impl Deref for Held {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        match self {
+            Held::Guard(guard) => guard,
+            Held::Reader(guard) => guard,
+            Held::Writer(guard) => guard,
+        }
+    }
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// Those who wait for permits of one name, each on a thread of its own, and their grants as they come.
+pub(crate) struct Takers<'a> {
+    record: Permits<'a>,
+    sender: Sender<(usize, Result<Held>)>,
+    served: Receiver<(usize, Result<Held>)>,
+    stood: usize,
+}
+
+impl<'a> Takers<'a> {
+    pub(crate) fn of(keys: &'a dyn Keyspace, name: &'a str) -> Takers<'a> {
+        let (sender, served) = unbounded();
+        Takers { record: Permits::of(keys, name), sender, served, stood: 0 }
+    }
+
+    /// One more, which stands in the queue when this returns. They are numbered from 0.
+    #[track_caller]
+    pub(crate) fn stand(&mut self, mgr: &LockManager, want: Want) {
+        let before = self.record.waiting_for(want.weight());
+        let (mgr, name) = (mgr.clone(), self.record.name.to_owned());
+        let (sender, who) = (self.sender.clone(), self.stood);
+        thread::spawn(move || sender.send((who, want.take(&mgr, &name))));
+        self.stood += 1;
+        until(SOON, "it stands in the queue", || self.record.waiting_for(want.weight()) > before);
+    }
+
+    /// The next end of a wait.
+    #[track_caller]
+    pub(crate) fn next(&self, within: Duration) -> (usize, Result<Held>) {
+        self.next_within(within)
+            .unwrap_or_else(|| panic!("nobody was served within {within:?}: {}", self.record.dump()))
+    }
+
+    /// The same, if one comes in that time.
+    pub(crate) fn next_within(&self, within: Duration) -> Option<(usize, Result<Held>)> {
+        self.served.recv_timeout(within).ok()
+    }
+
+    /// The next one that is served must be this one.
+    #[track_caller]
+    pub(crate) fn serve(&self, who: usize, within: Duration) -> Held {
+        self.serve_together(who..who + 1, within).pop().expect("it is one")
+    }
+
+    /// The next that are served must be these, which are granted together: whose thread is awake first is chance.
+    #[track_caller]
+    pub(crate) fn serve_together(&self, who: Range<usize>, within: Duration) -> Vec<Held> {
+        let mut held = BTreeMap::new();
+        for _ in who.clone() {
+            let (served, end) = self.next(within);
+            held.insert(served, end.unwrap_or_else(|e| panic!("{served} got {e} instead of permits")));
+        }
+        assert_eq!(held.keys().copied().collect::<Vec<_>>(), who.collect::<Vec<_>>(), "the order in which they stood");
+        held.into_values().collect()
+    }
+
+    /// Whether nobody's wait has ended unnoticed.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.served.is_empty()
+    }
+}
+
+/// The three keys of a name, read and rewritten behind fairlock's back.
+pub(crate) struct Permits<'a> {
+    keys: &'a dyn Keyspace,
+    name: &'a str,
+    pub(crate) key: String,
+    pub(crate) queue: String,
+    pub(crate) holders: String,
+}
+
+/// One entry of the holders.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    pub(crate) token: String,
+    /// In µs of the server's time.
+    pub(crate) ends: u64,
+    /// 0 and 1 hold, 2 cools, 3 lapsed, 4 was released by force.
+    pub(crate) stands: u32,
+}
+
+impl<'a> Permits<'a> {
+    pub(crate) fn of(keys: &'a dyn Keyspace, name: &'a str) -> Permits<'a> {
+        let key = format!("fairlock:{{{name}}}");
+        let (queue, holders) = (format!("{key}:q"), format!("{key}:h"));
+        Permits { keys, name, key, queue, holders }
+    }
+
+    /// The numbers that the record has packed, by the names that docs/PROTOCOL.md gives them.
+    pub(crate) fn state(&self) -> BTreeMap<String, String> {
+        let script = "
+            local seen = {}
+            local function tell(names, format, packed)
+              local numbers = packed and { struct.unpack(format, packed) } or {}
+              for at = 1, #numbers - 1 do
+                seen[#seen + 1] = names[at]
+                seen[#seen + 1] = string.format('%.0f', numbers[at])
+              end
+            end
+            local p, n = unpack(redis.call('HMGET', KEYS[1], 'p', 'n'))
+            tell({ 'f', 'b', 'shortest', 'longest', 't', 'th', 'capacity', 'used', 'd' }, '<ddI4I4I4I4I4I4b', p)
+            tell({ 'n', 'r', 's', 'v', 'q', 'h', 'tq' }, '<I4I4ddddI4', n)
+            return seen";
+        self.keys.query(&["EVAL", script, "1", &self.key])
+    }
+
+    #[track_caller]
+    pub(crate) fn number(&self, of: &str) -> u64 {
+        let state = self.state();
+        let text = state.get(of).unwrap_or_else(|| panic!("no {of}: {state:?}"));
+        text.parse().unwrap_or_else(|e| panic!("{of} is {text:?}: {e}"))
+    }
+
+    /// How many permits the record counts as taken.
+    pub(crate) fn used(&self) -> u64 {
+        self.state().get("used").map_or(0, |used| used.parse().expect("a number"))
+    }
+
+    /// All entries, by their tokens.
+    pub(crate) fn holders(&self) -> Vec<Holder> {
+        let entry = |line: &String| {
+            let words: Vec<&str> = line.splitn(5, ' ').collect();
+            let number = |at: usize| words[at].parse::<u64>().expect("a number");
+            Holder { token: words[0].to_owned(), ends: number(1), stands: number(3) as u32 }
+        };
+        self.entries().iter().map(entry).collect()
+    }
+
+    /// The same as text: token, end, permits, how it stands, and what it asked for.
+    pub(crate) fn entries(&self) -> Vec<String> {
+        let script = "
+            local all, seen = redis.call('HGETALL', KEYS[1]), {}
+            for i = 1, #all, 2 do
+              local e, _, _, permits, stands, _, text = struct.unpack('<dI4I4I4bb', all[i + 1])
+              seen[#seen + 1] = string.format('%s %.0f %.0f %.0f %s', all[i], e, permits, stands,
+                                              string.sub(all[i + 1], text))
+            end
+            table.sort(seen)
+            return seen";
+        self.keys.query(&["EVAL", script, "1", &self.holders])
+    }
+
+    /// The tokens of those who hold.
+    pub(crate) fn holding(&self) -> BTreeSet<String> {
+        self.holders().into_iter().filter(|holder| holder.stands < 2).map(|holder| holder.token).collect()
+    }
+
+    /// The requests of those who wait, dead ones included, in no order.
+    pub(crate) fn waiters(&self) -> Vec<String> {
+        let script = "
+            local all, seen = redis.call('HGETALL', KEYS[1]), {}
+            for i = 1, #all, 2 do
+              if string.find(all[i], '^w:') then seen[#seen + 1] = all[i + 1] end
+            end
+            return seen";
+        self.keys.query(&["EVAL", script, "1", &self.key])
+    }
+
+    /// How many wait for so many permits.
+    pub(crate) fn waiting_for(&self, permits: u32) -> usize {
+        let permits = permits.to_string();
+        self.waiters().iter().filter(|waiter| waiter.split(' ').nth(6) == Some(&permits)).count()
+    }
+
+    /// How many stand before the only one who waits for so many permits.
+    pub(crate) fn ahead_of(&self, permits: u32) -> usize {
+        let permits = permits.to_string();
+        let waiters = self.waiters();
+        let ticket = |waiter: &String| waiter.split(' ').next().and_then(|ticket| ticket.parse::<u64>().ok());
+        let its = waiters.iter().find(|waiter| waiter.split(' ').nth(6) == Some(&permits)).and_then(ticket);
+        waiters.iter().filter(|waiter| ticket(waiter) < its).count()
+    }
+
+    /// The tokens in the queue, dead ones included.
+    pub(crate) fn tokens(&self) -> Vec<String> {
+        self.keys.query(&["LRANGE", &self.queue, "0", "-1"])
+    }
+
+    /// All that there is under the three keys.
+    pub(crate) fn dump(&self) -> String {
+        let managers: Vec<String> = self.keys.query(&["HKEYS", &self.key]);
+        let managers: BTreeSet<_> = managers.into_iter().filter(|field| !field.starts_with("w:")).collect();
+        let waiters: BTreeSet<_> = self.waiters().into_iter().collect();
+        format!("{:?} {managers:?} {waiters:?} {:?} {:?}", self.state(), self.tokens(), self.entries())
+    }
+
+    /// Whoever holds by this token is not heard of any more, not even when it gives the token up: the entry becomes that of
+    /// one whom nobody has.
+    pub(crate) fn is_orphaned(&self, token: &str) {
+        let script = "
+            local had = redis.call('HGET', KEYS[1], ARGV[1])
+            redis.call('HDEL', KEYS[1], ARGV[1])
+            redis.call('HSET', KEYS[1], string.reverse(ARGV[1]), had)
+            return 1";
+        let _: i64 = self.keys.query(&["EVAL", script, "1", &self.holders, token]);
+    }
+
+    /// The times in the record are of a clock that went back by so much since: every lease ends that much later.
+    pub(crate) fn clock_went_back(&self, by: Duration) {
+        let script = "
+            local all = redis.call('HGETALL', KEYS[2])
+            for i = 1, #all, 2 do
+              local e = struct.unpack('<d', all[i + 1])
+              redis.call('HSET', KEYS[2], all[i], struct.pack('<d', e + ARGV[1]) .. string.sub(all[i + 1], 9))
+            end
+            local p = redis.call('HGET', KEYS[1], 'p')
+            local b = struct.unpack('<d', string.sub(p, 9))
+            redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', b + ARGV[1]) .. string.sub(p, 17))
+            return 1";
+        let _: i64 = self.keys.query(&["EVAL", script, "2", &self.key, &self.holders, &micros(by).to_string()]);
+    }
+
+    /// Every lease ended so long ago, and nobody was served since: as an outage leaves it.
+    pub(crate) fn was_away(&self, by: Duration) {
+        let script = "
+            local clock = redis.call('TIME')
+            local past = struct.pack('<d', clock[1] * 1000000 + clock[2] - ARGV[1])
+            local all = redis.call('HGETALL', KEYS[2])
+            for i = 1, #all, 2 do redis.call('HSET', KEYS[2], all[i], past .. string.sub(all[i + 1], 9)) end
+            local p, n = unpack(redis.call('HMGET', KEYS[1], 'p', 'n'))
+            redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. past .. string.sub(p, 17),
+                       'n', string.sub(n, 1, 8) .. past .. string.sub(n, 17))
+            return 1";
+        let _: i64 = self.keys.query(&["EVAL", script, "2", &self.key, &self.holders, &micros(by).to_string()]);
+    }
+
+    /// No permit is taken, nobody waits, and nothing of those who did is left but the trace of who lapsed.
+    #[track_caller]
+    pub(crate) fn comes_to_rest(&self) {
+        until(SOON, "all permits are back and the queue is empty", || {
+            let state = self.state();
+            let zero = |of: &str| state.get(of).is_none_or(|n| n == "0");
+            zero("used") && zero("n") && zero("r") && self.waiters().is_empty() && self.tokens().is_empty()
+        });
+        let left: Vec<Holder> = self.holders().into_iter().filter(|holder| holder.stands < 3).collect();
+        assert!(left.is_empty(), "{left:?}");
+        assert_eq!(self.keys.keys_without_ttl(), [""; 0]);
+    }
+}
+
+/// Matches what the proxy reads when it contains this request about permits.
+pub(crate) fn request(verb: Verb, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
+    matching(name, move |words| is_verb(words, verb))
+}
+
+/// A release in this mode.
+pub(crate) fn release(mode: &'static str, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
+    matching(name, move |words| is_verb(words, Verb::Release) && words[12] == mode.as_bytes())
+}
+
+fn matching(
+    name: &str,
+    matches: impl Fn(&[Vec<u8>]) -> bool + Send + 'static,
+) -> impl Fn(&[u8]) -> bool + Send + 'static {
+    let (key, holders) = (format!("fairlock:{{{name}}}"), format!("fairlock:{{{name}}}:h"));
+    move |bytes| {
+        let mut at = 0;
+        while let Some((words, length)) = next_command(&bytes[at..]) {
+            at += length;
+            let script = is(&words, "EVALSHA") || is(&words, "EVAL");
+            let about = |key: &String| words.get(3).is_some_and(|word| word == key.as_bytes());
+            if script && (about(&key) || about(&holders)) && matches(&words) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The scripts are told apart by how many words a request has, but for those that ask about as many tokens.
+fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
+    let is_token = |word: &Vec<u8>| word.len() == 32;
+    match verb {
+        Verb::Acquire => words.len() == 15 && !is_token(&words[11]),
+        Verb::Release => words.len() == 13 && !is_token(&words[12]),
+        Verb::Renew => words.len() == 10,
+        Verb::Sync => words.len() == 12 && !is_token(&words[10]),
+    }
+}
