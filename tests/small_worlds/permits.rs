@@ -91,6 +91,18 @@ fn permits_with_several_faults_break_nothing_as_far_as_is_looked() {
     }
 }
 
+/// It left, and a copy of its acquire came late: its second place must not be another.
+#[test]
+fn a_token_that_stands_twice_in_the_queue_and_is_granted_twice_is_found() {
+    let mutant = Mutant {
+        line: "local waiter = whom ~= removed and not forgot and not passed[whom] and redis.call('HGET', key, field)",
+        instead: "local waiter = whom ~= removed and not forgot and redis.call('HGET', key, field)",
+    };
+    let budget = Budget { delays: 1, give_ups: 1, ..NONE };
+    assert_found(Setting::readers_and_writers(1), mutant, budget, "count as taken");
+    assert_holds(Setting::readers_and_writers(1), budget, most(1_000));
+}
+
 #[test]
 fn a_grant_of_more_permits_than_there_are_is_found() {
     let mutant = Mutant {
