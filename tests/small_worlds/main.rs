@@ -49,21 +49,21 @@ fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
     let most = most(MOST);
     let one_of_each = Budget { messages: 1, requests: 1, replies: 1, resends: 1, delays: 1, give_ups: 1, crashes: 1 };
     for budget in [
-        // 21,225
+        // 6,590
         Budget { requests: 1, ..NONE },
-        // 16,681
+        // 6,344
         Budget { replies: 1, ..NONE },
-        // 111,698
+        // 38,802
         Budget { delays: 1, ..NONE },
-        // 65,443
+        // 21,225
         Budget { messages: 1, give_ups: 1, crashes: 1, ..NONE },
-        // 145,205
+        // 56,179
         Budget { messages: 1, requests: 1, crashes: 1, ..NONE },
-        // 274,932
+        // 105,071
         Budget { requests: 3, ..NONE },
-        // 379,806
+        // 157,833
         Budget { delays: 1, crashes: 1, ..NONE },
-        // 449,645
+        // 140,122
         Budget { delays: 1, give_ups: 1, ..NONE },
         Budget { requests: 2, replies: 2, ..NONE },
         Budget { delays: 2, ..NONE },
