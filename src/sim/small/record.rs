@@ -1,6 +1,6 @@
 //! How a record, its queue and its holders become keys, and are read back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::str::FromStr;
 
 use super::setting::Setting;
@@ -158,6 +158,24 @@ impl Record {
             Family::Mutex => (read_mutex(fields, &mut shelf)?, "k o a l s q u c"),
             Family::Permit => (self.read_permits(fields, holders.map(|(holders, _)| holders), &mut shelf)?, "k p n c"),
         };
+        self.read_queue(fields, queue.map(|(list, _)| list), known, &mut shelf)?;
+        let ended = match how {
+            -1 => PreviousHolder::Unknown,
+            0 => PreviousHolder::Released,
+            1 => PreviousHolder::Lapsed,
+            _ => return Err(format!("the last holder ended as {how}")),
+        };
+        Ok((shelf, ended))
+    }
+
+    /// And those who wait. No field is left but the `known`.
+    fn read_queue(
+        &self,
+        fields: &BTreeMap<Bytes, Bytes>,
+        list: Option<&VecDeque<Bytes>>,
+        known: &str,
+        shelf: &mut Shelf,
+    ) -> Result<(), String> {
         let queue_field = if self.setting.family() == Family::Mutex { &b"q"[..] } else { &b"n"[..] };
         let queue_state =
             fields.get(queue_field).map(|packed| Queue::unpack(packed).ok_or("a queue's state that is too short"));
@@ -190,7 +208,7 @@ impl Record {
         }
         shelf.waiters.sort();
         shelf.stamps.sort();
-        if let Some((list, _)) = queue {
+        if let Some(list) = list {
             shelf.queue = list.iter().map(|token| of_token(&text(token))).collect::<Result<_, _>>()?;
         }
         if (queue_state.entries as usize, queue_state.waiters as usize) != (shelf.queue.len(), shelf.waiters.len()) {
@@ -206,13 +224,7 @@ impl Record {
                 shelf.idle = 0;
             }
         }
-        let ended = match how {
-            -1 => PreviousHolder::Unknown,
-            0 => PreviousHolder::Released,
-            1 => PreviousHolder::Lapsed,
-            _ => return Err(format!("the last holder ended as {how}")),
-        };
-        Ok((shelf, ended))
+        Ok(())
     }
 
     fn read_permits(
@@ -248,7 +260,6 @@ impl Record {
             if (packed.permits == 0) != lapsed {
                 return Err(format!("P1: {tok:?} has {} permits and is {stands:?}", packed.permits));
             }
-            // What has lapsed says no more how much it was.
             let (permits, stands, left) = (packed.permits, *stands, left(packed.end));
             shelf.holders.push(Holder { tok, permits, fence: mark(parse(fence)?), left, stands, waited: false });
         }
