@@ -90,7 +90,7 @@ pub(super) fn script(setting: &Setting, before: &Shelf, ask: Ask, late: bool, do
 /// a lapse. Readers leave nothing.
 fn previous_holder(setting: &Setting, before: &Shelf, ask: Ask, done: &Done) -> Result<(), String> {
     let after = &done.shelf;
-    let is_lapsed = |held: &Holder| held.tok != ask.tok() && after.holder(held.tok).is_none();
+    let is_lapsed = |held: &Holder| Some(held.tok) != ask.own() && after.holder(held.tok).is_none();
     let lapsed = before.holding().any(|held| is_lapsed(held) && setting.kind.raises(held.permits));
     let released = |held: &&Holder| setting.kind.raises(held.permits) && done.answer.said == Said::Released;
     let ended = match ask {
@@ -151,8 +151,8 @@ fn permits(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String> {
     let lapsed =
         |shelf: &Shelf, tok| shelf.holders.iter().copied().find(|h| h.tok == tok && h.stands == Stands::Lapsed);
     let gone = before.holding().find(|held| {
-        let is_own = held.tok == ask.tok() || after.holder(held.tok).is_some();
-        !is_own && lapsed(after, held.tok).is_none_or(|lapsed| lapsed.left < TTL)
+        let is_lapsed = Some(held.tok) != ask.own() && after.holder(held.tok).is_none();
+        is_lapsed && lapsed(after, held.tok).is_none_or(|lapsed| lapsed.left < TTL)
     });
     if let Some(held) = gone {
         return Err(format!("P6: {held:?} lapsed, and cannot hear of it: {after:?}"));

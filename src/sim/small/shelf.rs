@@ -168,6 +168,11 @@ impl Ask {
             Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) | Ask::Lookup(tok) => tok,
         }
     }
+
+    /// Whose lapse it does not see (R9). A sync is nobody's own.
+    pub(super) fn own(self) -> Option<Tok> {
+        (!matches!(self, Ask::Sync(_))).then(|| self.tok())
+    }
 }
 
 impl Way {
