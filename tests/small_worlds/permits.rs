@@ -41,6 +41,7 @@ fn permits_without_any_fault_break_nothing() {
     }
 }
 
+/// Complete with 137,722 worlds at most, and with a delay of one writer's 1,500,000 do not do, of two writers' 383,785.
 #[test]
 fn readers_and_writers_with_one_fault_break_nothing_as_far_as_is_looked() {
     for budget in ONE_OF_EACH {
@@ -50,6 +51,7 @@ fn readers_and_writers_with_one_fault_break_nothing_as_far_as_is_looked() {
     }
 }
 
+/// Complete with 59,924 worlds at most, and with a delay with 348,354.
 #[test]
 fn permits_of_a_semaphore_with_one_fault_break_nothing_as_far_as_is_looked() {
     for budget in ONE_OF_EACH {
@@ -64,7 +66,8 @@ fn permits_of_a_semaphore_with_one_fault_break_nothing_as_far_as_is_looked() {
     }
 }
 
-/// With several, places are lost and taken again while others hold permits, and a lease is given its grace.
+/// With several, places are lost and taken again while others hold permits, and a lease is given its grace. Two crashes are
+/// complete with 120,502 worlds at most; a lost message, a give-up and a crash, of a semaphore, with 117,774.
 #[test]
 fn permits_with_several_faults_break_nothing_as_far_as_is_looked() {
     let one_of_each = Budget { messages: 1, requests: 1, replies: 1, resends: 1, delays: 1, give_ups: 1, crashes: 1 };
