@@ -41,7 +41,7 @@ fn permits_without_any_fault_break_nothing() {
     }
 }
 
-/// Complete with 137,722 worlds at most, and with a delay of one writer's 1,500,000 do not do, of two writers' 383,785.
+/// Complete with 137,722 worlds at most, and with a delay with 638,850.
 #[test]
 fn readers_and_writers_with_one_fault_break_nothing_as_far_as_is_looked() {
     for budget in ONE_OF_EACH {
