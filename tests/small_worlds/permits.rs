@@ -5,7 +5,7 @@ use fairlock::sim::small::{Budget, Mutant, Setting};
 use super::{NONE, assert_found, assert_holds, most};
 
 /// Worlds of each setting and each fault that are looked at, unless the environment says otherwise.
-const MOST: usize = 400;
+const MOST: usize = 300;
 
 const ONE_OF_EACH: [Budget; 7] = [
     Budget { messages: 1, ..NONE },
