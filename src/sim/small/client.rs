@@ -271,7 +271,7 @@ impl Client {
             },
             (Ask::Renew(_), Stage::Confirming) if own => match answer.said {
                 Said::Renewed { left } => self.hold(self.fence, left),
-                _ => self.is_gone(),
+                _ => self.be_gone(),
             },
             (Ask::Sync(tok), stage) if own => match &answer.said {
                 Said::Synced { owner, ours, since, known, .. } => {
@@ -280,7 +280,7 @@ impl Client {
                     }
                     self.suspect |= self.stage == Stage::Queued && (!known || *since != self.since);
                 }
-                Said::Absent if stage == Stage::Queued => self.is_gone(),
+                Said::Absent if stage == Stage::Queued => self.be_gone(),
                 Said::Late if stage == Stage::Queued => self.wait = 0,
                 _ => {}
             },
@@ -288,7 +288,7 @@ impl Client {
                 Said::Present { waits: true, since, .. } => self.since = since,
                 // Granted, and the message was missed: a sync has the fence.
                 Said::Present { owns: true, .. } if self.stage == Stage::Queued => self.wait = 0,
-                Said::Present { owns: false, .. } => self.is_gone(),
+                Said::Present { owns: false, .. } => self.be_gone(),
                 _ => {}
             },
             _ => {}
@@ -296,7 +296,7 @@ impl Client {
         Ok(())
     }
 
-    fn is_gone(&mut self) {
+    fn be_gone(&mut self) {
         (self.stage, self.wait, self.suspect) = (Stage::Gone, 0, false);
     }
 
