@@ -9,8 +9,8 @@ use fairlock::{Error, LockManager, LockOptions, PreviousHolder};
 
 use crate::connections::fake_that;
 use crate::scene::{
-    LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, manager, manager_of, micros, release,
-    request, server_time, warm_up, with_ttl,
+    LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, log_of_all, manager, manager_of, micros,
+    release, request, server_time, warm_up, with_ttl,
 };
 use crate::support::{FakeReply, Proxy, SLACK, Server, until};
 
@@ -367,4 +367,35 @@ fn r20_scripts_are_never_loaded_and_numbers_never_rounded() {
     for (field, value) in Record::of(&server, "a").fields() {
         assert!(!value.contains("e+"), "{field} is {value}");
     }
+}
+
+/// The copy takes a place behind the one that its waiter left, and both stand for the same token.
+#[test]
+fn r7_a_late_copy_of_an_acquire_costs_no_permit() {
+    let server = Server::start_with(&LOG_ALL);
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    let waiting = |n: usize| {
+        let queue = || server.query::<usize>(&["LLEN", "fairlock:{a}:q"]);
+        until(SOON, "they wait", || queue() == n);
+    };
+    let writer = other.rw_lock("a").write().unwrap();
+    let gives_up = thread::spawn({
+        let ours = ours.clone();
+        move || ours.rw_lock("a").try_read_for(2 * P).unwrap().is_none()
+    });
+    waiting(1);
+    let stays = thread::spawn(move || other.rw_lock("a").read().unwrap());
+    waiting(2);
+    assert!(gives_up.join().unwrap(), "nobody reads beside a writer");
+    let is_readers = |words: &Vec<String>| words.len() == 15 && words[12] == "1" && words[13].contains(" 0 0 1 ");
+    let mut copy = log_of_all(&server).into_iter().find(is_readers).unwrap();
+    // As one that was sent just before it gave up.
+    copy[11] = (server_time(&server) + micros(T)).to_string();
+    let copy: Vec<&str> = copy.iter().map(String::as_str).collect();
+    server.query::<redis::Value>(&copy);
+    assert_eq!(server.query::<usize>(&["LLEN", "fairlock:{a}:q"]), 3);
+    writer.unlock().unwrap();
+    stays.join().unwrap().unlock().unwrap();
+    // Nobody has to lapse for that.
+    assert!(ours.rw_lock("a").try_write_for(P + T + SLACK).unwrap().is_some());
 }

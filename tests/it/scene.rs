@@ -271,16 +271,22 @@ fn release_or_other(verb: Verb, name: &str, mode: Option<&'static str>) -> impl 
 /// The requests of one verb that the server ran, oldest first, from its slow log: it must have been started
 /// with [`LOG_ALL`].
 pub(crate) fn log_of(server: &Server, verb: Verb, name: &str) -> Vec<Vec<String>> {
+    let mut requests = log_of_all(server);
+    requests.retain(|words| {
+        let words: Vec<Vec<u8>> = words.iter().map(|w| w.clone().into_bytes()).collect();
+        verb.is_in(&words, name)
+    });
+    requests
+}
+
+/// All that the server ran, as [`log_of`].
+pub(crate) fn log_of_all(server: &Server) -> Vec<Vec<String>> {
     let log: Vec<redis::Value> = server.query(&["SLOWLOG", "GET", "-1"]);
     let mut requests: Vec<Vec<String>> = log
         .into_iter()
         .filter_map(|entry| {
             let redis::Value::Array(parts) = entry else { return None };
             redis::from_redis_value(parts.into_iter().nth(3)?).ok()
-        })
-        .filter(|words: &Vec<String>| {
-            let words: Vec<Vec<u8>> = words.iter().map(|w| w.clone().into_bytes()).collect();
-            verb.is_in(&words, name)
         })
         .collect();
     requests.reverse();

@@ -5,10 +5,12 @@
 //! worlds of each of the larger sets of faults, too, and tells what it saw: the worlds, the time and, for scripts that
 //! were broken on purpose, the shortest way to what that breaks.
 
+mod permits;
+
 use std::env;
 use std::time::Instant;
 
-use fairlock::sim::small::{Budget, Mutant, Report, Violation, explore};
+use fairlock::sim::small::{Budget, Mutant, Report, Setting, Violation, explore};
 
 /// Worlds of the larger sets of faults that are looked at, unless the environment says otherwise.
 const MOST: usize = 2_000;
@@ -44,39 +46,37 @@ fn three_clients_of_which_one_crashes_break_nothing() {
 /// several kinds, places are lost and taken again, grants are confirmed by a renewal, and a lease is given its grace.
 #[test]
 fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
-    let most = env::var("FAIRLOCK_WORLDS").map_or(MOST, |most| most.parse().expect("a number of worlds"));
+    let most = most(MOST);
     let one_of_each = Budget { messages: 1, requests: 1, replies: 1, resends: 1, delays: 1, give_ups: 1, crashes: 1 };
     for budget in [
-        // 21,225
+        // 6,590
         Budget { requests: 1, ..NONE },
-        // 16,681
+        // 6,344
         Budget { replies: 1, ..NONE },
-        // 111,698
+        // 38,802
         Budget { delays: 1, ..NONE },
-        // 65,443
+        // 21,225
         Budget { messages: 1, give_ups: 1, crashes: 1, ..NONE },
-        // 145,205
+        // 56,179
         Budget { messages: 1, requests: 1, crashes: 1, ..NONE },
-        // 274,932
+        // 105,071
         Budget { requests: 3, ..NONE },
-        // 379,806
+        // 157,833
         Budget { delays: 1, crashes: 1, ..NONE },
-        // 449,645
+        // 140,122
         Budget { delays: 1, give_ups: 1, ..NONE },
         Budget { requests: 2, replies: 2, ..NONE },
         Budget { delays: 2, ..NONE },
         one_of_each,
     ] {
-        let report = told(budget, most, None);
-        assert!(report.violation.is_none(), "{budget:?}: {report}");
-        assert!(report.is_complete || report.worlds >= most, "{budget:?}: {report}");
+        assert_holds(Setting::mutex(), budget, most);
     }
 }
 
 #[test]
 fn a_release_without_the_owner_check_is_found() {
     let mutant = Mutant { line: "elseif owner == token then", instead: "elseif owner then" };
-    assert_found(mutant, Budget { give_ups: 1, ..NONE }, "P1");
+    assert_found(Setting::mutex(), mutant, Budget { give_ups: 1, ..NONE }, "P1");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
         line: "local waiter = head ~= removed and not forgot and redis.call('HGET', key, field)",
         instead: "local waiter = popped > 1 and redis.call('HGET', key, field)",
     };
-    assert_found(mutant, NONE, "stand in the queue");
+    assert_found(Setting::mutex(), mutant, NONE, "stand in the queue");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_hand_over_that_does_not_raise_the_fence_is_found() {
         line: "f, g = math.max((f or 0) + 1, now), now",
         instead: "f, g = math.max(f or 0, f and 0 or now), now",
     };
-    assert_found(mutant, NONE, "P2");
+    assert_found(Setting::mutex(), mutant, NONE, "P2");
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_hand_over_that_does_not_skip_a_dead_head_is_found() {
         line: "if process == alive or stamp and struct.unpack(STAMP, stamp) >= v then",
         instead: "if true then",
     };
-    assert_found(mutant, Budget { crashes: 1, ..NONE }, "P3");
+    assert_found(Setting::mutex(), mutant, Budget { crashes: 1, ..NONE }, "P3");
 }
 
 #[test]
@@ -112,27 +112,27 @@ fn an_abandon_that_forgets_a_grant_is_found() {
         line: "elseif owner == token and mode == 'keep_if_owner' then",
         instead: "elseif owner == token and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
-    assert_found(mutant, Budget { messages: 1, give_ups: 1, ..NONE }, "P7");
+    assert_found(Setting::mutex(), mutant, Budget { messages: 1, give_ups: 1, ..NONE }, "P7");
 }
 
 /// R5
 #[test]
 fn a_request_that_takes_something_too_late_is_found() {
     let mutant = Mutant { line: "if now > not_after then return { 'late', now, 0 } end", instead: "" };
-    assert_found(mutant, Budget { delays: 1, give_ups: 1, ..NONE }, "P7");
+    assert_found(Setting::mutex(), mutant, Budget { delays: 1, give_ups: 1, ..NONE }, "P7");
 }
 
 #[test]
 fn a_renewal_that_does_not_renew_is_found() {
     let mutant = Mutant { line: "e, state_changed = math.max(e, now + 1000 * ttl), true", instead: "" };
-    assert_found(mutant, NONE, "P6");
+    assert_found(Setting::mutex(), mutant, NONE, "P6");
 }
 
 /// R2
 #[test]
 fn a_served_time_that_stands_still_is_found() {
     let mutant = Mutant { line: "v = v + math.max(0, math.min(passed, step))", instead: "" };
-    assert_found(mutant, NONE, "R2");
+    assert_found(Setting::mutex(), mutant, NONE, "R2");
 }
 
 /// R13
@@ -142,35 +142,48 @@ fn a_check_that_takes_owners_of_others_for_its_own_is_found() {
         line: "local ours = ticket and ticket ~= '0' and holder == manager",
         instead: "local ours = ticket and ticket ~= '0'",
     };
-    assert_found(mutant, NONE, "P1");
+    assert_found(Setting::mutex(), mutant, NONE, "P1");
 }
 
 /// R10
 #[test]
 fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
     let mutant = Mutant { line: "dead[holder] = true", instead: "" };
-    assert_found(mutant, Budget { delays: 1, crashes: 1, ..NONE }, "P3");
+    assert_found(Setting::mutex(), mutant, Budget { delays: 1, crashes: 1, ..NONE }, "P3");
 }
 
 #[track_caller]
 fn assert_all_hold(budget: Budget) {
-    let report = told(budget, usize::MAX, None);
+    let report = told(Setting::mutex(), budget, usize::MAX, None);
     assert!(report.violation.is_none(), "{report}");
     assert!(report.is_complete, "{report}");
 }
 
+/// Complete, or as far as so many worlds go.
 #[track_caller]
-fn assert_found(mutant: Mutant, budget: Budget, what: &str) -> Violation {
+fn assert_holds(setting: Setting, budget: Budget, most: usize) {
+    let report = told(setting, budget, most, None);
+    assert!(report.violation.is_none(), "{setting:?}, {budget:?}: {report}");
+    assert!(report.is_complete || report.worlds >= most, "{setting:?}, {budget:?}: {report}");
+}
+
+#[track_caller]
+fn assert_found(setting: Setting, mutant: Mutant, budget: Budget, what: &str) -> Violation {
     assert!(mutant.lines_changed() > 0, "no script has the line {:?} any more", mutant.line);
-    let report = told(budget, 200_000, Some(&mutant));
+    let report = told(setting, budget, 200_000, Some(&mutant));
     let violation = report.violation.unwrap_or_else(|| panic!("{mutant:?} was not found in {} worlds", report.worlds));
     assert!(violation.what.contains(what), "found by something else: {violation}");
     violation
 }
 
-fn told(budget: Budget, most: usize, mutant: Option<&Mutant>) -> Report {
+/// So many worlds, unless the environment says how many.
+fn most(otherwise: usize) -> usize {
+    env::var("FAIRLOCK_WORLDS").map_or(otherwise, |most| most.parse().expect("a number of worlds"))
+}
+
+fn told(setting: Setting, budget: Budget, most: usize, mutant: Option<&Mutant>) -> Report {
     let started = Instant::now();
-    let report = explore(budget, most, mutant);
-    println!("{:.1} s, {budget:?}: {report}", started.elapsed().as_secs_f64());
+    let report = explore(setting, budget, most, mutant);
+    println!("{:.1} s, {setting}, {budget:?}: {report}", started.elapsed().as_secs_f64());
     report
 }

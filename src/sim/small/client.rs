@@ -1,7 +1,7 @@
 //! A process with one waiter, as far as the protocol goes: what `engine/place.rs`, `lease.rs` and the renewal thread
 //! decide, as a plain value. Its times are ticks from now.
 
-use super::shelf::{Answer, Ask, News, PERIOD, Said, Shelf, TTL, Tok, Way};
+use super::shelf::{Answer, Ask, News, PERIOD, Said, TTL, Tok, Way};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Stage {
@@ -33,6 +33,10 @@ pub(super) struct Client {
     pub(super) age: u8,
     /// Which row of stamps it was enqueued under.
     pub(super) since: u32,
+    /// Its place may be gone: Redis is to be asked.
+    pub(super) suspect: bool,
+    /// Holding what is left of it after all permits but one were given back, whether Redis knows or not.
+    pub(super) downgraded: bool,
     pub(super) doubt: Doubt,
     /// R8
     pub(super) noted: Option<News>,
@@ -60,6 +64,13 @@ pub(super) struct Job {
     pub(super) wait: u8,
 }
 
+impl Job {
+    /// Who gives back some permits, and then the rest, does both.
+    fn is_of(&self, tok: Tok, way: Way) -> bool {
+        self.tok == tok && (self.way == Way::Downgrade) == (way == Way::Downgrade)
+    }
+}
+
 /// What is under way, longer than a request takes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Flight {
@@ -75,6 +86,9 @@ pub(super) struct Flight {
 impl Client {
     /// Whether it has something to do before time goes on.
     pub(super) fn due(&self) -> Option<Due> {
+        if self.suspect {
+            return Some(Due::LookUp);
+        }
         if self.wait == 0 {
             match self.stage {
                 Stage::Asking => return Some(Due::Ask),
@@ -108,16 +122,19 @@ impl Client {
         self.tok.expect("whoever asks has a token")
     }
 
-    pub(super) fn give_back(&mut self, tok: Tok, fence: u32, way: Way) {
-        let open = self.tok == Some(tok) && self.doubt == Doubt::Open;
-        if !self.jobs.iter().any(|job| job.tok == tok) {
-            self.jobs.push(Job { tok, fence, way, open, wait: 0 });
+    /// Where it stands among the jobs.
+    pub(super) fn give_back(&mut self, tok: Tok, fence: u32, way: Way) -> usize {
+        if let Some(at) = self.jobs.iter().position(|job| job.is_of(tok, way)) {
+            return at;
         }
+        let open = self.tok == Some(tok) && self.doubt == Doubt::Open && way != Way::Downgrade;
+        self.jobs.push(Job { tok, fence, way, open, wait: 0 });
+        self.jobs.len() - 1
     }
 
     /// R4, R6: what is left of a token that takes no further part.
     pub(super) fn give_back_own(&mut self) {
-        self.give_back(self.own(), 0, Way::Unused);
+        let _ = self.give_back(self.own(), 0, Way::Unused);
     }
 
     fn end(&mut self) {
@@ -127,21 +144,27 @@ impl Client {
 
     /// Ends the lease before its release is sent (R14). What has no answer goes on as a job.
     pub(super) fn unlock(&mut self) -> Ask {
-        let (tok, fence) = (self.own(), self.fence);
-        self.give_back(tok, fence, Way::Used);
+        let job = self.give_back(self.own(), self.fence, Way::Used);
         self.end();
-        self.send_job(self.jobs.len() - 1)
+        self.send_job(job)
+    }
+
+    /// Counts for one permit before all others are given back.
+    pub(super) fn downgrade(&mut self) -> Ask {
+        self.downgraded = true;
+        let job = self.give_back(self.own(), self.fence, Way::Downgrade);
+        self.send_job(job)
     }
 
     /// A waiter is dropped.
     pub(super) fn leave(&mut self) -> Ask {
-        self.give_back_own();
+        let job = self.give_back(self.own(), 0, Way::Unused);
         self.end();
-        self.send_job(self.jobs.len() - 1)
+        self.send_job(job)
     }
 
     pub(super) fn withdraw(&mut self) -> Ask {
-        (self.stage, self.wait) = (Stage::Leaving, PERIOD);
+        (self.stage, self.wait, self.suspect) = (Stage::Leaving, PERIOD, false);
         Ask::Release(self.own(), 0, Way::KeepIfOwner)
     }
 
@@ -172,14 +195,14 @@ impl Client {
             }
         } else {
             // R13
-            self.give_back(news.to, 0, Way::Unused);
+            let _ = self.give_back(news.to, 0, Way::Unused);
         }
     }
 
     /// R12: with less than half of its time left it is confirmed first. A margin is off what is left, so it is less
     /// than it says.
     fn accept(&mut self, news: News) {
-        self.noted = None;
+        (self.noted, self.suspect) = (None, false);
         if 2 * news.left > TTL {
             self.hold(news.fence, news.left);
         } else {
@@ -204,8 +227,8 @@ impl Client {
         }
     }
 
-    /// What an answer means. `shelf` is what a lookup would find.
-    pub(super) fn hear_answer(&mut self, ask: Ask, answer: &Answer, shelf: &Shelf) -> Result<(), String> {
+    /// What an answer means.
+    pub(super) fn hear_answer(&mut self, ask: Ask, answer: &Answer) -> Result<(), String> {
         for news in &answer.grants {
             self.hear(*news);
         }
@@ -232,8 +255,11 @@ impl Client {
                     self.end();
                 }
             },
-            (Ask::Release(tok, ..), _) => {
-                self.jobs.retain(|job| job.tok != tok || job.open);
+            (Ask::Release(tok, _, way), _) => {
+                self.jobs.retain(|job| !job.is_of(tok, way) || job.open);
+                if way == Way::Downgrade && own && self.stage == Stage::Holding && answer.said != Said::Released {
+                    self.lose();
+                }
                 // The answer that may have been lost could have had the grant of a place of ours.
                 if self.stage == Stage::Queued {
                     self.wait = 0;
@@ -245,19 +271,24 @@ impl Client {
             },
             (Ask::Renew(_), Stage::Confirming) if own => match answer.said {
                 Said::Renewed { left } => self.hold(self.fence, left),
-                _ => (self.stage, self.wait) = (Stage::Gone, 0),
+                _ => self.be_gone(),
             },
             (Ask::Sync(tok), stage) if own => match &answer.said {
                 Said::Synced { owner, ours, since, known, .. } => {
                     if let Some(news) = owner.filter(|news| *ours || news.to == tok) {
                         self.hear(news);
                     }
-                    if stage == Stage::Queued && self.stage == stage && (!known || *since != self.since) {
-                        self.look_up(tok, shelf);
-                    }
+                    self.suspect |= self.stage == Stage::Queued && (!known || *since != self.since);
                 }
-                Said::Absent if stage == Stage::Queued => (self.stage, self.wait) = (Stage::Gone, 0),
+                Said::Absent if stage == Stage::Queued => self.be_gone(),
                 Said::Late if stage == Stage::Queued => self.wait = 0,
+                _ => {}
+            },
+            (Ask::Lookup(_), Stage::Queued | Stage::Confirming) if own => match answer.said {
+                Said::Present { waits: true, since, .. } => self.since = since,
+                // Granted, and the message was missed: a sync has the fence.
+                Said::Present { owns: true, .. } if self.stage == Stage::Queued => self.wait = 0,
+                Said::Present { owns: false, .. } => self.be_gone(),
                 _ => {}
             },
             _ => {}
@@ -265,21 +296,13 @@ impl Client {
         Ok(())
     }
 
-    fn look_up(&mut self, tok: Tok, shelf: &Shelf) {
-        if shelf.is_waiting(tok) {
-            let stamp = shelf.stamps.iter().find(|stamp| stamp.client == tok.client);
-            self.since = stamp.map_or(0, |stamp| stamp.since);
-        } else if shelf.owner == Some(tok) {
-            self.wait = 0;
-        } else {
-            (self.stage, self.wait) = (Stage::Gone, 0);
-        }
+    fn be_gone(&mut self) {
+        (self.stage, self.wait, self.suspect) = (Stage::Gone, 0, false);
     }
 
     /// A guard lost its lock, and gives the token up.
     fn lose(&mut self) {
-        let (tok, fence) = (self.own(), self.fence);
-        self.give_back(tok, fence, Way::Lost);
+        let _ = self.give_back(self.own(), self.fence, Way::Lost);
         self.end();
     }
 
@@ -328,6 +351,7 @@ pub(super) enum Due {
     Ask,
     Requeue,
     Sync,
+    LookUp,
     Confirm,
     Renew,
     Job(usize),

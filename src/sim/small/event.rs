@@ -17,6 +17,7 @@ pub(super) enum Act {
     Start(u8),
     Due(u8, Due),
     Unlock(u8),
+    Downgrade(u8),
     Leave(u8),
     Withdraw(u8),
     Crash(u8),
@@ -61,10 +62,12 @@ impl fmt::Display for Event {
             Act::Due(_, Due::Ask) => f.write_str("asks again")?,
             Act::Due(_, Due::Requeue) => f.write_str("asks again under a new token")?,
             Act::Due(_, Due::Sync) => f.write_str("syncs")?,
+            Act::Due(_, Due::LookUp) => f.write_str("looks whether it has its place")?,
             Act::Due(_, Due::Confirm) => f.write_str("confirms its grant")?,
             Act::Due(_, Due::Renew) => f.write_str("renews")?,
             Act::Due(_, Due::Job(_)) => f.write_str("gives a token back in the background")?,
             Act::Unlock(_) => f.write_str("releases")?,
+            Act::Downgrade(_) => f.write_str("keeps one permit")?,
             Act::Leave(_) => f.write_str("gives up")?,
             Act::Withdraw(_) => f.write_str("leaves at its deadline")?,
             Act::Crash(_) => f.write_str("crashes")?,
@@ -90,10 +93,8 @@ impl fmt::Display for Event {
 impl Act {
     pub(super) fn client(self) -> Option<u8> {
         match self {
-            Act::Start(c) | Act::Due(c, _) | Act::Unlock(c) | Act::Leave(c) | Act::Withdraw(c) | Act::Crash(c) => {
-                Some(c)
-            }
-            Act::Arrive(c, _) => Some(c),
+            Act::Start(c) | Act::Due(c, _) | Act::Unlock(c) | Act::Downgrade(c) => Some(c),
+            Act::Leave(c) | Act::Withdraw(c) | Act::Crash(c) | Act::Arrive(c, _) => Some(c),
             Act::Hear(_) | Act::Tick => None,
         }
     }

@@ -1,7 +1,10 @@
 //! The exhaustive check of small worlds: three processes with a waiter each, one name, and all that can happen.
 //!
-//! A world is a plain value: what the keys hold (`shelf`), what each process knows (`client`), what is under way
-//! (`world`). A step is one request with its reply, or a tick of the clock. The search goes breadth first from the
+//! The name is a mutex, or there are permits: readers and writers, or a semaphore of which each process asks for one
+//! permit or several ([`Setting`]). A writer may give back all permits but one at any moment.
+//!
+//! A world is a plain value: what the keys hold (`shelf`; `record` makes keys of it and reads them back), what each
+//! process knows (`client`), what is under way (`world`). A step is one request with its reply, or a tick of the clock. The search goes breadth first from the
 //! empty world, so what it finds first is a shortest way to it. It has no bound on time or on the number of locks
 //! taken: processes lock and unlock for ever, and all ends when every world that can be reached was seen.
 //!
@@ -9,14 +12,19 @@
 //! - Requests are answered at once, unless a fault is spent on them. The faults are a [`Budget`].
 //! - Time goes on only when nobody has anything left to do at that moment. All times are relative to now and end where
 //!   they cease to count: a lease that lapsed long ago is a lapsed one.
-//! - Fences, tickets, tokens and rows of stamps are renumbered in their order, and processes that are alike change
-//!   places, after each step.
+//! - Fences, tickets, tokens and rows of stamps are renumbered in their order, and processes that are alike, which ask for
+//!   as many permits, change places, after each step. Fences of permits are told apart only if they are one token's: a new
+//!   one is compared with the record's, and that is none less than its holders'.
 //! - A script does the same thing to the same record, so each pair is run once by the interpreter, and looked up then.
 //!
-//! After each step the model of the other tests says what the script has to leave: holder, fence, order (`check`). Then
-//! the world is left in peace: from each that was reached, a run without faults must serve everybody in P + T, and one
-//! TTL more for each process that crashed, and leave no owner and no record of a waiter. That is what finds locks and
-//! waiters that are forgotten.
+//! After each step the model of the other tests says what the script has to leave: holders, their permits, fences, order
+//! (`check`). Beside it: whoever is granted something is told, with the right fence and how the last holder ended; of
+//! permits, that as many count as taken as the holders have, that no holder lapses before the time from which on a script
+//! looks for those who do, and that one who lapsed can hear of it; and of the processes, that each that believes to hold
+//! permits has a holder's entry with that fence, as many permits and as much time, and that all of them believe to hold no
+//! more than there are. Then the world is left in peace: from each that was reached, a run without faults must serve
+//! everybody in P + T, and one TTL more for each process that crashed, and leave no holder and no record of a waiter. That
+//! is what finds locks and waiters that are forgotten.
 //!
 //! In ticks P, T and, at a ttl of 3, the renewals' period are 1 and H is 2, so P + 3 T ≤ H, which `Builder::build` asks
 //! for, does not hold. A process whose syncs are lost for longer than two ticks is taken for dead here while it lives.
@@ -26,11 +34,15 @@
 //! Stateright would bring the search, which is the short part of this, and not the renumbering, the runs in peace or
 //! the table of what scripts did; and it wants states that are cheap to clone and to hash, as these are for our own.
 //!
-//! Not explored: more than one waiter of a process, fixed leases, `hold_at_least`, `try_lock`, forced releases, a queue
-//! longer than three, loss of data, outages longer than a request, and clocks that step. The simulator and the tests
-//! of the behaviours have those. Two worlds are taken for one if two hashes of 64 bits agree.
+//! Not explored: more than one waiter of a process, and with it the ticket by which a place finds that its turn is over
+//! while others of its process wait; leases that differ in length, fixed ones, `hold_at_least`, `try_lock`, forced
+//! releases, names that become another kind, a queue longer than three, loss of data, outages longer than a request, and
+//! clocks that step. The simulator and the tests of the behaviours have those. Two worlds are taken for one if two hashes
+//! of 64 bits agree.
 
+mod setting;
 mod shelf;
+mod record;
 mod lab;
 mod mutant;
 mod client;
@@ -45,6 +57,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub use mutant::Mutant;
+pub use setting::Setting;
 pub use world::Budget;
 
 use client::{Client, Stage};
@@ -79,9 +92,9 @@ pub struct Violation {
     pub trace: Vec<String>,
 }
 
-/// Searches all worlds that can be reached with these faults, or the first `most` of them.
-pub fn explore(budget: Budget, most: usize, mutant: Option<&Mutant>) -> Report {
-    Search::new(budget, mutant).run(most)
+/// Searches all worlds of a setting that can be reached with these faults, or the first `most` of them.
+pub fn explore(setting: Setting, budget: Budget, most: usize, mutant: Option<&Mutant>) -> Report {
+    Search::new(setting, budget, mutant).run(most)
 }
 
 /// A world that was reached, by what step from which.
@@ -101,11 +114,11 @@ struct Search {
 }
 
 impl Search {
-    fn new(budget: Budget, mutant: Option<&Mutant>) -> Search {
-        let mut start = World::new(budget);
+    fn new(setting: Setting, budget: Budget, mutant: Option<&Mutant>) -> Search {
+        let mut start = World::new(setting, budget);
         start.simplify();
         Search {
-            lab: Lab::new(mutant),
+            lab: Lab::new(setting, mutant),
             start,
             seen: Vec::new(),
             known: HashMap::new(),
@@ -278,8 +291,8 @@ fn peaceful_act(world: &World) -> Option<Act> {
 
 fn left_behind(world: &World) -> Result<(), String> {
     let is_alive = |c: u8| world.clients[usize::from(c)].stage != Stage::Crashed;
-    if let Some(owner) = world.shelf.owner.filter(|owner| is_alive(owner.client)) {
-        return Err(format!("P7: nobody has the lock of {owner:?}"));
+    if let Some(holder) = world.shelf.holding().find(|holder| is_alive(holder.tok.client)) {
+        return Err(format!("P7: nobody has the lock of {:?}", holder.tok));
     }
     match world.shelf.waiters.iter().find(|(tok, _)| is_alive(tok.client)) {
         Some((tok, _)) => Err(format!("P7: nobody waits in the place of {tok:?}")),

@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::client::Client;
-use super::shelf::{Ask, CLIENTS, News, Said, Tok};
+use super::client::{Client, Stage};
+use super::shelf::{Ask, CLIENTS, Holder, News, STEP, Said, Shelf, Tok};
 use super::world::World;
+use crate::script::Family;
 
 impl World {
     /// The same world with other names for what only has to be told apart, so that as many worlds as can be are equal.
     /// Answers which client has become which.
     pub(super) fn simplify(&mut self) -> [u8; CLIENTS as usize] {
+        self.drop_what_is_over();
         self.number_tokens();
         self.number_marks();
         for client in &mut self.clients {
@@ -19,6 +21,23 @@ impl World {
         }
         self.news.sort();
         self.sort_clients()
+    }
+
+    /// What decides nothing any more.
+    fn drop_what_is_over(&mut self) {
+        for client in &mut self.clients {
+            if client.stage != Stage::Asking {
+                client.age = 0;
+            }
+            if client.stage != Stage::Queued {
+                client.since = 0;
+            }
+        }
+        if self.shelf.queue.is_empty() {
+            // Nobody is beside whom a holder could be given his grace.
+            let is_past = self.shelf.stamps.iter().all(|stamp| stamp.ahead < 0);
+            self.shelf.idle = if is_past { 0 } else { self.shelf.idle.min(STEP) };
+        }
     }
 
     fn number_tokens(&mut self) {
@@ -32,25 +51,39 @@ impl World {
         });
     }
 
-    /// Only the order of fences counts, and only whether two rows of stamps are the same.
+    /// Only the order of fences counts, of permits only that of a token's own, since f is none less than theirs; and only
+    /// whether two rows of stamps are the same.
     fn number_marks(&mut self) {
+        let has_permits = self.setting.family() == Family::Permit;
+        let whose = |tok: Tok| if has_permits { Some(tok) } else { None };
         let mut fences = BTreeSet::new();
-        self.each_fence(&mut |fence| {
-            fences.insert(*fence);
+        self.each_fence(&mut |tok, fence| {
+            fences.insert((whose(tok), *fence));
         });
-        fences.remove(&0);
-        self.each_fence(&mut |fence| {
+        let Shelf { fence, ended, .. } = &mut self.shelf;
+        if !has_permits {
+            fences.extend([*fence, *ended].map(|fence| (None, fence)));
+        }
+        fences.retain(|(_, fence)| *fence > 0);
+        let number = |tok, fence| fences.range((tok, 1)..(tok, fence)).count() as u32 + 1;
+        let mut largest = 1;
+        self.each_fence(&mut |tok, fence| {
             if *fence > 0 {
-                *fence = fences.range(..*fence).count() as u32 + 1;
+                *fence = number(whose(tok), *fence);
+                largest = largest.max(*fence);
             }
         });
+        let Shelf { fence, ended, .. } = &mut self.shelf;
+        for fence in [fence, ended].into_iter().filter(|fence| **fence > 0) {
+            *fence = if has_permits { largest } else { number(None, *fence) };
+        }
         for c in 0..CLIENTS {
             let client = &mut self.clients[usize::from(c)];
             let stamp = self.shelf.stamps.iter_mut().find(|stamp| stamp.client == c);
             let mut marks: Vec<&mut u32> = vec![&mut client.since];
             marks.extend(stamp.map(|stamp| &mut stamp.since));
             for flight in &mut client.flights {
-                if let Some(Said::Waiting { since } | Said::Synced { since, .. }) =
+                if let Some(Said::Waiting { since } | Said::Synced { since, .. } | Said::Present { since, .. }) =
                     flight.answer.as_mut().map(|a| &mut a.said)
                 {
                     marks.push(since);
@@ -64,10 +97,12 @@ impl World {
     }
 
     fn sort_clients(&mut self) -> [u8; CLIENTS as usize] {
-        let mut order: Vec<(u64, u8)> = (0..CLIENTS).map(|c| (self.likeness(c), c)).collect();
+        // Those who ask for the same are alike.
+        let mut order: Vec<(u32, u64, u8)> =
+            (0..CLIENTS).map(|c| (self.setting.permits(c), self.likeness(c), c)).collect();
         order.sort();
         let mut became = [0; CLIENTS as usize];
-        for (to, (_, from)) in order.iter().enumerate() {
+        for (to, (_, _, from)) in order.iter().enumerate() {
             became[usize::from(*from)] = to as u8;
         }
         if !became.is_sorted() {
@@ -79,6 +114,7 @@ impl World {
             for stamp in &mut self.shelf.stamps {
                 stamp.client = became[usize::from(stamp.client)];
             }
+            self.shelf.holders.sort();
             self.shelf.waiters.sort();
             self.shelf.stamps.sort();
             self.news.sort();
@@ -93,7 +129,10 @@ impl World {
         client.each_tok(&mut |tok| tok.client = 0);
         client.hash(&mut hasher);
         let number = |tok: &Tok| if tok.client == c { tok.number } else { 0 };
-        self.shelf.owner.as_ref().map(number).hash(&mut hasher);
+        for holder in self.shelf.holders.iter().filter(|holder| holder.tok.client == c) {
+            let tok = Tok { client: 0, ..holder.tok };
+            Holder { tok, ..*holder }.hash(&mut hasher);
+        }
         self.shelf.queue.iter().for_each(|tok| number(tok).hash(&mut hasher));
         self.shelf
             .waiters
@@ -107,24 +146,26 @@ impl World {
     }
 
     pub(super) fn each_tok(&mut self, f: &mut dyn FnMut(&mut Tok)) {
-        self.shelf.owner.iter_mut().for_each(&mut *f);
+        self.shelf.holders.iter_mut().for_each(|holder| f(&mut holder.tok));
         self.shelf.queue.iter_mut().for_each(&mut *f);
         self.shelf.waiters.iter_mut().for_each(|(tok, _)| f(tok));
         self.news.iter_mut().for_each(|news| f(&mut news.to));
         self.clients.iter_mut().for_each(|client| client.each_tok(f));
     }
 
-    fn each_fence(&mut self, f: &mut dyn FnMut(&mut u32)) {
-        f(&mut self.shelf.fence);
-        f(&mut self.shelf.ended);
-        self.news.iter_mut().for_each(|news| f(&mut news.fence));
+    /// With the token that it was given to.
+    fn each_fence(&mut self, f: &mut dyn FnMut(Tok, &mut u32)) {
+        self.shelf.holders.iter_mut().for_each(|holder| f(holder.tok, &mut holder.fence));
+        self.news.iter_mut().for_each(|news| f(news.to, &mut news.fence));
         for client in &mut self.clients {
-            f(&mut client.fence);
-            client.jobs.iter_mut().for_each(|job| f(&mut job.fence));
-            client.each_news(&mut |news| f(&mut news.fence));
+            if let Some(tok) = client.tok {
+                f(tok, &mut client.fence);
+            }
+            client.jobs.iter_mut().for_each(|job| f(job.tok, &mut job.fence));
+            client.each_news(&mut |news| f(news.to, &mut news.fence));
             for flight in &mut client.flights {
-                if let Ask::Release(_, fence, _) = &mut flight.ask {
-                    f(fence);
+                if let Ask::Release(tok, fence, _) = &mut flight.ask {
+                    f(*tok, fence);
                 }
             }
         }
@@ -137,7 +178,9 @@ impl Client {
         self.jobs.iter_mut().for_each(|job| f(&mut job.tok));
         for flight in &mut self.flights {
             match &mut flight.ask {
-                Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) => f(tok),
+                Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) | Ask::Lookup(tok) => {
+                    f(tok);
+                }
             }
         }
         self.each_news(&mut |news| f(&mut news.to));

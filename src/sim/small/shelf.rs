@@ -1,7 +1,8 @@
-//! What a name's record and queue hold, in small numbers, and what is asked of it and answered.
+//! What a name's keys hold, in small numbers, and what is asked of them and answered.
 
 use std::fmt;
 
+use crate::loss::PreviousHolder;
 use crate::script::Mode;
 
 /// All times are in ticks.
@@ -28,20 +29,18 @@ impl fmt::Debug for Tok {
     }
 }
 
-/// A record and its queue. Left out is what changes no decision of a script here: labels, the time of the grant, how
-/// the last holder ended, the number of stamps before a sweep, and times to live of an hour.
+/// A record, its queue and its holders. Left out is what changes no decision of a script here: labels, the time of the
+/// grant, how the last holder ended, the number of stamps before a sweep, times to live of an hour, and the shortest and
+/// the longest lease, since all leases are of one length.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Shelf {
-    pub(super) owner: Option<Tok>,
-    /// The owner has a ticket: it stood in the queue.
-    pub(super) waited: bool,
-    /// Ticks until the lease of the owner ends; 0 if it has lapsed.
-    pub(super) left: u8,
-    /// The fields f and x; 0 if there is no record.
+    /// By their tokens. A mutex has one at most.
+    pub(super) holders: Vec<Holder>,
+    /// Ticks until the time before which no holder of permits lapses; `None` if there is none.
+    pub(super) look: Option<u8>,
+    /// The fields f and x, of permits f alone; 0 if there is no record.
     pub(super) fence: u32,
     pub(super) ended: u32,
-    /// The lease with the stored fence had its grace.
-    pub(super) graced: bool,
     /// Ticks since served time was brought up to date; no more than one beyond the step.
     pub(super) idle: u8,
     /// The list.
@@ -51,6 +50,27 @@ pub(super) struct Shelf {
     /// Tickets given out and not served.
     pub(super) tickets: u8,
     pub(super) stamps: Vec<Stamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Holder {
+    pub(super) tok: Tok,
+    pub(super) permits: u32,
+    pub(super) fence: u32,
+    /// Ticks until its lease ends, or, if it lapsed, until it is forgotten; 0 if that is past.
+    pub(super) left: u8,
+    pub(super) stands: Stands,
+    /// It has a ticket: it stood in the queue. Only a mutex tells by it.
+    pub(super) waited: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Stands {
+    Holds,
+    /// It holds, and has had its grace.
+    Spared,
+    /// It takes no permits any more, and stays so that it hears of it.
+    Lapsed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,6 +88,7 @@ pub(super) enum Ask {
     Release(Tok, u32, Way),
     Renew(Tok),
     Sync(Tok),
+    Lookup(Tok),
 }
 
 /// A mode of release.
@@ -77,6 +98,7 @@ pub(super) enum Way {
     Unused,
     Lost,
     KeepIfOwner,
+    Downgrade,
 }
 
 /// The news of a grant.
@@ -112,6 +134,12 @@ pub(super) enum Said {
         left: u8,
     },
     Absent,
+    /// Of a lookup: whether the token waits, or whether it has the mutex. Grants of permits are in the answer.
+    Present {
+        waits: bool,
+        owns: bool,
+        since: u32,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -128,13 +156,22 @@ pub(super) struct Done {
     pub(super) answer: Answer,
     /// What was published.
     pub(super) news: Vec<News>,
+    /// How the last holder ended. It is not known before each step, so this is what the step made of it.
+    pub(super) ended: PreviousHolder,
+    /// What those are told of that who are told of a grant.
+    pub(super) previous: Vec<(Tok, PreviousHolder)>,
 }
 
 impl Ask {
     pub(super) fn tok(self) -> Tok {
         match self {
-            Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) => tok,
+            Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) | Ask::Lookup(tok) => tok,
         }
+    }
+
+    /// Whose lapse it does not see (R9). A sync is nobody's own.
+    pub(super) fn own(self) -> Option<Tok> {
+        (!matches!(self, Ask::Sync(_))).then(|| self.tok())
     }
 }
 
@@ -145,17 +182,29 @@ impl Way {
             Way::Unused => Mode::Unused,
             Way::Lost => Mode::Lost,
             Way::KeepIfOwner => Mode::KeepIfOwner,
+            Way::Downgrade => Mode::Downgrade,
         }
     }
 }
 
 impl Shelf {
+    /// Those who hold it, lapsed or not, as long as nobody has noticed.
+    pub(super) fn holding(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.iter().filter(|holder| holder.stands != Stands::Lapsed)
+    }
+
+    pub(super) fn holder(&self, tok: Tok) -> Option<&Holder> {
+        self.holding().find(|holder| holder.tok == tok)
+    }
+
     pub(super) fn is_waiting(&self, tok: Tok) -> bool {
         self.waiters.iter().any(|(waiter, _)| *waiter == tok)
     }
 
     pub(super) fn tick(&mut self) {
-        self.left = self.left.saturating_sub(1);
+        for left in self.holders.iter_mut().map(|holder| &mut holder.left).chain(&mut self.look) {
+            *left = left.saturating_sub(1);
+        }
         if !self.queue.is_empty() || !self.stamps.is_empty() {
             self.idle = (self.idle + 1).min(STEP + 1);
         }

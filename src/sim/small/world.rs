@@ -3,6 +3,7 @@
 use super::client::{Client, Doubt, Due, Flight, Stage};
 use super::event::{Act, Event, Fate, Message};
 use super::lab::Lab;
+use super::setting::Setting;
 use super::shelf::{Answer, Ask, CLIENTS, News, Said, Shelf, TTL, Tok, Way};
 
 /// How often each thing may go wrong.
@@ -32,11 +33,12 @@ pub(super) struct World {
     /// Messages that take their time.
     pub(super) news: Vec<News>,
     pub(super) budget: Budget,
+    pub(super) setting: Setting,
 }
 
 impl World {
-    pub(super) fn new(budget: Budget) -> World {
-        World { budget, ..World::default() }
+    pub(super) fn new(setting: Setting, budget: Budget) -> World {
+        World { setting, budget, ..World::default() }
     }
 
     /// What must happen before time goes on.
@@ -53,7 +55,10 @@ impl World {
             acts.extend(client.due().map(|due| Act::Due(c, due)));
             match client.stage {
                 Stage::Idle => acts.push(Act::Start(c)),
-                Stage::Holding => acts.push(Act::Unlock(c)),
+                Stage::Holding => {
+                    acts.push(Act::Unlock(c));
+                    acts.extend((self.setting.writes(c) && !client.downgraded).then_some(Act::Downgrade(c)));
+                }
                 Stage::Queued if self.budget.give_ups > 0 => acts.extend([Act::Leave(c), Act::Withdraw(c)]),
                 Stage::Confirming if self.budget.give_ups > 0 => acts.push(Act::Leave(c)),
                 Stage::Asking if self.budget.give_ups > 0 && client.wait == 0 => acts.push(Act::Leave(c)),
@@ -73,8 +78,7 @@ impl World {
 
     /// Every way in which an act can go, and the worlds that come of it. An error is what is broken then.
     pub(super) fn after(&self, lab: &mut Lab, act: Act) -> Vec<(Event, Result<World, String>)> {
-        let is_request =
-            matches!(act, Act::Start(_) | Act::Due(..) | Act::Unlock(_) | Act::Leave(_) | Act::Withdraw(_));
+        let is_request = !matches!(act, Act::Crash(_) | Act::Arrive(..) | Act::Hear(_) | Act::Tick);
         let asks = matches!(act, Act::Start(_) | Act::Due(_, Due::Ask | Due::Requeue));
         let budget = &self.budget;
         let fates = [
@@ -165,6 +169,11 @@ impl Going<'_> {
                         client.wait = 1;
                         Ask::Sync(client.own())
                     }
+                    Due::LookUp => {
+                        // If this is lost, the next sync finds the same.
+                        client.suspect = false;
+                        Ask::Lookup(client.own())
+                    }
                     Due::Confirm | Due::Renew => {
                         client.wait = 1;
                         Ask::Renew(client.own())
@@ -175,6 +184,10 @@ impl Going<'_> {
             }
             Act::Unlock(c) => {
                 let ask = self.client(c).unlock();
+                self.put(c, ask)
+            }
+            Act::Downgrade(c) => {
+                let ask = self.client(c).downgrade();
                 self.put(c, ask)
             }
             Act::Leave(c) => {
@@ -280,7 +293,6 @@ impl Going<'_> {
     }
 
     fn answer(&mut self, c: u8, ask: Ask, answer: &Answer) -> Result<(), String> {
-        let World { shelf, clients, .. } = &mut self.world;
-        clients[usize::from(c)].hear_answer(ask, answer, shelf)
+        self.client(c).hear_answer(ask, answer)
     }
 }
