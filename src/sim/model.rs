@@ -119,8 +119,8 @@ impl Lock {
     pub fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
         let mut next = self.clone();
         // What a record is made of again, if it was lost alone.
-        next.is_recordless &=
-            matches!(op, Op::At(_) | Op::Inspect | Op::Sync { .. } | Op::Renew(_)) || *outcome == Outcome::Late;
+        let makes_none = matches!(op, Op::At(_) | Op::Inspect | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
+        next.is_recordless &= makes_none || *outcome == Outcome::Late;
         match (op, outcome) {
             (Op::At(moment), Outcome::Done) => next.arrive_at(moment),
             // R5
@@ -221,6 +221,7 @@ impl Lock {
     fn lose(&mut self, loss: Loss) {
         match loss {
             Loss::All => *self = Lock::new(self.kind),
+            Loss::Holders if self.is_recordless => *self = Lock::new(self.kind),
             Loss::Record => {
                 let (holders, cooling) = (std::mem::take(&mut self.holders), std::mem::take(&mut self.cooling));
                 let last = holders.iter().chain(&cooling).max_by_key(|held| held.turn);
@@ -460,6 +461,11 @@ impl Lock {
     /// How many permits are free.
     fn left(&self) -> u32 {
         self.kind.permits().saturating_sub(self.taken())
+    }
+
+    /// Permits that count as taken, of holders that the server lost.
+    pub(super) fn missing(&self) -> u32 {
+        self.missing
     }
 
     fn is_taken_with(&self, fence: u64) -> bool {
