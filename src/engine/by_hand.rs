@@ -178,6 +178,16 @@ impl ByHand {
         }
     }
 
+    /// A writer is to become a reader: the call to send, unless it was lost.
+    pub(crate) fn downgrade(&self, lease: &Lease) -> Option<Call> {
+        self.engine.begin_downgrade(lease, self.engine.now()).ok()
+    }
+
+    /// Whether its guard is given to its owner again.
+    pub(crate) fn downgraded(&self, lease: &Arc<Lease>, call: &Call, started: Time, answer: Answered) -> bool {
+        self.engine.downgraded(lease, call, started, answer).is_ok()
+    }
+
     /// A guard is dropped: the call to send, unless it was lost.
     pub(crate) fn end(&self, lease: &Lease) -> Option<Call> {
         self.engine.end(lease, Mode::Used, self.engine.now()).ok()

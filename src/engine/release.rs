@@ -138,16 +138,32 @@ impl Engine {
     /// command timeout.
     pub(crate) fn downgrade(&self, lease: &Arc<Lease>) -> Result<()> {
         let started = self.now();
-        if !lease.is_held(started) {
+        let call = self.begin_downgrade(lease, started)?;
+        let answer = self.run_one(&call, self.at_once(started));
+        self.downgraded(lease, &call, started, answer)
+    }
+
+    /// The call with which a guard that is held gives back all but one.
+    pub(super) fn begin_downgrade(&self, lease: &Lease, now: Time) -> Result<Call> {
+        if !lease.is_held(now) {
             return Err(Error::Lost { loss: lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)) });
         }
-        let verb = Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Downgrade };
-        let call = lease.request.call(verb);
+        Ok(lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Downgrade }))
+    }
+
+    /// What came of that call, which was sent at `started`.
+    pub(super) fn downgraded(
+        &self,
+        lease: &Arc<Lease>,
+        call: &Call,
+        started: Time,
+        answer: std::result::Result<Answer, Fault>,
+    ) -> Result<()> {
         let job = || {
             let expires = started + lease.request.longest();
-            Job::new(&call, lease.token, lease.fence, Mode::Downgrade, expires)
+            Job::new(call, lease.token, lease.fence, Mode::Downgrade, expires)
         };
-        let answer = match self.run_one(&call, self.at_once(started)) {
+        let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => {
                 self.heed(started, fault.is_ambiguous());
@@ -156,7 +172,7 @@ impl Engine {
             }
         };
         self.heed(started, false);
-        self.deliver_all(&call, &answer);
+        self.deliver_all(call, &answer);
         if answer.resent {
             // The reply that was lost may have had the grant of a waiter of ours.
             self.look_after(&call.key);

@@ -31,6 +31,38 @@ pub(crate) struct Queue {
     pub(crate) expires: u32,
 }
 
+/// `p`
+#[cfg(feature = "sim")]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Permits {
+    /// The last that was not a reader's.
+    pub(crate) fence: u64,
+    /// No holder lapses before; 0 if there is none.
+    pub(crate) look_from: u64,
+    /// In ms.
+    pub(crate) shortest: u32,
+    pub(crate) longest: u32,
+    /// In s.
+    pub(crate) expires: u32,
+    pub(crate) holders_expire: u32,
+    pub(crate) capacity: u32,
+    pub(crate) taken: u32,
+    pub(crate) how: i8,
+}
+
+/// Of a holder of permits; then come its words.
+#[cfg(feature = "sim")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) end: u64,
+    /// In ms.
+    pub(crate) ttl: u32,
+    pub(crate) hold: u32,
+    pub(crate) permits: u32,
+    pub(crate) stands: i8,
+    pub(crate) previous: i8,
+}
+
 /// `m:<manager>`
 #[cfg(feature = "sim")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,5 +174,56 @@ impl Stamp {
 
     pub(crate) fn pack(&self) -> Vec<u8> {
         [self.until, self.since].map(double).concat()
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Permits {
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<Permits> {
+        let mut packed = Packed(bytes);
+        Some(Permits {
+            fence: packed.double()?,
+            look_from: packed.double()?,
+            shortest: packed.word()?,
+            longest: packed.word()?,
+            expires: packed.word()?,
+            holders_expire: packed.word()?,
+            capacity: packed.word()?,
+            taken: packed.word()?,
+            how: packed.byte()?,
+        })
+    }
+
+    pub(crate) fn pack(&self) -> Vec<u8> {
+        let mut bytes = [self.fence, self.look_from].map(double).concat();
+        let words = [self.shortest, self.longest, self.expires, self.holders_expire, self.capacity, self.taken];
+        bytes.extend(words.map(u32::to_le_bytes).concat());
+        bytes.push(self.how as u8);
+        bytes
+    }
+}
+
+#[cfg(feature = "sim")]
+impl Holder {
+    /// With its words.
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<(Holder, &[u8])> {
+        let mut packed = Packed(bytes);
+        let holder = Holder {
+            end: packed.double()?,
+            ttl: packed.word()?,
+            hold: packed.word()?,
+            permits: packed.word()?,
+            stands: packed.byte()?,
+            previous: packed.byte()?,
+        };
+        Some((holder, packed.0))
+    }
+
+    pub(crate) fn pack(&self, words: &str) -> Vec<u8> {
+        let mut bytes = double(self.end).to_vec();
+        bytes.extend([self.ttl, self.hold, self.permits].map(u32::to_le_bytes).concat());
+        bytes.extend([self.stands, self.previous].map(|n| n as u8));
+        bytes.extend(words.as_bytes());
+        bytes
     }
 }
