@@ -291,6 +291,7 @@ impl Judge {
         Moment {
             clock,
             over: self.model.lock.taken_by().filter(|_| before.end <= clock).collect(),
+            rested: Default::default(),
             silent: served.silent(clock),
             outage: served.is_outage(clock),
             grace: number.filter(|_| is_spared).into_iter().collect(),
