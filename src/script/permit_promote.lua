@@ -4,6 +4,7 @@
 -- KEYS: as in permit_record.lua
 -- ARGV: as in permit_record.lua
 -- Returns: nothing
+local passed = {}
 while n > 0 and used < capacity do
   if popped == 64 then
     more = 1
@@ -14,9 +15,10 @@ while n > 0 and used < capacity do
     --include queue_forget.lua
     break
   end
-  -- Records that go in this step are still there to be read.
+  -- Records that go in this step are still there to be read, and a token may stand twice: where it left, and where a late
+  -- copy of its acquire put it.
   local field = 'w:' .. whom
-  local waiter = whom ~= removed and not forgot and redis.call('HGET', key, field)
+  local waiter = whom ~= removed and not forgot and not passed[whom] and redis.call('HGET', key, field)
   if waiter then
     local ticket, by, terms, ttl, hold, weight, label =
       string.match(waiter, '^(%d+) %d+ (%S+) ((%d+) %d (%d+) (%d+)) (.*)$')
@@ -24,6 +26,7 @@ while n > 0 and used < capacity do
     local stamp = by ~= alive and not dead[by] and redis.call('HGET', key, 'm:' .. by)
     local lives = by == alive or stamp and struct.unpack(STAMP, stamp) >= v
     if lives and used + weight > capacity then break end
+    passed[whom] = true
     del[#del + 1] = field
     r, h = r - 1, ticket + 0
     if lives then
