@@ -108,6 +108,8 @@ pub(super) struct Caller {
     pub(super) until: u64,
     pub(super) patient_until: u64,
     pub(super) hold: u64,
+    /// Since when it waits for news of its place.
+    pub(super) waits_since: u64,
     /// When its place in the queue went with data that the server lost, if it has no other yet.
     pub(super) lost: Option<u64>,
     /// When it must let go, whatever its renewals say.
@@ -124,6 +126,7 @@ pub(super) struct Caller {
 /// | Releasing | the answer to its release                           |
 /// | Forcing   | the answer to its release of another's lock         |
 /// | Renewing  | the answer to its renewal of another's guard        |
+/// | Downgrading | the same, to its downgrade                        |
 pub(super) enum Doing {
     Asking,
     Waiting,
@@ -133,6 +136,7 @@ pub(super) enum Doing {
     Releasing(Arc<Lease>, Time),
     Forcing,
     Renewing(Arc<Lease>),
+    Downgrading(Arc<Lease>, Time),
 }
 
 impl Process {

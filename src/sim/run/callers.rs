@@ -53,10 +53,12 @@ impl Run<'_> {
             Event::WorkDone { caller, .. } => {
                 let Some(Caller { doing: Doing::Holding(lease), .. }) = process.callers.get(&caller) else { return };
                 let lease = Arc::clone(lease);
-                // Whoever renews it has it as well.
-                let renews =
-                    |caller: &Caller| matches!(&caller.doing, Doing::Renewing(other) if Arc::ptr_eq(other, &lease));
-                if process.callers.values().any(renews) {
+                // Whoever renews or downgrades it has it as well.
+                let has_it = |caller: &Caller| match &caller.doing {
+                    Doing::Renewing(other) | Doing::Downgrading(other, _) => Arc::ptr_eq(other, &lease),
+                    _ => false,
+                };
+                if process.callers.values().any(has_it) {
                     return self.at(self.now + 10 * MS, event);
                 }
                 match process.hand.end(&lease) {
@@ -72,8 +74,8 @@ impl Run<'_> {
     }
 
     pub(super) fn hear(&mut self, process: &mut Process, text: &str) {
-        // The first word is the token.
-        let token = text.split(' ').next().and_then(Token::parse);
+        // The first word is the token; of permits the second.
+        let token = text.split(' ').take(2).find_map(Token::parse);
         if process.newest_after < self.judge.clock_steps() {
             process.misdated.extend(token);
         }
@@ -132,6 +134,10 @@ impl Run<'_> {
                 hand.renewed(lease, answer);
                 self.go(process, id);
             }
+            (Doing::Downgrading(lease, started), _) => {
+                hand.downgraded(lease, call, *started, answer);
+                self.go(process, id);
+            }
             (Doing::Releasing(lease, started), _) => {
                 hand.ended(lease, call, *started, answer);
                 self.go(process, id);
@@ -171,7 +177,7 @@ impl Run<'_> {
         let left = lease.remaining(process.local(self.now));
         let Some(caller) = process.callers.get_mut(&id) else { return };
         // R12
-        if caller.place.take().is_some() && left < self.setting.ttl / 2 {
+        if caller.place.take().is_some() && left < lease.request.ttl / 2 {
             self.watch.claimed_late = Some(lease.token);
         }
         caller.doing = Doing::Holding(lease);
@@ -184,6 +190,7 @@ impl Run<'_> {
 
     pub(super) fn become_(&self, process: &mut Process, id: u64, doing: Doing) {
         if let Some(caller) = process.callers.get_mut(&id) {
+            caller.waits_since = self.now;
             caller.doing = doing;
         }
     }
@@ -203,21 +210,39 @@ impl Run<'_> {
 
     /// By a thread of its own.
     pub(super) fn renew(&mut self, process: &mut Process) {
-        let held = process.callers.values().find_map(|caller| match &caller.doing {
+        let Some(lease) = self.guards(process).next() else { return };
+        let Some(call) = process.hand.renew(&lease) else { return };
+        self.see_to(process, Arc::clone(&lease), Doing::Renewing(lease), call);
+    }
+
+    /// The same.
+    pub(super) fn downgrade(&mut self, process: &mut Process) {
+        let has_all = |lease: &Arc<Lease>| lease.request.wish.weight == self.setting.kind.permits();
+        let Some(lease) = self.guards(process).find(has_all) else { return };
+        let Some(call) = process.hand.downgrade(&lease) else { return };
+        let doing = Doing::Downgrading(Arc::clone(&lease), process.local(self.now));
+        self.see_to(process, lease, doing, call);
+    }
+
+    fn guards(&self, process: &Process) -> impl Iterator<Item = Arc<Lease>> {
+        process.callers.values().filter_map(|caller| match &caller.doing {
             Doing::Holding(lease) => Some(Arc::clone(lease)),
             _ => None,
-        });
-        let Some(lease) = held else { return };
-        let Some(call) = process.hand.renew(&lease) else { return };
+        })
+    }
+
+    /// Sends a call about another's guard.
+    fn see_to(&mut self, process: &mut Process, lease: Arc<Lease>, doing: Doing, call: Call) {
         let id = self.number();
         let caller = Caller {
             request: Arc::clone(&lease.request),
             terms: Terms::Renewed,
             place: None,
-            doing: Doing::Renewing(lease),
+            doing,
             until: u64::MAX,
             patient_until: u64::MAX,
             hold: 0,
+            waits_since: u64::MAX,
             lost: None,
             ends_at: u64::MAX,
         };
