@@ -104,12 +104,12 @@ pub(super) struct Caller {
     pub(super) terms: plan::Terms,
     pub(super) place: Option<Standing>,
     pub(super) doing: Doing,
+    /// Since when it does that.
+    pub(super) since: u64,
     /// When it stops to wait, and when it stops to ask in vain.
     pub(super) until: u64,
     pub(super) patient_until: u64,
     pub(super) hold: u64,
-    /// Since when it waits for news of its place.
-    pub(super) waits_since: u64,
     /// When its place in the queue went with data that the server lost, if it has no other yet.
     pub(super) lost: Option<u64>,
     /// When it must let go, whatever its renewals say.

@@ -180,7 +180,7 @@ impl Run<'_> {
         if caller.place.take().is_some() && left < lease.request.ttl / 2 {
             self.watch.claimed_late = Some(lease.token);
         }
-        caller.doing = Doing::Holding(lease);
+        (caller.since, caller.doing) = (self.now, Doing::Holding(lease));
         if caller.terms == Terms::MaxHold {
             caller.ends_at = self.now + self.setting.moment.as_nanos() as u64;
         }
@@ -190,7 +190,7 @@ impl Run<'_> {
 
     pub(super) fn become_(&self, process: &mut Process, id: u64, doing: Doing) {
         if let Some(caller) = process.callers.get_mut(&id) {
-            caller.waits_since = self.now;
+            caller.since = self.now;
             caller.doing = doing;
         }
     }
@@ -242,7 +242,7 @@ impl Run<'_> {
             until: u64::MAX,
             patient_until: u64::MAX,
             hold: 0,
-            waits_since: u64::MAX,
+            since: self.now,
             lost: None,
             ends_at: u64::MAX,
         };

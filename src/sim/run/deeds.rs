@@ -206,7 +206,7 @@ impl Run<'_> {
             until,
             patient_until,
             hold: hold * MS,
-            waits_since: u64::MAX,
+            since: self.now,
             lost: None,
             ends_at: u64::MAX,
         };

@@ -198,7 +198,7 @@ impl Run<'_> {
         let (at, was_lost) = (*at, caller.lost.take());
         // Of a check that was sent before somebody heard that he stands, it does not follow that he has no place.
         let timeout = self.setting.config.command_timeout.as_nanos() as u64;
-        let stood = |caller: &Caller| caller.lost.is_some_and(|lost| caller.waits_since.saturating_add(timeout) < lost);
+        let stood = |caller: &Caller| caller.lost.is_some_and(|lost| caller.since.saturating_add(timeout) < lost);
         let is_lost =
             |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && stood(caller);
         let earlier = process.callers.range(..at).find(|(_, caller)| is_lost(caller));

@@ -192,7 +192,7 @@ impl Run<'_> {
                 }
                 if let Doing::Holding(lease) = &caller.doing
                     && !lease.remaining(local).is_zero()
-                    && !self.is_excepted(process, lease)
+                    && !self.is_excepted(process, caller.since, lease)
                     && !process.misdated.contains(&lease.token)
                 {
                     self.judge.held(self.server_clock(), lease.token, lease.fence)?;
@@ -232,12 +232,12 @@ impl Run<'_> {
 
     /// P1, P6: what only the server knows is told by the next renewal that is answered; to those whose leases are not
     /// renewed, by their end.
-    fn is_excepted(&self, process: &Process, lease: &Lease) -> bool {
+    fn is_excepted(&self, process: &Process, held_since: u64, lease: &Lease) -> bool {
         let Some(since) = self.judge.excepted_since(lease.token, lease.fence) else { return false };
         let config = &self.setting.config;
         let told_in =
             lease.request.renewal_period().map(|period| period + config.command_timeout * 2 + config.back_off);
-        let since = (since * 1000).max(process.trouble()).max(self.server_trouble());
+        let since = (since * 1000).max(held_since).max(process.trouble()).max(self.server_trouble());
         told_in.is_none_or(|told_in| self.now <= since + told_in.as_nanos() as u64)
     }
 
