@@ -79,7 +79,7 @@
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.
 //!
 //! *Not played:* several names, the outage limit of those who wait, `shutdown`, a link that sends a pipeline again,
-//! more than 64 dead heads, and processes with different settings.
+//! more than 64 dead heads, many holders of one name, and processes with different settings.
 
 mod op;
 mod grant;
