@@ -103,7 +103,8 @@ impl Run<'_> {
         calls: Arc<Vec<Call>>,
         answer: Result<Answer, Fault>,
     ) {
-        let Some(Caller { request, place, doing, until, patient_until, .. }) = process.callers.get_mut(&id) else {
+        let Some(Caller { request, place, doing, since, until, patient_until, .. }) = process.callers.get_mut(&id)
+        else {
             return;
         };
         let (call, hand) = (&calls[0], &process.hand);
@@ -127,7 +128,13 @@ impl Run<'_> {
             }
             (Doing::Trying { token, in_doubt }, _) => match hand.tried(request, *token, call, in_doubt, answer) {
                 Some(lease) => self.hold_or_go(process, id, lease),
-                None => self.send(process, Whose::Caller(id), calls, 0),
+                None if self.now < *since + self.setting.config.command_timeout.as_nanos() as u64 => {
+                    self.send(process, Whose::Caller(id), calls, 0);
+                }
+                None => {
+                    hand.stop_trying(request, *token, call, *in_doubt);
+                    self.go(process, id);
+                }
             },
             (Doing::Forcing, _) => self.go(process, id),
             (Doing::Renewing(lease), _) => {
