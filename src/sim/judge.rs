@@ -22,6 +22,8 @@ pub(super) type Broken = (Promise, String);
 pub(super) struct Judge {
     key: Key,
     kind: Kind,
+    /// P + T
+    step: u64,
     /// What the server is to have.
     model: Model,
     /// What it was when the replica caught up.
@@ -84,6 +86,7 @@ impl Judge {
         Judge {
             key,
             kind,
+            step,
             replica: model.clone(),
             model,
             record: Record::default(),
@@ -283,6 +286,16 @@ impl Judge {
                     made.and_modify(|(_, forced)| *forced = Some(now));
                 }
             }
+        }
+        // R6: what was sent within a ttl may come after a grant that nobody heard of has lapsed.
+        if let Verb::Acquire { token, asked, .. } = &ran.call.verb
+            && let Some((fence, PreviousHolder::Lapsed, _)) = self.ended.get(token)
+            && let Some((made, _)) = self.made.get(&(*token, *fence))
+            && let Some(ttl) = asked.split(' ').next().and_then(|ms| ms.parse::<u64>().ok())
+            && now <= made + ttl * 1000 + self.step
+            && let Some(grant) = self.grants.get_mut(token)
+        {
+            grant.released = true;
         }
         let is_over = |holder: &&Holder| after.same(holder).is_none();
         for holder in before.holders.iter().filter(is_over) {

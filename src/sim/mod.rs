@@ -67,13 +67,14 @@
 //! *What is excused:* of P1, guards of grants from before a loss of data, a step of the clock or a force, until their
 //! next renewal must have told them, which may be one after the grant is heard of (those with fixed leases until their
 //! end), and those whose deadline was counted from before such a step. Of P7, what is taken by a request that was dated
-//! before a step, what an older copy of the data brings back, a copy of an acquire whose grant was given back (R7), and
-//! what its process could not give back while it was cut off or the server away, for a ttl. Of P5, what a dead process
-//! had sent and comes late. Positions in the queue, once somebody has come back to a place that he had left. And of the
-//! order after a loss of data, who had been granted the lock and had yet to hear of it: he had no place any more; and
-//! who heard less than a T before the loss that he stands, since a check that tells others of it may have been sent
-//! before. And a lease of permits that the clock, which went back, has made too long, until one beside it that ends
-//! sooner is over.
+//! before a step, what an older copy of the data brings back, a copy of an acquire whose grant was given back (R7), or
+//! one that was sent within a ttl of the first and comes when that one's grant, of which nobody had heard, has lapsed,
+//! and what its process could not give back while it was cut off or the server away, for a ttl. Of P5, what a dead
+//! process had sent and comes late. Positions in the queue, once somebody has come back to a place that he had left.
+//! And of the order after a loss of data, who had been granted the lock and had yet to hear of it: he had no place any
+//! more; and who heard less than a T before the loss that he stands, since a check that tells others of it may have
+//! been sent before. And a lease of permits that the clock, which went back, has made too long, until one beside it
+//! that ends sooner is over.
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.
