@@ -166,6 +166,13 @@ impl ByHand {
         }
     }
 
+    /// No time is left to send it again.
+    pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, in_doubt: bool) {
+        if in_doubt {
+            self.engine.abandon_in_background(call, token, call.sent_until(), request.longest());
+        }
+    }
+
     /// A guard is renewed by its owner: the call to send, unless it was lost.
     pub(crate) fn renew(&self, lease: &Lease) -> Option<Call> {
         let is_held = lease.is_held(self.engine.now());

@@ -55,6 +55,10 @@ elseif had and stands < 2 then
       -- the token again meanwhile.
       kept, e, stands = 'c:' .. token, cool, 2
       b = math.min(b, e)
+      local earlier = redis.call('HGET', holders, kept)
+      local rests, _, _, again = struct.unpack(HOLDER, earlier or had)
+      -- What it took then was given back as well, and cools with this: it counts once.
+      if earlier and rests > now then used = used - again end
     else
       kept, used = nil, used - weight
       if used == 0 then b, longest, th = 0, 0, 0 end

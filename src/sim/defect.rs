@@ -1,5 +1,6 @@
 //! What can be left out of the protocol, to see that the simulator finds it.
 
+use super::op::Kind;
 use crate::script;
 use crate::store::memory::server::Server;
 
@@ -48,6 +49,38 @@ pub enum Defect {
     OwnerUnchecked,
     /// A hand-over repeats the fence of the grant before.
     FenceKept,
+    /// Permits are granted though there are not as many left.
+    Capacity,
+    /// Who asks for what is left is not kept waiting by those who stand there for more.
+    Overtaking,
+    /// As [`Defect::R10`], of permits.
+    PermitR10,
+    /// A holder that lapsed is forgotten at once.
+    Tombstone,
+    /// As [`Defect::Grace`], of permits.
+    PermitGrace,
+    /// As [`Defect::R15`], of permits.
+    PermitR15,
+    /// A reader has a fence of its own.
+    ReaderRaises,
+    /// A writer, or who takes a semaphore's permits, has the fence of the one before.
+    PermitFenceKept,
+    /// A release gives back one permit too many.
+    ReleasesMore,
+    /// A downgrade gives back all permits.
+    DowngradesAll,
+    /// That the holders were lost is not noticed.
+    HoldersLost,
+    /// That the record was lost and the holders were not is not noticed.
+    RecordLost,
+    /// As [`Defect::HandOver`], of permits.
+    PermitHandOver,
+    /// Who looks for a grant whose message was lost is told that it waits.
+    Lookup,
+    /// As [`Defect::OwnerUnchecked`], of permits: also who holds none any more.
+    PermitUnchecked,
+    /// As [`Defect::Force`], of permits.
+    PermitForce,
 }
 
 impl Defect {
@@ -67,8 +100,42 @@ impl Defect {
             Defect::Force => &[("f == fence and (owner", "f and (owner")],
             Defect::OwnerUnchecked => &[("elseif owner == token then\n  -- R9", "elseif owner then\n  -- R9")],
             Defect::FenceKept => &[("f, g = math.max((f or 0) + 1, now), now", "f, g = f or now, now")],
+            Defect::Capacity => &[("n == 0 and used + weight <= capacity then", "n == 0 then")],
+            Defect::Overtaking => &[("n == 0 and used + weight <= capacity then", "used + weight <= capacity then")],
+            Defect::PermitR10 => &[("if died and not dead[by] then", "if false then")],
+            Defect::Tombstone => &[("ends = 3\n", "ends = true\n")],
+            Defect::PermitGrace => &[("stands == 0 and died", "stands < 2 and died")],
+            Defect::PermitR15 => &[(" or b - now > 1000 * shortest", "")],
+            Defect::ReaderRaises => &[("~= 'rw/' then f =", "~= '' then f =")],
+            Defect::PermitFenceKept => &[("then f = math.max(f + 1, now) end", "then end")],
+            Defect::ReleasesMore => &[("kept, used = nil, used - weight", "kept, used = nil, used - weight - 1")],
+            Defect::DowngradesAll => &[("used - weight + 1, 1", "used - weight, 1")],
+            Defect::HoldersLost => &[("= 0, 0, state ~= false", "= #all > 0 and 0 or used, 0, state ~= false")],
+            Defect::RecordLost => &[("if not state or forced or", "if forced or")],
+            Defect::PermitHandOver => &[("local i = #grants", "local grants, i = {}, 0")],
+            Defect::Lookup => &[("if stands < 2 then told", "if false then told")],
+            Defect::PermitUnchecked => &[("elseif had and stands < 2 then", "elseif had then")],
+            Defect::PermitForce => &[("if forced == fence then", "if forced then")],
             Defect::MaxHold | Defect::Checks => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
+        }
+    }
+
+    /// Whether it can be found in runs of this kind.
+    pub(super) fn concerns(self, kind: Kind) -> bool {
+        let (is_mutex, is_shared) = (kind == Kind::Mutex, matches!(kind, Kind::ReadWrite(_)));
+        match self {
+            Defect::R10 | Defect::Grace | Defect::R15 | Defect::Owner | Defect::HandOver => is_mutex,
+            Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept => is_mutex,
+            Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => !is_mutex,
+            Defect::PermitGrace | Defect::PermitR15 | Defect::PermitFenceKept | Defect::ReleasesMore => !is_mutex,
+            Defect::HoldersLost | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => !is_mutex,
+            Defect::PermitUnchecked | Defect::PermitForce => !is_mutex,
+            Defect::ReaderRaises | Defect::DowngradesAll => is_shared,
+            // Of what all have in common, these show soonest where one alone can hold.
+            Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,
+            Defect::R2 | Defect::R3 | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R13 => true,
+            Defect::Horizon | Defect::Checks | Defect::HoldAtLeast | Defect::MaxHold => true,
         }
     }
 

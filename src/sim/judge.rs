@@ -1,13 +1,17 @@
 //! What the promises say of a run, checked at each step. It tells the model of each request that the server has run,
 //! and what the record and the queue show then; the rest is about time. It knows nothing of the scripts or the engine.
 
-use std::collections::HashMap;
+mod told;
 
+use std::collections::{HashMap, HashSet};
+
+use super::books;
 use super::model::{Lock, Promise};
-use super::op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
-use super::record::Record;
+use super::op::{Attempt, Kind, Loss, Op, Outcome};
+use super::record::{Holder, Record};
 use super::served::Served;
 use crate::key::Key;
+use crate::loss::PreviousHolder;
 use crate::script::{self, Call, Mode, Token, Verb};
 use crate::store::memory::keyspace::Keyspace;
 
@@ -17,6 +21,9 @@ pub(super) type Broken = (Promise, String);
 /// Times are in µs of the run, which is no host's clock; those of a record are by the server's clock.
 pub(super) struct Judge {
     key: Key,
+    kind: Kind,
+    /// P + T
+    step: u64,
     /// What the server is to have.
     model: Model,
     /// What it was when the replica caught up.
@@ -24,7 +31,11 @@ pub(super) struct Judge {
     /// The record as it was left.
     record: Record,
     attempts: HashMap<Token, Attempt>,
+    /// By the numbers of the attempts.
+    tokens: Vec<Token>,
     clients: HashMap<String, u8>,
+    /// Those that took the lock away.
+    struck: HashSet<Token>,
     /// Somebody came back to a place that he had left. He has a later ticket than those behind him, so positions, which
     /// count tickets, bound nothing any more.
     returned: bool,
@@ -32,6 +43,8 @@ pub(super) struct Judge {
     seen: HashMap<Token, u32>,
     /// The last grant of each token.
     grants: HashMap<Token, Granted>,
+    /// Whose lease, with which fence, ended without a release, how, and until what server time its holder is told.
+    ended: HashMap<Token, (u64, PreviousHolder, u64)>,
     /// When each grant there was was made, and when it was taken away by force.
     made: HashMap<(Token, u64), (u64, Option<u64>)>,
     /// When data was lost or the clock made a step, and how often.
@@ -68,18 +81,23 @@ pub(super) struct Ran<'a> {
 }
 
 impl Judge {
-    pub(super) fn new(key: Key, step: u64, horizon: u64) -> Judge {
-        let model = Model { lock: Lock::new(Kind::Mutex), served: Served::new(step, horizon) };
+    pub(super) fn new(key: Key, kind: Kind, step: u64, horizon: u64) -> Judge {
+        let model = Model { lock: Lock::new(kind), served: Served::new(step, horizon) };
         Judge {
             key,
+            kind,
+            step,
             replica: model.clone(),
             model,
             record: Record::default(),
             attempts: HashMap::new(),
+            tokens: Vec::new(),
             clients: HashMap::new(),
+            struck: HashSet::new(),
             returned: false,
             seen: HashMap::new(),
             grants: HashMap::new(),
+            ended: HashMap::new(),
             made: HashMap::new(),
             disturbed_at: None,
             disturbances: 0,
@@ -106,11 +124,11 @@ impl Judge {
     /// Something that was there is not any more.
     pub(super) fn lost_data(&mut self, now: u64, loss: Loss, keyspace: &Keyspace) {
         // A queue that the record counts no entries of cannot be missed.
-        if loss == Loss::All || self.record.entries > 0 {
+        if loss != Loss::Queue || self.record.entries > 0 {
             let after = self.model.lock.after(&Op::Lose(loss), &Outcome::Done);
-            self.model.lock = after.map_or_else(|_| Lock::new(Kind::Mutex), |mut worlds| worlds.swap_remove(0));
+            self.model.lock = after.map_or_else(|_| Lock::new(self.kind), |mut worlds| worlds.swap_remove(0));
         }
-        if loss == Loss::All {
+        if matches!(loss, Loss::All | Loss::Record) {
             self.model.served = self.model.served.anew();
         }
         self.is_another(now, keyspace);
@@ -129,6 +147,7 @@ impl Judge {
     }
 
     fn disturbed(&mut self, now: u64) {
+        self.ended.clear();
         self.disturbed_at = Some(now);
         self.disturbances += 1;
     }
@@ -146,15 +165,26 @@ impl Judge {
             || self.seen.get(&token).is_some_and(|seen| *seen < self.losses)
     }
 
-    /// That of the last grant.
-    pub(super) fn fence(&self) -> u64 {
-        self.record.fence
+    /// That of one who holds, or else the last.
+    pub(super) fn fence_of_one(&self, chance: u64) -> u64 {
+        let holders = &self.record.holders;
+        let one = holders.get(chance as usize % holders.len().max(1));
+        one.map_or(self.record.fence, |holder| holder.fence)
     }
 
-    /// Who owns the lock by the record, and its manager, if its lease has not lapsed.
-    pub(super) fn owner(&self, clock: u64) -> Option<(Token, &str)> {
-        let owner = self.record.owner.filter(|_| self.record.end > clock);
-        owner.map(|owner| (owner, self.record.manager.as_str()))
+    /// Whether it was granted once, whatever became of that.
+    pub(super) fn was_granted(&self, token: Token) -> bool {
+        self.grants.contains_key(&token)
+    }
+
+    /// Holders whose time is not over.
+    pub(super) fn live_holders(&self, clock: u64) -> impl Iterator<Item = &Holder> {
+        self.record.holders.iter().filter(move |holder| holder.end > clock)
+    }
+
+    /// Permits that count as taken of holders that were lost.
+    pub(super) fn missing(&self) -> u32 {
+        self.model.lock.missing()
     }
 
     pub(super) fn record(&self) -> &Record {
@@ -166,23 +196,21 @@ impl Judge {
         self.disturbed_at.unwrap_or(0)
     }
 
-    /// Whether it stands in the queue.
-    pub(super) fn stands(&self, token: Token) -> bool {
-        self.record.queue.contains(&(token, true))
-    }
-
-    /// Whether it owns the lock, or stands in the queue.
+    /// Whether it holds, or stands in the queue.
     pub(super) fn knows(&self, token: Token) -> bool {
-        self.record.owner == Some(token) || self.stands(token)
+        self.record.holder(token).is_some() || self.record.stands(token)
     }
 
     /// P1: a guard believes that it is held.
     pub(super) fn held(&self, clock: u64, token: Token, fence: u64) -> Result<(), Broken> {
-        if self.record.owner == Some(token) && self.record.end >= clock && self.record.fence == fence {
-            return Ok(());
+        match self.record.holder(token) {
+            Some(holder) if holder.end >= clock && holder.fence == fence => Ok(()),
+            _ => {
+                let by = &self.record.holders;
+                let said = format!("a guard of {token:?} (fence {fence}) is held, and by the record it is {by:?}'s");
+                Err((Promise::Exclusion, said))
+            }
         }
-        let whose = self.record.owner.map_or("nobody's".to_owned(), |owner| format!("{owner:?}'s"));
-        Err((Promise::Exclusion, format!("a guard of {token:?} (fence {fence}) is held, and the record is {whose}")))
     }
 
     /// The server has run a request, at a time of its own clock.
@@ -217,148 +245,114 @@ impl Judge {
         if shows_life {
             self.model.served.sign(client);
         }
-        self.remember(now, &before, &after, ran)?;
-        has_its_time(clock, &before, &after, ran)?;
+        self.is_told_the_end(clock, ran)?;
+        self.remember(now, clock, &before, &after, ran)?;
+        books::has_its_time(clock, &before, &after, ran)?;
+        books::are_right(&after, self.missing())?;
         // R11: unless entries were lost, the record counts them right.
         let entries = after.queue.len();
         if self.losses == 0 && after.entries != entries {
             return Err((Promise::Leftovers, format!("the record counts {} entries of {entries}", after.entries)));
         }
         // No key without a TTL.
-        let hash = keyspace.hash_of(self.key.record()).map(|(_, expiry)| expiry);
+        let hashes =
+            [self.key.record(), &self.key.holders()].map(|key| keyspace.hash_of(key).map(|(_, expiry)| expiry));
         let list = keyspace.list_of(self.key.queue()).map(|(_, expiry)| expiry);
-        if hash.into_iter().chain(list).any(|expiry| expiry.is_none()) {
+        if hashes.into_iter().chain([list]).flatten().any(|expiry| expiry.is_none()) {
             return Err((Promise::Leftovers, "a key has no TTL".to_owned()));
         }
         Ok(())
     }
 
-    /// The request and its answer in the words of the model. `None` for one that only looks.
-    fn told(&mut self, before: &Record, ran: &Ran<'_>) -> Option<(Op, Outcome)> {
-        let client = self.client(ran.manager);
-        let op = match &ran.call.verb {
-            Verb::Acquire { token, may_wait, asked, .. } => {
-                // `ttl fixed hold label`
-                let fixed = asked.split(' ').nth(1) == Some("1");
-                let attempt = self.attempt(*token, client, if fixed { Lease::Fixed } else { Lease::Renewed });
-                match before.queue.iter().any(|(entry, waits)| entry == token && !waits) {
-                    _ if !may_wait => Op::TryLock(attempt),
-                    // A token that waits stands only once where it counts.
-                    true if !before.queue.contains(&(*token, true)) => Op::Return(attempt),
-                    _ => Op::Enqueue(attempt),
-                }
-            }
-            Verb::Release { fence, mode: Mode::Forced, .. } => Op::ForceRelease { client, fence: *fence },
-            Verb::Release { token, mode, .. } => {
-                let attempt = self.attempt(*token, client, Lease::Renewed);
-                match mode {
-                    Mode::Used => Op::Unlock(attempt),
-                    Mode::Lost => Op::Drop(attempt),
-                    // Of a mutex there is nothing to keep.
-                    Mode::Unused | Mode::KeepIfOwner | Mode::Downgrade | Mode::Forced => Op::Leave(attempt),
-                }
-            }
-            Verb::Renew { token } => Op::Renew(self.attempt(*token, client, Lease::Renewed)),
-            Verb::Sync { .. } => Op::Sync { client },
-            Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
-        };
-        self.returned |= matches!(op, Op::Return(_));
-        use script::Outcome as Said;
-        let outcome = match ran.outcome {
-            Said::Granted(grant) => Outcome::Granted { fence: grant.fence },
-            Said::Waiting { position, .. } => Outcome::Waiting { position: Some(*position).filter(|_| !self.returned) },
-            Said::Busy { .. } => Outcome::Busy,
-            Said::Late => Outcome::Late,
-            Said::Released => Outcome::Released,
-            Said::Renewed { .. } => Outcome::Renewed,
-            Said::Synced { .. } => Outcome::Done,
-            Said::Absent => Outcome::Absent,
-            Said::Refused | Said::Already if matches!(op, Op::ForceRelease { .. }) => Outcome::Refused,
-            Said::Already | Said::Lapsed | Said::Forced | Said::Lost | Said::Unknown | Said::Gone { .. } => {
-                Outcome::Lost
-            }
-            // Nobody asks for these here.
-            _ => Outcome::Forbidden,
-        };
-        Some((op, outcome))
-    }
-
-    fn moment(&self, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Moment {
-        let Model { served, .. } = &self.model;
-        let number = before.owner.and_then(|owner| self.attempts.get(&owner)).map(|attempt| attempt.number);
-        let is_spared = before.owner == after.owner && !before.is_spared() && after.is_spared();
-        let is_guard = matches!(ran.call.verb, Verb::Release { mode: Mode::Used | Mode::Lost, .. });
-        Moment {
-            clock,
-            over: self.model.lock.taken_by().filter(|_| before.end <= clock).collect(),
-            silent: served.silent(clock),
-            outage: served.is_outage(clock),
-            grace: number.filter(|_| is_spared).into_iter().collect(),
-            counts_anew: false,
-            cools: is_guard && before.hold > 0 && before.granted_at.min(clock) + before.hold > clock,
-        }
-    }
-
-    fn sight(&mut self, record: &Record, manager: &str) -> Sight {
-        let client = self.client(manager);
-        let mut number = |token: Token| self.attempt(token, client, Lease::Renewed).number;
-        let holders = record.owner.map(|owner| (number(owner), record.fence)).into_iter().collect();
-        let mut queue: Vec<u16> = Vec::new();
-        for (token, _) in record.queue.iter().filter(|(_, waits)| *waits) {
-            let number = number(*token);
-            if !queue.contains(&number) {
-                queue.push(number);
-            }
-        }
-        Sight { holders, queue }
-    }
-
-    fn client(&mut self, manager: &str) -> u8 {
-        let next = self.clients.len() as u8;
-        *self.clients.entry(manager.to_owned()).or_insert(next)
-    }
-
-    /// By its token, with what its first request says.
-    fn attempt(&mut self, token: Token, client: u8, lease: Lease) -> Attempt {
-        let number = self.attempts.len() as u16;
-        *self.attempts.entry(token).or_insert(Attempt { number, client, lease, permits: 1 })
-    }
-
     /// P7: a token is granted once, unless it was given back, or the grant was lost with the data or by a step of the
     /// clock.
-    fn remember(&mut self, now: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Result<(), Broken> {
+    fn remember(&mut self, now: u64, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Result<(), Broken> {
         if let (Verb::Acquire { token, .. }, script::Outcome::Waiting { .. }) = (&ran.call.verb, ran.outcome) {
             self.seen.entry(*token).or_insert(self.losses);
         }
-        if let (Verb::Release { mode, .. }, Some(owner)) = (&ran.call.verb, before.owner)
+        if let Verb::Release { token, fence, mode } = ran.call.verb
             && *ran.outcome == script::Outcome::Released
-            && let Some(grant) = self.grants.get_mut(&owner)
+            && mode != Mode::Downgrade
+        {
+            let is_forced = mode == Mode::Forced;
+            self.struck.extend(is_forced.then_some(token));
+            let ends = |holder: &&Holder| if is_forced { holder.fence == fence } else { holder.token == token };
+            for holder in before.holders.iter().filter(ends) {
+                if let Some(grant) = self.grants.get_mut(&holder.token) {
+                    grant.released = true;
+                }
+                if is_forced {
+                    let made = self.made.entry((holder.token, holder.fence));
+                    made.and_modify(|(_, forced)| *forced = Some(now));
+                }
+            }
+        }
+        // R6: what was sent within a ttl may come after a grant that nobody heard of has lapsed.
+        if let Verb::Acquire { token, asked, .. } = &ran.call.verb
+            && let Some((fence, PreviousHolder::Lapsed, _)) = self.ended.get(token)
+            && let Some((made, _)) = self.made.get(&(*token, *fence))
+            && let Some(ttl) = asked.split(' ').next().and_then(|ms| ms.parse::<u64>().ok())
+            && now <= made + ttl * 1000 + self.step
+            && let Some(grant) = self.grants.get_mut(token)
         {
             grant.released = true;
-            if *mode == Mode::Forced {
-                self.made.entry((owner, before.fence)).and_modify(|(_, forced)| *forced = Some(now));
-            }
         }
-        let Some(token) = after.owner.filter(|_| after.is_granted_since(before)) else {
-            return Ok(());
-        };
+        let is_over = |holder: &&Holder| after.same(holder).is_none();
+        for holder in before.holders.iter().filter(is_over) {
+            let how = match ran.call.verb {
+                Verb::Release { mode: Mode::Forced, fence, .. } if fence == holder.fence => PreviousHolder::Forced,
+                Verb::Release { token, .. } if token == holder.token => continue,
+                _ => PreviousHolder::Lapsed,
+            };
+            self.ended.insert(holder.token, (holder.fence, how, clock + holder.ttl));
+        }
         let misdated = ran.dated_after < self.clock_steps;
-        let (fence, disturbances) = (after.fence, self.disturbances);
-        self.made.insert((token, fence), (now, None));
-        match self.grants.insert(token, Granted { fence, disturbances, released: false, misdated }) {
-            Some(earlier) if earlier.disturbances == self.disturbances && !earlier.released => {
-                let said = format!("{token:?} was granted twice, with fences {} and {}", earlier.fence, after.fence);
-                Err((Promise::OneGrant, said))
+        for Holder { token, fence, .. } in after.granted_since(before) {
+            let granted = Granted { fence: *fence, disturbances: self.disturbances, released: false, misdated };
+            self.made.insert((*token, *fence), (now, None));
+            self.ended.remove(token);
+            match self.grants.insert(*token, granted) {
+                Some(earlier) if earlier.disturbances == self.disturbances && !earlier.released => {
+                    let said = format!("{token:?} was granted twice, with fences {} and {fence}", earlier.fence);
+                    return Err((Promise::OneGrant, said));
+                }
+                _ => {}
             }
-            _ => Ok(()),
         }
+        Ok(())
     }
 
-    /// All is over: nobody owns the lock, and nobody's place is left.
+    /// P6: whose lease ended without a release hears how, and not that it was released before. What is told of a mutex
+    /// is only of the last one.
+    fn is_told_the_end(&self, clock: u64, ran: &Ran<'_>) -> Result<(), Broken> {
+        use script::Outcome as Said;
+        let (token, fence) = match &ran.call.verb {
+            Verb::Release { token, fence, .. } => (token, Some(*fence)),
+            Verb::Renew { token } => (token, None),
+            _ => return Ok(()),
+        };
+        let ended =
+            self.ended.get(token).filter(|(of, _, until)| clock < *until && fence.is_none_or(|fence| fence == *of));
+        let Some((_, how, _)) = ended else { return Ok(()) };
+        let is_right = match ran.outcome {
+            Said::Already => false,
+            Said::Gone { how: told, .. } => told == how || self.kind == Kind::Mutex,
+            Said::Lapsed => *how == PreviousHolder::Lapsed,
+            Said::Forced => *how == PreviousHolder::Forced,
+            _ => self.kind == Kind::Mutex,
+        };
+        if is_right {
+            return Ok(());
+        }
+        let said = format!("the lease of {token:?} ended so: {how:?}, and its holder was told {:?}", ran.outcome);
+        Err((Promise::Exclusion, said))
+    }
+
+    /// All is over: nobody holds anything, and nobody's place is left.
     pub(super) fn leftovers(&self, clock: u64, keyspace: &Keyspace) -> Result<(), Broken> {
         let record = Record::read(keyspace, &self.key);
-        if let Some(owner) = record.owner.filter(|_| record.end > clock) {
-            return Err((Promise::Leftovers, format!("{owner:?} owns the lock")));
+        if let Some(holder) = self.live_holders(clock).next() {
+            return Err((Promise::Leftovers, format!("{holder:?} holds the lock")));
         }
         let fields = keyspace
             .hash_of(self.key.record())
@@ -369,25 +363,4 @@ impl Judge {
         }
         Ok(())
     }
-}
-
-/// P1, P5: a grant and a renewal give a lease its full time and no more, nothing takes any of it, and whoever waits
-/// sees to it that one from before the clock went back ends in its time (R15).
-fn has_its_time(clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Result<(), Broken> {
-    let Some(owner) = after.owner else { return Ok(()) };
-    let is_granted = after.is_granted_since(before);
-    let full = clock + after.ttl.max(after.hold);
-    let waits = matches!(ran.outcome, script::Outcome::Waiting { .. } | script::Outcome::Synced { .. });
-    let (least, most) = if is_granted {
-        (full, full)
-    } else if matches!(ran.outcome, script::Outcome::Renewed { .. }) {
-        (clock + after.ttl, full)
-    } else {
-        (before.end.min(full), if waits { full } else { before.end.max(full) })
-    };
-    if (least..=most).contains(&after.end) {
-        return Ok(());
-    }
-    let said = format!("the lease of {owner:?} ends at {}, and not from {least} to {most}", after.end);
-    Err((if after.end < least { Promise::Exclusion } else { Promise::Service }, said))
 }

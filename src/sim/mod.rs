@@ -9,13 +9,14 @@
 //!
 //! The model has no clock. What the server's clock decides it is told with each request, as a [`Moment`]: whether the
 //! holder's time is over, who was silent for too long, whether the server was away. The property test, which cannot
-//! know, says when a lease ends. What the record and the queue show must be what the model has: the holder, the fence,
-//! and those who wait in their order; so who is alive must not be passed over, and who is dead must be.
+//! know, says when a lease ends. What the record and the queue show must be what the model has: the holders, their
+//! fences, and those who wait in their order; so who is alive must not be passed over, and who is dead must be.
 //!
 //! # The simulator
 //!
 //! [`simulate`] plays runs, each of them in one thread and without any host's clock. A run is made from a seed, the
-//! same run from the same seed:
+//! same run from the same seed. Every other one is of a mutex, the rest in turn of a semaphore of three permits, of
+//! which one to three are asked for at once, and of a reader/writer lock, whose writers downgrade now and then.
 //!
 //! | part | has | asks |
 //! |---|---|---|
@@ -24,7 +25,7 @@
 //! | `process` | an engine without its threads, its callers, a clock that drifts, connections with their anchors | the shipped engine, by `engine::ByHand` |
 //! | the server | the shipped scripts under the in-memory store's interpreter | |
 //! | `watch` | the bounds of time that the promises name, after each event | processes and `judge` |
-//! | `judge` | the model, which is told each request; `served`, the time that counts for the silent; which grant was given back, which loss of data or clock step came when | only the record |
+//! | `judge` | the model, which is told each request; `served`, the time that counts for the silent; which grant was given back, which loss of data or clock step came when | only the record, which `books` looks over |
 //!
 //! `engine::ByHand` is the shipped engine, cut where a thread would block: what a caller or the renewal thread sends is
 //! taken from it, and given back with an answer, or with none. So decisions are the shipped code's: places, leases,
@@ -34,42 +35,52 @@
 //! *What can fail:* a request or its reply is lost, comes late, or its connection ends and an earlier copy comes after
 //! the one sent again; a message is lost or comes late; a subscription ends; a process is paused, cut off in both
 //! directions or hears nothing while its requests arrive, or crashes and is followed by another; a place is dropped; a
-//! guard is renewed by its owner; somebody takes the lock by force; the server hangs, or restarts with or without data, is
-//! flushed, loses the record or the queue, has its clock put forward or back, or is followed by a replica with older
-//! data and another clock. Clocks of hosts run apart by at most 500 ppm. Leases are renewed or fixed, some with a least
-//! or a longest time.
+//! guard is renewed by its owner; somebody takes the lock by force; the server hangs, or restarts with or without data,
+//! is flushed, loses the record, the queue or the holders of permits, has its clock put forward or back, or is followed
+//! by a replica with older data and another clock. Clocks of hosts run apart by at most 500 ppm. Leases are renewed or
+//! fixed, some with a least or a longest time; fixed ones of permits are a third as long as the others.
 //!
 //! *What is checked at each step:* what the model says of each request: P1 in the record, fences that rise (P2), the
 //! order of the queue and who is passed over in it (P3), and that a free lock has been given to whoever waits (P4).
 //! Beside it, by the judge: a lease has its full time and no more; while a guard believes that it is held, the record
-//! is its own (P1); no request takes anything after its caller's patience, and no token is granted again, unless it was
-//! given back; what nobody wants by it is given back in P + 3 T (P7); places that were lost with data are taken again
-//! in their order (P3); no token is sent for longer than its ttl (R6); `max_hold` is kept; no key lacks a TTL.
+//! has it as a holder, with its fence (P1); no request takes anything after its caller's patience, and no token is
+//! granted again, unless it was given back; what nobody wants by it is given back in P + 3 T (P7); places that were
+//! lost with data are taken again in their order (P3); no token is sent for longer than its ttl (R6); `max_hold` is
+//! kept; no key lacks a TTL. Whose lease ended without a release is not told that it had been released, and with
+//! permits how it ended, for one more ttl (P6). What is counted of permits is right after each request: those that are
+//! taken are those of the holders, of what cools, and of holders that were lost, for whose time they count on; and no
+//! holder lapses before the next look at them.
 //!
 //! And by `watch`, of time: who waits and was granted the lock knows it in P + 3 T, and in 3 ms until something goes
 //! wrong in a run (P4); while somebody waits whom nothing troubles, the lock does not stay with a process that crashed,
-//! is paused or cut off for longer than ttl + P + 2 T, one step of grace, and H if a lease of it was fixed, nor for
-//! longer than P + 2 T with a lease that is over (P5); a loss is told in T once a guard can know it, and what only the
-//! server knows in ttl / 3 + 2 T and a back-off (P6); what comes from the queue is claimed with at least half its ttl
-//! left (R12); no renewed lease is lost until something goes wrong. Such a bound begins when what troubles the process
-//! is over: a pause, a cut, a request that was lost, late or unheard, an outage, a loss of data, a step of the clock.
+//! is paused or cut off for longer than ttl + P + 2 T, one step of grace, and H if a lease of it was fixed or it can be
+//! granted permits before one lapses, nor for longer than P + 2 T if what is free, or held by leases that are over, is
+//! enough for who is next; nor does one who is dead stand before others for what is not there for longer than H + P + 2
+//! T (P5); a loss is told in T once a guard can know it, and what only the server knows in ttl / 3 + 2 T and a back-off
+//! (P6); what comes from the queue is claimed with at least half its ttl left (R12); no renewed lease is lost until
+//! something goes wrong. Such a bound begins when what troubles the process is over: a pause, a cut, a request that was
+//! lost, late or unheard, an outage, a loss of data, a step of the clock.
 //!
 //! At the end nothing more goes wrong: everybody must be served, one who comes then too, and neither the record nor a
 //! registry has anything left. `small` has exact bounds.
 //!
 //! *What is excused:* of P1, guards of grants from before a loss of data, a step of the clock or a force, until their
-//! next renewal must have told them (those with fixed leases until their end), and those whose deadline was counted
-//! from before such a step. Of P7, what is taken by a request that was dated before a step, what an older copy of the
-//! data brings back, a copy of an acquire whose grant was given back (R7), and what its process could not give back
-//! while it was cut off or the server away, for a ttl. Of P5, what a dead process had sent and comes late. Positions in
-//! the queue, once somebody has come back to a place that he had left. And of the order after a loss of data, who had
-//! been granted the lock and had yet to hear of it: he had no place any more.
+//! next renewal must have told them, which may be one after the grant is heard of (those with fixed leases until their
+//! end), and those whose deadline was counted from before such a step. Of P7, what is taken by a request that was dated
+//! before a step, what an older copy of the data brings back, a copy of an acquire whose grant was given back (R7), or
+//! one that was sent within a ttl of the first and comes when that one's grant, of which nobody had heard, has lapsed,
+//! and what its process could not give back while it was cut off or the server away, for a ttl. Of P5, what a dead
+//! process had sent and comes late. Positions in the queue, once somebody has come back to a place that he had left.
+//! And of the order after a loss of data, who had been granted the lock and had yet to hear of it: he had no place any
+//! more; and who heard less than a T before the loss that he stands, since a check that tells others of it may have
+//! been sent before. And a lease of permits that the clock, which went back, has made too long, until one beside it
+//! that ends sooner is over.
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.
 //!
 //! *Not played:* several names, the outage limit of those who wait, `shutdown`, a link that sends a pipeline again,
-//! more than 64 dead heads, and processes with different settings.
+//! more than 64 dead heads, many holders of one name, and processes with different settings.
 
 mod op;
 mod grant;
@@ -83,6 +94,7 @@ mod process;
 mod run;
 mod served;
 mod record;
+mod books;
 mod judge;
 mod defect;
 mod simulation;

@@ -55,7 +55,7 @@ pub struct Lock {
     /// The last turn of [`Held::turn`], and its fence if readers share it.
     turn: u32,
     last: Fence,
-    /// Nobody's, and not free: the least time of these holders of before is not over (R16).
+    /// Nobody's, and not free until the least time of these holders of before is over (R16).
     cooling: Vec<Held>,
     /// Permits that count as taken, of holders that the server lost.
     missing: u32,
@@ -119,8 +119,15 @@ impl Lock {
     pub fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
         let mut next = self.clone();
         // What a record is made of again, if it was lost alone.
-        next.is_recordless &=
-            matches!(op, Op::At(_) | Op::Inspect | Op::Sync { .. } | Op::Renew(_)) || *outcome == Outcome::Late;
+        let makes_none = matches!(op, Op::At(_) | Op::Inspect | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
+        // Nor does who hears of his own grant once more.
+        let hears = match (op, outcome) {
+            (Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by), Outcome::Granted { .. }) => {
+                self.is_held_by(*by)
+            }
+            _ => *outcome == Outcome::Late,
+        };
+        next.is_recordless &= makes_none || hears;
         match (op, outcome) {
             (Op::At(moment), Outcome::Done) => next.arrive_at(moment),
             // R5
@@ -208,7 +215,11 @@ impl Lock {
     }
 
     fn arrive_at(&mut self, moment: &Moment) {
-        self.cooling.retain(|held| !moment.over.contains(&held.by.number));
+        for held in &mut self.cooling {
+            let number = held.by.number;
+            let holds = self.holders.iter().any(|held| held.by.number == number);
+            held.lapsed = moment.rested.contains(&number) || !holds && moment.over.contains(&number);
+        }
         if moment.counts_anew {
             self.missing = 0;
         }
@@ -221,6 +232,7 @@ impl Lock {
     fn lose(&mut self, loss: Loss) {
         match loss {
             Loss::All => *self = Lock::new(self.kind),
+            Loss::Holders if self.is_recordless => *self = Lock::new(self.kind),
             Loss::Record => {
                 let (holders, cooling) = (std::mem::take(&mut self.holders), std::mem::take(&mut self.cooling));
                 let last = holders.iter().chain(&cooling).max_by_key(|held| held.turn);
@@ -230,7 +242,7 @@ impl Lock {
             }
             Loss::Queue => self.torn.get_or_insert_default().extend(std::mem::take(&mut self.queue)),
             Loss::Holders => {
-                self.missing = self.taken();
+                self.missing += self.holders.iter().chain(&self.cooling).map(|held| held.permits).sum::<u32>();
                 self.holders.clear();
                 self.cooling.clear();
             }
@@ -271,6 +283,9 @@ impl Lock {
 
     /// Those whose time is over are not holders any more, but for who asks himself (R9).
     fn notice_lapses(&mut self, noticer: u8, own: Option<Attempt>) {
+        if self.kind != Kind::Mutex {
+            self.cooling.retain(|held| !held.lapsed);
+        }
         let lapsed = self.holders.iter().filter(|held| held.lapsed && Some(held.by) != own);
         let lapsed: Vec<Attempt> = lapsed.map(|held| held.by).collect();
         let before = self.void.clone();
@@ -349,6 +364,10 @@ impl Lock {
         if is_shared {
             self.last = fence;
         }
+        if self.kind == Kind::Mutex {
+            // Until then it cools again if the clock goes back.
+            self.cooling.clear();
+        }
         let (permits, turn) = (by.permits, self.turn);
         self.holders.push(Held { by, permits, fence, turn, lapsed: false, spared: false });
     }
@@ -359,7 +378,11 @@ impl Lock {
         self.notice_lapses(attempt.client, Some(attempt));
         if let Some(at) = self.holders.iter().position(|held| held.by == attempt) {
             let held = self.holders.remove(at);
-            self.cooling.extend(self.moment.cools.then_some(held));
+            if self.moment.cools {
+                // A copy of its request may have come while it cooled, and was given back too.
+                self.cooling.retain(|earlier| earlier.by != attempt);
+                self.cooling.push(Held { lapsed: false, ..held });
+            }
         }
         self.promote();
     }
@@ -454,7 +477,11 @@ impl Lock {
     }
 
     fn taken(&self) -> u32 {
-        self.holders.iter().chain(&self.cooling).map(|held| held.permits).sum::<u32>() + self.missing
+        self.holders.iter().chain(self.cools()).map(|held| held.permits).sum::<u32>() + self.missing
+    }
+
+    fn cools(&self) -> impl Iterator<Item = &Held> {
+        self.cooling.iter().filter(|held| !held.lapsed)
     }
 
     /// How many permits are free.
@@ -462,8 +489,13 @@ impl Lock {
         self.kind.permits().saturating_sub(self.taken())
     }
 
+    /// Permits that count as taken, of holders that the server lost.
+    pub(super) fn missing(&self) -> u32 {
+        self.missing
+    }
+
     fn is_taken_with(&self, fence: u64) -> bool {
-        self.holders.iter().chain(&self.cooling).any(|held| held.fence.is(fence))
+        self.holders.iter().chain(self.cools()).any(|held| held.fence.is(fence))
     }
 
     fn holder(&self, number: u16) -> Option<Attempt> {

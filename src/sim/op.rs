@@ -122,6 +122,8 @@ pub struct Moment {
     /// Whose time is over, by the numbers of attempts; or, if one was released too soon, the least time that it was asked
     /// for (R16).
     pub over: BTreeSet<u16>,
+    /// Whose least time is over, of those who were released too soon; of who holds again meanwhile no other tells.
+    pub rested: BTreeSet<u16>,
     /// Clients, a bit for each, that were silent for longer than the horizon of served time (R2).
     pub silent: u128,
     /// Nobody was served for longer than a step.

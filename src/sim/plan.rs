@@ -3,6 +3,9 @@
 
 use std::fmt;
 
+use super::op::Kind;
+use crate::script::Wish;
+
 /// A generator of numbers (splitmix64). The same seed makes the same run, on every machine.
 #[derive(Debug, Clone)]
 pub(super) struct Chance(u64);
@@ -70,16 +73,18 @@ pub(super) enum Terms {
 /// One thing that is done. `process` is a slot: who crashed there is followed by a new process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Deed {
-    /// Somebody wants the lock, waits for at most so long, and then holds it.
+    /// Somebody wants so many permits, waits for at most so long, and then holds them.
     Lock {
         process: u8,
         patience: Option<u64>,
         hold: u64,
         terms: Terms,
+        permits: u32,
     },
     TryLock {
         process: u8,
         hold: u64,
+        permits: u32,
     },
     Mishap {
         process: u8,
@@ -126,6 +131,10 @@ pub(super) enum Deed {
     Renew {
         process: u8,
     },
+    /// A guard there that has all permits gives back all but one.
+    Downgrade {
+        process: u8,
+    },
     /// The server hangs, and goes on with what was sent to it meanwhile.
     Hang {
         pause: u64,
@@ -147,6 +156,8 @@ pub(super) enum Deed {
     FlushAll,
     DropRecord,
     DropQueue,
+    /// The key of those who hold permits.
+    DropHolders,
 }
 
 /// A deed and when it is done, in ms since the start.
@@ -168,10 +179,31 @@ pub(super) const SLOTS: u8 = 3;
 const DEEDS: u64 = 70;
 const SORTS: u64 = 19;
 
+/// What the name is used as in the run of a seed: every other one is of a mutex.
+pub(super) fn kind(seed: u64) -> Kind {
+    match seed % 4 {
+        1 => Kind::Semaphore(3),
+        3 => Kind::ReadWrite(Wish::write().weight),
+        _ => Kind::Mutex,
+    }
+}
+
+/// How many permits somebody asks for.
+fn permits(kind: Kind, chance: &mut Chance) -> u32 {
+    match kind {
+        Kind::Mutex => 1,
+        Kind::Semaphore(all) => 1 + [0, 0, 1, 2][chance.below(4) as usize] % all,
+        Kind::ReadWrite(all) => [1, 1, all][chance.below(3) as usize],
+    }
+}
+
 /// What a seed stands for. Each run has some sorts of faults and not others: a fault that comes with all the others
 /// hides behind them.
 pub(super) fn plan(seed: u64) -> Vec<Planned> {
     let mut chance = Chance::new(seed ^ 0x5eed);
+    let kind = kind(seed);
+    let shared = matches!(kind, Kind::ReadWrite(_));
+    let mut sizes = Chance::new(seed ^ 0x517e);
     let enabled = chance.next() & chance.next();
     let pace = [60, 150, 400][chance.below(3) as usize];
     // Now and then so long that a lease must be renewed more than once.
@@ -193,9 +225,9 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
                     3 => Terms::MaxHold,
                     _ => Terms::Renewed,
                 };
-                Deed::Lock { process, patience, hold, terms }
+                Deed::Lock { process, patience, hold, terms, permits: permits(kind, &mut sizes) }
             }
-            1 => Deed::TryLock { process, hold },
+            1 => Deed::TryLock { process, hold, permits: permits(kind, &mut sizes) },
             2 | 27..31 if enabled & 4 != 0 => {
                 let by = chance.while_ms();
                 let what = match chance.below(6) {
@@ -235,6 +267,8 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
             31 if enabled >> 31 & 1 == 1 => Deed::Deaf { process, pause: chance.while_ms() },
             32 | 33 if enabled >> 32 & 1 == 1 => Deed::Drop { process },
             34 | 35 if enabled >> 34 & 1 == 1 => Deed::Renew { process },
+            36 if shared => Deed::Downgrade { process },
+            37 if kind != Kind::Mutex && enabled >> 37 & 1 == 1 => Deed::DropHolders,
             _ => continue,
         };
         planned.push(Planned { at, deed });
@@ -250,6 +284,7 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
                 planned.push(Planned { at, deed: Deed::Mishap { process, what: Mishap::LoseReply } });
                 Deed::Mishap { process, what: Mishap::Delay { by: chance.below(320) } }
             }
+            8..11 if shared => Deed::Downgrade { process },
             _ => continue,
         };
         planned.push(Planned { at: soon, deed: after });

@@ -104,6 +104,8 @@ pub(super) struct Caller {
     pub(super) terms: plan::Terms,
     pub(super) place: Option<Standing>,
     pub(super) doing: Doing,
+    /// Since when it does that.
+    pub(super) since: u64,
     /// When it stops to wait, and when it stops to ask in vain.
     pub(super) until: u64,
     pub(super) patient_until: u64,
@@ -124,6 +126,7 @@ pub(super) struct Caller {
 /// | Releasing | the answer to its release                           |
 /// | Forcing   | the answer to its release of another's lock         |
 /// | Renewing  | the answer to its renewal of another's guard        |
+/// | Downgrading | the same, to its downgrade                        |
 pub(super) enum Doing {
     Asking,
     Waiting,
@@ -133,6 +136,7 @@ pub(super) enum Doing {
     Releasing(Arc<Lease>, Time),
     Forcing,
     Renewing(Arc<Lease>),
+    Downgrading(Arc<Lease>, Time),
 }
 
 impl Process {

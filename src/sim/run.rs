@@ -94,7 +94,8 @@ impl<'a> Run<'a> {
     pub(super) fn new(setting: &'a Setting, server: &'a mut Server, seed: u64, defect: Option<Defect>) -> Run<'a> {
         server.state().keyspace = Keyspace::default();
         let step = setting.config.check_period + setting.config.command_timeout;
-        let judge = Judge::new(setting.key.clone(), step.as_micros() as u64, setting.config.horizon.as_micros() as u64);
+        let horizon = setting.config.horizon.as_micros() as u64;
+        let judge = Judge::new(setting.key.clone(), setting.kind, step.as_micros() as u64, horizon);
         Run {
             setting,
             defect,
@@ -142,7 +143,8 @@ impl<'a> Run<'a> {
         let holds = self.callers().map(|caller| caller.hold).chain(to_come);
         let waits: u64 = holds.map(|hold| hold + self.setting.moment.as_nanos() as u64 + self.per_turn()).sum();
         self.rest(self.now + LONGEST + self.recovery() + waits, "of those who wait")?;
-        self.at(self.now, Event::Deed(Deed::Lock { process: SLOTS, patience: None, hold: 1, terms: Terms::Renewed }));
+        let (terms, permits) = (Terms::Renewed, self.setting.kind.permits());
+        self.at(self.now, Event::Deed(Deed::Lock { process: SLOTS, patience: None, hold: 1, terms, permits }));
         self.step()?;
         self.rest(self.now + self.recovery() + self.per_turn(), "who came last")?;
         self.leftovers()
@@ -236,6 +238,7 @@ impl Doing {
             Doing::Releasing(..) => "releasing",
             Doing::Forcing => "forcing",
             Doing::Renewing(_) => "renewing",
+            Doing::Downgrading(..) => "downgrading",
         }
     }
 }

@@ -6,10 +6,12 @@ use std::time::Duration;
 use super::defect::Defect;
 use super::judge::Broken;
 use super::model::Promise;
+use super::op::Kind;
 use super::plan::{self, Planned, Terms};
 use super::run::Run;
 use crate::config::{Config, LockOptions, Wanted};
 use crate::key::Key;
+use crate::script::Wish;
 use crate::store::memory::server::Server;
 
 /// How often a plan that fails is played again to shorten it.
@@ -18,8 +20,10 @@ const TRIES: u32 = 400;
 /// How many of the requests of a run that failed are told.
 const SHOWN: usize = 40;
 
-/// What all runs have in common: one name, and a ttl of 3 s, from which all else is derived.
+/// What runs have in common: one name, and a ttl of 3 s, from which all else is derived.
 pub(super) struct Setting {
+    /// What the name is used as.
+    pub(super) kind: Kind,
     pub(super) config: Config,
     pub(super) key: Key,
     pub(super) ttl: Duration,
@@ -71,14 +75,19 @@ impl fmt::Display for Failure {
 /// # Errors
 /// The first run that breaks a promise, with what was needed for it.
 pub fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, Box<Failure>> {
-    let setting = Setting::new();
     let mut server = Server::new();
     if let Some(defect) = defect {
         defect.put_into(&mut server);
     }
     let mut tally = Tally { steps: 0, runs: 0 };
-    while tally.steps < steps {
-        let seed = seed + tally.runs;
+    for seed in seed.. {
+        let setting = Setting::new(plan::kind(seed));
+        if tally.steps >= steps {
+            break;
+        }
+        if defect.is_some_and(|defect| !defect.concerns(setting.kind)) {
+            continue;
+        }
         let planned = plan::plan(seed);
         let mut told = Vec::new();
         let mut play = |planned: &[Planned], tell: bool| -> (u64, Option<Broken>) {
@@ -91,10 +100,10 @@ pub fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, 
         let (done, broken) = play(&planned, false);
         tally.steps += done;
         tally.runs += 1;
-        if let Some((promise, _)) = broken {
+        if let Some((promise, what)) = broken {
             let planned =
                 plan::shorten(planned, TRIES, &mut |rest| play(rest, false).1.is_some_and(|(p, _)| p == promise));
-            let what = play(&planned, true).1.map_or(String::new(), |(_, what)| what);
+            let what = play(&planned, true).1.map_or(what, |(_, what)| what);
             return Err(Box::new(Failure { promise, seed, what, planned, told, steps: tally.steps }));
         }
     }
@@ -102,19 +111,30 @@ pub fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, 
 }
 
 impl Setting {
-    fn new() -> Setting {
+    fn new(kind: Kind) -> Setting {
         let ttl = Duration::from_secs(3);
         let wanted = Wanted { options: LockOptions::new().ttl(ttl), ..Wanted::default() };
         let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
         let key = Key::new(&config.prefix, "a").expect("it is a name");
-        Setting { config, key, ttl, moment: ttl / 3 }
+        Setting { kind, config, key, ttl, moment: ttl / 3 }
+    }
+
+    pub(super) fn wish(&self, permits: u32) -> Wish {
+        match self.kind {
+            Kind::Mutex => Wish::MUTEX,
+            Kind::Semaphore(all) => Wish::semaphore(all, permits),
+            Kind::ReadWrite(all) if permits == all => Wish::write(),
+            Kind::ReadWrite(_) => Wish::read(),
+        }
     }
 
     pub(super) fn options(&self, terms: Terms) -> LockOptions {
         let options = LockOptions::new().ttl(self.ttl);
         match terms {
             Terms::Renewed => options,
-            Terms::Fixed => LockOptions::new().fixed_lease(self.ttl),
+            Terms::Fixed if self.kind == Kind::Mutex => LockOptions::new().fixed_lease(self.ttl),
+            // Beside leases that last longer.
+            Terms::Fixed => LockOptions::new().fixed_lease(self.moment),
             Terms::HoldAtLeast => options.hold_at_least(self.moment),
             Terms::MaxHold => options.max_hold(self.moment),
         }
@@ -128,7 +148,11 @@ mod tests {
 
     /// What the runs of these deeds break, and what the server ran. The seed decides how long each way takes.
     fn play(deeds: &[(u64, Deed)], defect: Option<Defect>) -> Vec<(Option<Broken>, String)> {
-        let (setting, mut server) = (Setting::new(), Server::new());
+        play_of(Kind::Mutex, deeds, defect)
+    }
+
+    fn play_of(kind: Kind, deeds: &[(u64, Deed)], defect: Option<Defect>) -> Vec<(Option<Broken>, String)> {
+        let (setting, mut server) = (Setting::new(kind), Server::new());
         if let Some(defect) = defect {
             defect.put_into(&mut server);
         }
@@ -173,6 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn a_dead_holder_of_permits_is_spared_by_one_outage_and_not_by_the_next() {
+        let (first, second) = (Deed::Hang { pause: 2_000 }, Deed::Hang { pause: 1_200 });
+        let all = |process, hold| Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 3 };
+        let deeds = [(1, all(0, 9_000)), (100, all(0, 50)), (200, all(1, 50)), (300, Deed::Crash { process: 0 })];
+        let deeds = [&deeds[..], &[(1_500, first), (3_700, second)]].concat();
+        for (broken, told) in play_of(Kind::Semaphore(3), &deeds, None) {
+            assert!(broken.is_none(), "{broken:?}\n{told}");
+        }
+        for (broken, told) in play_of(Kind::Semaphore(3), &deeds, Some(Defect::PermitGrace)) {
+            assert!(broken.is_some(), "{told}");
+        }
+    }
+
+    #[test]
     fn a_lease_that_is_over_is_not_left_to_the_dead() {
         let deeds = [(1, lock(0, 9_000)), (100, lock(1, 50)), (300, Deed::Crash { process: 0 })];
         assert_keeps_promises(&deeds);
@@ -198,15 +236,62 @@ mod tests {
         assert_keeps_promises(&deeds);
     }
 
+    /// Its entry in the list was not lost with those that were, and it asks again before it hears of that.
+    #[test]
+    fn a_token_that_stands_twice_is_granted_permits_once() {
+        let semaphore =
+            |process, hold, permits| Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits };
+        let lost = Deed::Mishap { process: 1, what: Mishap::LoseReply };
+        let deeds = [
+            (88, semaphore(0, 2_137, 3)),
+            (680, semaphore(1, 2_167, 1)),
+            (856, Deed::DropQueue),
+            (856, lost),
+            (1_003, semaphore(1, 2_408, 1)),
+            (1_003, lost),
+        ];
+        for (broken, told) in play_of(Kind::Semaphore(3), &deeds, None) {
+            assert!(broken.is_none(), "{broken:?}\n{told}");
+        }
+    }
+
+    /// A late copy of its acquire takes it again meanwhile, and is given back as well.
+    #[test]
+    fn permits_that_cool_twice_count_once() {
+        let late = Deed::Mishap { process: 0, what: Mishap::Reset { late: Some(40) } };
+        let terms = Terms::HoldAtLeast;
+        let cools = Deed::Lock { process: 0, patience: None, hold: 17, terms, permits: 1 };
+        for (broken, told) in play_of(Kind::Semaphore(3), &[(1, lock(0, 8)), (600, late), (700, cools)], None) {
+            assert!(broken.is_none(), "{broken:?}\n{told}");
+            assert!(told.matches("mode: Used } -> Released").count() > 2, "it cooled once: {told}");
+        }
+    }
+
+    /// Its renewals alone have seen the clock that went back.
+    #[test]
+    fn permits_of_one_who_dies_after_the_clock_went_back_are_looked_after_in_time() {
+        let deeds = [(1, lock(0, 9_000)), (600, Deed::StepClock { by: -3_500 }), (1_200, Deed::Crash { process: 0 })];
+        let all = Deed::Lock { process: 1, patience: None, hold: 50, terms: Terms::Renewed, permits: 3 };
+        for at in [3_700, 4_000] {
+            for (broken, told) in play_of(Kind::Semaphore(3), &[&deeds[..], &[(at, all)]].concat(), None) {
+                assert!(broken.is_none(), "{broken:?}\n{told}");
+            }
+        }
+    }
+
     fn lock(process: u8, hold: u64) -> Deed {
-        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed }
+        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 1 }
     }
 
     #[test]
     fn a_late_copy_of_an_acquire_takes_no_lock_for_good() {
         let late = Deed::Mishap { process: 1, what: Mishap::Reset { late: Some(270) } };
         assert_keeps_promises(&[(1, lock(1, 8)), (600, late), (1300, lock(1, 9))]);
-        assert_keeps_promises(&[(1, lock(1, 8)), (600, late), (1300, Deed::TryLock { process: 1, hold: 9 })]);
+        assert_keeps_promises(&[
+            (1, lock(1, 8)),
+            (600, late),
+            (1300, Deed::TryLock { process: 1, hold: 9, permits: 1 }),
+        ]);
     }
 
     #[test]

@@ -28,7 +28,8 @@ fn assert_found(defect: Defect, promises: &[Promise]) {
 
 #[test]
 fn served_time_that_counts_outages_is_found() {
-    assert_found(Defect::R2, &[Promise::Order, Promise::WakeUp]);
+    // Of readers that are passed over the model says so in other words.
+    assert_found(Defect::R2, &[Promise::Order, Promise::WakeUp, Promise::Exclusion]);
 }
 
 #[test]
@@ -119,4 +120,79 @@ fn a_release_without_the_owner_check_is_found() {
 #[test]
 fn a_hand_over_that_keeps_the_fence_is_found() {
     assert_found(Defect::FenceKept, &[Promise::Fencing]);
+}
+
+#[test]
+fn permits_that_are_not_there_are_found() {
+    assert_found(Defect::Capacity, &[Promise::Exclusion]);
+}
+
+#[test]
+fn a_light_one_that_overtakes_a_heavy_one_is_found() {
+    assert_found(Defect::Overtaking, &[Promise::Order, Promise::Exclusion]);
+}
+
+#[test]
+fn a_lapsed_holder_of_permits_that_leaves_the_dead_their_places_is_found() {
+    assert_found(Defect::PermitR10, &[Promise::Order, Promise::WakeUp]);
+}
+
+#[test]
+fn a_lapsed_holder_of_permits_that_is_forgotten_at_once_is_found() {
+    assert_found(Defect::Tombstone, &[Promise::Exclusion]);
+}
+
+#[test]
+fn permits_that_outlast_a_clock_that_went_back_are_found() {
+    assert_found(Defect::PermitR15, &[Promise::Service]);
+}
+
+#[test]
+fn a_reader_with_a_fence_of_its_own_is_found() {
+    assert_found(Defect::ReaderRaises, &[Promise::Fencing, Promise::OneGrant]);
+}
+
+#[test]
+fn a_grant_of_permits_that_keeps_the_fence_is_found() {
+    assert_found(Defect::PermitFenceKept, &[Promise::Fencing, Promise::OneGrant]);
+}
+
+#[test]
+fn a_release_that_gives_back_more_than_it_had_is_found() {
+    assert_found(Defect::ReleasesMore, &[Promise::Exclusion]);
+}
+
+#[test]
+fn a_downgrade_that_lets_a_writer_in_is_found() {
+    assert_found(Defect::DowngradesAll, &[Promise::Exclusion]);
+}
+
+#[test]
+fn holders_whose_loss_is_not_noticed_are_found() {
+    assert_found(Defect::HoldersLost, &[Promise::Service, Promise::WakeUp]);
+}
+
+#[test]
+fn a_record_that_is_lost_alone_and_not_made_again_from_its_holders_is_found() {
+    assert_found(Defect::RecordLost, &[Promise::Exclusion, Promise::OneGrant]);
+}
+
+#[test]
+fn permits_handed_over_within_a_process_that_is_not_told_are_found() {
+    assert_found(Defect::PermitHandOver, &[Promise::WakeUp]);
+}
+
+#[test]
+fn a_lookup_that_does_not_tell_of_a_missed_grant_is_found() {
+    assert_found(Defect::Lookup, &[Promise::WakeUp, Promise::OneGrant]);
+}
+
+#[test]
+fn a_release_by_one_whose_permits_are_gone_is_found() {
+    assert_found(Defect::PermitUnchecked, &[Promise::Exclusion]);
+}
+
+#[test]
+fn a_force_that_takes_permits_whatever_their_fence_is_found() {
+    assert_found(Defect::PermitForce, &[Promise::Fencing]);
 }

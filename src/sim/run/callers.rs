@@ -53,10 +53,12 @@ impl Run<'_> {
             Event::WorkDone { caller, .. } => {
                 let Some(Caller { doing: Doing::Holding(lease), .. }) = process.callers.get(&caller) else { return };
                 let lease = Arc::clone(lease);
-                // Whoever renews it has it as well.
-                let renews =
-                    |caller: &Caller| matches!(&caller.doing, Doing::Renewing(other) if Arc::ptr_eq(other, &lease));
-                if process.callers.values().any(renews) {
+                // Whoever renews or downgrades it has it as well.
+                let has_it = |caller: &Caller| match &caller.doing {
+                    Doing::Renewing(other) | Doing::Downgrading(other, _) => Arc::ptr_eq(other, &lease),
+                    _ => false,
+                };
+                if process.callers.values().any(has_it) {
                     return self.at(self.now + 10 * MS, event);
                 }
                 match process.hand.end(&lease) {
@@ -72,8 +74,8 @@ impl Run<'_> {
     }
 
     pub(super) fn hear(&mut self, process: &mut Process, text: &str) {
-        // The first word is the token.
-        let token = text.split(' ').next().and_then(Token::parse);
+        // The first word is the token; of permits the second.
+        let token = text.split(' ').take(2).find_map(Token::parse);
         if process.newest_after < self.judge.clock_steps() {
             process.misdated.extend(token);
         }
@@ -101,7 +103,8 @@ impl Run<'_> {
         calls: Arc<Vec<Call>>,
         answer: Result<Answer, Fault>,
     ) {
-        let Some(Caller { request, place, doing, until, patient_until, .. }) = process.callers.get_mut(&id) else {
+        let Some(Caller { request, place, doing, since, until, patient_until, .. }) = process.callers.get_mut(&id)
+        else {
             return;
         };
         let (call, hand) = (&calls[0], &process.hand);
@@ -125,11 +128,21 @@ impl Run<'_> {
             }
             (Doing::Trying { token, in_doubt }, _) => match hand.tried(request, *token, call, in_doubt, answer) {
                 Some(lease) => self.hold_or_go(process, id, lease),
-                None => self.send(process, Whose::Caller(id), calls, 0),
+                None if self.now < *since + self.setting.config.command_timeout.as_nanos() as u64 => {
+                    self.send(process, Whose::Caller(id), calls, 0);
+                }
+                None => {
+                    hand.stop_trying(request, *token, call, *in_doubt);
+                    self.go(process, id);
+                }
             },
             (Doing::Forcing, _) => self.go(process, id),
             (Doing::Renewing(lease), _) => {
                 hand.renewed(lease, answer);
+                self.go(process, id);
+            }
+            (Doing::Downgrading(lease, started), _) => {
+                hand.downgraded(lease, call, *started, answer);
                 self.go(process, id);
             }
             (Doing::Releasing(lease, started), _) => {
@@ -171,10 +184,10 @@ impl Run<'_> {
         let left = lease.remaining(process.local(self.now));
         let Some(caller) = process.callers.get_mut(&id) else { return };
         // R12
-        if caller.place.take().is_some() && left < self.setting.ttl / 2 {
+        if caller.place.take().is_some() && left < lease.request.ttl / 2 {
             self.watch.claimed_late = Some(lease.token);
         }
-        caller.doing = Doing::Holding(lease);
+        (caller.since, caller.doing) = (self.now, Doing::Holding(lease));
         if caller.terms == Terms::MaxHold {
             caller.ends_at = self.now + self.setting.moment.as_nanos() as u64;
         }
@@ -184,6 +197,7 @@ impl Run<'_> {
 
     pub(super) fn become_(&self, process: &mut Process, id: u64, doing: Doing) {
         if let Some(caller) = process.callers.get_mut(&id) {
+            caller.since = self.now;
             caller.doing = doing;
         }
     }
@@ -203,21 +217,39 @@ impl Run<'_> {
 
     /// By a thread of its own.
     pub(super) fn renew(&mut self, process: &mut Process) {
-        let held = process.callers.values().find_map(|caller| match &caller.doing {
+        let Some(lease) = self.guards(process).next() else { return };
+        let Some(call) = process.hand.renew(&lease) else { return };
+        self.see_to(process, Arc::clone(&lease), Doing::Renewing(lease), call);
+    }
+
+    /// The same.
+    pub(super) fn downgrade(&mut self, process: &mut Process) {
+        let has_all = |lease: &Arc<Lease>| lease.request.wish.weight == self.setting.kind.permits();
+        let Some(lease) = self.guards(process).find(has_all) else { return };
+        let Some(call) = process.hand.downgrade(&lease) else { return };
+        let doing = Doing::Downgrading(Arc::clone(&lease), process.local(self.now));
+        self.see_to(process, lease, doing, call);
+    }
+
+    fn guards(&self, process: &Process) -> impl Iterator<Item = Arc<Lease>> {
+        process.callers.values().filter_map(|caller| match &caller.doing {
             Doing::Holding(lease) => Some(Arc::clone(lease)),
             _ => None,
-        });
-        let Some(lease) = held else { return };
-        let Some(call) = process.hand.renew(&lease) else { return };
+        })
+    }
+
+    /// Sends a call about another's guard.
+    fn see_to(&mut self, process: &mut Process, lease: Arc<Lease>, doing: Doing, call: Call) {
         let id = self.number();
         let caller = Caller {
             request: Arc::clone(&lease.request),
             terms: Terms::Renewed,
             place: None,
-            doing: Doing::Renewing(lease),
+            doing,
             until: u64::MAX,
             patient_until: u64::MAX,
             hold: 0,
+            since: self.now,
             lost: None,
             ends_at: u64::MAX,
         };

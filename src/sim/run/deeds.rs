@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{Event, MS, Run};
 use crate::engine::Request;
-use crate::script::{Mode, Token, Verb, Wish};
+use crate::script::{Mode, Token, Verb};
 use crate::sim::defect::Defect;
-use crate::sim::op::Loss;
+use crate::sim::op::{Kind, Loss};
 use crate::sim::plan::{Chance, Deed, Terms};
 use crate::sim::process::{Caller, Doing, Process, Whose};
 use crate::store::memory::keyspace::Keyspace;
@@ -14,7 +14,10 @@ use crate::store::memory::keyspace::Keyspace;
 impl Run<'_> {
     pub(super) fn deed(&mut self, deed: Deed) {
         let now = self.now;
-        let is_use = matches!(deed, Deed::Lock { .. } | Deed::TryLock { .. } | Deed::Drop { .. } | Deed::Renew { .. });
+        let is_use = matches!(
+            deed,
+            Deed::Lock { .. } | Deed::TryLock { .. } | Deed::Drop { .. } | Deed::Renew { .. } | Deed::Downgrade { .. }
+        );
         if !is_use && deed != Deed::Replicate {
             self.watch.storm();
         }
@@ -43,7 +46,7 @@ impl Run<'_> {
                 self.tend(&mut process);
                 self.processes[slot as usize] = Some(process);
             }
-            Deed::Drop { process: slot } | Deed::Renew { process: slot } => {
+            Deed::Drop { process: slot } | Deed::Renew { process: slot } | Deed::Downgrade { process: slot } => {
                 let Some(mut process) = self.processes[slot as usize].take() else { return };
                 if process.paused_until > now {
                     self.at(process.paused_until, Event::Deed(deed));
@@ -51,6 +54,7 @@ impl Run<'_> {
                     process.show(now);
                     match deed {
                         Deed::Drop { .. } => self.drop_place(&mut process),
+                        Deed::Downgrade { .. } => self.downgrade(&mut process),
                         _ => self.renew(&mut process),
                     }
                     self.tend(&mut process);
@@ -97,15 +101,18 @@ impl Run<'_> {
             Deed::FailOver { clock, pause } => {
                 self.server.state().keyspace = self.replica.clone();
                 self.step_clock(clock);
-                let owner = self.judge.record().owner;
                 self.judge.failed_over(now / 1000, &self.server.state().keyspace);
-                self.lose_places(owner);
+                self.lose_places();
                 self.end_server(pause);
             }
             Deed::StepClock { by } => self.step_clock(by),
             Deed::FlushAll => self.lose_all(),
-            Deed::DropRecord => self.delete(self.setting.key.record(), Loss::All),
+            Deed::DropRecord => {
+                let loss = if self.setting.kind == Kind::Mutex { Loss::All } else { Loss::Record };
+                self.delete(self.setting.key.record(), loss);
+            }
             Deed::DropQueue => self.delete(self.setting.key.queue(), Loss::Queue),
+            Deed::DropHolders => self.delete(&self.setting.key.holders(), Loss::Holders),
         }
     }
 
@@ -126,17 +133,16 @@ impl Run<'_> {
     }
 
     fn lose(&mut self, loss: Loss) {
-        let owner = self.judge.record().owner;
         self.judge.lost_data(self.now / 1000, loss, &self.server.state().keyspace);
-        self.lose_places(owner);
+        self.lose_places();
     }
 
     /// Who was granted the lock, and had yet to hear of it, had no place any more.
-    fn lose_places(&mut self, owner: Option<Token>) {
+    fn lose_places(&mut self) {
         for process in self.processes.iter_mut().flatten() {
             for caller in process.callers.values_mut() {
                 let is_lost = caller.place.as_ref().is_some_and(|place| {
-                    let stood = process.hand.stands(place) && Some(place.token()) != owner;
+                    let stood = process.hand.stands(place) && !self.judge.was_granted(place.token());
                     (stood || caller.lost.is_some()) && !self.judge.knows(place.token())
                 });
                 caller.lost = is_lost.then(|| caller.lost.unwrap_or(self.now));
@@ -180,16 +186,16 @@ impl Run<'_> {
 
     pub(super) fn want(&mut self, process: &mut Process, deed: Deed) {
         let id = self.number();
-        let (patience, hold, terms) = match deed {
-            Deed::Lock { patience, hold, terms, .. } => (patience, hold, terms),
-            Deed::TryLock { hold, .. } => (None, hold, Terms::Renewed),
-            _ => (None, 0, Terms::Renewed),
+        let (patience, hold, terms, permits) = match deed {
+            Deed::Lock { patience, hold, terms, permits, .. } => (patience, hold, terms, permits),
+            Deed::TryLock { hold, permits, .. } => (None, hold, Terms::Renewed, permits),
+            _ => (None, 0, Terms::Renewed, 1),
         };
         let options = match terms {
             Terms::MaxHold if self.defect == Some(Defect::MaxHold) => self.setting.options(Terms::Renewed),
             terms => self.setting.options(terms),
         };
-        let request = Arc::new(Request::new(Wish::MUTEX, self.setting.key.clone(), &options));
+        let request = Arc::new(Request::new(self.setting.wish(permits), self.setting.key.clone(), &options));
         let until = patience.map_or(u64::MAX, |ms| self.now + ms * MS);
         let patient_until = self.now + self.setting.config.outage_limit.as_nanos() as u64;
         let caller = Caller {
@@ -200,11 +206,12 @@ impl Run<'_> {
             until,
             patient_until,
             hold: hold * MS,
+            since: self.now,
             lost: None,
             ends_at: u64::MAX,
         };
         if let Deed::Force { stale, .. } = deed {
-            let fence = self.judge.fence().saturating_sub(u64::from(stale));
+            let fence = self.judge.fence_of_one(id).saturating_sub(u64::from(stale));
             let call = caller.request.call(Verb::Release { token: Token::new(), fence, mode: Mode::Forced });
             process.callers.insert(id, Caller { doing: Doing::Forcing, ..caller });
             return self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);

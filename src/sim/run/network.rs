@@ -196,7 +196,11 @@ impl Run<'_> {
             return Ok(());
         };
         let (at, was_lost) = (*at, caller.lost.take());
-        let is_lost = |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting);
+        // Of a check that was sent before somebody heard that he stands, it does not follow that he has no place.
+        let timeout = self.setting.config.command_timeout.as_nanos() as u64;
+        let stood = |caller: &Caller| caller.lost.is_some_and(|lost| caller.since.saturating_add(timeout) < lost);
+        let is_lost =
+            |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && stood(caller);
         let earlier = process.callers.range(..at).find(|(_, caller)| is_lost(caller));
         match earlier.filter(|_| was_lost.is_some() && sent.by_renewal) {
             Some((_, earlier)) => {

@@ -15,14 +15,16 @@ use crate::sim::process::{Caller, Doing, Process};
 /// What lasts too long if it goes on for a bound, and since when it does.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// The owner, if nobody has it as a guard or waits for it.
-    unwanted: Option<(Token, u64)>,
-    /// The owner, if it waits and does not know.
-    untold: Option<(Token, u64)>,
-    /// The lease is over, or whose it was lets the lock rest, and others wait.
+    /// Holders that nobody has as a guard or waits for.
+    unwanted: HashMap<Token, u64>,
+    /// Holders that wait and do not know.
+    untold: HashMap<Token, u64>,
+    /// What is free, or held by leases that are over, is enough for the first of those who wait.
     overdue: Option<u64>,
-    /// The manager of a dead or silent owner for whom others wait, and whether a lease of it was fixed.
-    silent: Option<(String, bool, u64)>,
+    /// The managers of dead or silent holders for whom others wait, and whether a lease of them was fixed.
+    silent: HashMap<String, (bool, u64)>,
+    /// The manager of a dead or silent one who waits for more than there is, before others.
+    blocked: Option<(String, u64)>,
     /// When each guard's loss was seen that is not told.
     lost: HashMap<Token, u64>,
     /// A place became a guard with less than half its ttl left.
@@ -39,7 +41,8 @@ impl Watch {
 
     /// What a process had sent has arrived: it was not silent until now.
     pub(super) fn hear_of(&mut self, manager: &str) {
-        self.silent.take_if(|(silent, ..)| silent == manager);
+        self.silent.remove(manager);
+        self.blocked.take_if(|(blocked, _)| blocked == manager);
     }
 }
 
@@ -54,86 +57,99 @@ impl Run<'_> {
 
     /// P4, P7: what nobody wants is given back, in the time that a check period and two requests take.
     fn look_at_unwanted(&mut self) -> Result<(), Broken> {
-        let unwanted = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
-            let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
+        let unwanted = self.judge.live_holders(self.server_clock()).filter_map(|holder| {
+            let process = self.processes.iter().flatten().find(|process| process.terms.manager == holder.manager)?;
+            let token = holder.token;
             let wants = |caller: &Caller| match &caller.doing {
-                Doing::Holding(lease) => lease.token == owner && !lease.remaining(process.local(self.now)).is_zero(),
-                Doing::Releasing(lease, _) => lease.token == owner,
-                Doing::Trying { token, .. } => *token == owner,
-                _ => caller.place.as_ref().is_some_and(|place| place.token() == owner),
+                Doing::Holding(lease) => lease.token == token && !lease.remaining(process.local(self.now)).is_zero(),
+                Doing::Releasing(lease, _) => lease.token == token,
+                Doing::Trying { token: own, .. } => *own == token,
+                _ => caller.place.as_ref().is_some_and(|place| place.token() == token),
             };
             let since = process.troubled_until.max(process.paused_until).max(process.cut_until);
-            let is_of_before = self.judge.excepted_since(owner, self.judge.fence()).is_some();
-            let excepted = is_of_before || self.judge.may_have_come_back(owner);
+            let is_of_before = self.judge.excepted_since(token, holder.fence).is_some();
+            let excepted = is_of_before || self.judge.may_have_come_back(token);
             let wanted = excepted || process.callers.values().any(wants);
-            (!wanted).then_some((owner, since.max(process.away.excused_until)))
+            (!wanted).then_some((token, since.max(process.away.excused_until)))
         });
-        self.watch.unwanted = unwanted.map(|(owner, troubled_until)| {
-            let since = self.watch.unwanted.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
-            (owner, since.max(troubled_until).max(self.down_until).max(self.hangs_until))
+        let server = self.down_until.max(self.hangs_until);
+        let before = &self.watch.unwanted;
+        let unwanted = unwanted.map(|(token, trouble)| {
+            let since = before.get(&token).copied().unwrap_or(self.now);
+            (token, since.max(trouble).max(server))
         });
-        match self.watch.unwanted {
-            Some((owner, since)) if self.now > since + self.per_turn() => {
-                Err((Promise::OneGrant, format!("{owner:?} owns the lock, which nobody wants by it any more")))
+        self.watch.unwanted = unwanted.collect();
+        match self.watch.unwanted.iter().find(|(_, since)| self.now > **since + self.per_turn()) {
+            Some((token, _)) => {
+                Err((Promise::OneGrant, format!("{token:?} holds the lock, which nobody wants by it any more")))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
     /// P4: who was granted the lock knows of it at once, and in the time that a check period and its request take, if
     /// something was lost.
     fn look_at_untold(&mut self) -> Result<(), Broken> {
-        let untold = self.judge.owner(self.server_clock()).and_then(|(owner, manager)| {
-            let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager)?;
+        let untold = self.judge.live_holders(self.server_clock()).filter_map(|holder| {
+            let process = self.processes.iter().flatten().find(|process| process.terms.manager == holder.manager)?;
             let waits = |caller: &Caller| {
                 matches!(caller.doing, Doing::Waiting | Doing::Asking)
-                    && caller.place.as_ref().is_some_and(|place| place.token() == owner)
+                    && caller.place.as_ref().is_some_and(|place| place.token() == holder.token)
             };
-            process.callers.values().any(waits).then(|| (owner, process.trouble()))
+            process.callers.values().any(waits).then(|| (holder.token, process.trouble()))
         });
-        self.watch.untold = untold.map(|(owner, trouble)| {
-            let since = self.watch.untold.filter(|(before, _)| *before == owner).map_or(self.now, |(_, since)| since);
-            (owner, since.max(trouble).max(self.server_trouble()))
+        let (before, server) = (&self.watch.untold, self.server_trouble());
+        let untold = untold.map(|(token, trouble)| {
+            let since = before.get(&token).copied().unwrap_or(self.now);
+            (token, since.max(trouble).max(server))
         });
+        self.watch.untold = untold.collect();
         let bound = if self.watch.stormy { self.per_turn() } else { 3 * MS };
-        match self.watch.untold {
-            Some((owner, since)) if self.now > since + bound => {
+        match self.watch.untold.iter().find(|(_, since)| self.now > **since + bound) {
+            Some((token, since)) => {
                 let said =
-                    format!("{owner:?} was granted the lock {} ms ago and does not know", (self.now - since) / MS);
+                    format!("{token:?} was granted the lock {} ms ago and does not know", (self.now - since) / MS);
                 Err((Promise::WakeUp, said))
             }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
     /// P5: while a process waits that nothing troubles, the lock passes on from one that crashed or is silent in a ttl,
     /// a check period and its request; in a step more if it was spared, and in the horizon more if its leases are fixed
-    /// (the waiters of one whose lease was renewed are passed over). A lease that is over passes on in the latter two.
+    /// (the waiters of one whose lease was renewed are passed over) or if it can be granted more before one lapses. What
+    /// is free passes on in the latter two.
     fn look_at_silent(&mut self) -> Result<(), Broken> {
+        let (now, clock, server) = (self.now, self.server_clock(), self.server_trouble());
+        let record = self.judge.record();
         let waits = |process: &Process| {
             let stands = |caller: &Caller| {
                 matches!(caller.doing, Doing::Waiting | Doing::Asking)
-                    && caller.place.as_ref().is_some_and(|place| self.judge.stands(place.token()))
+                    && caller.place.as_ref().is_some_and(|place| record.stands(place.token()))
             };
             process.callers.values().any(stands)
         };
-        let (now, server) = (self.now, self.server_trouble());
-        let record = self.judge.record();
-        let trouble = || {
-            let waiting = self.processes.iter().flatten().filter(|process| waits(process));
-            waiting.map(Process::trouble).min().map(|trouble| trouble.max(server))
+        let waiting = self.processes.iter().flatten().filter(|process| waits(process));
+        let trouble = waiting.map(Process::trouble).min().map(|trouble| trouble.max(server));
+        let capacity = self.setting.kind.permits();
+        let left = capacity.saturating_sub(record.taken(clock) + self.judge.missing());
+        let is_over = record.head().is_some_and(|head| head.permits <= left);
+        let overdue = trouble.filter(|_| is_over).map(|trouble| self.watch.overdue.unwrap_or(now).max(trouble));
+        let is_silent = |manager: &str| {
+            let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager);
+            process.is_none_or(|process| process.paused_until.max(process.cut_until) > now)
         };
-        let is_over = record.end <= self.server_clock() && !record.queue.is_empty();
-        let overdue = if is_over { trouble() } else { None };
-        let overdue = overdue.map(|trouble| self.watch.overdue.unwrap_or(now).max(trouble));
-        let owner = self.processes.iter().flatten().find(|process| process.terms.manager == record.manager);
-        let is_silent =
-            record.owner.is_some() && owner.is_none_or(|owner| owner.paused_until.max(owner.cut_until) > now);
-        let silent = if is_silent { trouble() } else { None };
-        let silent = silent.map(|trouble| {
-            let before = self.watch.silent.as_ref().filter(|(manager, ..)| *manager == record.manager);
-            let (was_fixed, since) = before.map_or((false, now), |(_, fixed, since)| (*fixed, *since));
-            (record.manager.clone(), was_fixed || record.fixed, since.max(trouble))
+        let mut silent: HashMap<String, (bool, u64)> = HashMap::new();
+        for holder in record.holders.iter().filter(|holder| is_silent(&holder.manager)) {
+            let Some(trouble) = trouble else { break };
+            let before = silent.get(&holder.manager).or_else(|| self.watch.silent.get(&holder.manager));
+            let (was_fixed, since) = before.copied().unwrap_or((false, now));
+            silent.insert(holder.manager.clone(), (was_fixed || holder.fixed, since.max(trouble)));
+        }
+        let blocked = record.head().filter(|head| is_silent(&head.manager) && left > 0).zip(trouble);
+        let blocked = blocked.map(|(head, trouble)| {
+            let before = self.watch.blocked.as_ref().filter(|(manager, _)| *manager == head.manager);
+            (head.manager.clone(), before.map_or(now, |(_, since)| *since).max(trouble))
         });
         let config = &self.setting.config;
         let look = (config.check_period + config.command_timeout * 2).as_nanos() as u64;
@@ -145,13 +161,20 @@ impl Run<'_> {
                 format!("a lease that was over kept others waiting for {} ms", (now - since) / MS),
             ));
         }
-        if let Some((manager, fixed, since)) = &silent
-            && now > since + ttl + look + step + if *fixed { horizon } else { 0 }
+        for (manager, (fixed, since)) in &silent {
+            if now > since + ttl + look + step + if *fixed || capacity > 1 { horizon } else { 0 } {
+                let ms = (now - since) / MS;
+                let said = format!("{manager}, which is dead or silent, kept others waiting for {ms} ms");
+                return Err((Promise::Service, said));
+            }
+        }
+        if let Some((manager, since)) = &blocked
+            && now > since + horizon + look
         {
-            let said = format!("{manager}, which is dead or silent, kept others waiting for {} ms", (now - since) / MS);
+            let said = format!("{manager}, which is dead or silent, stood before others for {} ms", (now - since) / MS);
             return Err((Promise::Service, said));
         }
-        (self.watch.overdue, self.watch.silent) = (overdue, silent);
+        (self.watch.overdue, self.watch.silent, self.watch.blocked) = (overdue, silent, blocked);
         Ok(())
     }
 
@@ -169,7 +192,7 @@ impl Run<'_> {
                 }
                 if let Doing::Holding(lease) = &caller.doing
                     && !lease.remaining(local).is_zero()
-                    && !self.is_excepted(process, lease)
+                    && !self.is_excepted(process, caller.since, lease)
                     && !process.misdated.contains(&lease.token)
                 {
                     self.judge.held(self.server_clock(), lease.token, lease.fence)?;
@@ -209,12 +232,12 @@ impl Run<'_> {
 
     /// P1, P6: what only the server knows is told by the next renewal that is answered; to those whose leases are not
     /// renewed, by their end.
-    fn is_excepted(&self, process: &Process, lease: &Lease) -> bool {
+    fn is_excepted(&self, process: &Process, held_since: u64, lease: &Lease) -> bool {
         let Some(since) = self.judge.excepted_since(lease.token, lease.fence) else { return false };
         let config = &self.setting.config;
         let told_in =
             lease.request.renewal_period().map(|period| period + config.command_timeout * 2 + config.back_off);
-        let since = (since * 1000).max(process.trouble()).max(self.server_trouble());
+        let since = (since * 1000).max(held_since).max(process.trouble()).max(self.server_trouble());
         told_in.is_none_or(|told_in| self.now <= since + told_in.as_nanos() as u64)
     }
 
