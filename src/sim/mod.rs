@@ -74,7 +74,7 @@
 //! And of the order after a loss of data, who had been granted the lock and had yet to hear of it: he had no place any
 //! more; and who heard less than a T before the loss that he stands, since a check that tells others of it may have
 //! been sent before. And a lease of permits that the clock, which went back, has made too long, until one beside it
-//! that ends sooner is over.
+//! that ends sooner is over. How leases ended need not be told to their holders over a loss of data or a step of the clock.
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.

@@ -177,8 +177,7 @@ fn a_request_that_takes_permits_too_late_is_found() {
 
 #[test]
 fn a_renewal_of_permits_that_does_not_renew_is_found() {
-    let mutant =
-        Mutant { line: "e = math.max(math.min(e, now + 1000 * math.max(ttl, hold)), now + 1000 * ttl)", instead: "" };
+    let mutant = Mutant { line: "e = math.max(math.min(e, full), now + 1000 * ttl)", instead: "" };
     assert_found(Setting::readers_and_writers(0), mutant, NONE, "P6");
 }
 
