@@ -19,23 +19,25 @@ fn p3_an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
 }
 
 /// The policy takes whatever it likes, so the keys of locks too.
+pub(crate) fn evict_all(server: &Server) {
+    let mut evicting = redis::pipe();
+    for (setting, value) in [("maxmemory-policy", "allkeys-random"), ("maxmemory", "1"), ("maxmemory", "0")] {
+        evicting.cmd("CONFIG").arg("SET").arg(setting).arg(value).ignore();
+        // Each command that comes while memory is short evicts first.
+        evicting.cmd("PING").ignore();
+    }
+    let mut connection = server.connection();
+    until(SOON, "something was evicted, and all of it", || {
+        evicting.query::<()>(&mut connection).unwrap();
+        server.counted("evicted_keys") > 0 && server.query::<u64>(&["DBSIZE"]) == 0
+    });
+}
+
 #[test]
 fn p2_fences_rise_over_an_eviction_which_is_told_and_costs_no_place() {
     let place = Place::redis();
     let server = place.server().expect("it is one");
-    loses_everything(&place, || {
-        let mut evicting = redis::pipe();
-        for (setting, value) in [("maxmemory-policy", "allkeys-random"), ("maxmemory", "1"), ("maxmemory", "0")] {
-            evicting.cmd("CONFIG").arg("SET").arg(setting).arg(value).ignore();
-            // Each command that comes while memory is short evicts first.
-            evicting.cmd("PING").ignore();
-        }
-        let mut connection = server.connection();
-        until(SOON, "something was evicted, and all of it", || {
-            evicting.query::<()>(&mut connection).unwrap();
-            server.counted("evicted_keys") > 0 && server.query::<u64>(&["DBSIZE"]) == 0
-        });
-    });
+    loses_everything(&place, || evict_all(server));
 }
 
 /// As after a failover to a replica that had not yet heard of the newest grant.

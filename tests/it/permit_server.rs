@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockOptions, PreviousHolder};
 
 use crate::behaviour::permit_loss::{loses_all_permits, loses_all_readers};
+use crate::data_loss::evict_all;
 use crate::managers::EndLoops;
 use crate::permits::{Permits, Takers, Want, release};
 use crate::place::Place;
@@ -29,24 +30,11 @@ fn p3_readers_and_writers_lost_in_an_empty_restart_are_told_and_those_who_wait_a
     loses_all_readers(&place, || server.restart());
 }
 
-/// The policy takes whatever it likes, so the keys of permits too.
 #[test]
 fn p2_fences_of_permits_rise_over_an_eviction_which_is_told_and_costs_no_place() {
     let place = Place::redis();
     let server = place.server().expect("it is one");
-    loses_all_permits(&place, || {
-        let mut evicting = redis::pipe();
-        for (setting, value) in [("maxmemory-policy", "allkeys-random"), ("maxmemory", "1"), ("maxmemory", "0")] {
-            evicting.cmd("CONFIG").arg("SET").arg(setting).arg(value).ignore();
-            // Each command that comes while memory is short evicts first.
-            evicting.cmd("PING").ignore();
-        }
-        let mut connection = server.connection();
-        until(SOON, "something was evicted, and all of it", || {
-            evicting.query::<()>(&mut connection).unwrap();
-            server.counted("evicted_keys") > 0 && server.query::<u64>(&["DBSIZE"]) == 0
-        });
-    });
+    loses_all_permits(&place, || evict_all(server));
 }
 
 #[test]
