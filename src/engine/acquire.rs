@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::place::{Action, Claim, News, Place};
+use super::news::News;
+use super::place::{Action, Claim, Place};
 use super::places::Waiting;
 use super::request::Request;
 use super::standing::Standing;

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Engine;
-use super::place::News;
+use super::news::News;
 use super::work::Work;
 use crate::error::{Error, Result};
 use crate::script::{Call, Grant, Verb, Wish};

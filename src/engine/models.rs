@@ -7,7 +7,8 @@ use std::time::Duration;
 use loom::thread;
 
 use super::lease::{Lease, Word};
-use super::place::{Action, Claim, News, Place};
+use super::news::News;
+use super::place::{Action, Claim, Place};
 use super::places::{Found, Places, Waiting};
 use super::request::Request;
 use crate::config::LockOptions;

@@ -4,41 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::{Lease, deadline_from_reply};
+use super::news::News;
 use super::request::Request;
-use crate::config::margin;
 use crate::error::Error;
 use crate::loss::PreviousHolder;
 use crate::script::{Grant, Token};
-use crate::store::Anchor;
 use crate::store::clock::Time;
-
-/// The news that a token was granted.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct News {
-    pub(crate) grant: Grant,
-    /// The local deadline, if it can be told (R12).
-    pub(crate) deadline: Option<Time>,
-    /// A local moment no later than the grant, as far as it can be told.
-    pub(crate) granted: Time,
-}
-
-impl News {
-    /// From the reply to a request of this process: the time left was counted after `sent`.
-    pub(crate) fn from_reply(grant: Grant, sent: Time) -> News {
-        News { grant, deadline: Some(deadline_from_reply(sent, grant.left)), granted: sent }
-    }
-
-    /// R12: from a message, which may have been under way for any time. The newest anchor says when the
-    /// grant was made; without one nothing is known.
-    pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> News {
-        let granted = anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
-        let deadline = anchor.zip(granted).map(|(anchor, granted)| {
-            let extrapolated = if granted > anchor.sent { granted - anchor.sent } else { anchor.sent - granted };
-            granted + grant.left.saturating_sub(margin(grant.left, extrapolated))
-        });
-        News { grant, deadline, granted: granted.unwrap_or(arrived) }
-    }
-}
 
 /// One waiter's place.
 pub(crate) struct Place {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::place::{Action, Claim, News};
+use super::news::News;
+use super::place::{Action, Claim};
 use super::places::Waiting;
 use super::request::Request;
 use super::{Engine, Lease};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::Settled;
-use super::place::News;
+use super::news::News;
 use super::places::{Found, Waiting, refusal};
 use super::renewal::{Errand, Renewal};
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{PreviousHolder, Waiter};
+use fairlock::{LockGuard, LockManager, PreviousHolder, Waiter};
 
 use crate::{
     managers::{assert_nothing_left, check_period, command_timeout, horizon, manager, owner, queue},
@@ -228,20 +228,30 @@ fn p5_a_process_killed_before_it_learns_of_its_grant_costs_one_ttl() {
 
 #[test]
 fn p5_a_hold_at_least_that_is_longer_than_the_ttl_is_all_that_its_holders_crash_costs() {
-    const LEAST: Duration = Duration::from_secs(4);
     let server = Server::start();
+    a_hold_at_least_is_all_that_a_crash_costs(&server, "lock k", |mgr| mgr.lock("k").unwrap());
+}
+
+/// The worker takes it, and dies; then we do.
+pub(crate) fn a_hold_at_least_is_all_that_a_crash_costs(
+    server: &Server,
+    take: &str,
+    next: impl FnOnce(&LockManager) -> LockGuard,
+) {
+    const LEAST: Duration = Duration::from_secs(4);
     let mgr = manager(server.url(), TTL);
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell(&format!("least {}", LEAST.as_millis()));
     let asked = Instant::now();
-    kid.tell("lock k");
+    kid.tell(take);
     expect_got(&kid, "k", SOON);
     let told = Instant::now();
     kid.kill();
-    let guard = mgr.lock("k").unwrap();
+    let guard = next(&mgr);
     assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
     assert!(told.elapsed() < LEAST + check_period(TTL) + SLACK, "{:?}", told.elapsed());
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
+    guard.unlock().unwrap();
 }
 
 /// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.

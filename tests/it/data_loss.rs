@@ -104,37 +104,25 @@ fn no_caller_notices_scripts_flushed_in_a_loop() {
     let kept = managers[0].lock("kept").unwrap();
     let inside = [const { AtomicBool::new(false) }; 2];
     let turns = AtomicU32::new(0);
-    let stop = AtomicBool::new(false);
+    let flushes = server.repeat(&["SCRIPT", "FLUSH"], Duration::from_millis(1));
     thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let _: () = server.query(&["SCRIPT", "FLUSH"]);
-                thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let workers: Vec<_> = (0..6)
-            .map(|i| {
-                let (managers, inside, turns) = (&managers, &inside, &turns);
-                scope.spawn(move || {
-                    let name = i / 3;
-                    let end = Instant::now() + Duration::from_millis(1200);
-                    while Instant::now() < end {
-                        let guard = managers[i % 2].lock(["x", "y"][name]).unwrap();
-                        assert!(!inside[name].swap(true, Ordering::SeqCst), "two holders at once");
-                        managers[i % 2].inspect(["x", "y"][name]).unwrap().expect("it is held");
-                        assert!(inside[name].swap(false, Ordering::SeqCst));
-                        guard.unlock().unwrap();
-                        turns.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            })
-            .collect();
-        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        stop.store(true, Ordering::Relaxed);
-        for end in ends {
-            end.unwrap();
+        for i in 0..6 {
+            let (managers, inside, turns) = (&managers, &inside, &turns);
+            scope.spawn(move || {
+                let name = i / 3;
+                let end = Instant::now() + Duration::from_millis(1200);
+                while Instant::now() < end {
+                    let guard = managers[i % 2].lock(["x", "y"][name]).unwrap();
+                    assert!(!inside[name].swap(true, Ordering::SeqCst), "two holders at once");
+                    managers[i % 2].inspect(["x", "y"][name]).unwrap().expect("it is held");
+                    assert!(inside[name].swap(false, Ordering::SeqCst));
+                    guard.unlock().unwrap();
+                    turns.fetch_add(1, Ordering::Relaxed);
+                }
+            });
         }
     });
+    drop(flushes);
     assert!(turns.into_inner() > 20);
     kept.renew().unwrap();
     kept.unlock().unwrap();

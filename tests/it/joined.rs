@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
 
 use crate::scene::{H, P, Record, SOON, STEADY_T, TTL, Verb, build, request, steady, warm_up, with_ttl};
-use crate::support::{Proxy, SLACK, Server, contains, until};
+use crate::support::{Proxy, SLACK, Server, contains, proxy, until};
 
 /// So long that nobody gives up while others are looked at.
 const LONG: Duration = Duration::from_secs(5);
@@ -17,6 +17,21 @@ const SHORT: Duration = Duration::from_millis(100);
 
 fn patient(url: String) -> Builder {
     with_ttl(url, 8 * LONG).command_timeout(LONG).check_period(P).horizon(4 * LONG)
+}
+
+/// A manager whose requests pass through a proxy, on the only connection that it has for calls.
+struct Scene {
+    server: Server,
+    proxy: Proxy,
+    ours: LockManager,
+}
+
+fn one_connection(builder: impl FnOnce(String) -> Builder) -> Scene {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let ours = build(builder(proxy.url()).pool_size(1));
+    warm_up(&ours);
+    Scene { server, proxy, ours }
 }
 
 /// Callers on threads of their own, in a call that they do not return from soon.
@@ -44,6 +59,18 @@ impl<'scope> Callers<'scope> {
         Callers { calls }
     }
 
+    /// One whose request for `first0` sticks in the proxy, and with it the connection that it has.
+    fn stick<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        proxy: &Proxy,
+        mgr: &'scope LockManager,
+    ) -> (proxy::Held, Callers<'scope>) {
+        let held = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+        let caller = Callers::call(scope, "first", 1, |name| mgr.try_lock(name));
+        held.wait(SOON);
+        (held, caller)
+    }
+
     fn guards(self) -> Vec<LockGuard> {
         self.ends().into_iter().map(|end| end.expect("no error").expect("it is free")).collect()
     }
@@ -63,14 +90,9 @@ fn sleeping(name: &str) -> usize {
 
 #[test]
 fn calls_that_find_no_free_connection_share_one_write() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(1));
-    warm_up(&ours);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first"));
+    let Scene { server, proxy, ours } = one_connection(patient);
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |_| ours.try_lock("first"));
-        first.wait(SOON);
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 40, |name| ours.try_lock(name));
         let before = (ours.stats().requests, server.counted("total_reads_processed"));
         first.release();
@@ -123,16 +145,11 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
 
 #[test]
 fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let builder = with_ttl(proxy.url(), 3 * TTL).command_timeout(STEADY_T).check_period(P).horizon(2 * H + P);
-    let ours = build(builder.pool_size(1));
-    warm_up(&ours);
+    let Scene { server, proxy, ours } =
+        one_connection(|url| with_ttl(url, 3 * TTL).command_timeout(STEADY_T).check_period(P).horizon(2 * H + P));
     // Whoever comes is taken along by a leader whose pipeline has no reply.
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
         let start = Instant::now();
         let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
         let short = Callers::call(scope, "short", 4, |name| ours.try_lock_for(name, STEADY_T / 4));
@@ -152,14 +169,9 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
 
 #[test]
 fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(1));
-    warm_up(&ours);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    let Scene { server, proxy, ours } = one_connection(patient);
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
         let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
         let start = Instant::now();
         let short = Callers::call(scope, "short", 3, |name| ours.try_lock_for(name, SHORT));
@@ -184,14 +196,9 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
 
 #[test]
 fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(steady(proxy.url()).pool_size(1));
-    warm_up(&ours);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    let Scene { server, proxy, ours } = one_connection(steady);
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
         let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
         let along = Callers::call(scope, "along", 3, |name| ours.try_lock_for(name, STEADY_T / 4));
         let second = proxy.hold_request_when(request(Verb::Acquire, "along1"));
@@ -211,14 +218,9 @@ fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
 
 #[test]
 fn whoever_waits_for_a_connection_that_breaks_has_another() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(1));
-    warm_up(&ours);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    let Scene { server: _server, proxy, ours } = one_connection(patient);
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (_first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         proxy.reset_all();
         // An error if the pool did not open another one for them, since it would tell them nothing for LONG.
@@ -229,14 +231,9 @@ fn whoever_waits_for_a_connection_that_breaks_has_another() {
 
 #[test]
 fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(1));
-    warm_up(&ours);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    let Scene { server, proxy, ours } = one_connection(patient);
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         let cut = proxy.swallow_and_reset_when(request(Verb::Acquire, "many7"));
         first.release();
@@ -251,14 +248,9 @@ fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
 
 #[test]
 fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(1));
-    warm_up(&ours);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    let Scene { server, proxy, ours } = one_connection(patient);
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         let _: String = server.query(&["SCRIPT", "FLUSH"]);
         let before = proxy.requests_bytes();
@@ -273,14 +265,9 @@ fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
 
 #[test]
 fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(steady(proxy.url()).pool_size(1));
-    warm_up(&ours);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
+    let Scene { server: _server, proxy, ours } = one_connection(steady);
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (_first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         proxy.refuse();
         proxy.reset_all();
@@ -295,17 +282,12 @@ fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
 
 #[test]
 fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(1));
-    warm_up(&ours);
+    let Scene { server, proxy, ours } = one_connection(patient);
     ours.lock("spoilt").unwrap().unlock().unwrap();
     // How its last holder ended is told in a way that there is not.
     Record::of(&server, "spoilt").set(&[("d", "5")]);
-    let first = proxy.hold_request_when(request(Verb::Acquire, "first0"));
     thread::scope(|scope| {
-        let one = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
-        first.wait(SOON);
+        let (first, one) = Callers::stick(scope, &proxy, &ours);
         let before = Callers::call(scope, "before", 3, |name| ours.try_lock(name));
         let spoilt = Callers::call(scope, "spoilt", 1, |_| ours.try_lock("spoilt"));
         let behind = Callers::call(scope, "behind", 6, |name| ours.try_lock(name));
@@ -319,10 +301,7 @@ fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
 
 #[test]
 fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(steady(proxy.url()).pool_size(1));
-    warm_up(&ours);
+    let Scene { server: _server, proxy, ours } = one_connection(steady);
     let scan = proxy.swallow_silently_when(contains("SCAN"));
     thread::scope(|scope| {
         let listing = scope.spawn(|| ours.list("*").next());
@@ -337,10 +316,7 @@ fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
 
 #[test]
 fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(patient(proxy.url()).pool_size(1));
-    warm_up(&ours);
+    let Scene { server: _server, proxy, ours } = one_connection(patient);
     proxy.delay(Duration::from_millis(2));
     thread::scope(|scope| {
         for i in 0..16 {
@@ -358,10 +334,7 @@ fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
 
 #[test]
 fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(steady(proxy.url()).pool_size(1));
-    warm_up(&ours);
+    let Scene { server, proxy, ours } = one_connection(steady);
     let (inside, turns) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for i in 0..24 {

@@ -15,14 +15,14 @@ use crate::support::proxy::Trap;
 use crate::support::{Proxy, SLACK, Server, until, until_some};
 
 /// A server, a manager whose requests pass through a proxy, and one whose requests do not.
-struct Scene {
-    server: Server,
-    proxy: Proxy,
-    ours: LockManager,
-    other: LockManager,
+pub(crate) struct Scene {
+    pub(crate) server: Server,
+    pub(crate) proxy: Proxy,
+    pub(crate) ours: LockManager,
+    pub(crate) other: LockManager,
 }
 
-fn scene() -> Scene {
+pub(crate) fn scene() -> Scene {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ours = build(steady(proxy.url()));
@@ -38,7 +38,7 @@ const SEEN: [fn(&Proxy, Verb) -> Trap; 2] = [
     |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
 ];
 
-fn says(reply: &[u8], what: &str) -> bool {
+pub(crate) fn says(reply: &[u8], what: &str) -> bool {
     String::from_utf8_lossy(reply).contains(what)
 }
 

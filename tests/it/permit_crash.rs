@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use fairlock::{FenceGate, PreviousHolder};
 
 use crate::{
+    crash::a_hold_at_least_is_all_that_a_crash_costs,
     managers::{check_period, command_timeout, horizon, manager},
     permits::{Permits, Takers, Want},
     support::{Kid, Proxy, SLACK, Server, until},
@@ -260,21 +261,8 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
 
 #[test]
 fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_if_their_holder_crashes() {
-    const LEAST: Duration = Duration::from_secs(4);
     let server = Server::start();
-    let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell(&format!("least {}", LEAST.as_millis()));
-    let asked = Instant::now();
-    kid.tell("acquire 2/2 k");
-    expect_got(&kid, "k", SOON);
-    let told = Instant::now();
-    kid.kill();
-    let next = Want::Permits(1, 2).take(&mgr, "k").unwrap();
-    assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
-    assert!(told.elapsed() < LEAST + check_period(TTL) + SLACK, "{:?}", told.elapsed());
-    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    next.unlock().unwrap();
+    a_hold_at_least_is_all_that_a_crash_costs(&server, "acquire 2/2 k", |mgr| mgr.semaphore("k", 2).acquire().unwrap());
     Permits::of(&server, "k").comes_to_rest();
 }
 

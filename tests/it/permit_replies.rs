@@ -1,14 +1,14 @@
 //! P7 and P4 for permits, readers and writers: requests that were carried out and whose replies were lost, requests that
 //! come too late, and wake-ups that do not come. On Redis alone, where a proxy picks the very request.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
+use fairlock::{Error, LockOptions, PreviousHolder, Step};
 
+use crate::lost_replies::{self, Scene, says};
 use crate::permits::{Held, Permits, Takers, Want, release, request};
-use crate::scene::{P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, steady, warm_up, with_ttl};
+use crate::scene::{P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, warm_up, with_ttl};
 use crate::support::proxy::Trap;
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
@@ -16,28 +16,16 @@ const ONE: Want = Want::Permits(1, 3);
 const TWO: Want = Want::Permits(2, 3);
 const ALL: Want = Want::Permits(3, 3);
 
-/// A server, a manager whose requests pass through a proxy, and one whose requests do not.
-struct Scene {
-    server: Server,
-    proxy: Proxy,
-    ours: LockManager,
-    other: LockManager,
-}
-
 fn scene() -> Scene {
-    let server = Server::tcp();
-    let proxy = Proxy::to(server.addr());
-    let ours = build(steady(proxy.url()));
-    let other = build(steady(server.url()));
-    warm_up(&ours);
+    let scene = lost_replies::scene();
     // The server knows the scripts of permits from here on, so that a request is one.
-    for mgr in [&ours, &other] {
+    for mgr in [&scene.ours, &scene.other] {
         let writer = mgr.rw_lock("warm-rw").write().unwrap();
         assert!(mgr.rw_lock("warm-rw").try_read_for(2 * P).unwrap().is_none());
         writer.renew().unwrap();
         writer.unlock().unwrap();
     }
-    Scene { server, proxy, ours, other }
+    scene
 }
 
 /// The ways in which a reply is lost: the client sees it at once, or never.
@@ -46,10 +34,6 @@ const WAYS: [fn(&Proxy, Verb) -> Trap; 3] = [
     |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
     |proxy, verb| proxy.swallow_silently_when(request(verb, "a")),
 ];
-
-fn says(reply: &[u8], what: &str) -> bool {
-    String::from_utf8_lossy(reply).contains(what)
-}
 
 #[test]
 fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
@@ -341,29 +325,20 @@ fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop(
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-                thread::sleep(Duration::from_millis(10));
-            }
-        });
-        let end = crate::managers::EndLoops(&stop);
-        for _ in 0..4 {
-            let holder = Want::Write.take(&other, "a").unwrap();
-            let mut line = Takers::of(&server, "a");
-            for want in [Want::Read, Want::Read, Want::Write, Want::Read] {
-                line.stand(&ours, want);
-            }
-            holder.unlock().unwrap();
-            let readers = line.serve_together(0..2, P + 2 * crate::scene::T + SLACK);
-            readers.into_iter().for_each(|reader| reader.unlock().unwrap());
-            line.serve(2, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
-            line.serve(3, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
+    let kills = server.repeat(&["CLIENT", "KILL", "TYPE", "pubsub"], Duration::from_millis(10));
+    for _ in 0..4 {
+        let holder = Want::Write.take(&other, "a").unwrap();
+        let mut line = Takers::of(&server, "a");
+        for want in [Want::Read, Want::Read, Want::Write, Want::Read] {
+            line.stand(&ours, want);
         }
-        drop(end);
-    });
+        holder.unlock().unwrap();
+        let readers = line.serve_together(0..2, P + 2 * crate::scene::T + SLACK);
+        readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+        line.serve(2, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
+        line.serve(3, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
+    }
+    drop(kills);
     assert_eq!(ours.stats().requeued, 0);
     Permits::of(&server, "a").comes_to_rest();
 }

@@ -78,40 +78,29 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
     let server = Server::start();
     let managers = [build(steady(server.url())), build(steady(server.url()))];
     let kept = Want::Permits(1, 3).take(&managers[0], "n").unwrap();
-    let (believed, turns, stop) = (AtomicU32::new(1), AtomicU32::new(0), AtomicBool::new(false));
+    let (believed, turns) = (AtomicU32::new(1), AtomicU32::new(0));
+    let flushes = server.repeat(&["SCRIPT", "FLUSH"], Duration::from_millis(1));
     thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let _: () = server.query(&["SCRIPT", "FLUSH"]);
-                thread::sleep(Duration::from_millis(1));
-            }
-        });
-        let workers: Vec<_> = (0..6)
-            .map(|i| {
-                let (mgr, believed, turns) = (&managers[i % 2], &believed, &turns);
-                scope.spawn(move || {
-                    let end = Instant::now() + Duration::from_millis(1200);
-                    while Instant::now() < end {
-                        let guard = Want::Permits(1, 3).take(mgr, "n").unwrap();
-                        assert!(believed.fetch_add(1, Ordering::SeqCst) < 3, "more permits than there are");
-                        mgr.inspect("n").unwrap().expect("it is held");
-                        believed.fetch_sub(1, Ordering::SeqCst);
-                        guard.unlock().unwrap();
-                        // Downgrades, readers and writers too.
-                        let reader = mgr.rw_lock("r").write().unwrap().downgrade().unwrap();
-                        reader.renew().unwrap();
-                        reader.unlock().unwrap();
-                        turns.fetch_add(1, Ordering::Relaxed);
-                    }
-                })
-            })
-            .collect();
-        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
-        stop.store(true, Ordering::Relaxed);
-        for end in ends {
-            end.unwrap();
+        for i in 0..6 {
+            let (mgr, believed, turns) = (&managers[i % 2], &believed, &turns);
+            scope.spawn(move || {
+                let end = Instant::now() + Duration::from_millis(1200);
+                while Instant::now() < end {
+                    let guard = Want::Permits(1, 3).take(mgr, "n").unwrap();
+                    assert!(believed.fetch_add(1, Ordering::SeqCst) < 3, "more permits than there are");
+                    mgr.inspect("n").unwrap().expect("it is held");
+                    believed.fetch_sub(1, Ordering::SeqCst);
+                    guard.unlock().unwrap();
+                    // Downgrades, readers and writers too.
+                    let reader = mgr.rw_lock("r").write().unwrap().downgrade().unwrap();
+                    reader.renew().unwrap();
+                    reader.unlock().unwrap();
+                    turns.fetch_add(1, Ordering::Relaxed);
+                }
+            });
         }
     });
+    drop(flushes);
     assert!(turns.into_inner() > 20);
     kept.renew().unwrap();
     kept.unlock().unwrap();

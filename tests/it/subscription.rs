@@ -1,7 +1,5 @@
 //! The channel of wake-ups fails: nobody waits for longer than a check period. On Redis alone, where it is a connection.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use fairlock::{Endpoint, LockManager};
@@ -14,25 +12,17 @@ fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
-                let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-                thread::sleep(Duration::from_millis(10));
-            }
-        });
-        for _ in 0..5 {
-            let holder = other.lock("a").unwrap();
-            let mut line = Line::of("a");
-            line.stand(&ours);
-            line.stand(&ours);
-            holder.unlock().unwrap();
-            line.serve(0, P + T + SLACK).unlock().unwrap();
-            line.serve(1, P + T + SLACK).unlock().unwrap();
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
+    let kills = server.repeat(&["CLIENT", "KILL", "TYPE", "pubsub"], Duration::from_millis(10));
+    for _ in 0..5 {
+        let holder = other.lock("a").unwrap();
+        let mut line = Line::of("a");
+        line.stand(&ours);
+        line.stand(&ours);
+        holder.unlock().unwrap();
+        line.serve(0, P + T + SLACK).unlock().unwrap();
+        line.serve(1, P + T + SLACK).unlock().unwrap();
+    }
+    drop(kills);
     assert_eq!(ours.stats().requeued, 0);
     Record::of(&server, "a").comes_to_rest();
 }

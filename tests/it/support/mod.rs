@@ -8,6 +8,7 @@ pub(crate) mod fake;
 pub(crate) mod kid;
 pub(crate) mod packed;
 pub(crate) mod proxy;
+mod repeated;
 pub(crate) mod server;
 mod wire;
 
