@@ -15,7 +15,7 @@ mkdir -p "$directory"
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
 
-benches=${FAIRLOCK_BENCHES:-peers uncontended handoff queue waiting renewal link}
+benches=${FAIRLOCK_BENCHES:-peers uncontended handoff queue waiting renewal link permits}
 
 # All are built first, so that no compiler runs beside one.
 cargo bench --no-run

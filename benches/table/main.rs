@@ -17,7 +17,7 @@ use std::{env, thread};
 use support::figure::{Bound, Figure, Line};
 use support::{Rounds, is_bench, server};
 
-const DEMANDS: [&str; 7] = [
+const DEMANDS: [&str; 8] = [
     "Beside other crates",
     "A lock that nobody else wants",
     "Hand-over",
@@ -25,6 +25,7 @@ const DEMANDS: [&str; 7] = [
     "Waiting",
     "Holding many locks",
     "A slow link",
+    "Permits",
 ];
 
 fn main() {
