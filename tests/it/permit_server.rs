@@ -270,6 +270,8 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
                     let guard = Want::Permits(many, PERMITS).take_for(mgr, "n", 4 * SOON).unwrap();
                     let guard = guard.expect("no deadlock");
                     assert!(believed.fetch_add(many, Ordering::SeqCst) + many <= PERMITS);
+                    // So long that others meet it who should not.
+                    thread::sleep(Duration::from_millis(1));
                     believed.fetch_sub(many, Ordering::SeqCst);
                     // One that takes longer than a busy machine has time for goes on in the background.
                     match guard.unlock() {
