@@ -9,7 +9,7 @@ use fairlock::{Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder
 
 use super::semaphore::{comes_to_rest, end_leases, waiters};
 use crate::place::{Mishap, Place, on_both_stores};
-use crate::scene::{self, SOON, TTL};
+use crate::scene::{P, SOON, build, steady};
 
 on_both_stores! {
     readers_share_and_writers_exclude,
@@ -32,7 +32,7 @@ on_both_stores! {
 on_both_stores! { redis_with_faults: a_downgrade_that_is_not_answered_takes_place, readers_whose_messages_are_lost_get_in }
 
 fn manager(place: &Place) -> LockManager {
-    scene::manager(place)
+    build(steady(place))
 }
 
 fn read(mgr: &LockManager) -> Receiver<ReadGuard> {
@@ -151,7 +151,7 @@ fn the_order_of_arrival_decides(place: &Place) {
     let writer = write(&theirs);
     let reader = read(&ours);
     assert!(ours.rw_lock("n").try_read().unwrap().is_none(), "a reader does not overtake a writer");
-    thread::sleep(TTL / 8);
+    thread::sleep(P);
     assert!(writer.is_empty() && reader.is_empty());
     drop(first);
     let writer = served(&writer);
@@ -217,7 +217,7 @@ fn a_writer_goes_on_as_a_reader_without_a_gap(place: &Place) {
     assert!(downgraded.is_held() && next.is_empty() && behind.is_empty());
     downgraded.renew().unwrap();
     drop(reader);
-    thread::sleep(TTL / 8);
+    thread::sleep(P);
     assert!(next.is_empty(), "it still reads");
     downgraded.unlock().unwrap();
     let next = served(&next);

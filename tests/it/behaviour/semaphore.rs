@@ -11,7 +11,7 @@ use fairlock::{
 
 use crate::managers;
 use crate::place::{Keyspace, Mishap, Place, on_both_stores};
-use crate::scene::{self, SOON, TTL};
+use crate::scene::{self, P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::support::until;
 
 on_both_stores! {
@@ -48,7 +48,7 @@ on_both_stores! {
 }
 
 fn manager(place: &Place) -> LockManager {
-    scene::manager(place)
+    build(steady(place))
 }
 
 /// Ends the time of all holders of a name whose record has this in it, as if they had been silent for so long.
@@ -163,7 +163,7 @@ fn who_asks_for_many_is_not_overtaken(place: &Place) {
     let light = wait(&other, &other.semaphore("n", 3), 1);
     assert!(n.try_acquire().unwrap().is_none(), "one is left, but others were first");
     drop(first);
-    thread::sleep(TTL / 8);
+    thread::sleep(P);
     assert!(heavy.is_empty() && light.is_empty());
     drop(second);
     let heavy = served(&heavy);
@@ -425,9 +425,10 @@ fn options_hold_for_permits(place: &Place) {
     assert_eq!(other.lost().recv_timeout(SOON).unwrap().reason, LossReason::MaxHold);
     mgr.semaphore("n", 2).acquire_many(2).unwrap().unlock().unwrap();
     // One that is renewed lasts for longer than its ttl.
-    let guard = mgr.semaphore("n", 2).acquire().unwrap();
-    thread::sleep(TTL + TTL / 4);
-    assert!(guard.is_held() && mgr.stats().renewed > 0);
+    let short = scene::manager(place);
+    let guard = short.semaphore("n", 2).acquire().unwrap();
+    thread::sleep(scene::TTL + scene::TTL / 4);
+    assert!(guard.is_held() && short.stats().renewed > 0);
     guard.renew().unwrap();
     guard.unlock().unwrap();
     comes_to_rest(place, &mgr, "n");
