@@ -26,6 +26,7 @@ on_both_stores! {
     a_number_that_cannot_be_had_is_an_error,
     each_grant_has_a_larger_fence,
     a_holder_that_lapses_is_lost_by_itself,
+    others_who_come_and_go_hide_no_lapse,
     a_process_that_dies_with_many_permits_delays_others_once,
     what_was_granted_before_a_flush_is_lost_and_waiters_stand_again,
     the_loss_of_any_key_alone_is_survived,
@@ -39,6 +40,7 @@ on_both_stores! {
     every_key_ends_by_itself_also_while_permits_are_held,
     a_record_lasts_for_as_long_as_its_holders_are_renewed,
     a_look_at_many_holders_puts_the_next_one_off,
+    leases_that_are_short_bring_no_look_at_many_holders_before_its_time,
 }
 
 on_both_stores! {
@@ -301,6 +303,19 @@ fn a_holder_that_lapses_is_lost_by_itself(place: &Place) {
     comes_to_rest(place, &ours, "n");
 }
 
+fn others_who_come_and_go_hide_no_lapse(place: &Place) {
+    let mgr = manager(place);
+    let short = mgr.with(LockOptions::new().fixed_lease(Duration::from_millis(500)));
+    let n = mgr.semaphore("n", 2);
+    let goes = short.semaphore("n", 2).try_acquire().unwrap().expect("it is free");
+    until(SOON, "its permit comes back", || {
+        // Each of these lasts for longer than the one that goes.
+        n.acquire().unwrap().unlock().unwrap();
+        n.try_acquire_many(2).unwrap().is_some()
+    });
+    assert!(!goes.is_held());
+}
+
 fn a_process_that_dies_with_many_permits_delays_others_once(place: &Place) {
     const MANY: u32 = 50;
     let (ours, theirs) = (manager(place), manager(place));
@@ -410,13 +425,14 @@ fn what_is_forced_away_is_that_of_one_fence(place: &Place) {
 fn options_hold_for_permits(place: &Place) {
     let mgr = manager(place);
     let with = |options: LockOptions| mgr.with(options).semaphore("n", 2);
-    // It cools, and counts meanwhile.
+    // It cools, and counts meanwhile, but no longer, though the lease would have gone on.
     let least = Duration::from_millis(400);
     let started = Instant::now();
-    with(LockOptions::new().hold_at_least(least)).acquire_many(2).unwrap().unlock().unwrap();
+    with(LockOptions::new().ttl(10 * TTL).hold_at_least(least)).acquire_many(2).unwrap().unlock().unwrap();
     assert_eq!(mgr.inspect("n").unwrap().unwrap().state, LockState::Cooling);
     assert!(mgr.semaphore("n", 2).try_acquire().unwrap().is_none());
-    mgr.semaphore("n", 2).acquire().unwrap().unlock().unwrap();
+    let after = mgr.semaphore("n", 2).try_acquire_for(SOON).unwrap().expect("it has cooled");
+    after.unlock().unwrap();
     assert!(place.server().is_none() || started.elapsed() >= least);
     // It is never renewed.
     let fixed = with(LockOptions::new().fixed_lease(Duration::from_millis(300))).try_acquire().unwrap().unwrap();
@@ -540,11 +556,41 @@ fn a_look_at_many_holders_puts_the_next_one_off(place: &Place) {
                 end";
     let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
     assert_eq!(end_leases(place, "n", "nobody's"), 0, "it only has the next call look");
-    let before = scene::server_time(place).to_string();
+    let before = scene::server_time(place) as f64;
     assert!(n.try_acquire_many(1000).unwrap().is_none());
+    let next = next_look(place) - before;
+    assert!(next >= 10_000.0, "at 20 µs a holder, and not after {next} µs");
+}
+
+fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.semaphore("n", 10_000);
+    let _permit = n.acquire().unwrap();
+    // 3,000 more, whose leases last for 10 ms.
+    let fill = "local all, clock = redis.call('HGETALL', KEYS[1]), redis.call('TIME')
+                for i = 1, 3000 do
+                  local ends = clock[1] * 1000000 + clock[2] + 10000
+                  redis.call('HSET', KEYS[1], 'other ' .. i, struct.pack('<dI4', ends, 10) .. string.sub(all[2], 13))
+                end";
+    let try_all = || assert!(n.try_acquire_many(10_000).unwrap().is_none());
+    until(SOON, "two calls come soon after each other", || {
+        let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
+        assert_eq!(end_leases(place, "n", "nobody's"), 0, "it only has the next call look");
+        try_all();
+        let next = next_look(place);
+        try_all();
+        let soon = (scene::server_time(place) as f64) < next;
+        assert!(!soon || next_look(place) == next, "the second has looked as well");
+        soon
+    });
+}
+
+/// The time before which no holder is looked for that has lapsed.
+fn next_look(place: &Place) -> f64 {
     let look = "return tostring(struct.unpack('<d', string.sub(redis.call('HGET', KEYS[1], 'p'), 9)) - ARGV[1])";
-    let next: String = place.query(&["EVAL", look, "1", "fairlock:{n}", &before]);
-    assert!(next.parse::<f64>().unwrap() >= 10_000.0, "at 20 µs a holder, and not after {next} µs");
+    let base = 1_700_000_000_000_000_u64;
+    let after: String = place.query(&["EVAL", look, "1", "fairlock:{n}", &base.to_string()]);
+    base as f64 + after.parse::<f64>().unwrap()
 }
 
 fn p7_a_release_that_is_sent_twice_hears_the_same_twice(place: &Place) {
