@@ -232,6 +232,7 @@ fn another_number_is_refused_while_in_use_and_holds_afterwards(place: &Place) {
         assert_eq!(&**lock, "n");
         assert!(matches!((is, asked), (Kind::Semaphore { permits: 2, .. }, Kind::Semaphore { permits: 3, .. })));
         assert!(error.to_string().contains("2 permits") && error.to_string().contains("3 permits"), "{error}");
+        assert!(error.to_string().ends_with("while it is in use"), "{error}");
     }
     let error = mgr.rw_lock("n").read().unwrap_err();
     assert!(matches!(&error, Error::WrongKind { asked: Kind::RwLock, .. }), "{error:?}");
@@ -259,6 +260,10 @@ fn a_mutex_and_a_semaphore_are_told_apart(place: &Place) {
     assert!(matches!(&error, Error::WrongKind { is: Kind::Mutex, asked: Kind::Semaphore { permits: 2, .. }, .. }));
     assert!(permit.is_held());
     permit.unlock().unwrap();
+    // Nobody holds it, but its record is there.
+    let error = mgr.try_lock("n").unwrap_err();
+    assert!(matches!(&error, Error::WrongKind { is: Kind::Semaphore { permits: 2, .. }, asked: Kind::Mutex, .. }));
+    assert!(error.to_string().ends_with("until an hour after its last use"), "{error}");
 }
 
 fn a_number_that_cannot_be_had_is_an_error(place: &Place) {
