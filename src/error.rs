@@ -57,9 +57,10 @@ pub enum Error {
         message: String,
     },
 
-    /// The name is in use as another kind of lock, or as a semaphore of another number of permits.
+    /// The name is in use as another kind of lock, or as a semaphore of another number of permits. What was a mutex cannot
+    /// be another kind, nor the other way round, until an hour after its last use.
     #[non_exhaustive]
-    #[error("the lock {lock:?} is a {is} and cannot be used as a {asked} while it is in use")]
+    #[error("the lock {lock:?} is a {is} and cannot be used as a {asked} {}", until(is, asked))]
     WrongKind {
         /// The lock that was asked for.
         lock: Arc<str>,
@@ -142,6 +143,12 @@ impl Error {
             Error::Closed => Error::Closed,
         }
     }
+}
+
+/// For how long a name stays what it is.
+fn until(is: &Kind, asked: &Kind) -> &'static str {
+    let of_permits = |kind: &Kind| matches!(kind, Kind::Semaphore { .. } | Kind::RwLock);
+    if of_permits(is) && of_permits(asked) { "while it is in use" } else { "until an hour after its last use" }
 }
 
 fn for_lock(lock: &Option<Arc<str>>) -> String {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 ///
 /// Every grant of a lock carries a larger fence than all before it. A resource that remembers the largest
 /// fence it has seen and refuses smaller ones is safe with no assumption about time: a holder that was
-/// paused past its TTL comes too late and is turned away.
+/// paused past its TTL comes too late and is turned away. (A reader has the last writer's, and passes. It is not for the
+/// guards of a semaphore, which are held at the same time.)
 ///
 /// A resource elsewhere does the same where it is. In SQL, with the write itself:
 ///

@@ -17,8 +17,9 @@ use crate::loss::{Loss, LossReason, PreviousHolder};
 /// false, at the latest when the local deadline has passed, and stays so.
 ///
 /// # Guarantees
-/// While `is_held` is true, no other guard for the name is held anywhere, given clocks that run apart by
-/// less than 500 ppm and a Redis that did not lose acknowledged data.
+/// While `is_held` is true, no other guard for the name is held anywhere (of a semaphore, no more permits than there are; of
+/// a reader/writer lock, no writer beside it), given clocks that run apart by less than 500 ppm and a Redis that did not
+/// lose acknowledged data.
 ///
 /// # Limits
 /// A process can be stopped between looking at `is_held` and acting on it. Only a resource that checks

@@ -74,7 +74,7 @@ pub struct Party {
     pub ttl: Duration,
     /// The fence by which it holds the lock; `None` while it waits.
     pub fence: Option<u64>,
-    /// How many permits of a semaphore it has or asks for; 1 of any other kind.
+    /// How many permits of a semaphore it has or asks for; 1 of any other kind, of a writer too.
     pub permits: u32,
 }
 
@@ -98,7 +98,8 @@ impl LockManager {
     /// Reads page by page with SCAN; between pages it holds no connection, and what changes meanwhile may or
     /// may not be seen. All pages together make Redis go through every key of the database, whoever's it is;
     /// each record that matches costs one request more, and the iterator remembers the names it has told. A
-    /// page blocks for at most four command timeouts, and two more for every 128 names on it.
+    /// page blocks for at most four command timeouts, and two more for every 128 names on it, four if there are semaphores
+    /// or reader/writer locks among them.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;

@@ -14,6 +14,7 @@
 #![cfg_attr(
     any(doc, doctest),
     doc = "
+- [Which lock do I want?](guide::choosing) One or several names, once or again, alone or with others.
 - [Which call do I want?](guide::calls) And for how long may it block?
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it counts on, and the tests that attack it.
@@ -294,7 +295,7 @@
 //! # Ok::<(), fairlock::Error>(())
 //! ```
 //!
-//! `inspect` is one request. `list` is for people and monitoring: it makes Redis go through all keys of the database,
+//! `inspect` is one request, or two for a semaphore or a reader/writer lock. `list` is for people and monitoring: it makes Redis go through all keys of the database,
 //! whoever's they are, in pages of about 512, inspects each record that matches, and remembers the names it has told.
 //!
 //! [`stats`](LockManager::stats) counts what the manager has done. The log has what needs attention, through
@@ -309,9 +310,10 @@
 //! # What is promised
 //!
 //! - **One holder.** At most one owner of a name at any step of Redis, and times in which [`is_held`](LockGuard::is_held)
-//!   is true never overlap, given host clocks whose rates differ by less than 500 ppm, and apart from the limits below.
+//!   is true never overlap, given host clocks whose rates differ by less than 500 ppm, and apart from the limits below. Of
+//!   a semaphore, never more permits than there are; of a reader/writer lock, readers share and writers exclude.
 //! - **Rising fences.** Every grant has a larger fence than every earlier one of its name, also after an expiry, and
-//!   after a loss of data if the server's clock has not gone back.
+//!   after a loss of data if the server's clock has not gone back. A reader has the last writer's.
 //! - **First come, first served**, in the order in which Redis ran the requests, over the waiters that stayed alive.
 //!   Nobody gets past a queue. An outage costs no place, also if it lasts for longer than a TTL: who still waits when
 //!   Redis is back stands as before. After a loss of data, each process's waiters keep their order.
@@ -341,7 +343,7 @@
 //! - [`force_release`](LockManager::force_release) overrules a holder who learns of it at its next renewal; one with a
 //!   fixed lease learns of it only when it unlocks or renews.
 //! - A leaked guard renews until `max_hold`, or until the process ends.
-//! - A thread that takes a name twice waits for itself, but by a [`ReentrantMutex`].
+//! - A thread that takes a name twice waits for itself, but by a [`ReentrantMutex`]; so does a reader that asks to write.
 //! - A single node only, in this version: no Sentinel, Cluster or quorum.
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -23,7 +23,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Guards alive now.
+    /// Guards alive now; one of several names counts for each.
     held,
     /// Waiters standing in a queue now, of this manager.
     waiting,

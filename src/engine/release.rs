@@ -167,6 +167,10 @@ impl Engine {
             Ok(answer) => answer,
             Err(fault) => {
                 self.heed(started, fault.is_ambiguous());
+                if !fault.is_transient() {
+                    // Nobody would be let in for as long as the guard lives.
+                    return Err(fault.into_error(Some(&call.key), self.now() - started));
+                }
                 self.hand_to_renewal(Work::Background(if fault.is_ambiguous() { job().resent() } else { job() }));
                 return Ok(());
             }

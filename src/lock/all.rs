@@ -49,7 +49,8 @@ impl LockManager {
         }
     }
 
-    /// Takes them if all are free and nobody waits for any; `None`, and none is kept, if not. Never waits for others.
+    /// Takes them if all are free and nobody waits for any; `None`, and none is kept, if not. Never waits for others. Two that
+    /// try for many at the same moment may find some taken by each other, and both get `None`.
     ///
     /// Blocks for at most three command timeouts, the third for giving some back.
     ///

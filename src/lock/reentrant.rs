@@ -83,7 +83,7 @@ impl LockManager {
 /// Re-entry is a matter of threads: a guard cannot be sent to another one, and a thread that is given work by the holder
 /// waits for the holder. A thread that holds the name as a [`Mutex`] and takes it here waits for itself. Once the lock is
 /// lost, re-entry is refused with [`Error::Lost`](crate::Error::Lost) until the last guard is gone, since what the outer
-/// guard protects is not safe any more.
+/// guard protects is not safe any more. A guard that is leaked (`mem::forget`) counts for ever.
 #[derive(Clone)]
 pub struct ReentrantMutex {
     manager: LockManager,

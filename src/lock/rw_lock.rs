@@ -49,8 +49,10 @@ impl LockManager {
 /// wait for each other, see [`ReadGuard::upgrade`]. [`previous_holder`](LockGuard::previous_holder) tells how the last writer
 /// ended, to readers too; what readers leave is never half done. A resource that checks fences must let a reader's pass that
 /// is the same as the last writer's. The name cannot be a [`semaphore`](LockManager::semaphore) while somebody holds it or
-/// waits for it, nor a mutex until its record is gone, an hour after its last use. What asynchronous replication loses, it
-/// can lose; see the crate's documentation.
+/// waits for it, nor a mutex until its record is gone, an hour after its last use. Many
+/// readers at a time cost Redis what many holders of a [`Semaphore`](crate::Semaphore) do.
+/// [`inspect`](LockManager::inspect) does not tell a writer from a lone reader. What asynchronous replication loses, it can
+/// lose; see the crate's documentation.
 #[derive(Clone)]
 pub struct RwLock {
     manager: LockManager,
@@ -245,7 +247,8 @@ impl WriteGuard {
     /// guard is a reader's, and until Redis has heard of it nobody else is let in, neither to write nor to read.
     ///
     /// # Errors
-    /// [`Lost`](Error::Lost) if the lock was not ours any more; [`Closed`](Error::Closed) in a forked child.
+    /// [`Lost`](Error::Lost) if the lock was not ours any more; [`Server`](Error::Server) for a refusal that will not pass by
+    /// itself; [`Closed`](Error::Closed) in a forked child. After an error it is dropped.
     pub fn downgrade(self) -> Result<ReadGuard> {
         self.guard.downgrade()?;
         Ok(ReadGuard { guard: self.guard })

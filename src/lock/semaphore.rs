@@ -51,7 +51,9 @@ impl LockManager {
 /// [`previous_holder`](LockGuard::previous_holder) tells how the one that ended last did, which need not be the one whose
 /// permits these were. Guards of a semaphore are held at the same time, so a resource that is given their fences must not
 /// refuse the smaller ones. While many wait for a few permits, a heavy request leaves permits unused until there are enough
-/// for it. What asynchronous replication loses, a semaphore can lose; see the crate's documentation.
+/// for it. When a lease may be over, Redis looks through all holders, some 2 to 4 µs each, and serves nobody meanwhile: ten
+/// thousand are no matter, a hundred thousand take it about as long as the default command timeout. What asynchronous
+/// replication loses, a semaphore can lose; see the crate's documentation.
 #[derive(Clone)]
 pub struct Semaphore {
     manager: LockManager,

@@ -65,6 +65,9 @@ if not state or forced or b > 0 and (now >= b or b - now > 1000 * shortest) then
   end
   b, shortest = first or 0, least or 0
   -- A look costs some 2 µs a holder. Where there are many, the next is put off, so that leases that end one after the other
-  -- take no more than a tenth of the server's time.
-  if b > 0 and #all > 128 then b = math.max(b, now + math.min(10 * #all, ARGV[2] / 8)) end
+  -- take no more than a tenth of the server's time. That is not the clock's having gone back, however short they are.
+  if b > 0 and #all > 128 then
+    local later = math.min(10 * #all, ARGV[2] / 8)
+    b, shortest = math.max(b, now + later), math.max(shortest, math.ceil(later / 1000))
+  end
 end

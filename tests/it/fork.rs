@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockGuard, LockManager, MultiGuard, Waiter, WriteGuard};
+use fairlock::{Error, LockGuard, LockManager, MultiGuard, ReentrantGuard, Waiter, WriteGuard};
 
 use crate::{
     managers::{assert_nothing_left, owner, patient, queue},
@@ -63,14 +63,17 @@ pub(crate) fn forks_with_permits(args: &[String]) {
         }
         for _ in 0..FORKS {
             let permits = [mgr.semaphore("n", 3).acquire_many(2).unwrap(), mgr.semaphore("n", 3).acquire().unwrap()];
-            let held = (permits, mgr.rw_lock("r").write().unwrap(), mgr.lock_all(["a", "b"]).unwrap());
+            let again = mgr.reentrant_mutex("e").lock().unwrap();
+            let held = (permits, mgr.rw_lock("r").write().unwrap(), mgr.lock_all(["a", "b"]).unwrap(), again);
             let told = in_child(|| inherit_permits(&mgr, &held));
             say(format_args!("child {told}"));
-            let (permits, writer, both) = held;
+            let (permits, writer, both, again) = held;
             permits.iter().for_each(|guard| guard.renew().unwrap());
             writer.renew().unwrap();
             assert!(mgr.rw_lock("r").try_read().unwrap().is_none());
             both.unlock().unwrap();
+            assert_eq!(mgr.reentrant_mutex("e").lock().unwrap().depth(), 2);
+            again.unlock().unwrap();
             permits.into_iter().for_each(|guard| guard.unlock().unwrap());
             writer.downgrade().unwrap().unlock().unwrap();
         }
@@ -137,10 +140,10 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
     wrong.iter().filter(|wrong| **wrong).count() as i32
 }
 
-/// The same with guards of permits, of a writer and of several names.
-fn inherit_permits(mgr: &LockManager, held: &([LockGuard; 2], WriteGuard, MultiGuard)) -> i32 {
+/// The same with guards of permits, of a writer, of several names, and one that the thread can take again.
+fn inherit_permits(mgr: &LockManager, held: &([LockGuard; 2], WriteGuard, MultiGuard, ReentrantGuard)) -> i32 {
     // SAFETY: as in `inherit`.
-    let (mgr, ([first, second], writer, both)) = unsafe { (std::ptr::read(mgr), std::ptr::read(held)) };
+    let (mgr, ([first, second], writer, both, again)) = unsafe { (std::ptr::read(mgr), std::ptr::read(held)) };
     let closed = |e: Error| matches!(e, Error::Closed);
     let wrong = [
         !mgr.semaphore("x", 3).acquire().is_err_and(closed),
@@ -150,12 +153,15 @@ fn inherit_permits(mgr: &LockManager, held: &([LockGuard; 2], WriteGuard, MultiG
         !mgr.rw_lock("r").try_read_for(Duration::from_secs(1)).is_err_and(closed),
         !mgr.lock_all(["x", "y"]).is_err_and(closed),
         !mgr.try_lock_all(["x", "y"]).is_err_and(closed),
-        first.is_held() || writer.is_held() || both.is_held(),
+        !mgr.reentrant_mutex("x").lock().is_err_and(closed),
+        !mgr.reentrant_mutex("e").lock().is_err_and(closed),
+        first.is_held() || writer.is_held() || both.is_held() || again.is_held(),
         !first.renew().is_err_and(closed),
         !both.check().is_err_and(closed),
         !first.unlock().is_err_and(closed),
         !writer.downgrade().is_err_and(closed),
         !both.unlock().is_err_and(closed),
+        !again.unlock().is_err_and(closed),
     ];
     for (verb, _) in wrong.iter().enumerate().filter(|(_, wrong)| **wrong) {
         eprintln!("check {verb} of the child failed");

@@ -156,6 +156,21 @@ fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
 }
 
 #[test]
+fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
+    let s = scene();
+    let record = Permits::of(&s.server, "a");
+    for lose in &WAYS[..2] {
+        let readers = [Want::Read.take(&s.other, "a").unwrap(), Want::Read.take(&s.other, "a").unwrap()];
+        let trap = lose(&s.proxy, Verb::Release);
+        assert!(s.ours.force_release("a", readers[0].fence()).unwrap());
+        assert!(says(&trap.wait(SOON), "released"));
+        assert_eq!(record.used(), 0);
+        drop(readers);
+        record.comes_to_rest();
+    }
+}
+
+#[test]
 fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
     let s = scene();
     for want in [TWO, Want::Read] {

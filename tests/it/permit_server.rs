@@ -217,6 +217,21 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
 }
 
 #[test]
+fn a_downgrade_that_is_refused_for_good_is_told() {
+    let server = Server::start();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
+    let ours = manager(format!("{}?user=u&pass=p", server.url()));
+    let writer = ours.rw_lock("r").write().unwrap();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
+    let end = writer.downgrade();
+    assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"), "{end:?}");
+    // It could not be given back, either.
+    let other = manager(server.url());
+    let next = Want::Write.take_for(&other, "r", TTL + P + SLACK).unwrap().expect("its lease is over");
+    next.unlock().unwrap();
+}
+
+#[test]
 fn rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
     let readme = include_str!("../../README.md");
     let commands = readme.split('`').find(|code| code.starts_with("+hello")).expect("README names the rights");

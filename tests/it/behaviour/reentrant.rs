@@ -63,6 +63,8 @@ fn it_is_released_with_the_last_guard_in_whatever_order_they_go(place: &Place) {
     assert!(free());
     let again = mutex.lock().unwrap();
     assert!(again.fence() > fence);
+    let inner = mutex.try_lock().unwrap().expect("this thread holds it once more");
+    assert_eq!((inner.fence(), inner.depth()), (again.fence(), 2));
 }
 
 fn other_threads_and_other_managers_wait(place: &Place) {

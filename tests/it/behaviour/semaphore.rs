@@ -26,6 +26,7 @@ on_both_stores! {
     a_number_that_cannot_be_had_is_an_error,
     each_grant_has_a_larger_fence,
     a_holder_that_lapses_is_lost_by_itself,
+    others_who_come_and_go_hide_no_lapse,
     a_process_that_dies_with_many_permits_delays_others_once,
     what_was_granted_before_a_flush_is_lost_and_waiters_stand_again,
     the_loss_of_any_key_alone_is_survived,
@@ -39,6 +40,7 @@ on_both_stores! {
     every_key_ends_by_itself_also_while_permits_are_held,
     a_record_lasts_for_as_long_as_its_holders_are_renewed,
     a_look_at_many_holders_puts_the_next_one_off,
+    leases_that_are_short_bring_no_look_at_many_holders_before_its_time,
 }
 
 on_both_stores! {
@@ -230,6 +232,7 @@ fn another_number_is_refused_while_in_use_and_holds_afterwards(place: &Place) {
         assert_eq!(&**lock, "n");
         assert!(matches!((is, asked), (Kind::Semaphore { permits: 2, .. }, Kind::Semaphore { permits: 3, .. })));
         assert!(error.to_string().contains("2 permits") && error.to_string().contains("3 permits"), "{error}");
+        assert!(error.to_string().ends_with("while it is in use"), "{error}");
     }
     let error = mgr.rw_lock("n").read().unwrap_err();
     assert!(matches!(&error, Error::WrongKind { asked: Kind::RwLock, .. }), "{error:?}");
@@ -257,6 +260,10 @@ fn a_mutex_and_a_semaphore_are_told_apart(place: &Place) {
     assert!(matches!(&error, Error::WrongKind { is: Kind::Mutex, asked: Kind::Semaphore { permits: 2, .. }, .. }));
     assert!(permit.is_held());
     permit.unlock().unwrap();
+    // Nobody holds it, but its record is there.
+    let error = mgr.try_lock("n").unwrap_err();
+    assert!(matches!(&error, Error::WrongKind { is: Kind::Semaphore { permits: 2, .. }, asked: Kind::Mutex, .. }));
+    assert!(error.to_string().ends_with("until an hour after its last use"), "{error}");
 }
 
 fn a_number_that_cannot_be_had_is_an_error(place: &Place) {
@@ -299,6 +306,25 @@ fn a_holder_that_lapses_is_lost_by_itself(place: &Place) {
     next.unlock().unwrap();
     assert!(matches!(goes.unlock(), Err(Error::Lost { .. })));
     comes_to_rest(place, &ours, "n");
+}
+
+fn others_who_come_and_go_hide_no_lapse(place: &Place) {
+    let (ours, theirs) = (manager(place), manager(place));
+    // It is not renewed for so long.
+    let goes = theirs.with(LockOptions::new().ttl(10 * TTL)).semaphore("n", 2).acquire().unwrap();
+    let shorten = "local all, clock = redis.call('HGETALL', KEYS[2]), redis.call('TIME')
+                   local soon = struct.pack('<d', clock[1] * 1000000 + clock[2] + 200000)
+                   local p = redis.call('HGET', KEYS[1], 'p')
+                   redis.call('HSET', KEYS[2], all[1], soon .. string.sub(all[2], 9))
+                   redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. soon .. string.sub(p, 17))";
+    let _: () = place.query(&["EVAL", shorten, "2", "fairlock:{n}", "fairlock:{n}:h"]);
+    let n = ours.semaphore("n", 2);
+    until(SOON, "its permit comes back", || {
+        // Each of these lasts for longer than the one that goes.
+        n.acquire().unwrap().unlock().unwrap();
+        n.try_acquire_many(2).unwrap().is_some()
+    });
+    assert!(matches!(goes.renew(), Err(Error::Lost { .. })));
 }
 
 fn a_process_that_dies_with_many_permits_delays_others_once(place: &Place) {
@@ -410,13 +436,14 @@ fn what_is_forced_away_is_that_of_one_fence(place: &Place) {
 fn options_hold_for_permits(place: &Place) {
     let mgr = manager(place);
     let with = |options: LockOptions| mgr.with(options).semaphore("n", 2);
-    // It cools, and counts meanwhile.
+    // It cools, and counts meanwhile, but no longer, though the lease would have gone on.
     let least = Duration::from_millis(400);
     let started = Instant::now();
-    with(LockOptions::new().hold_at_least(least)).acquire_many(2).unwrap().unlock().unwrap();
+    with(LockOptions::new().ttl(10 * TTL).hold_at_least(least)).acquire_many(2).unwrap().unlock().unwrap();
     assert_eq!(mgr.inspect("n").unwrap().unwrap().state, LockState::Cooling);
     assert!(mgr.semaphore("n", 2).try_acquire().unwrap().is_none());
-    mgr.semaphore("n", 2).acquire().unwrap().unlock().unwrap();
+    let after = mgr.semaphore("n", 2).try_acquire_for(SOON).unwrap().expect("it has cooled");
+    after.unlock().unwrap();
     assert!(place.server().is_none() || started.elapsed() >= least);
     // It is never renewed.
     let fixed = with(LockOptions::new().fixed_lease(Duration::from_millis(300))).try_acquire().unwrap().unwrap();
@@ -541,11 +568,41 @@ fn a_look_at_many_holders_puts_the_next_one_off(place: &Place) {
                 end";
     let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
     assert_eq!(end_leases(place, "n", "nobody's"), 0, "it only has the next call look");
-    let before = scene::server_time(place).to_string();
+    let before = scene::server_time(place) as f64;
     assert!(n.try_acquire_many(1000).unwrap().is_none());
+    let next = next_look(place) - before;
+    assert!(next >= 10_000.0, "at 20 µs a holder, and not after {next} µs");
+}
+
+fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(place: &Place) {
+    let mgr = manager(place);
+    let n = mgr.semaphore("n", 10_000);
+    let _permit = n.acquire().unwrap();
+    // 3,000 more, whose leases last for 10 ms.
+    let fill = "local all, clock = redis.call('HGETALL', KEYS[1]), redis.call('TIME')
+                for i = 1, 3000 do
+                  local ends = clock[1] * 1000000 + clock[2] + 10000
+                  redis.call('HSET', KEYS[1], 'other ' .. i, struct.pack('<dI4', ends, 10) .. string.sub(all[2], 13))
+                end";
+    let try_all = || assert!(n.try_acquire_many(10_000).unwrap().is_none());
+    until(SOON, "two calls come soon after each other", || {
+        let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
+        assert_eq!(end_leases(place, "n", "nobody's"), 0, "it only has the next call look");
+        try_all();
+        let next = next_look(place);
+        try_all();
+        let soon = (scene::server_time(place) as f64) < next;
+        assert!(!soon || next_look(place) == next, "the second has looked as well");
+        soon
+    });
+}
+
+/// The time before which no holder is looked for that has lapsed.
+fn next_look(place: &Place) -> f64 {
     let look = "return tostring(struct.unpack('<d', string.sub(redis.call('HGET', KEYS[1], 'p'), 9)) - ARGV[1])";
-    let next: String = place.query(&["EVAL", look, "1", "fairlock:{n}", &before]);
-    assert!(next.parse::<f64>().unwrap() >= 10_000.0, "at 20 µs a holder, and not after {next} µs");
+    let base = 1_700_000_000_000_000_u64;
+    let after: String = place.query(&["EVAL", look, "1", "fairlock:{n}", &base.to_string()]);
+    base as f64 + after.parse::<f64>().unwrap()
 }
 
 fn p7_a_release_that_is_sent_twice_hears_the_same_twice(place: &Place) {
