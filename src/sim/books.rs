@@ -1,7 +1,7 @@
 //! What must hold of a record whatever was asked: that each lease has its time, and that what is counted is right.
 
 use super::judge::{Broken, Ran};
-use super::model::Promise;
+use super::promise::Promise;
 use super::record::{Books, Record};
 use crate::script::{Outcome, Verb};
 

@@ -6,8 +6,9 @@ mod told;
 use std::collections::{HashMap, HashSet};
 
 use super::books;
-use super::model::{Lock, Promise};
+use super::model::Lock;
 use super::op::{Attempt, Kind, Loss, Op, Outcome};
+use super::promise::Promise;
 use super::record::{Holder, Record};
 use super::served::Served;
 use crate::key::Key;

@@ -83,6 +83,7 @@
 //! more than 64 dead heads, many holders of one name, and processes with different settings.
 
 mod op;
+mod promise;
 mod grant;
 mod model;
 mod world;
@@ -100,8 +101,9 @@ mod defect;
 mod simulation;
 
 pub use defect::Defect;
-pub use model::{Lock, Promise};
+pub use model::Lock;
 pub use op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
+pub use promise::Promise;
 pub use simulation::{Failure, Tally, simulate};
 pub use world::World;
 pub use worlds::{Chance, Violation, Worlds};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::defect::Defect;
 use super::judge::{Broken, Judge};
-use super::model::Promise;
 use super::plan::{Chance, Deed, Planned, SLOTS, Terms};
 use super::process::{Away, Caller, Doing, Process};
+use super::promise::Promise;
 use super::simulation::Setting;
 use crate::script::{Call, Token};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::defect::Defect;
 use super::judge::Broken;
-use super::model::Promise;
 use super::op::Kind;
 use super::plan::{self, Planned, Terms};
+use super::promise::Promise;
 use super::run::Run;
 use crate::config::{Config, LockOptions, Wanted};
 use crate::key::Key;

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::grant::{Held, learn};
-use super::model::{Lock, Promise};
+use super::model::Lock;
 use super::op::{Attempt, Kind, Lease, Op, Outcome};
+use super::promise::Promise;
 
 /// A name at the server, and what is in the hands of the clients' background.
 ///

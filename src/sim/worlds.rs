@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::model::Promise;
 use super::op::{Attempt, Kind, Op, Outcome};
+use super::promise::Promise;
 use super::world::{World, closure};
 
 /// One name, as far as it is known: each of these worlds allows all that was seen of it.

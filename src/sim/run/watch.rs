@@ -8,9 +8,9 @@ use super::{MS, Run};
 use crate::engine::Lease;
 use crate::script::Token;
 use crate::sim::judge::Broken;
-use crate::sim::model::Promise;
 use crate::sim::plan::Terms;
 use crate::sim::process::{Caller, Doing, Process};
+use crate::sim::promise::Promise;
 
 /// What lasts too long if it goes on for a bound, and since when it does.
 #[derive(Default)]

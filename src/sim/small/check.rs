@@ -6,8 +6,9 @@ use super::shelf::{Ask, CLIENTS, Done, Holder, News, STEP, Said, Shelf, Stands, 
 use super::world::World;
 use crate::loss::PreviousHolder;
 use crate::script::Family;
-use crate::sim::model::{Found, Lock, Promise};
+use crate::sim::model::{Found, Lock};
 use crate::sim::op::{Attempt, Lease, Moment, Op, Outcome, Sight};
+use crate::sim::promise::Promise;
 
 /// What the model says of one step of the server, and what it has no word for: time, who hears of it, and what is kept
 /// so that others need not look. The error says what was broken.
