@@ -76,6 +76,8 @@ pub(super) struct Ran<'a> {
     pub(super) call: &'a Call,
     pub(super) manager: &'a str,
     pub(super) outcome: &'a script::Outcome,
+    /// It is to be sent again, since there is more of the same to do.
+    pub(super) more: bool,
     /// When its sender stops to wait for the answer, and how many clock steps there had been when it was dated.
     pub(super) given_up_at: u64,
     pub(super) dated_after: u32,
@@ -237,6 +239,10 @@ impl Judge {
                     format!("{op:?} at {now} µs ended in {outcome:?}, and left {after:?}, of {is:?} at {moment:?}"),
                 )
             })?;
+            if ran.more != self.model.lock.is_unfinished() {
+                let said = format!("{op:?} at {now} µs said {} of there being more to pass over", ran.more);
+                return Err((Promise::WakeUp, said));
+            }
         }
         let client = self.client(ran.manager);
         let shows_life = matches!(ran.outcome, script::Outcome::Waiting { .. } | script::Outcome::Synced { .. });

@@ -41,7 +41,8 @@
 //! fixed, some with a least or a longest time; fixed ones of permits are a third as long as the others.
 //!
 //! *What is checked at each step:* what the model says of each request: P1 in the record, fences that rise (P2), the
-//! order of the queue and who is passed over in it (P3), and that a free lock has been given to whoever waits (P4).
+//! order of the queue and who is passed over in it (P3), and that a free lock has been given to whoever waits (P4), or the
+//! request is to be sent again, because 64 heads were passed over in it and there are more.
 //! Beside it, by the judge: a lease has its full time and no more; while a guard believes that it is held, the record
 //! has it as a holder, with its fence (P1); no request takes anything after its caller's patience, and no token is
 //! granted again, unless it was given back; what nobody wants by it is given back in P + 3 T (P7); places that were
@@ -80,7 +81,7 @@
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.
 //!
 //! *Not played:* several names, the outage limit of those who wait, `shutdown`, a link that sends a pipeline again,
-//! more than 64 dead heads, many holders of one name, and processes with different settings.
+//! many holders of one name, and processes with different settings.
 
 mod op;
 mod promise;

@@ -31,6 +31,8 @@ pub struct Lock {
     /// The record was lost, and the holders were not.
     is_recordless: bool,
     moment: Moment,
+    /// What is free was left so, since the request that came last had passed over as many as it may.
+    is_unfinished: bool,
 }
 
 impl Lock {
@@ -111,6 +113,12 @@ impl Lock {
             (Op::TryLock(attempt), Outcome::Busy) => {
                 next.try_lock(*attempt);
                 if next.is_held_by(*attempt) {
+                    return Err(Promise::WakeUp);
+                }
+            }
+            (Op::TryLock(attempt) | Op::Enqueue(attempt) | Op::Return(attempt), Outcome::Again) => {
+                next.try_lock(*attempt);
+                if !next.is_unfinished {
                     return Err(Promise::WakeUp);
                 }
             }
@@ -272,6 +280,11 @@ impl Lock {
     /// Permits that count as taken, of holders that the server lost.
     pub(super) fn missing(&self) -> u32 {
         self.missing
+    }
+
+    /// Whether the request that came last is to be sent again, to pass over more.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.is_unfinished
     }
 
     fn is_taken_with(&self, fence: u64) -> bool {

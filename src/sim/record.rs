@@ -174,6 +174,16 @@ impl Record {
         all.filter(|(end, _)| *end > clock).map(|(_, permits)| permits).sum()
     }
 
+    /// How many entries a request takes the list to have: as many as are counted, but one that checks counts anew, and
+    /// finds none that counts if some are lost.
+    pub(super) fn counted_entries(&self, checks: bool) -> usize {
+        match self.queue.len() {
+            length if checks && length < self.entries => 0,
+            length if checks => length,
+            _ => self.entries,
+        }
+    }
+
     /// Who is next.
     pub(super) fn head(&self) -> Option<&Entry> {
         self.queue.iter().find(|entry| entry.waits)

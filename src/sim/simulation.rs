@@ -236,6 +236,32 @@ mod tests {
         assert_keeps_promises(&deeds);
     }
 
+    /// One request passes over 64; whoever sent it sends it again.
+    #[test]
+    fn more_heads_than_one_request_passes_over_are_passed_over() {
+        for kind in [Kind::Mutex, Kind::Semaphore(3)] {
+            let all = |process, hold| {
+                let permits = kind.permits();
+                Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits }
+            };
+            let dead = (0..70).map(|waiter| (100 + waiter, all(1, 50)));
+            let deeds = [(1, all(0, 4_000)), (300, all(2, 50)), (400, Deed::Crash { process: 1 })];
+            let deeds: Vec<(u64, Deed)> = deeds.into_iter().chain(dead).collect();
+            let lapse = [(401, Deed::Crash { process: 0 })];
+            // About when the one who waits finds that the lease is over.
+            let comes = (3_002, Deed::TryLock { process: 0, hold: 9, permits: kind.permits() });
+            for (after, said) in [(&[][..], "-> Already"), (&lapse, "-> Synced"), (&[lapse[0], comes], "-> More")] {
+                let mut deeds = [&deeds, after].concat();
+                deeds.sort_by_key(|(at, _)| *at);
+                let runs = play_of(kind, &deeds, None);
+                assert!(runs.iter().any(|(_, told)| told.contains(said)), "{said} was never said");
+                for (broken, told) in runs {
+                    assert!(broken.is_none(), "{broken:?}\n{told}");
+                }
+            }
+        }
+    }
+
     /// Its entry in the list was not lost with those that were, and it asks again before it hears of that.
     #[test]
     fn a_token_that_stands_twice_is_granted_permits_once() {

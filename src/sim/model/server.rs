@@ -18,6 +18,7 @@ impl Lock {
             held.lapsed = moment.over.contains(&held.by.number);
         }
         self.moment = moment.clone();
+        self.is_unfinished = false;
     }
 
     pub(super) fn lose(&mut self, loss: Loss) {
@@ -44,7 +45,7 @@ impl Lock {
     pub(in crate::sim) fn enqueue(&mut self, attempt: Attempt) {
         self.ask(attempt);
         let stands = self.queue.contains(&attempt) || self.torn.as_ref().is_some_and(|torn| torn.contains(&attempt));
-        if !stands && !self.is_held_by(attempt) {
+        if !stands && !self.is_held_by(attempt) && !self.is_unfinished {
             self.queue.push(attempt);
         }
     }
@@ -62,7 +63,8 @@ impl Lock {
         // R3: who asks is alive.
         self.hear_of(attempt.client);
         self.pass_on(attempt.client);
-        if self.queue.is_empty() && attempt.permits <= self.left() && !self.is_held_by(attempt) {
+        let is_next = self.queue.is_empty() && !self.is_unfinished;
+        if is_next && attempt.permits <= self.left() && !self.is_held_by(attempt) {
             self.grant(attempt);
         }
     }
@@ -128,7 +130,9 @@ impl Lock {
 
     /// What is free goes to the first who is alive, if it is as much as he wants.
     pub(super) fn promote(&mut self) {
-        while let Some(head) = self.queue.first().copied().filter(|_| self.left() > 0) {
+        let mut reach = self.moment.reach.unwrap_or(usize::MAX);
+        while let Some(head) = self.queue.first().copied().filter(|_| self.left() > 0 && reach > 0) {
+            reach -= 1;
             let is_alive = !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0;
             if is_alive && head.permits > self.left() {
                 return;
@@ -138,7 +142,8 @@ impl Lock {
                 self.grant(head);
             }
         }
-        if self.left() > 0 {
+        self.is_unfinished = reach == 0 && self.left() > 0;
+        if self.left() > 0 && !self.is_unfinished {
             self.notice_loss();
         }
     }

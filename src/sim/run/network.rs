@@ -153,6 +153,7 @@ impl Run<'_> {
             call,
             manager: &sent.manager,
             outcome: &reply.outcome,
+            more: reply.more,
             given_up_at: sent.given_up_at,
             dated_after: sent.dated_after,
         };
