@@ -30,6 +30,10 @@ pub(super) fn has_its_time(clock: u64, before: &Record, after: &Record, ran: &Ra
 /// What is counted of holders, so that hardly any request has to look at them: no more permits are taken than there are,
 /// none is counted that nobody has, but for those of holders that were lost, and nobody lapses unseen.
 pub(super) fn are_right(record: &Record, missing: u32) -> Result<(), Broken> {
+    let (counted, waiters) = record.waiters;
+    if counted != waiters {
+        return Err((Promise::Leftovers, format!("{counted} waiters' records are counted of {waiters}")));
+    }
     let Some(Books { capacity, taken, look_from, .. }) = record.books else { return Ok(()) };
     let held = record.taken(0);
     if held > capacity {

@@ -18,6 +18,8 @@ pub(super) struct Record {
     /// When served time was brought up to date.
     pub(super) counted: u64,
     pub(super) entries: usize,
+    /// How many waiters' records it counts, and how many there are.
+    pub(super) waiters: (usize, usize),
     /// The list, in its order.
     pub(super) queue: Vec<Entry>,
     /// What is counted of holders that are many, and looked at only now and then.
@@ -100,6 +102,8 @@ impl Record {
         // A mutex has its queue in one field, and permits in another.
         let counts = field("q").or(field("n")).and_then(|packed| Queue::unpack(packed)).unwrap_or_default();
         (record.counted, record.entries) = (counts.looked, counts.entries as usize);
+        let fields = hash.into_iter().flat_map(|hash| hash.keys());
+        record.waiters = (counts.waiters as usize, fields.filter(|field| field.starts_with(b"w:")).count());
         let entry = |token: &Bytes| {
             let waiter = hash.and_then(|hash| hash.get(&[b"w:", token.as_slice()].concat()));
             let request = Request::read(waiter.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default());

@@ -281,6 +281,24 @@ mod tests {
         }
     }
 
+    /// It left, a late copy of its acquire put it there again, and its process died.
+    #[test]
+    fn a_dead_token_that_stands_twice_is_counted_once() {
+        let late = Deed::Mishap { process: 1, what: Mishap::Reset { late: Some(250) } };
+        for kind in [Kind::Mutex, Kind::Semaphore(3)] {
+            let all = |process, hold, patience| {
+                let permits = kind.permits();
+                Deed::Lock { process, patience, hold, terms: Terms::Renewed, permits }
+            };
+            let began = [(1, all(1, 9, None)), (50, all(0, 4_000, None)), (100, late)];
+            let deeds = [(101, all(1, 50, Some(100))), (150, all(1, 50, None))];
+            let others = [(360, Deed::Crash { process: 1 }), (400, all(2, 50, None)), (410, all(2, 50, None))];
+            for (broken, told) in play_of(kind, &[&began[..], &deeds, &others].concat(), None) {
+                assert!(broken.is_none(), "{broken:?}\n{told}");
+            }
+        }
+    }
+
     /// A late copy of its acquire takes it again meanwhile, and is given back as well.
     #[test]
     fn permits_that_cool_twice_count_once() {
