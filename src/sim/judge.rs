@@ -231,7 +231,7 @@ impl Judge {
             }
             let moment = self.moment(clock, &before, &after, ran);
             let sight = self.sight(&after, ran.manager);
-            let request = self.model.lock.request(moment.clone(), op.clone(), &outcome, sight);
+            let request = self.model.lock.request(moment.clone(), op.clone(), &outcome, &sight);
             self.model.lock = request.map_err(|promise| {
                 let is = &self.model.lock;
                 (

@@ -61,34 +61,29 @@ impl Lock {
     }
 
     /// What a request leaves, if it was answered so at this moment and `sight` is what it left.
-    pub(super) fn request(&self, moment: Moment, op: Op, outcome: &Outcome, sight: Sight) -> Result<Lock, Promise> {
-        let shown: BTreeSet<u16> = sight.holders.keys().copied().collect();
-        let told = [(Op::At(moment), &Outcome::Done), (op, outcome), (Op::Inspect, &Outcome::Seen(Some(sight)))];
-        let mut possible = vec![self.clone()];
-        for (op, outcome) in told {
-            let (mut next, mut broken) = (Vec::new(), None);
-            for world in &possible {
-                match world.after(&op, outcome) {
-                    Ok(worlds) => next.extend(worlds),
-                    Err(promise) => broken = Some(promise),
-                }
-            }
-            possible = next;
-            if let (true, Some(promise)) = (possible.is_empty(), broken) {
-                // Somebody was served who was to be passed over.
-                let waited = self.queue.iter().any(|attempt| shown.contains(&attempt.number));
-                let is_order = waited && matches!(promise, Promise::OneGrant | Promise::WakeUp);
-                return Err(if is_order { Promise::Order } else { promise });
+    pub(super) fn request(&self, moment: Moment, op: Op, outcome: &Outcome, sight: &Sight) -> Result<Lock, Promise> {
+        let arrived = self.after(&Op::At(moment), &Outcome::Done)?.swap_remove(0);
+        // Somebody was served who was to be passed over.
+        let waited = self.queue.iter().any(|attempt| sight.holders.contains_key(&attempt.number));
+        let answered = arrived.after(&op, outcome).map_err(|promise| match promise {
+            Promise::OneGrant | Promise::WakeUp if waited => Promise::Order,
+            promise => promise,
+        })?;
+        let mut broken = Promise::OneGrant;
+        for mut lock in answered {
+            match lock.see(self, sight) {
+                Ok(()) => return Ok(lock),
+                Err(promise) => broken = promise,
             }
         }
-        Ok(possible.swap_remove(0))
+        Err(broken)
     }
 
     /// What this may be after `op`, given what was seen of it; or the promise that this breaks.
     pub fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
         let mut next = self.clone();
         // What a record is made of again, if it was lost alone.
-        let makes_none = matches!(op, Op::At(_) | Op::Inspect | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
+        let makes_none = matches!(op, Op::At(_) | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
         // Nor does who hears of his own grant once more.
         let hears = match (op, outcome) {
             (Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by), Outcome::Granted { .. }) => {
@@ -108,7 +103,7 @@ impl Lock {
             }
             (Op::TryLock(attempt), Outcome::Granted { fence }) => {
                 next.try_lock(*attempt);
-                next.is_granted(*attempt, *fence)?;
+                next.is_granted(self, *attempt, *fence)?;
             }
             (Op::TryLock(attempt), Outcome::Busy) => {
                 next.try_lock(*attempt);
@@ -124,11 +119,11 @@ impl Lock {
             }
             (Op::Enqueue(attempt), outcome) => {
                 next.enqueue(*attempt);
-                next.has_answered(*attempt, outcome)?;
+                next.has_answered(self, *attempt, outcome)?;
             }
             (Op::Return(attempt), outcome) => {
                 next.enqueue(*attempt);
-                next.has_answered(*attempt, &unplaced(outcome))?;
+                next.has_answered(self, *attempt, &unplaced(outcome))?;
                 let stands = next.queue.pop_if(|last| last == attempt).is_some();
                 let places = if stands { next.queue.len() } else { 0 };
                 return Ok((0..=places)
@@ -173,7 +168,6 @@ impl Lock {
                 next.promote();
             }
             (Op::ForceRelease { .. }, _) => return Err(Promise::Fencing),
-            (Op::Inspect, Outcome::Seen(sight)) => next.see(sight.as_ref())?,
             (Op::Repeat(None), Outcome::Refused) if self.holders.is_empty() => {}
             (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
                 let by = self.holder(*number).ok_or(Promise::OneGrant)?;
@@ -189,16 +183,16 @@ impl Lock {
         Ok(vec![next])
     }
 
-    fn is_granted(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+    fn is_granted(&mut self, before: &Lock, attempt: Attempt, fence: u64) -> Result<(), Promise> {
         if !self.is_held_by(attempt) {
-            return Err(self.refuses());
+            return Err(self.refuses(before, attempt));
         }
         self.learn(attempt, fence)
     }
 
-    fn has_answered(&mut self, attempt: Attempt, outcome: &Outcome) -> Result<(), Promise> {
+    fn has_answered(&mut self, before: &Lock, attempt: Attempt, outcome: &Outcome) -> Result<(), Promise> {
         match outcome {
-            Outcome::Granted { fence } => self.is_granted(attempt, *fence),
+            Outcome::Granted { fence } => self.is_granted(before, attempt, *fence),
             Outcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
             Outcome::Waiting { position } => {
                 let ahead = self.queue.iter().position(|other| *other == attempt).unwrap_or(0) as u64;
@@ -222,19 +216,35 @@ impl Lock {
         self.floor = self.floor.max(fence);
     }
 
-    fn see(&mut self, sight: Option<&Sight>) -> Result<(), Promise> {
-        let shows = |held: &Held| sight.is_some_and(|sight| sight.holders.contains_key(&held.by.number));
-        let is_not_shown = |held: &Held| !held.fence.is_known() && !shows(held);
-        let known = sight.into_iter().flat_map(|sight| sight.holders.keys());
-        let shows_others = { known }.any(|number| self.holder(*number).is_none());
-        let promise = match self.holders.iter().any(is_not_shown) && !shows_others {
-            true => Promise::WakeUp,
-            false => self.refuses(),
-        };
-        for (by, fence) in self.compare(sight, promise)? {
+    /// What a request left is seen. `before` is what was there when it arrived.
+    fn see(&mut self, before: &Lock, sight: &Sight) -> Result<(), Promise> {
+        for (by, fence) in self.compare(Some(sight), self.other_holders_break(before, sight))? {
             self.learn(by, fence)?;
         }
         Ok(())
+    }
+
+    /// What is broken if others hold it than these.
+    fn other_holders_break(&self, before: &Lock, sight: &Sight) -> Promise {
+        let permits = |number: &u16| {
+            let held = self.holders.iter().find(|held| held.by.number == *number).map(|held| held.permits);
+            let waited = before.queue.iter().find(|attempt| attempt.number == *number);
+            u64::from(held.or(waited.map(|attempt| attempt.permits)).unwrap_or(0))
+        };
+        let rest = u64::from(self.taken()) - self.holders.iter().map(|held| u64::from(held.permits)).sum::<u64>();
+        let taken = sight.holders.keys().map(permits).sum::<u64>() + rest;
+        let hidden = || self.holders.iter().filter(|held| !sight.holders.contains_key(&held.by.number));
+        let others: Vec<u16> = sight.holders.keys().copied().filter(|number| self.holder(*number).is_none()).collect();
+        let waited = |number: &u16| before.queue.iter().any(|attempt| attempt.number == *number);
+        if taken > self.kind.permits().into() || hidden().any(|held| before.is_held_by(held.by)) {
+            Promise::Exclusion
+        } else if others.is_empty() {
+            Promise::WakeUp
+        } else if hidden().next().is_some() || others.iter().any(waited) {
+            Promise::Order
+        } else {
+            Promise::OneGrant
+        }
     }
 
     /// Whose fences are seen; or what is broken, if there are other holders, or another queue.
@@ -253,12 +263,14 @@ impl Lock {
         Ok(holders)
     }
 
-    /// What a grant breaks that there is no place for. A holder whose fence is known was seen before.
-    fn refuses(&self) -> Promise {
-        if self.holders.iter().any(|held| !held.fence.is_known()) {
+    /// What a grant breaks that is not due. `before` is what was there when it was asked for.
+    fn refuses(&self, before: &Lock, attempt: Attempt) -> Promise {
+        if self.holders.iter().any(|held| !before.is_held_by(held.by)) {
             Promise::Order
-        } else if self.taken() > 0 {
+        } else if attempt.permits > self.left() {
             Promise::Exclusion
+        } else if !self.queue.is_empty() {
+            Promise::Order
         } else {
             Promise::OneGrant
         }

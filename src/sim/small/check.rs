@@ -56,7 +56,7 @@ pub(super) fn script(setting: &Setting, before: &Shelf, ask: Ask, late: bool, do
         let promise = if has_passed && promise == Promise::Exclusion { Promise::Order } else { promise };
         format!("{promise}: {ask:?} was answered {said:?}, and {before:?} became {after:?}")
     };
-    let model = model.request(moment, op, &outcome, sight).map_err(is_asked)?;
+    let model = model.request(moment, op, &outcome, &sight).map_err(is_asked)?;
     if !model
         .holders
         .iter()
