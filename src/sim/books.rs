@@ -34,7 +34,7 @@ pub(super) fn are_right(record: &Record, missing: u32) -> Result<(), Broken> {
     if counted != waiters {
         return Err((Promise::Leftovers, format!("{counted} waiters' records are counted of {waiters}")));
     }
-    let Some(Books { capacity, taken, look_from, .. }) = record.books else { return Ok(()) };
+    let Some(Books { capacity, taken, look_from, shortest }) = record.books else { return Ok(()) };
     let held = record.taken(0);
     if held > capacity {
         return Err((Promise::Exclusion, format!("{held} permits are held of {capacity}")));
@@ -42,6 +42,13 @@ pub(super) fn are_right(record: &Record, missing: u32) -> Result<(), Broken> {
     if taken != held + missing {
         let promise = if taken < held { Promise::Exclusion } else { Promise::Service };
         return Err((promise, format!("{taken} permits are counted as taken, of {held} and {missing} that were lost")));
+    }
+    // By it whoever looks sees that the clock went back.
+    if record.holders.iter().any(|holder| holder.ttl.max(holder.hold) < shortest) {
+        return Err((
+            Promise::Service,
+            format!("{shortest} µs are noted as the shortest lease of {:?}", record.holders),
+        ));
     }
     let ends = record.holders.iter().map(|holder| holder.end).chain(record.cooling.iter().map(|cooling| cooling.end));
     match ends.min() {

@@ -81,6 +81,10 @@ pub enum Defect {
     PermitUnchecked,
     /// As [`Defect::Force`], of permits.
     PermitForce,
+    /// A holder that lapsed is forgotten when the clock goes back.
+    TombstoneStep,
+    /// The longest lease is noted in the place of the shortest, by which it is seen that the clock went back.
+    Shortest,
 }
 
 impl Defect {
@@ -116,6 +120,11 @@ impl Defect {
             Defect::Lookup => &[("if stands < 2 then told", "if false then told")],
             Defect::PermitUnchecked => &[("elseif had and stands < 2 then", "elseif had then")],
             Defect::PermitForce => &[("if forced == fence then", "if forced then")],
+            Defect::TombstoneStep => &[(
+                "e - now > 1000 * cap then e,",
+                "e - now > 1000 * cap then ends, e, changed = stands > 2, 0, true end\n    if e - now > 1000 * cap then e,",
+            )],
+            Defect::Shortest => &[("math.min(shortest, lasts)", "math.max(shortest, lasts)")],
             Defect::MaxHold | Defect::Checks => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }
@@ -130,7 +139,7 @@ impl Defect {
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => !is_mutex,
             Defect::PermitGrace | Defect::PermitR15 | Defect::PermitFenceKept | Defect::ReleasesMore => !is_mutex,
             Defect::HoldersLost | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => !is_mutex,
-            Defect::PermitUnchecked | Defect::PermitForce => !is_mutex,
+            Defect::PermitUnchecked | Defect::PermitForce | Defect::TombstoneStep | Defect::Shortest => !is_mutex,
             Defect::ReaderRaises | Defect::DowngradesAll => is_shared,
             // Of what all have in common, these show soonest where one alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,

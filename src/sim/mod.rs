@@ -100,6 +100,8 @@ mod books;
 mod judge;
 mod defect;
 mod simulation;
+#[cfg(test)]
+mod excused;
 
 pub use defect::Defect;
 pub use model::Lock;

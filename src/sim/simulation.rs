@@ -142,7 +142,7 @@ impl Setting {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::plan::{Deed, Mishap};
     use super::*;
 
@@ -151,7 +151,11 @@ mod tests {
         play_of(Kind::Mutex, deeds, defect)
     }
 
-    fn play_of(kind: Kind, deeds: &[(u64, Deed)], defect: Option<Defect>) -> Vec<(Option<Broken>, String)> {
+    pub(in crate::sim) fn play_of(
+        kind: Kind,
+        deeds: &[(u64, Deed)],
+        defect: Option<Defect>,
+    ) -> Vec<(Option<Broken>, String)> {
         let (setting, mut server) = (Setting::new(kind), Server::new());
         if let Some(defect) = defect {
             defect.put_into(&mut server);
@@ -164,6 +168,10 @@ mod tests {
             (broken, run.told.unwrap_or_default().join("\n"))
         };
         (0..20).map(&mut play).collect()
+    }
+
+    pub(in crate::sim) fn lock(process: u8, hold: u64) -> Deed {
+        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 1 }
     }
 
     #[track_caller]
@@ -321,10 +329,6 @@ mod tests {
                 assert!(broken.is_none(), "{broken:?}\n{told}");
             }
         }
-    }
-
-    fn lock(process: u8, hold: u64) -> Deed {
-        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 1 }
     }
 
     #[test]

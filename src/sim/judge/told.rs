@@ -73,7 +73,7 @@ impl Judge {
     }
 
     pub(super) fn moment(&self, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Moment {
-        let Model { served, lock } = &self.model;
+        let Model { served, lock, .. } = &self.model;
         let number = |holder: &Holder| self.attempts.get(&holder.token).map(|attempt| attempt.number);
         let was_spared = |holder: &&Holder| !holder.spared && after.same(holder).is_some_and(|holder| holder.spared);
         let (token, mode) = match ran.call.verb {

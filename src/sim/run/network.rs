@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Event, MS, Run, Sent};
+use super::{Event, MS, Replied, Run, Sent};
 use crate::script::{Call, Form, Mode, Outcome, Reply, Token, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::judge::{Broken, Ran};
@@ -11,7 +11,6 @@ use crate::sim::plan::Mishap;
 use crate::sim::process::{Caller, Connection, Doing, Flight, Process, Whose, no_connection, no_reply};
 use crate::sim::promise::Promise;
 use crate::store::clock::Time;
-use crate::store::memory::keyspace;
 use crate::store::memory::words_of;
 use crate::store::{Anchor, Answer, Fault};
 
@@ -183,7 +182,9 @@ impl Run<'_> {
         let is_heard = self.process(sent.process).is_none_or(|process| process.deaf_until <= self.now);
         if let Some(after) = sent.reply_after.filter(|_| is_heard) {
             let Sent { process, flight, index, epoch, .. } = *sent;
-            self.at(self.now + after, Event::Reply { process, flight, index, epoch, value });
+            let clock_steps = self.judge.clock_steps();
+            let reply = Replied { process, flight, index, epoch, clock_steps, value };
+            self.at(self.now + after, Event::Reply(Box::new(reply)));
         }
         Ok(())
     }
@@ -198,8 +199,7 @@ impl Run<'_> {
         };
         let (at, was_lost) = (*at, caller.lost.take());
         // Of a check that was sent before somebody heard that he stands, it does not follow that he has no place.
-        let timeout = self.setting.config.command_timeout.as_nanos() as u64;
-        let stood = |caller: &Caller| caller.lost.is_some_and(|lost| caller.since.saturating_add(timeout) < lost);
+        let stood = |caller: &Caller| process.local(caller.since) < process.checked;
         let is_lost =
             |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && stood(caller);
         let earlier = process.callers.range(..at).find(|(_, caller)| is_lost(caller));
@@ -218,8 +218,9 @@ impl Run<'_> {
 
     // What the processes do.
 
-    pub(super) fn replied(&mut self, process: &mut Process, flight: u64, index: usize, value: keyspace::Answer) {
-        let (local, clock_steps) = (process.local(self.now), self.judge.clock_steps());
+    pub(super) fn replied(&mut self, process: &mut Process, reply: Replied) {
+        let Replied { flight, index, clock_steps, value, .. } = reply;
+        let local = process.local(self.now);
         let Some(under_way) = process.flights.get_mut(&flight) else { return };
         let call = &under_way.calls[index];
         let parsed = value.ok().and_then(|value| Reply::parse(call, &value).ok());
@@ -233,6 +234,9 @@ impl Run<'_> {
             }
             *process.newest.lock() = Some(anchor);
             process.newest_after = clock_steps;
+        }
+        if matches!(call.verb, Verb::Sync { .. }) {
+            process.checked = under_way.sent;
         }
         if renewal && self.defect == Some(Defect::R7) && matches!(call.verb, Verb::Release { .. }) {
             reply.now = Some(u64::MAX);
