@@ -60,8 +60,8 @@ fn a_request_may_come_after_a_grant_of_its_token_lapsed_of_which_nobody_had_hear
 fn a_grant_that_was_taken_by_force_before_it_was_heard_of_is_believed_in_until_a_renewal() {
     let late = Deed::DelayMessage { process: 0, by: 1_200 };
     let force = Deed::Force { process: 2, stale: false };
-    let deeds = [(1, lock(1, 4_000)), (100, lock(0, 2_000)), (110, lock(0, 50)), (200, late)];
-    assert_excused(Kind::Mutex, &[&deeds[..], &[(300, force), (400, force)]].concat(), "Gone");
+    let deeds = [(1, lock(1, 4_000)), (100, lock(0, 2_000)), (105, lock(1, 6_000)), (110, lock(0, 50))];
+    assert_excused(Kind::Mutex, &[&deeds[..], &[(200, late), (300, force), (400, force)]].concat(), "Gone");
 }
 
 /// P6: the clock went back, and what is known of a lapsed lease lasts one ttl from then, and no more than that.
