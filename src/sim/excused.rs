@@ -40,6 +40,8 @@ fn who_hears_of_his_place_after_a_check_was_sent_is_no_part_of_its_answer() {
     let deeds = [(1, lock(0, 6_000)), (50, came), (99, unheard), (100, lock(1, 50)), (110, lock(1, 50))];
     let check = [(430, heard_late), (470, late), (600, Deed::DropRecord)];
     assert_excused(Kind::Mutex, &[&deeds[..], &check].concat(), "-> Absent");
+    // But he takes it again first if he heard before, however little.
+    assert_excused(Kind::Mutex, &[&deeds[..], &[(450, Deed::DropRecord)]].concat(), "-> Absent");
 }
 
 /// One grant for each token (P7): nobody heard of the first, and it lapsed; what was sent before comes then, in its time.
