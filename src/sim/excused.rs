@@ -66,6 +66,17 @@ fn a_grant_that_was_taken_by_force_before_it_was_heard_of_is_believed_in_until_a
     assert_excused(Kind::Mutex, &[&deeds[..], &[(200, late), (300, force), (400, force)]].concat(), "Gone");
 }
 
+/// P6: a mutex has room for one that ended without a release.
+#[test]
+fn of_a_mutex_the_last_one_that_lapsed_is_told_so() {
+    let pause = |process, pause| Deed::Pause { process, pause };
+    let fixed = |process| with(process, 9_000, Terms::Fixed, 1);
+    let deeds = [(1, fixed(0)), (50, pause(0, 8_000)), (100, fixed(2)), (150, lock(1, 50)), (3_100, pause(2, 6_000))];
+    assert_excused(Kind::Mutex, &deeds, "mode: Lost } -> Unknown");
+    assert_excused(Kind::Mutex, &deeds, "mode: Lost } -> Lapsed");
+    assert_accused(Kind::Mutex, &deeds, Defect::Unknown, Promise::Exclusion);
+}
+
 /// P6: the clock went back, and what is known of a lapsed lease lasts one ttl from then, and no more than that.
 #[test]
 fn what_became_of_a_lease_is_known_for_a_ttl_after_the_clock_went_back() {
@@ -87,6 +98,14 @@ fn a_lease_that_the_clock_made_too_long_is_seen_when_one_beside_it_is_over() {
     let waits = [(1_100, Deed::StepClock { by: -200 }), (1_120, with(2, 50, Terms::Renewed, 3))];
     assert_excused(SEMAPHORE, &[&deeds[..], &waits].concat(), "Waiting");
     assert_accused(SEMAPHORE, &[&deeds[..], &waits].concat(), Defect::Shortest, Promise::Service);
+}
+
+/// P5: the same, of one who died, for whose lease others wait for longer than if the clock had not gone back.
+#[test]
+fn a_lease_of_the_dead_that_the_clock_made_too_long_is_waited_for() {
+    let deeds = [(1, lock(0, 2_895)), (2_880, lock(1, 9_000)), (2_910, Deed::StepClock { by: -2_880 })];
+    let dies = [(2_915, Deed::Crash { process: 1 }), (2_930, with(2, 50, Terms::Renewed, 3))];
+    assert_excused(SEMAPHORE, &[&deeds[..], &dies].concat(), "Waiting");
 }
 
 /// P7: a reply from before a step of the clock that is heard after it dates what is sent then.

@@ -22,7 +22,7 @@ pub(super) struct Watch {
     /// What is free, or held by leases that are over, is enough for the first of those who wait.
     overdue: Option<u64>,
     /// The managers of dead or silent holders for whom others wait.
-    silent: HashMap<String, Silent>,
+    silent: HashMap<String, u64>,
     /// The manager of a dead or silent one who waits for more than there is, before others.
     blocked: Option<(String, u64)>,
     /// When each guard's loss was seen that is not told.
@@ -31,16 +31,6 @@ pub(super) struct Watch {
     pub(super) claimed_late: Option<Token>,
     /// Something has gone wrong in this run.
     stormy: bool,
-}
-
-/// A manager that is dead or silent, and holds what others wait for.
-#[derive(Clone)]
-struct Silent {
-    since: u64,
-    /// What it held when that was first seen, by tokens and fences.
-    had: Vec<(Token, u64)>,
-    /// It was granted more since then.
-    served: bool,
 }
 
 impl Watch {
@@ -126,9 +116,9 @@ impl Run<'_> {
     }
 
     /// P5: while a process waits that nothing troubles, the lock passes on from one that crashed or is silent in a ttl,
-    /// a check period and its request; in a step more if it was spared, and in the horizon more if it was granted more
-    /// meanwhile: its places count for that long, unless a renewed lease of it lapses first. What is free passes on in a
-    /// check period and its request.
+    /// a check period and its request; in a step more if it was spared. That is enough for one whose places count for
+    /// the horizon and that is granted the lock by them meanwhile, since the horizon is half a ttl here, and less than
+    /// these. What is free passes on in a check period and its request.
     fn look_at_silent(&mut self) -> Result<(), Broken> {
         let (now, clock, server) = (self.now, self.server_clock(), self.server_trouble());
         let record = self.judge.record();
@@ -149,20 +139,14 @@ impl Run<'_> {
             let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager);
             process.is_none_or(|process| process.paused_until.max(process.cut_until) > now)
         };
-        let mut silent: HashMap<String, Silent> = HashMap::new();
+        let mut silent: HashMap<String, u64> = HashMap::new();
         for holder in record.holders.iter().filter(|holder| is_silent(&holder.manager)) {
             let Some(trouble) = trouble else { break };
-            let (manager, grant) = (&holder.manager, (holder.token, holder.fence));
-            let before = self.watch.silent.get(manager);
-            let entry = silent.entry(manager.clone()).or_insert_with(|| {
-                let fresh = Silent { since: now, had: Vec::new(), served: false };
-                before.cloned().unwrap_or(fresh)
-            });
-            entry.since = entry.since.max(trouble);
-            match before {
-                None => entry.had.push(grant),
-                Some(_) => entry.served |= !entry.had.contains(&grant),
-            }
+            // The clock went back, and nobody looks at its lease before another's is over; `books` sees to that.
+            let is_unseen = capacity > 1 && holder.end > clock + holder.ttl.max(holder.hold);
+            let since = silent.get(&holder.manager).or_else(|| self.watch.silent.get(&holder.manager));
+            let since = since.map_or(now, |since| *since).max(trouble).max(if is_unseen { now } else { 0 });
+            silent.insert(holder.manager.clone(), since);
         }
         let blocked = record.head().filter(|head| is_silent(&head.manager) && left > 0).zip(trouble);
         let blocked = blocked.map(|(head, trouble)| {
@@ -179,8 +163,8 @@ impl Run<'_> {
                 format!("a lease that was over kept others waiting for {} ms", (now - since) / MS),
             ));
         }
-        for (manager, Silent { since, served, .. }) in &silent {
-            if now > since + ttl + look + step + if *served { horizon } else { 0 } {
+        for (manager, since) in &silent {
+            if now > since + ttl + look + step {
                 let ms = (now - since) / MS;
                 let said = format!("{manager}, which is dead or silent, kept others waiting for {ms} ms");
                 return Err((Promise::Service, said));
