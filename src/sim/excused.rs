@@ -44,6 +44,20 @@ fn who_hears_of_his_place_after_a_check_was_sent_is_no_part_of_its_answer() {
     assert_excused(Kind::Mutex, &[&deeds[..], &[(450, Deed::DropRecord)]].concat(), "-> Absent");
 }
 
+/// The same, of who took his place before the loss, and of whose request a copy comes after it.
+#[test]
+fn a_late_copy_from_before_a_loss_takes_no_place_again() {
+    let late = Deed::Mishap { process: 1, what: Mishap::Reset { late: Some(270) } };
+    let deeds = (0..4).map(|waiter| (500 + waiter, lock(1, 500)));
+    // The check, and then what is sent when it has found the loss.
+    let check = Deed::Mishap { process: 1, what: Mishap::Delay { by: 1 } };
+    let found = [(1_900, Deed::FlushAll), (1_950, check), (1_951, late)];
+    // It is checked once more before the next loss.
+    let lost = [(2_015, Deed::Unsubscribe { process: 1, pause: 3 }), (2_030, Deed::DropQueue)];
+    let deeds: Vec<_> = [(1, lock(0, 6_000))].into_iter().chain(deeds).chain(found).chain(lost).collect();
+    assert_excused(Kind::Mutex, &deeds, "Absent");
+}
+
 /// One grant for each token (P7): nobody heard of the first, and it lapsed; what was sent before comes then, in its time.
 #[test]
 fn a_request_may_come_after_a_grant_of_its_token_lapsed_of_which_nobody_had_heard() {

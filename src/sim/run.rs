@@ -90,6 +90,7 @@ struct Sent {
     index: usize,
     words: Vec<Bytes>,
     epoch: u64,
+    sent_at: u64,
     /// How long its reply takes, if that is not lost.
     reply_after: Option<u64>,
     /// In µs.

@@ -90,6 +90,7 @@ impl Run<'_> {
                 index,
                 words,
                 epoch,
+                sent_at: self.now,
                 reply_after,
                 given_up_at: (give_up + MS) / 1000,
                 dated_after,
@@ -203,7 +204,9 @@ impl Run<'_> {
         let is_lost =
             |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && stood(caller);
         let earlier = process.callers.range(..at).find(|(_, caller)| is_lost(caller));
-        match earlier.filter(|_| was_lost.is_some() && sent.by_renewal) {
+        // A copy from before the loss takes nothing again.
+        let takes_again = sent.by_renewal && was_lost.is_some_and(|lost| lost < sent.sent_at);
+        match earlier.filter(|_| takes_again) {
             Some((_, earlier)) => {
                 let token_of = earlier.place.as_ref().map(|place| place.token());
                 Err((Promise::Order, format!("{token:?} took a place again before {token_of:?}, which came first")))
