@@ -284,8 +284,13 @@ impl Lock {
         self.cooling.iter().filter(|held| !held.lapsed)
     }
 
+    /// How many permits there are.
+    pub(super) fn permits(&self) -> u32 {
+        self.kind.permits()
+    }
+
     /// How many permits are free.
-    fn left(&self) -> u32 {
+    pub(super) fn left(&self) -> u32 {
         self.kind.permits().saturating_sub(self.taken())
     }
 
