@@ -103,6 +103,13 @@ fn what_became_of_a_lease_is_known_for_a_ttl_after_the_clock_went_back() {
     assert_excused(SEMAPHORE, &deeds(3_400), "-> Already");
     assert_excused(SEMAPHORE, &deeds(1_600), "-> Lapsed");
     assert_accused(SEMAPHORE, &deeds(1_600), Defect::TombstoneStep, Promise::Exclusion);
+    // What was forgotten before stays so, though its time by the clock comes once more.
+    let waits = [(1, lock(2, 6_000)), (1, with(0, 9_000, Terms::Fixed, 1)), (100, with(1, 50, Terms::Renewed, 2))];
+    let looks = [(1_500, lock(1, 1)), (2_500, lock(1, 1)), (2_600, Deed::StepClock { by: -2_000 })];
+    let paused = [(50, Deed::Pause { process: 0, pause: 2_700 })];
+    let mut deeds = [&waits[..], &looks, &paused].concat();
+    deeds.sort_by_key(|(at, _)| *at);
+    assert_excused(SEMAPHORE, &deeds, "-> Already");
 }
 
 /// P5: the clock went back, and one that lapses before long keeps others from looking at those that last for too long.

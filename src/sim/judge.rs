@@ -280,6 +280,7 @@ impl Judge {
             self.model.served.sign(client);
         }
         self.is_told_the_end(clock, ran)?;
+        self.forget(clock);
         self.remember(now, clock, &before, &after, ran)?;
         books::has_its_time(clock, &before, &after, ran)?;
         books::are_right(&after, self.missing())?;
@@ -370,8 +371,7 @@ impl Judge {
             _ => return Ok(()),
         };
         let Some(ended) = self.model.ended.get(token) else { return Ok(()) };
-        let is_known = self.kind == Kind::Mutex || clock < ended.until;
-        if !is_known || fence.is_some_and(|fence| fence != ended.fence) {
+        if self.is_forgotten(clock, ended) || fence.is_some_and(|fence| fence != ended.fence) {
             return Ok(());
         }
         let Ended { how, is_last, .. } = *ended;
@@ -388,6 +388,18 @@ impl Judge {
         }
         let said = format!("the lease of {token:?} ended so: {how:?}, and its holder was told {:?}", ran.outcome);
         Err((Promise::Exclusion, said))
+    }
+
+    /// A mutex knows what it knows for as long as its record lasts.
+    fn is_forgotten(&self, clock: u64, ended: &Ended) -> bool {
+        self.kind != Kind::Mutex && ended.until <= clock
+    }
+
+    /// What a request finds to be over, the clock cannot bring back.
+    fn forget(&mut self, clock: u64) {
+        let mut ended = std::mem::take(&mut self.model.ended);
+        ended.retain(|_, ended| !self.is_forgotten(clock, ended));
+        self.model.ended = ended;
     }
 
     /// All is over: nobody holds anything, and nobody's place is left.
