@@ -15,9 +15,10 @@ while n > 0 and not owner and e <= now do
     break
   end
   popped, n, queue_changed = popped + 1, n - 1, true
-  -- Records that go in this step are still there to be read.
+  -- Records that go in this step are still there to be read, and a token may stand twice: where it left, and where a late
+  -- copy of its acquire put it.
   local field = 'w:' .. head
-  local waiter = head ~= removed and not forgot and redis.call('HGET', key, field)
+  local waiter = head ~= removed and not forgot and not dead[head] and redis.call('HGET', key, field)
   if waiter then
     del[#del + 1] = field
     r = r - 1
@@ -29,7 +30,7 @@ while n > 0 and not owner and e <= now do
     if process == alive or stamp and struct.unpack(STAMP, stamp) >= v then
       owner, by, request, label, ttl, hold = head, process, asked, its_label, its_ttl, its_hold
     else
-      dead[process] = true
+      dead[process], dead[head] = true, true
     end
   end
 end

@@ -21,7 +21,7 @@ local owner_changed, state_changed, queue_changed, forgot, unserved
 -- Fields to write, with room for ten words so that it does not grow bit by bit.
 local set = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
 local del = {}                                  -- fields to delete
-local alive, dead = nil, {}                     -- the caller, if it counts as alive; managers that do not
+local alive, dead = nil, {}                     -- the caller, if it counts as alive; managers that do not, and their tokens
 local popped, tails, rewritten = 0, 0, nil      -- what leaves the list: at its head, at its tail, or all for these
 local removed, appended                         -- the caller's token, if it leaves the queue, or enters it
 local more, by, request, label = 0, nil, nil, nil   -- the manager and the words of who is granted the lock in this call

@@ -1,7 +1,7 @@
 //! What must hold of a record whatever was asked: that each lease has its time, and that what is counted is right.
 
 use super::judge::{Broken, Ran};
-use super::model::Promise;
+use super::promise::Promise;
 use super::record::{Books, Record};
 use crate::script::{Outcome, Verb};
 
@@ -30,7 +30,11 @@ pub(super) fn has_its_time(clock: u64, before: &Record, after: &Record, ran: &Ra
 /// What is counted of holders, so that hardly any request has to look at them: no more permits are taken than there are,
 /// none is counted that nobody has, but for those of holders that were lost, and nobody lapses unseen.
 pub(super) fn are_right(record: &Record, missing: u32) -> Result<(), Broken> {
-    let Some(Books { capacity, taken, look_from, .. }) = record.books else { return Ok(()) };
+    let (counted, waiters) = record.waiters;
+    if counted != waiters {
+        return Err((Promise::Leftovers, format!("{counted} waiters' records are counted of {waiters}")));
+    }
+    let Some(Books { capacity, taken, look_from, shortest }) = record.books else { return Ok(()) };
     let held = record.taken(0);
     if held > capacity {
         return Err((Promise::Exclusion, format!("{held} permits are held of {capacity}")));
@@ -38,6 +42,13 @@ pub(super) fn are_right(record: &Record, missing: u32) -> Result<(), Broken> {
     if taken != held + missing {
         let promise = if taken < held { Promise::Exclusion } else { Promise::Service };
         return Err((promise, format!("{taken} permits are counted as taken, of {held} and {missing} that were lost")));
+    }
+    // By it whoever looks sees that the clock went back.
+    if record.holders.iter().any(|holder| holder.ttl.max(holder.hold) < shortest) {
+        return Err((
+            Promise::Service,
+            format!("{shortest} µs are noted as the shortest lease of {:?}", record.holders),
+        ));
     }
     let ends = record.holders.iter().map(|holder| holder.end).chain(record.cooling.iter().map(|cooling| cooling.end));
     match ends.min() {

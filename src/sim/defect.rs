@@ -81,6 +81,12 @@ pub enum Defect {
     PermitUnchecked,
     /// As [`Defect::Force`], of permits.
     PermitForce,
+    /// Whose lease lapsed is told that nothing is known of it.
+    Unknown,
+    /// A holder that lapsed is forgotten when the clock goes back.
+    TombstoneStep,
+    /// The longest lease is noted in the place of the shortest, by which it is seen that the clock went back.
+    Shortest,
 }
 
 impl Defect {
@@ -116,6 +122,12 @@ impl Defect {
             Defect::Lookup => &[("if stands < 2 then told", "if false then told")],
             Defect::PermitUnchecked => &[("elseif had and stands < 2 then", "elseif had then")],
             Defect::PermitForce => &[("if forced == fence then", "if forced then")],
+            Defect::Unknown => &[("elseif x == fence then", "elseif false then")],
+            Defect::TombstoneStep => &[(
+                "e - now > 1000 * cap then e,",
+                "e - now > 1000 * cap then ends, e, changed = stands > 2, 0, true end\n    if e - now > 1000 * cap then e,",
+            )],
+            Defect::Shortest => &[("math.min(shortest, lasts)", "math.max(shortest, lasts)")],
             Defect::MaxHold | Defect::Checks => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }
@@ -126,11 +138,11 @@ impl Defect {
         let (is_mutex, is_shared) = (kind == Kind::Mutex, matches!(kind, Kind::ReadWrite(_)));
         match self {
             Defect::R10 | Defect::Grace | Defect::R15 | Defect::Owner | Defect::HandOver => is_mutex,
-            Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept => is_mutex,
+            Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept | Defect::Unknown => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => !is_mutex,
             Defect::PermitGrace | Defect::PermitR15 | Defect::PermitFenceKept | Defect::ReleasesMore => !is_mutex,
             Defect::HoldersLost | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => !is_mutex,
-            Defect::PermitUnchecked | Defect::PermitForce => !is_mutex,
+            Defect::PermitUnchecked | Defect::PermitForce | Defect::TombstoneStep | Defect::Shortest => !is_mutex,
             Defect::ReaderRaises | Defect::DowngradesAll => is_shared,
             // Of what all have in common, these show soonest where one alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,

@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::fmt;
 
-use super::model::Promise;
 use super::op::Attempt;
+use super::promise::Promise;
 
 /// A grant that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

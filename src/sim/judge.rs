@@ -4,12 +4,15 @@
 mod told;
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use super::books;
-use super::model::{Lock, Promise};
+use super::model::Lock;
 use super::op::{Attempt, Kind, Loss, Op, Outcome};
+use super::promise::Promise;
 use super::record::{Holder, Record};
 use super::served::Served;
+use crate::config::Config;
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 use crate::script::{self, Call, Mode, Token, Verb};
@@ -22,8 +25,8 @@ pub(super) type Broken = (Promise, String);
 pub(super) struct Judge {
     key: Key,
     kind: Kind,
-    /// P + T
-    step: u64,
+    /// T
+    timeout: u64,
     /// What the server is to have.
     model: Model,
     /// What it was when the replica caught up.
@@ -41,10 +44,10 @@ pub(super) struct Judge {
     returned: bool,
     /// After how many losses of data each token first stood in the queue.
     seen: HashMap<Token, u32>,
+    /// Those whose grant became a guard.
+    claimed: HashSet<Token>,
     /// The last grant of each token.
     grants: HashMap<Token, Granted>,
-    /// Whose lease, with which fence, ended without a release, how, and until what server time its holder is told.
-    ended: HashMap<Token, (u64, PreviousHolder, u64)>,
     /// When each grant there was was made, and when it was taken away by force.
     made: HashMap<(Token, u64), (u64, Option<u64>)>,
     /// When data was lost or the clock made a step, and how often.
@@ -58,6 +61,20 @@ pub(super) struct Judge {
 struct Model {
     lock: Lock,
     served: Served,
+    /// Whose last lease ended without a release.
+    ended: HashMap<Token, Ended>,
+}
+
+/// What the server knows of a lease that ended without a release.
+#[derive(Clone)]
+struct Ended {
+    fence: u64,
+    how: PreviousHolder,
+    ttl: u64,
+    /// It is known until then, by the server's clock.
+    until: u64,
+    /// Of a mutex only the last one is told how it ended.
+    is_last: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -75,18 +92,22 @@ pub(super) struct Ran<'a> {
     pub(super) call: &'a Call,
     pub(super) manager: &'a str,
     pub(super) outcome: &'a script::Outcome,
+    /// It is to be sent again, since there is more of the same to do.
+    pub(super) more: bool,
     /// When its sender stops to wait for the answer, and how many clock steps there had been when it was dated.
     pub(super) given_up_at: u64,
     pub(super) dated_after: u32,
 }
 
 impl Judge {
-    pub(super) fn new(key: Key, kind: Kind, step: u64, horizon: u64) -> Judge {
-        let model = Model { lock: Lock::new(kind), served: Served::new(step, horizon) };
+    pub(super) fn new(key: Key, kind: Kind, config: &Config) -> Judge {
+        let [period, timeout, horizon] = [config.check_period, config.command_timeout, config.horizon].map(micros);
+        let step = period + timeout;
+        let model = Model { lock: Lock::new(kind), served: Served::new(step, horizon), ended: HashMap::new() };
         Judge {
             key,
             kind,
-            step,
+            timeout,
             replica: model.clone(),
             model,
             record: Record::default(),
@@ -96,8 +117,8 @@ impl Judge {
             struck: HashSet::new(),
             returned: false,
             seen: HashMap::new(),
+            claimed: HashSet::new(),
             grants: HashMap::new(),
-            ended: HashMap::new(),
             made: HashMap::new(),
             disturbed_at: None,
             disturbances: 0,
@@ -111,9 +132,15 @@ impl Judge {
     }
 
     /// The clock makes a step, or another with another clock takes its place.
-    pub(super) fn clock_stepped(&mut self, now: u64) {
+    pub(super) fn clock_stepped(&mut self, now: u64, clock: u64) {
         self.clock_steps += 1;
+        self.model.clock_is(clock);
         self.disturbed(now);
+    }
+
+    /// Its grant became a guard.
+    pub(super) fn claimed(&mut self, token: Token) {
+        self.claimed.insert(token);
     }
 
     /// The replica catches up.
@@ -131,12 +158,16 @@ impl Judge {
         if matches!(loss, Loss::All | Loss::Record) {
             self.model.served = self.model.served.anew();
         }
+        if matches!(loss, Loss::All | Loss::Holders) {
+            self.model.ended.clear();
+        }
         self.is_another(now, keyspace);
     }
 
     /// The replica takes over, with the data that it has.
-    pub(super) fn failed_over(&mut self, now: u64, keyspace: &Keyspace) {
+    pub(super) fn failed_over(&mut self, now: u64, clock: u64, keyspace: &Keyspace) {
         self.model = self.replica.clone();
+        self.model.clock_is(clock);
         self.is_another(now, keyspace);
     }
 
@@ -147,7 +178,6 @@ impl Judge {
     }
 
     fn disturbed(&mut self, now: u64) {
-        self.ended.clear();
         self.disturbed_at = Some(now);
         self.disturbances += 1;
     }
@@ -228,7 +258,7 @@ impl Judge {
             }
             let moment = self.moment(clock, &before, &after, ran);
             let sight = self.sight(&after, ran.manager);
-            let request = self.model.lock.request(moment.clone(), op.clone(), &outcome, sight);
+            let request = self.model.lock.request(moment.clone(), op.clone(), &outcome, &sight);
             self.model.lock = request.map_err(|promise| {
                 let is = &self.model.lock;
                 (
@@ -236,6 +266,10 @@ impl Judge {
                     format!("{op:?} at {now} µs ended in {outcome:?}, and left {after:?}, of {is:?} at {moment:?}"),
                 )
             })?;
+            if ran.more != self.model.lock.is_unfinished() {
+                let said = format!("{op:?} at {now} µs said {} of there being more to pass over", ran.more);
+                return Err((Promise::WakeUp, said));
+            }
         }
         let client = self.client(ran.manager);
         let shows_life = matches!(ran.outcome, script::Outcome::Waiting { .. } | script::Outcome::Synced { .. });
@@ -246,6 +280,7 @@ impl Judge {
             self.model.served.sign(client);
         }
         self.is_told_the_end(clock, ran)?;
+        self.forget(clock);
         self.remember(now, clock, &before, &after, ran)?;
         books::has_its_time(clock, &before, &after, ran)?;
         books::are_right(&after, self.missing())?;
@@ -274,6 +309,9 @@ impl Judge {
             && *ran.outcome == script::Outcome::Released
             && mode != Mode::Downgrade
         {
+            if mode == Mode::Lost && self.kind == Kind::Mutex {
+                self.model.none_is_last();
+            }
             let is_forced = mode == Mode::Forced;
             self.struck.extend(is_forced.then_some(token));
             let ends = |holder: &&Holder| if is_forced { holder.fence == fence } else { holder.token == token };
@@ -287,12 +325,13 @@ impl Judge {
                 }
             }
         }
-        // R6: what was sent within a ttl may come after a grant that nobody heard of has lapsed.
-        if let Verb::Acquire { token, asked, .. } = &ran.call.verb
-            && let Some((fence, PreviousHolder::Lapsed, _)) = self.ended.get(token)
+        // R6: what was sent within a ttl of the first may come after a grant that nobody heard of has lapsed, and a
+        // request has two command timeouts.
+        if let Verb::Acquire { token, .. } = &ran.call.verb
+            && let Some(Ended { fence, how: PreviousHolder::Lapsed, ttl, .. }) = self.model.ended.get(token)
             && let Some((made, _)) = self.made.get(&(*token, *fence))
-            && let Some(ttl) = asked.split(' ').next().and_then(|ms| ms.parse::<u64>().ok())
-            && now <= made + ttl * 1000 + self.step
+            && now <= made + ttl + 2 * self.timeout
+            && !self.claimed.contains(token)
             && let Some(grant) = self.grants.get_mut(token)
         {
             grant.released = true;
@@ -304,13 +343,13 @@ impl Judge {
                 Verb::Release { token, .. } if token == holder.token => continue,
                 _ => PreviousHolder::Lapsed,
             };
-            self.ended.insert(holder.token, (holder.fence, how, clock + holder.ttl));
+            self.model.has_ended(self.kind, holder, how, clock);
         }
         let misdated = ran.dated_after < self.clock_steps;
         for Holder { token, fence, .. } in after.granted_since(before) {
             let granted = Granted { fence: *fence, disturbances: self.disturbances, released: false, misdated };
             self.made.insert((*token, *fence), (now, None));
-            self.ended.remove(token);
+            self.model.ended.remove(token);
             match self.grants.insert(*token, granted) {
                 Some(earlier) if earlier.disturbances == self.disturbances && !earlier.released => {
                     let said = format!("{token:?} was granted twice, with fences {} and {fence}", earlier.fence);
@@ -331,21 +370,36 @@ impl Judge {
             Verb::Renew { token } => (token, None),
             _ => return Ok(()),
         };
-        let ended =
-            self.ended.get(token).filter(|(of, _, until)| clock < *until && fence.is_none_or(|fence| fence == *of));
-        let Some((_, how, _)) = ended else { return Ok(()) };
+        let Some(ended) = self.model.ended.get(token) else { return Ok(()) };
+        if self.is_forgotten(clock, ended) || fence.is_some_and(|fence| fence != ended.fence) {
+            return Ok(());
+        }
+        let Ended { how, is_last, .. } = *ended;
         let is_right = match ran.outcome {
-            Said::Already => false,
-            Said::Gone { how: told, .. } => told == how || self.kind == Kind::Mutex,
-            Said::Lapsed => *how == PreviousHolder::Lapsed,
-            Said::Forced => *how == PreviousHolder::Forced,
-            _ => self.kind == Kind::Mutex,
+            Said::Gone { ended: of, how: told, .. } if is_last => *told == how && *of == ended.fence,
+            Said::Gone { ended: of, .. } => *of > ended.fence,
+            Said::Lapsed => is_last && how == PreviousHolder::Lapsed,
+            Said::Forced => is_last && how == PreviousHolder::Forced,
+            Said::Unknown => !is_last,
+            _ => false,
         };
         if is_right {
             return Ok(());
         }
         let said = format!("the lease of {token:?} ended so: {how:?}, and its holder was told {:?}", ran.outcome);
         Err((Promise::Exclusion, said))
+    }
+
+    /// A mutex knows what it knows for as long as its record lasts.
+    fn is_forgotten(&self, clock: u64, ended: &Ended) -> bool {
+        self.kind != Kind::Mutex && ended.until <= clock
+    }
+
+    /// What a request finds to be over, the clock cannot bring back.
+    fn forget(&mut self, clock: u64) {
+        let mut ended = std::mem::take(&mut self.model.ended);
+        ended.retain(|_, ended| !self.is_forgotten(clock, ended));
+        self.model.ended = ended;
     }
 
     /// All is over: nobody holds anything, and nobody's place is left.
@@ -363,4 +417,28 @@ impl Judge {
         }
         Ok(())
     }
+}
+
+impl Model {
+    /// A lease ended without a release, at this time of the server's clock.
+    fn has_ended(&mut self, kind: Kind, holder: &Holder, how: PreviousHolder, clock: u64) {
+        if kind == Kind::Mutex {
+            self.none_is_last();
+        }
+        let Holder { token, fence, ttl, .. } = *holder;
+        self.ended.insert(token, Ended { fence, how, ttl, until: clock + ttl, is_last: true });
+    }
+
+    fn none_is_last(&mut self) {
+        self.ended.values_mut().for_each(|ended| ended.is_last = false);
+    }
+
+    /// The server's clock shows this, and may have gone back: then what was to last for longer lasts a ttl from now.
+    fn clock_is(&mut self, clock: u64) {
+        self.ended.values_mut().for_each(|ended| ended.until = ended.until.min(clock + ended.ttl));
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    duration.as_micros() as u64
 }

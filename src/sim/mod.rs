@@ -41,7 +41,8 @@
 //! fixed, some with a least or a longest time; fixed ones of permits are a third as long as the others.
 //!
 //! *What is checked at each step:* what the model says of each request: P1 in the record, fences that rise (P2), the
-//! order of the queue and who is passed over in it (P3), and that a free lock has been given to whoever waits (P4).
+//! order of the queue and who is passed over in it (P3), and that a free lock has been given to whoever waits (P4), or the
+//! request is to be sent again, because 64 heads were passed over in it and there are more.
 //! Beside it, by the judge: a lease has its full time and no more; while a guard believes that it is held, the record
 //! has it as a holder, with its fence (P1); no request takes anything after its caller's patience, and no token is
 //! granted again, unless it was given back; what nobody wants by it is given back in P + 3 T (P7); places that were
@@ -53,10 +54,9 @@
 //!
 //! And by `watch`, of time: who waits and was granted the lock knows it in P + 3 T, and in 3 ms until something goes
 //! wrong in a run (P4); while somebody waits whom nothing troubles, the lock does not stay with a process that crashed,
-//! is paused or cut off for longer than ttl + P + 2 T, one step of grace, and H if a lease of it was fixed or it can be
-//! granted permits before one lapses, nor for longer than P + 2 T if what is free, or held by leases that are over, is
-//! enough for who is next; nor does one who is dead stand before others for what is not there for longer than H + P + 2
-//! T (P5); a loss is told in T once a guard can know it, and what only the server knows in ttl / 3 + 2 T and a back-off
+//! is paused or cut off for longer than ttl + P + 2 T and one step of grace, nor for longer than P + 2 T if what is free,
+//! or held by leases that are over, is enough for who is next; nor does one who is dead stand before others for what is
+//! not there for longer than H + P + 2 T (P5); a loss is told in T once a guard can know it, and what only the server knows in ttl / 3 + 2 T and a back-off
 //! (P6); what comes from the queue is claimed with at least half its ttl left (R12); no renewed lease is lost until
 //! something goes wrong. Such a bound begins when what troubles the process is over: a pause, a cut, a request that was
 //! lost, late or unheard, an outage, a loss of data, a step of the clock.
@@ -64,25 +64,32 @@
 //! At the end nothing more goes wrong: everybody must be served, one who comes then too, and neither the record nor a
 //! registry has anything left. `small` has exact bounds.
 //!
-//! *What is excused:* of P1, guards of grants from before a loss of data, a step of the clock or a force, until their
-//! next renewal must have told them, which may be one after the grant is heard of (those with fixed leases until their
-//! end), and those whose deadline was counted from before such a step. Of P7, what is taken by a request that was dated
-//! before a step, what an older copy of the data brings back, a copy of an acquire whose grant was given back (R7), or
-//! one that was sent within a ttl of the first and comes when that one's grant, of which nobody had heard, has lapsed,
-//! and what its process could not give back while it was cut off or the server away, for a ttl. Of P5, what a dead
-//! process had sent and comes late. Positions in the queue, once somebody has come back to a place that he had left.
-//! And of the order after a loss of data, who had been granted the lock and had yet to hear of it: he had no place any
-//! more; and who heard less than a T before the loss that he stands, since a check that tells others of it may have
-//! been sent before. And a lease of permits that the clock, which went back, has made too long, until one beside it
-//! that ends sooner is over. How leases ended need not be told to their holders over a loss of data or a step of the clock.
+//! *What is excused,* of mutexes and of permits if nothing else is said. `excused` has a history that needs each of those
+//! that do not follow from their reason, and that is accused without it.
+//!
+//! | of | what | because |
+//! |---|---|---|
+//! | P1 | guards of grants from before a loss of data, a step of the clock or a force, until their next renewal must have told them: ttl / 3 + 2 T and a back-off later. It counts from when the guard began, if that was after the force: the first renewal does. Those with fixed leases until their end | only the server knows, and it does not come forward |
+//! | P1 | guards whose deadline was counted from a clock that has made a step | R12 trusts that the clock goes on |
+//! | P6 | how leases ended, if what knew it was lost with data or is not in the older copy. Of a mutex, how any but the last one did: `unknown`, never `already`. Of permits, after a ttl by the server's clock, or a ttl from when it went back | a mutex has room for one; R15 cuts all that is too long to a ttl |
+//! | P7 | what is taken by a request that is dated by an answer from before a step of the clock | R5 trusts that the clock goes on |
+//! | P7 | what an older copy of the data brings back | that it was given back is not in there |
+//! | P7 | a second grant of a token, if the first was given back | a copy of its acquire may be under way; it is given back again (R7) |
+//! | P7 | a second grant of a token, if the first never became a guard and has lapsed, for a ttl and 2 T from that one | its process, which has heard nothing, sends it for one ttl (R6) |
+//! | P7 | for a ttl, what its process could not give back while it was cut off or the server away | it lapses then |
+//! | P5 | what a dead process had sent and comes late | it is a sign of life |
+//! | P5 | of permits, a lease that the clock, which went back, has made too long, until the next look at the holders, which comes when the first of them would lapse; one of the dead is waited for from then on | the others are not looked at in between: `books` sees that the time of that look, and the shortest lease, by which a clock that went back is noticed at once, are noted right |
+//! | P3 | positions, once somebody has come back to a place that he had left | he has a later ticket than those behind him |
+//! | P3 | the order in which lost places are taken again: of who had been granted the lock and had yet to hear of it, and of who heard that he stands after the check was sent whose answer came last | he had no place any more; that answer is not about him |
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.
 //!
 //! *Not played:* several names, the outage limit of those who wait, `shutdown`, a link that sends a pipeline again,
-//! more than 64 dead heads, many holders of one name, and processes with different settings.
+//! many holders of one name, and processes with different settings.
 
 mod op;
+mod promise;
 mod grant;
 mod model;
 mod world;
@@ -98,10 +105,13 @@ mod books;
 mod judge;
 mod defect;
 mod simulation;
+#[cfg(test)]
+mod excused;
 
 pub use defect::Defect;
-pub use model::{Lock, Promise};
+pub use model::Lock;
 pub use op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
+pub use promise::Promise;
 pub use simulation::{Failure, Tally, simulate};
 pub use world::World;
 pub use worlds::{Chance, Violation, Worlds};

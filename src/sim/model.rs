@@ -1,46 +1,13 @@
-//! The reference model: what one name at the server does with each request. Pure, and told everything.
+//! The reference model: what one name at the server does with each request. Pure, and told everything. Here is what is
+//! asked and answered; what the server does about it is in `server`.
+
+mod server;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use super::grant::{Fence, Held, learn};
-use super::op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
-
-/// What the model holds a store to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Promise {
-    /// P1
-    Exclusion,
-    /// P2
-    Fencing,
-    /// P3
-    Order,
-    /// P4
-    WakeUp,
-    /// P7
-    OneGrant,
-    /// P10
-    BadInput,
-    /// P4, P5: a live waiter is served in time, whoever crashed
-    Service,
-    /// Nothing is left behind
-    Leftovers,
-}
-
-impl fmt::Display for Promise {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Promise::Exclusion => "P1 (no more hold it than may)",
-            Promise::Fencing => "P2 (fences rise)",
-            Promise::Order => "P3 (first come, first served)",
-            Promise::WakeUp => "P4 (a free lock is granted)",
-            Promise::OneGrant => "P7 (one grant per request, with one fence)",
-            Promise::BadInput => "P10 (bad input changes nothing)",
-            Promise::Service => "P5 (whoever waits is served in time)",
-            Promise::Leftovers => "nothing is left behind",
-        })
-    }
-}
+use super::op::{Attempt, Kind, Moment, Op, Outcome, Sight};
+use super::promise::Promise;
 
 /// One name at the server. What it does is decided by what it is asked, and by the time that it is told.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +31,8 @@ pub struct Lock {
     /// The record was lost, and the holders were not.
     is_recordless: bool,
     moment: Moment,
+    /// What is free was left so, since the request that came last had passed over as many as it may.
+    is_unfinished: bool,
 }
 
 impl Lock {
@@ -92,34 +61,29 @@ impl Lock {
     }
 
     /// What a request leaves, if it was answered so at this moment and `sight` is what it left.
-    pub(super) fn request(&self, moment: Moment, op: Op, outcome: &Outcome, sight: Sight) -> Result<Lock, Promise> {
-        let shown: BTreeSet<u16> = sight.holders.keys().copied().collect();
-        let told = [(Op::At(moment), &Outcome::Done), (op, outcome), (Op::Inspect, &Outcome::Seen(Some(sight)))];
-        let mut possible = vec![self.clone()];
-        for (op, outcome) in told {
-            let (mut next, mut broken) = (Vec::new(), None);
-            for world in &possible {
-                match world.after(&op, outcome) {
-                    Ok(worlds) => next.extend(worlds),
-                    Err(promise) => broken = Some(promise),
-                }
-            }
-            possible = next;
-            if let (true, Some(promise)) = (possible.is_empty(), broken) {
-                // Somebody was served who was to be passed over.
-                let waited = self.queue.iter().any(|attempt| shown.contains(&attempt.number));
-                let is_order = waited && matches!(promise, Promise::OneGrant | Promise::WakeUp);
-                return Err(if is_order { Promise::Order } else { promise });
+    pub(super) fn request(&self, moment: Moment, op: Op, outcome: &Outcome, sight: &Sight) -> Result<Lock, Promise> {
+        let arrived = self.after(&Op::At(moment), &Outcome::Done)?.swap_remove(0);
+        // Somebody was served who was to be passed over.
+        let waited = self.queue.iter().any(|attempt| sight.holders.contains_key(&attempt.number));
+        let answered = arrived.after(&op, outcome).map_err(|promise| match promise {
+            Promise::OneGrant | Promise::WakeUp if waited => Promise::Order,
+            promise => promise,
+        })?;
+        let mut broken = Promise::OneGrant;
+        for mut lock in answered {
+            match lock.see(self, sight) {
+                Ok(()) => return Ok(lock),
+                Err(promise) => broken = promise,
             }
         }
-        Ok(possible.swap_remove(0))
+        Err(broken)
     }
 
     /// What this may be after `op`, given what was seen of it; or the promise that this breaks.
     pub fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
         let mut next = self.clone();
         // What a record is made of again, if it was lost alone.
-        let makes_none = matches!(op, Op::At(_) | Op::Inspect | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
+        let makes_none = matches!(op, Op::At(_) | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
         // Nor does who hears of his own grant once more.
         let hears = match (op, outcome) {
             (Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by), Outcome::Granted { .. }) => {
@@ -139,7 +103,7 @@ impl Lock {
             }
             (Op::TryLock(attempt), Outcome::Granted { fence }) => {
                 next.try_lock(*attempt);
-                next.is_granted(*attempt, *fence)?;
+                next.is_granted(self, *attempt, *fence)?;
             }
             (Op::TryLock(attempt), Outcome::Busy) => {
                 next.try_lock(*attempt);
@@ -147,13 +111,19 @@ impl Lock {
                     return Err(Promise::WakeUp);
                 }
             }
+            (Op::TryLock(attempt) | Op::Enqueue(attempt) | Op::Return(attempt), Outcome::Again) => {
+                next.try_lock(*attempt);
+                if !next.is_unfinished {
+                    return Err(Promise::WakeUp);
+                }
+            }
             (Op::Enqueue(attempt), outcome) => {
                 next.enqueue(*attempt);
-                next.has_answered(*attempt, outcome)?;
+                next.has_answered(self, *attempt, outcome)?;
             }
             (Op::Return(attempt), outcome) => {
                 next.enqueue(*attempt);
-                next.has_answered(*attempt, &unplaced(outcome))?;
+                next.has_answered(self, *attempt, &unplaced(outcome))?;
                 let stands = next.queue.pop_if(|last| last == attempt).is_some();
                 let places = if stands { next.queue.len() } else { 0 };
                 return Ok((0..=places)
@@ -198,7 +168,6 @@ impl Lock {
                 next.promote();
             }
             (Op::ForceRelease { .. }, _) => return Err(Promise::Fencing),
-            (Op::Inspect, Outcome::Seen(sight)) => next.see(sight.as_ref())?,
             (Op::Repeat(None), Outcome::Refused) if self.holders.is_empty() => {}
             (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
                 let by = self.holder(*number).ok_or(Promise::OneGrant)?;
@@ -214,203 +183,16 @@ impl Lock {
         Ok(vec![next])
     }
 
-    fn arrive_at(&mut self, moment: &Moment) {
-        for held in &mut self.cooling {
-            let number = held.by.number;
-            let holds = self.holders.iter().any(|held| held.by.number == number);
-            held.lapsed = moment.rested.contains(&number) || !holds && moment.over.contains(&number);
-        }
-        if moment.counts_anew {
-            self.missing = 0;
-        }
-        for held in &mut self.holders {
-            held.lapsed = moment.over.contains(&held.by.number);
-        }
-        self.moment = moment.clone();
-    }
-
-    fn lose(&mut self, loss: Loss) {
-        match loss {
-            Loss::All => *self = Lock::new(self.kind),
-            Loss::Holders if self.is_recordless => *self = Lock::new(self.kind),
-            Loss::Record => {
-                let (holders, cooling) = (std::mem::take(&mut self.holders), std::mem::take(&mut self.cooling));
-                let last = holders.iter().chain(&cooling).max_by_key(|held| held.turn);
-                let (turn, last) = last.map_or((0, Fence::default()), |held| (held.turn, held.fence));
-                let is_recordless = true;
-                *self = Lock { holders, cooling, turn, last, is_recordless, ..Lock::new(self.kind) };
-            }
-            Loss::Queue => self.torn.get_or_insert_default().extend(std::mem::take(&mut self.queue)),
-            Loss::Holders => {
-                self.missing += self.holders.iter().chain(&self.cooling).map(|held| held.permits).sum::<u32>();
-                self.holders.clear();
-                self.cooling.clear();
-            }
-        }
-    }
-
-    /// An acquire reaches the server: it sees a lapse, serves who stands ahead, and then has the lock or waits.
-    pub(super) fn enqueue(&mut self, attempt: Attempt) {
-        self.ask(attempt);
-        let stands = self.queue.contains(&attempt) || self.torn.as_ref().is_some_and(|torn| torn.contains(&attempt));
-        if !stands && !self.is_held_by(attempt) {
-            self.queue.push(attempt);
-        }
-    }
-
-    /// As `enqueue`, but it does not stay, and leaves no sign of life.
-    pub(super) fn try_lock(&mut self, attempt: Attempt) {
-        let void = self.void.contains(&attempt.client);
-        self.ask(attempt);
-        if void {
-            self.void.insert(attempt.client);
-        }
-    }
-
-    fn ask(&mut self, attempt: Attempt) {
-        // R3: who asks is alive.
-        self.hear_of(attempt.client);
-        self.pass_on(attempt.client);
-        if self.queue.is_empty() && attempt.permits <= self.left() && !self.is_held_by(attempt) {
-            self.grant(attempt);
-        }
-    }
-
-    fn hear_of(&mut self, client: u8) {
-        self.void.remove(&client);
-        self.moment.silent &= !bit(client);
-    }
-
-    /// Those whose time is over are not holders any more, but for who asks himself (R9).
-    fn notice_lapses(&mut self, noticer: u8, own: Option<Attempt>) {
-        if self.kind != Kind::Mutex {
-            self.cooling.retain(|held| !held.lapsed);
-        }
-        let lapsed = self.holders.iter().filter(|held| held.lapsed && Some(held.by) != own);
-        let lapsed: Vec<Attempt> = lapsed.map(|held| held.by).collect();
-        let before = self.void.clone();
-        for by in lapsed {
-            // If it was the server that was away, those who wait here beside the holder must not lose their places
-            // (P3); it may as well be given to a holder beside whom nobody waits.
-            let waits = self.queue.iter().any(|waiter| waiter.client == by.client && !before.contains(&by.client));
-            let may_be_spared = self.moment.outage && (waits || self.moment.grace.contains(&by.number));
-            self.lapse(by, noticer, may_be_spared);
-        }
-    }
-
-    /// R10: unless the holder's own process notices, it counts as dead.
-    fn lapse(&mut self, by: Attempt, noticer: u8, may_be_spared: bool) {
-        let Some(held) = self.holders.iter_mut().find(|held| held.by == by) else { return };
-        if by.lease == Lease::Renewed && by.client != noticer {
-            if may_be_spared && !held.spared {
-                (held.lapsed, held.spared) = (false, true);
-                return;
-            }
-            self.void.insert(by.client);
-        }
-        self.holders.retain(|held| held.by != by);
-    }
-
-    /// Whoever asks sees whose time is over, and what is free is given on.
-    pub(super) fn pass_on(&mut self, noticer: u8) {
-        self.notice_lapses(noticer, None);
-        self.promote();
-    }
-
-    /// Whoever has it with this fence has it no more.
-    fn force(&mut self, fence: u64) {
-        self.cooling.retain(|held| !held.fence.is(fence));
-        self.holders.retain(|held| !held.fence.is(fence));
-    }
-
-    /// It has its full time again.
-    pub(super) fn prolong(&mut self, by: Attempt) {
-        self.holders.iter_mut().filter(|held| held.by == by).for_each(|held| held.lapsed = false);
-    }
-
-    /// R11: nobody's place is known any more.
-    fn notice_loss(&mut self) {
-        if self.torn.take().is_some() {
-            self.queue.clear();
-        }
-    }
-
-    /// What is free goes to the first who is alive, if it is as much as he wants.
-    fn promote(&mut self) {
-        while let Some(head) = self.queue.first().copied().filter(|_| self.left() > 0) {
-            let is_alive = !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0;
-            if is_alive && head.permits > self.left() {
-                return;
-            }
-            self.queue.remove(0);
-            if is_alive {
-                self.grant(head);
-            }
-        }
-        if self.left() > 0 {
-            self.notice_loss();
-        }
-    }
-
-    fn grant(&mut self, by: Attempt) {
-        let is_shared = matches!(self.kind, Kind::ReadWrite(_));
-        let fence = if self.kind.raises(by.permits) {
-            self.turn += 1;
-            Fence::above(self.floor.max(self.moment.clock.saturating_sub(1)))
-        } else {
-            // Before the first writer it is one of the server's clock.
-            self.last.or_above(self.moment.clock.saturating_sub(2))
-        };
-        if is_shared {
-            self.last = fence;
-        }
-        if self.kind == Kind::Mutex {
-            // Until then it cools again if the clock goes back.
-            self.cooling.clear();
-        }
-        let (permits, turn) = (by.permits, self.turn);
-        self.holders.push(Held { by, permits, fence, turn, lapsed: false, spared: false });
-    }
-
-    /// A release of a holder's, or of one who waits.
-    pub(super) fn end(&mut self, attempt: Attempt) {
-        self.leave(attempt);
-        self.notice_lapses(attempt.client, Some(attempt));
-        if let Some(at) = self.holders.iter().position(|held| held.by == attempt) {
-            let held = self.holders.remove(at);
-            if self.moment.cools {
-                // A copy of its request may have come while it cooled, and was given back too.
-                self.cooling.retain(|earlier| earlier.by != attempt);
-                self.cooling.push(Held { lapsed: false, ..held });
-            }
-        }
-        self.promote();
-    }
-
-    /// A holder keeps one permit.
-    fn downgrade(&mut self, by: Attempt) {
-        self.notice_lapses(by.client, Some(by));
-        self.holders.iter_mut().filter(|held| held.by == by).for_each(|held| held.permits = 1);
-        self.promote();
-    }
-
-    fn leave(&mut self, attempt: Attempt) {
-        self.queue.retain(|other| *other != attempt);
-        if let Some(torn) = &mut self.torn {
-            torn.remove(&attempt);
-        }
-    }
-
-    fn is_granted(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+    fn is_granted(&mut self, before: &Lock, attempt: Attempt, fence: u64) -> Result<(), Promise> {
         if !self.is_held_by(attempt) {
-            return Err(self.refuses());
+            return Err(self.refuses(before, attempt));
         }
         self.learn(attempt, fence)
     }
 
-    fn has_answered(&mut self, attempt: Attempt, outcome: &Outcome) -> Result<(), Promise> {
+    fn has_answered(&mut self, before: &Lock, attempt: Attempt, outcome: &Outcome) -> Result<(), Promise> {
         match outcome {
-            Outcome::Granted { fence } => self.is_granted(attempt, *fence),
+            Outcome::Granted { fence } => self.is_granted(before, attempt, *fence),
             Outcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
             Outcome::Waiting { position } => {
                 let ahead = self.queue.iter().position(|other| *other == attempt).unwrap_or(0) as u64;
@@ -434,19 +216,35 @@ impl Lock {
         self.floor = self.floor.max(fence);
     }
 
-    fn see(&mut self, sight: Option<&Sight>) -> Result<(), Promise> {
-        let shows = |held: &Held| sight.is_some_and(|sight| sight.holders.contains_key(&held.by.number));
-        let is_not_shown = |held: &Held| !held.fence.is_known() && !shows(held);
-        let known = sight.into_iter().flat_map(|sight| sight.holders.keys());
-        let shows_others = { known }.any(|number| self.holder(*number).is_none());
-        let promise = match self.holders.iter().any(is_not_shown) && !shows_others {
-            true => Promise::WakeUp,
-            false => self.refuses(),
-        };
-        for (by, fence) in self.compare(sight, promise)? {
+    /// What a request left is seen. `before` is what was there when it arrived.
+    fn see(&mut self, before: &Lock, sight: &Sight) -> Result<(), Promise> {
+        for (by, fence) in self.compare(Some(sight), self.other_holders_break(before, sight))? {
             self.learn(by, fence)?;
         }
         Ok(())
+    }
+
+    /// What is broken if others hold it than these.
+    fn other_holders_break(&self, before: &Lock, sight: &Sight) -> Promise {
+        let permits = |number: &u16| {
+            let held = self.holders.iter().find(|held| held.by.number == *number).map(|held| held.permits);
+            let waited = before.queue.iter().find(|attempt| attempt.number == *number);
+            u64::from(held.or(waited.map(|attempt| attempt.permits)).unwrap_or(0))
+        };
+        let rest = u64::from(self.taken()) - self.holders.iter().map(|held| u64::from(held.permits)).sum::<u64>();
+        let taken = sight.holders.keys().map(permits).sum::<u64>() + rest;
+        let hidden = || self.holders.iter().filter(|held| !sight.holders.contains_key(&held.by.number));
+        let others: Vec<u16> = sight.holders.keys().copied().filter(|number| self.holder(*number).is_none()).collect();
+        let waited = |number: &u16| before.queue.iter().any(|attempt| attempt.number == *number);
+        if taken > self.kind.permits().into() || hidden().any(|held| before.is_held_by(held.by)) {
+            Promise::Exclusion
+        } else if others.is_empty() {
+            Promise::WakeUp
+        } else if hidden().next().is_some() || others.iter().any(waited) {
+            Promise::Order
+        } else {
+            Promise::OneGrant
+        }
     }
 
     /// Whose fences are seen; or what is broken, if there are other holders, or another queue.
@@ -465,12 +263,14 @@ impl Lock {
         Ok(holders)
     }
 
-    /// What a grant breaks that there is no place for. A holder whose fence is known was seen before.
-    fn refuses(&self) -> Promise {
-        if self.holders.iter().any(|held| !held.fence.is_known()) {
+    /// What a grant breaks that is not due. `before` is what was there when it was asked for.
+    fn refuses(&self, before: &Lock, attempt: Attempt) -> Promise {
+        if self.holders.iter().any(|held| !before.is_held_by(held.by)) {
             Promise::Order
-        } else if self.taken() > 0 {
+        } else if attempt.permits > self.left() {
             Promise::Exclusion
+        } else if !self.queue.is_empty() {
+            Promise::Order
         } else {
             Promise::OneGrant
         }
@@ -484,14 +284,24 @@ impl Lock {
         self.cooling.iter().filter(|held| !held.lapsed)
     }
 
+    /// How many permits there are.
+    pub(super) fn permits(&self) -> u32 {
+        self.kind.permits()
+    }
+
     /// How many permits are free.
-    fn left(&self) -> u32 {
+    pub(super) fn left(&self) -> u32 {
         self.kind.permits().saturating_sub(self.taken())
     }
 
     /// Permits that count as taken, of holders that the server lost.
     pub(super) fn missing(&self) -> u32 {
         self.missing
+    }
+
+    /// Whether the request that came last is to be sent again, to pass over more.
+    pub(super) fn is_unfinished(&self) -> bool {
+        self.is_unfinished
     }
 
     fn is_taken_with(&self, fence: u64) -> bool {
@@ -525,10 +335,6 @@ pub(super) struct Found {
     pub(super) permits: u32,
     pub(super) fence: u64,
     pub(super) spared: bool,
-}
-
-fn bit(client: u8) -> u128 {
-    1 << (client % 128)
 }
 
 /// The answer of the one who comes back, whose place is not known.

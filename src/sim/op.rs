@@ -134,6 +134,8 @@ pub struct Moment {
     pub counts_anew: bool,
     /// If who holds it releases it now, it is nobody's until its least time is over.
     pub cools: bool,
+    /// How many of those who wait this request can come to, if there are more entries than it looks at.
+    pub reach: Option<usize>,
 }
 
 /// What the server has no more.
@@ -176,6 +178,8 @@ pub enum Outcome {
     Lost,
     /// It came too late and was refused (R5).
     Late,
+    /// There are more to be passed over than one request looks at: it is to be sent again.
+    Again,
     /// There is no record.
     Absent,
     /// There was nothing to take away.

@@ -18,6 +18,8 @@ pub(super) struct Record {
     /// When served time was brought up to date.
     pub(super) counted: u64,
     pub(super) entries: usize,
+    /// How many waiters' records it counts, and how many there are.
+    pub(super) waiters: (usize, usize),
     /// The list, in its order.
     pub(super) queue: Vec<Entry>,
     /// What is counted of holders that are many, and looked at only now and then.
@@ -34,7 +36,6 @@ pub(super) struct Holder {
     pub(super) end: u64,
     pub(super) ttl: u64,
     pub(super) hold: u64,
-    pub(super) fixed: bool,
     pub(super) permits: u32,
     /// It had its time of grace.
     pub(super) spared: bool,
@@ -78,9 +79,9 @@ impl Record {
             let spared = text("u").and_then(|fence| fence.parse::<u64>().ok()) == Some(state.fence);
             let owner = field("o").and_then(|token| token_of(token));
             let request = Request::read(text("a").unwrap_or_default());
-            let Request { manager, ttl, fixed, hold, .. } = request;
+            let Request { manager, ttl, hold, .. } = request;
             let (fence, granted_at, end, permits) = (state.fence, state.granted, state.end, 1);
-            let holder = |token| Holder { token, manager, fence, granted_at, end, ttl, hold, fixed, permits, spared };
+            let holder = |token| Holder { token, manager, fence, granted_at, end, ttl, hold, permits, spared };
             record.cooling = match owner {
                 None if end > 0 => vec![Cooling { token: None, end, permits }],
                 _ => Vec::new(),
@@ -100,6 +101,8 @@ impl Record {
         // A mutex has its queue in one field, and permits in another.
         let counts = field("q").or(field("n")).and_then(|packed| Queue::unpack(packed)).unwrap_or_default();
         (record.counted, record.entries) = (counts.looked, counts.entries as usize);
+        let fields = hash.into_iter().flat_map(|hash| hash.keys());
+        record.waiters = (counts.waiters as usize, fields.filter(|field| field.starts_with(b"w:")).count());
         let entry = |token: &Bytes| {
             let waiter = hash.and_then(|hash| hash.get(&[b"w:", token.as_slice()].concat()));
             let request = Request::read(waiter.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default());
@@ -123,9 +126,9 @@ impl Record {
                 let mut words = text.splitn(4, ' ').skip(2);
                 let fence = words.next().and_then(|fence| fence.parse().ok()).unwrap_or_default();
                 let request = Request::read(words.next().unwrap_or_default());
-                let Request { manager, since: granted_at, ttl, fixed, hold, .. } = request;
+                let Request { manager, since: granted_at, ttl, hold, .. } = request;
                 let spared = stands == 1;
-                self.holders.push(Holder { token, manager, fence, granted_at, end, ttl, hold, fixed, permits, spared });
+                self.holders.push(Holder { token, manager, fence, granted_at, end, ttl, hold, permits, spared });
             }
             2 => self.cooling.push(Cooling { token: Some(token), end, permits }),
             // It stays so that its holder hears what became of it.
@@ -174,6 +177,16 @@ impl Record {
         all.filter(|(end, _)| *end > clock).map(|(_, permits)| permits).sum()
     }
 
+    /// How many entries a request takes the list to have: as many as are counted, but one that checks counts anew, and
+    /// finds none that counts if some are lost.
+    pub(super) fn counted_entries(&self, checks: bool) -> usize {
+        match self.queue.len() {
+            length if checks && length < self.entries => 0,
+            length if checks => length,
+            _ => self.entries,
+        }
+    }
+
     /// Who is next.
     pub(super) fn head(&self) -> Option<&Entry> {
         self.queue.iter().find(|entry| entry.waits)
@@ -189,7 +202,6 @@ struct Request {
     since: u64,
     manager: String,
     ttl: u64,
-    fixed: bool,
     hold: u64,
     permits: u32,
 }
@@ -202,7 +214,6 @@ impl Request {
             since: number(1).unwrap_or_default(),
             manager: words.get(2).copied().unwrap_or_default().to_owned(),
             ttl: number(3).unwrap_or_default() * 1000,
-            fixed: number(4) == Some(1),
             hold: number(5).unwrap_or_default() * 1000,
             // A mutex has its label there.
             permits: number(6).map_or(1, |permits| permits as u32),

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use super::defect::Defect;
 use super::judge::{Broken, Judge};
-use super::model::Promise;
 use super::plan::{Chance, Deed, Planned, SLOTS, Terms};
 use super::process::{Away, Caller, Doing, Process};
+use super::promise::Promise;
 use super::simulation::Setting;
 use crate::script::{Call, Token};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
@@ -59,7 +59,7 @@ pub(super) struct Run<'a> {
 enum Event {
     Deed(Deed),
     Arrive(Box<Sent>),
-    Reply { process: u64, flight: u64, index: usize, epoch: u64, value: keyspace::Answer },
+    Reply(Box<Replied>),
     GiveUp { process: u64, flight: u64 },
     Reset { process: u64, flight: u64 },
     Message { process: u64, subscription: u64, text: String },
@@ -68,6 +68,17 @@ enum Event {
     AskAgain { process: u64, caller: u64 },
     Deadline { process: u64, caller: u64 },
     WorkDone { process: u64, caller: u64 },
+}
+
+/// A reply on its way.
+struct Replied {
+    process: u64,
+    flight: u64,
+    index: usize,
+    epoch: u64,
+    /// How many steps the server's clock had made when it answered.
+    clock_steps: u32,
+    value: keyspace::Answer,
 }
 
 /// A request on its way.
@@ -79,6 +90,7 @@ struct Sent {
     index: usize,
     words: Vec<Bytes>,
     epoch: u64,
+    sent_at: u64,
     /// How long its reply takes, if that is not lost.
     reply_after: Option<u64>,
     /// In µs.
@@ -93,9 +105,7 @@ struct Sent {
 impl<'a> Run<'a> {
     pub(super) fn new(setting: &'a Setting, server: &'a mut Server, seed: u64, defect: Option<Defect>) -> Run<'a> {
         server.state().keyspace = Keyspace::default();
-        let step = setting.config.check_period + setting.config.command_timeout;
-        let horizon = setting.config.horizon.as_micros() as u64;
-        let judge = Judge::new(setting.key.clone(), setting.kind, step.as_micros() as u64, horizon);
+        let judge = Judge::new(setting.key.clone(), setting.kind, &setting.config);
         Run {
             setting,
             defect,
@@ -213,8 +223,8 @@ impl<'a> Run<'a> {
         match event {
             Event::Deed(deed) => self.deed(deed),
             Event::Arrive(sent) => self.arrive(sent)?,
-            Event::Reply { process, .. }
-            | Event::GiveUp { process, .. }
+            Event::Reply(ref reply) => self.happen(reply.process, event),
+            Event::GiveUp { process, .. }
             | Event::Reset { process, .. }
             | Event::Message { process, .. }
             | Event::Wake { process }

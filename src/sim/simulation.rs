@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::defect::Defect;
 use super::judge::Broken;
-use super::model::Promise;
 use super::op::Kind;
 use super::plan::{self, Planned, Terms};
+use super::promise::Promise;
 use super::run::Run;
 use crate::config::{Config, LockOptions, Wanted};
 use crate::key::Key;
@@ -142,7 +142,7 @@ impl Setting {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::plan::{Deed, Mishap};
     use super::*;
 
@@ -151,7 +151,11 @@ mod tests {
         play_of(Kind::Mutex, deeds, defect)
     }
 
-    fn play_of(kind: Kind, deeds: &[(u64, Deed)], defect: Option<Defect>) -> Vec<(Option<Broken>, String)> {
+    pub(in crate::sim) fn play_of(
+        kind: Kind,
+        deeds: &[(u64, Deed)],
+        defect: Option<Defect>,
+    ) -> Vec<(Option<Broken>, String)> {
         let (setting, mut server) = (Setting::new(kind), Server::new());
         if let Some(defect) = defect {
             defect.put_into(&mut server);
@@ -164,6 +168,10 @@ mod tests {
             (broken, run.told.unwrap_or_default().join("\n"))
         };
         (0..20).map(&mut play).collect()
+    }
+
+    pub(in crate::sim) fn lock(process: u8, hold: u64) -> Deed {
+        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 1 }
     }
 
     #[track_caller]
@@ -236,6 +244,32 @@ mod tests {
         assert_keeps_promises(&deeds);
     }
 
+    /// One request passes over 64; whoever sent it sends it again.
+    #[test]
+    fn more_heads_than_one_request_passes_over_are_passed_over() {
+        for kind in [Kind::Mutex, Kind::Semaphore(3)] {
+            let all = |process, hold| {
+                let permits = kind.permits();
+                Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits }
+            };
+            let dead = (0..70).map(|waiter| (100 + waiter, all(1, 50)));
+            let deeds = [(1, all(0, 4_000)), (300, all(2, 50)), (400, Deed::Crash { process: 1 })];
+            let deeds: Vec<(u64, Deed)> = deeds.into_iter().chain(dead).collect();
+            let lapse = [(401, Deed::Crash { process: 0 })];
+            // About when the one who waits finds that the lease is over.
+            let comes = (3_002, Deed::TryLock { process: 0, hold: 9, permits: kind.permits() });
+            for (after, said) in [(&[][..], "-> Already"), (&lapse, "-> Synced"), (&[lapse[0], comes], "-> More")] {
+                let mut deeds = [&deeds, after].concat();
+                deeds.sort_by_key(|(at, _)| *at);
+                let runs = play_of(kind, &deeds, None);
+                assert!(runs.iter().any(|(_, told)| told.contains(said)), "{said} was never said");
+                for (broken, told) in runs {
+                    assert!(broken.is_none(), "{broken:?}\n{told}");
+                }
+            }
+        }
+    }
+
     /// Its entry in the list was not lost with those that were, and it asks again before it hears of that.
     #[test]
     fn a_token_that_stands_twice_is_granted_permits_once() {
@@ -252,6 +286,24 @@ mod tests {
         ];
         for (broken, told) in play_of(Kind::Semaphore(3), &deeds, None) {
             assert!(broken.is_none(), "{broken:?}\n{told}");
+        }
+    }
+
+    /// It left, a late copy of its acquire put it there again, and its process died.
+    #[test]
+    fn a_dead_token_that_stands_twice_is_counted_once() {
+        let late = Deed::Mishap { process: 1, what: Mishap::Reset { late: Some(250) } };
+        for kind in [Kind::Mutex, Kind::Semaphore(3)] {
+            let all = |process, hold, patience| {
+                let permits = kind.permits();
+                Deed::Lock { process, patience, hold, terms: Terms::Renewed, permits }
+            };
+            let began = [(1, all(1, 9, None)), (50, all(0, 4_000, None)), (100, late)];
+            let deeds = [(101, all(1, 50, Some(100))), (150, all(1, 50, None))];
+            let others = [(360, Deed::Crash { process: 1 }), (400, all(2, 50, None)), (410, all(2, 50, None))];
+            for (broken, told) in play_of(kind, &[&began[..], &deeds, &others].concat(), None) {
+                assert!(broken.is_none(), "{broken:?}\n{told}");
+            }
         }
     }
 
@@ -277,10 +329,6 @@ mod tests {
                 assert!(broken.is_none(), "{broken:?}\n{told}");
             }
         }
-    }
-
-    fn lock(process: u8, hold: u64) -> Deed {
-        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 1 }
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::grant::{Held, learn};
-use super::model::{Lock, Promise};
-use super::op::{Attempt, Kind, Lease, Op, Outcome};
+use super::model::Lock;
+use super::op::{Attempt, Kind, Lease, Op, Outcome, Sight};
+use super::promise::Promise;
 
 /// A name at the server, and what is in the hands of the clients' background.
 ///
@@ -128,7 +129,11 @@ impl World {
                 // The grant can have come between the answer and the look at the place.
                 let mut worlds = closure([world.normalized()]);
                 worlds.retain(|world| !world.lock.queue.contains(attempt));
-                return if worlds.is_empty() { Err(self.refuses()) } else { Ok(worlds.into_iter().collect()) };
+                return if worlds.is_empty() {
+                    Err(self.refuses(attempt.permits))
+                } else {
+                    Ok(worlds.into_iter().collect())
+                };
             }
             (Op::Claim(_), Outcome::NotYet) => {}
             (Op::Leave(attempt) | Op::Drop(attempt), Outcome::Done) => {
@@ -143,7 +148,7 @@ impl World {
             // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
             (Op::Unlock(_), Outcome::Released | Outcome::Lost) => return Err(Promise::Exclusion),
             (Op::Inspect, Outcome::Seen(sight)) => {
-                for (by, fence) in self.lock.compare(sight.as_ref(), self.refuses())? {
+                for (by, fence) in self.lock.compare(sight.as_ref(), self.other_holders_break(sight.as_ref()))? {
                     world.learn(by, fence)?;
                 }
             }
@@ -216,7 +221,7 @@ impl World {
     /// The attempt becomes a guard.
     fn claim(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
         if !self.has_grant_for(attempt) {
-            return Err(self.refuses());
+            return Err(self.refuses(attempt.permits));
         }
         self.learn(attempt, fence)?;
         self.adrift.retain(|lost| lost.by != attempt);
@@ -233,14 +238,32 @@ impl World {
         Ok(())
     }
 
-    /// What a grant breaks that this world has no place for.
-    fn refuses(&self) -> Promise {
+    /// What a grant of so many permits breaks that is not due in this world.
+    fn refuses(&self, permits: u32) -> Promise {
         if self.unclaimed().next().is_some() {
             Promise::Order
-        } else if self.lock.holders.is_empty() {
-            Promise::OneGrant
-        } else {
+        } else if permits > self.lock.left() {
             Promise::Exclusion
+        } else if !self.lock.queue.is_empty() {
+            Promise::Order
+        } else {
+            Promise::OneGrant
+        }
+    }
+
+    /// What is broken if others hold it than in this world.
+    fn other_holders_break(&self, sight: Option<&Sight>) -> Promise {
+        let shown = |number: u16| sight.is_some_and(|sight| sight.holders.contains_key(&number));
+        let mut waiting = self.lock.queue.iter().chain(&self.gone).filter(|attempt| shown(attempt.number));
+        let taken = self.lock.holders.iter().filter(|held| shown(held.by.number)).map(|held| held.permits);
+        let taken = taken.chain(waiting.clone().map(|attempt| attempt.permits)).map(u64::from).sum::<u64>();
+        let is_hidden = |held: &Held| self.claimed.contains(&held.by) && !shown(held.by.number);
+        if taken > self.lock.permits().into() || self.lock.holders.iter().any(is_hidden) {
+            Promise::Exclusion
+        } else if self.unclaimed().next().is_some() || waiting.next().is_some() {
+            Promise::Order
+        } else {
+            Promise::OneGrant
         }
     }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::model::Promise;
 use super::op::{Attempt, Kind, Op, Outcome};
+use super::promise::Promise;
 use super::world::{World, closure};
 
 /// One name, as far as it is known: each of these worlds allows all that was seen of it.
@@ -270,10 +270,10 @@ mod tests {
         let heavy_waits = [(Op::TryLock(A), granted(10)), (Op::Enqueue(HEAVY), waiting(1))];
         let light_waits = [&heavy_waits[..], &[(Op::Enqueue(C), waiting(2))]].concat();
         assert_eq!(allowed_of(TWO, &light_waits).chance(C), Chance::None);
-        assert_breaks_of(TWO, &[&heavy_waits[..], &[(Op::TryLock(C), granted(11))]].concat(), Promise::Exclusion);
+        assert_breaks_of(TWO, &[&heavy_waits[..], &[(Op::TryLock(C), granted(11))]].concat(), Promise::Order);
         let shown = Sight { holders: [(A.number, 10), (C.number, 11)].into(), queue: vec![HEAVY.number] };
         let seen = [&light_waits[..], &[(Op::Inspect, Outcome::Seen(Some(shown)))]].concat();
-        assert_breaks_of(TWO, &seen, Promise::Exclusion);
+        assert_breaks_of(TWO, &seen, Promise::Order);
         let served = [&light_waits[..], &[(Op::Unlock(A), Outcome::Released)]].concat();
         let worlds = allowed_of(TWO, &served);
         assert_eq!((worlds.chance(HEAVY), worlds.chance(C)), (Chance::Certain, Chance::None));

@@ -82,7 +82,7 @@ fn a_release_without_the_owner_check_is_found() {
 #[test]
 fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
     let mutant = Mutant {
-        line: "local waiter = head ~= removed and not forgot and redis.call('HGET', key, field)",
+        line: "local waiter = head ~= removed and not forgot and not dead[head] and redis.call('HGET', key, field)",
         instead: "local waiter = popped > 1 and redis.call('HGET', key, field)",
     };
     assert_found(Setting::mutex(), mutant, NONE, "stand in the queue");

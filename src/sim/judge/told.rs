@@ -1,9 +1,14 @@
 //! What the server ran and left, in the words of the model.
 
+use std::collections::HashSet;
+
 use super::{Judge, Model, Ran};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::op::{Attempt, Lease, Moment, Op, Outcome, Sight};
 use crate::sim::record::{Holder, Record};
+
+/// How many heads of a queue one request looks at.
+const MOST_HEADS: usize = 64;
 
 impl Judge {
     /// The request and its answer in the words of the model. `None` for one that only looks.
@@ -51,6 +56,7 @@ impl Judge {
             Said::Waiting { position, .. } => Outcome::Waiting { position: Some(*position).filter(|_| !self.returned) },
             Said::Busy { .. } => Outcome::Busy,
             Said::Late => Outcome::Late,
+            Said::More => Outcome::Again,
             Said::Released if matches!(op, Op::Downgrade(_)) => Outcome::Downgraded,
             Said::Released => Outcome::Released,
             Said::Renewed { .. } => Outcome::Renewed,
@@ -67,7 +73,7 @@ impl Judge {
     }
 
     pub(super) fn moment(&self, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Moment {
-        let Model { served, lock } = &self.model;
+        let Model { served, lock, .. } = &self.model;
         let number = |holder: &Holder| self.attempts.get(&holder.token).map(|attempt| attempt.number);
         let was_spared = |holder: &&Holder| !holder.spared && after.same(holder).is_some_and(|holder| holder.spared);
         let (token, mode) = match ran.call.verb {
@@ -81,6 +87,13 @@ impl Judge {
         let does_nothing = matches!(ran.outcome, Said::Late | Said::Absent | Said::Renewed { .. } | Said::Gone { .. });
         let takes = mode == Some(Mode::Forced) && *ran.outcome != script::Outcome::Already;
         let token_of = |number: u16| self.tokens[usize::from(number)];
+        // What one request passes over or grants; whoever leaves stands there no more.
+        let entries = before.counted_entries(matches!(ran.call.verb, Verb::Sync { .. }));
+        let reach = (entries > MOST_HEADS && before.queue.len() >= MOST_HEADS).then(|| {
+            let leaves = token.filter(|_| matches!(ran.call.verb, Verb::Release { mode, .. } if mode != Mode::Forced));
+            let heads = before.queue[..MOST_HEADS].iter().filter(|entry| entry.waits && Some(entry.token) != leaves);
+            heads.map(|entry| entry.token).collect::<HashSet<_>>().len()
+        });
         let cools = |own: &Holder| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
         Moment {
             clock,
@@ -91,6 +104,7 @@ impl Judge {
             grace: before.holders.iter().filter(was_spared).filter_map(number).collect(),
             counts_anew: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
             cools: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(cools),
+            reach,
         }
     }
 

@@ -18,7 +18,7 @@ impl Run<'_> {
         // Who is dead hears nothing.
         let Some(slot) = slot else { return };
         let Some(mut process) = self.processes[slot].take() else { return };
-        let from_network = matches!(event, Event::Reply { .. } | Event::Message { .. });
+        let from_network = matches!(event, Event::Reply(_) | Event::Message { .. });
         let not_before = process.paused_until.max(if from_network { process.cut_until } else { 0 });
         if not_before > self.now {
             self.at(not_before, event);
@@ -32,9 +32,9 @@ impl Run<'_> {
 
     pub(super) fn act(&mut self, process: &mut Process, event: Event) {
         match event {
-            Event::Reply { flight, index, epoch, value, .. } => {
-                if epoch == self.epoch {
-                    self.replied(process, flight, index, value);
+            Event::Reply(reply) => {
+                if reply.epoch == self.epoch {
+                    self.replied(process, *reply);
                 }
             }
             Event::GiveUp { flight, .. } => self.complete(process, flight, &no_reply),
@@ -187,6 +187,7 @@ impl Run<'_> {
         if caller.place.take().is_some() && left < lease.request.ttl / 2 {
             self.watch.claimed_late = Some(lease.token);
         }
+        self.judge.claimed(lease.token);
         (caller.since, caller.doing) = (self.now, Doing::Holding(lease));
         if caller.terms == Terms::MaxHold {
             caller.ends_at = self.now + self.setting.moment.as_nanos() as u64;

@@ -101,7 +101,7 @@ impl Run<'_> {
             Deed::FailOver { clock, pause } => {
                 self.server.state().keyspace = self.replica.clone();
                 self.step_clock(clock);
-                self.judge.failed_over(now / 1000, &self.server.state().keyspace);
+                self.judge.failed_over(now / 1000, self.server_clock(), &self.server.state().keyspace);
                 self.lose_places();
                 self.end_server(pause);
             }
@@ -124,7 +124,7 @@ impl Run<'_> {
 
     pub(super) fn step_clock(&mut self, by_ms: i64) {
         self.ahead += by_ms * 1000;
-        self.judge.clock_stepped(self.now / 1000);
+        self.judge.clock_stepped(self.now / 1000, self.server_clock());
     }
 
     fn lose_all(&mut self) {

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Event, MS, Run, Sent};
+use super::{Event, MS, Replied, Run, Sent};
 use crate::script::{Call, Form, Mode, Outcome, Reply, Token, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::judge::{Broken, Ran};
-use crate::sim::model::Promise;
 use crate::sim::plan::Mishap;
 use crate::sim::process::{Caller, Connection, Doing, Flight, Process, Whose, no_connection, no_reply};
+use crate::sim::promise::Promise;
 use crate::store::clock::Time;
-use crate::store::memory::keyspace;
 use crate::store::memory::words_of;
 use crate::store::{Anchor, Answer, Fault};
 
@@ -91,6 +90,7 @@ impl Run<'_> {
                 index,
                 words,
                 epoch,
+                sent_at: self.now,
                 reply_after,
                 given_up_at: (give_up + MS) / 1000,
                 dated_after,
@@ -153,6 +153,7 @@ impl Run<'_> {
             call,
             manager: &sent.manager,
             outcome: &reply.outcome,
+            more: reply.more,
             given_up_at: sent.given_up_at,
             dated_after: sent.dated_after,
         };
@@ -182,7 +183,9 @@ impl Run<'_> {
         let is_heard = self.process(sent.process).is_none_or(|process| process.deaf_until <= self.now);
         if let Some(after) = sent.reply_after.filter(|_| is_heard) {
             let Sent { process, flight, index, epoch, .. } = *sent;
-            self.at(self.now + after, Event::Reply { process, flight, index, epoch, value });
+            let clock_steps = self.judge.clock_steps();
+            let reply = Replied { process, flight, index, epoch, clock_steps, value };
+            self.at(self.now + after, Event::Reply(Box::new(reply)));
         }
         Ok(())
     }
@@ -197,12 +200,13 @@ impl Run<'_> {
         };
         let (at, was_lost) = (*at, caller.lost.take());
         // Of a check that was sent before somebody heard that he stands, it does not follow that he has no place.
-        let timeout = self.setting.config.command_timeout.as_nanos() as u64;
-        let stood = |caller: &Caller| caller.lost.is_some_and(|lost| caller.since.saturating_add(timeout) < lost);
+        let stood = |caller: &Caller| process.local(caller.since) < process.checked;
         let is_lost =
             |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && stood(caller);
         let earlier = process.callers.range(..at).find(|(_, caller)| is_lost(caller));
-        match earlier.filter(|_| was_lost.is_some() && sent.by_renewal) {
+        // A copy from before the loss takes nothing again.
+        let takes_again = sent.by_renewal && was_lost.is_some_and(|lost| lost < sent.sent_at);
+        match earlier.filter(|_| takes_again) {
             Some((_, earlier)) => {
                 let token_of = earlier.place.as_ref().map(|place| place.token());
                 Err((Promise::Order, format!("{token:?} took a place again before {token_of:?}, which came first")))
@@ -217,8 +221,9 @@ impl Run<'_> {
 
     // What the processes do.
 
-    pub(super) fn replied(&mut self, process: &mut Process, flight: u64, index: usize, value: keyspace::Answer) {
-        let (local, clock_steps) = (process.local(self.now), self.judge.clock_steps());
+    pub(super) fn replied(&mut self, process: &mut Process, reply: Replied) {
+        let Replied { flight, index, clock_steps, value, .. } = reply;
+        let local = process.local(self.now);
         let Some(under_way) = process.flights.get_mut(&flight) else { return };
         let call = &under_way.calls[index];
         let parsed = value.ok().and_then(|value| Reply::parse(call, &value).ok());
@@ -232,6 +237,9 @@ impl Run<'_> {
             }
             *process.newest.lock() = Some(anchor);
             process.newest_after = clock_steps;
+        }
+        if matches!(call.verb, Verb::Sync { .. }) {
+            process.checked = under_way.sent;
         }
         if renewal && self.defect == Some(Defect::R7) && matches!(call.verb, Verb::Release { .. }) {
             reply.now = Some(u64::MAX);

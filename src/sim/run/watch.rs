@@ -8,9 +8,9 @@ use super::{MS, Run};
 use crate::engine::Lease;
 use crate::script::Token;
 use crate::sim::judge::Broken;
-use crate::sim::model::Promise;
 use crate::sim::plan::Terms;
 use crate::sim::process::{Caller, Doing, Process};
+use crate::sim::promise::Promise;
 
 /// What lasts too long if it goes on for a bound, and since when it does.
 #[derive(Default)]
@@ -21,8 +21,8 @@ pub(super) struct Watch {
     untold: HashMap<Token, u64>,
     /// What is free, or held by leases that are over, is enough for the first of those who wait.
     overdue: Option<u64>,
-    /// The managers of dead or silent holders for whom others wait, and whether a lease of them was fixed.
-    silent: HashMap<String, (bool, u64)>,
+    /// The managers of dead or silent holders for whom others wait.
+    silent: HashMap<String, u64>,
     /// The manager of a dead or silent one who waits for more than there is, before others.
     blocked: Option<(String, u64)>,
     /// When each guard's loss was seen that is not told.
@@ -116,9 +116,9 @@ impl Run<'_> {
     }
 
     /// P5: while a process waits that nothing troubles, the lock passes on from one that crashed or is silent in a ttl,
-    /// a check period and its request; in a step more if it was spared, and in the horizon more if its leases are fixed
-    /// (the waiters of one whose lease was renewed are passed over) or if it can be granted more before one lapses. What
-    /// is free passes on in the latter two.
+    /// a check period and its request; in a step more if it was spared. That is enough for one whose places count for
+    /// the horizon and that is granted the lock by them meanwhile, since the horizon is half a ttl here, and less than
+    /// these. What is free passes on in a check period and its request.
     fn look_at_silent(&mut self) -> Result<(), Broken> {
         let (now, clock, server) = (self.now, self.server_clock(), self.server_trouble());
         let record = self.judge.record();
@@ -139,12 +139,14 @@ impl Run<'_> {
             let process = self.processes.iter().flatten().find(|process| process.terms.manager == manager);
             process.is_none_or(|process| process.paused_until.max(process.cut_until) > now)
         };
-        let mut silent: HashMap<String, (bool, u64)> = HashMap::new();
+        let mut silent: HashMap<String, u64> = HashMap::new();
         for holder in record.holders.iter().filter(|holder| is_silent(&holder.manager)) {
             let Some(trouble) = trouble else { break };
-            let before = silent.get(&holder.manager).or_else(|| self.watch.silent.get(&holder.manager));
-            let (was_fixed, since) = before.copied().unwrap_or((false, now));
-            silent.insert(holder.manager.clone(), (was_fixed || holder.fixed, since.max(trouble)));
+            // The clock went back, and nobody looks at its lease before another's is over; `books` sees to that.
+            let is_unseen = capacity > 1 && holder.end > clock + holder.ttl.max(holder.hold);
+            let since = silent.get(&holder.manager).or_else(|| self.watch.silent.get(&holder.manager));
+            let since = since.map_or(now, |since| *since).max(trouble).max(if is_unseen { now } else { 0 });
+            silent.insert(holder.manager.clone(), since);
         }
         let blocked = record.head().filter(|head| is_silent(&head.manager) && left > 0).zip(trouble);
         let blocked = blocked.map(|(head, trouble)| {
@@ -161,8 +163,8 @@ impl Run<'_> {
                 format!("a lease that was over kept others waiting for {} ms", (now - since) / MS),
             ));
         }
-        for (manager, (fixed, since)) in &silent {
-            if now > since + ttl + look + step + if *fixed || capacity > 1 { horizon } else { 0 } {
+        for (manager, since) in &silent {
+            if now > since + ttl + look + step {
                 let ms = (now - since) / MS;
                 let said = format!("{manager}, which is dead or silent, kept others waiting for {ms} ms");
                 return Err((Promise::Service, said));

@@ -6,8 +6,9 @@ use super::shelf::{Ask, CLIENTS, Done, Holder, News, STEP, Said, Shelf, Stands, 
 use super::world::World;
 use crate::loss::PreviousHolder;
 use crate::script::Family;
-use crate::sim::model::{Found, Lock, Promise};
+use crate::sim::model::{Found, Lock};
 use crate::sim::op::{Attempt, Lease, Moment, Op, Outcome, Sight};
+use crate::sim::promise::Promise;
 
 /// What the model says of one step of the server, and what it has no word for: time, who hears of it, and what is kept
 /// so that others need not look. The error says what was broken.
@@ -55,7 +56,7 @@ pub(super) fn script(setting: &Setting, before: &Shelf, ask: Ask, late: bool, do
         let promise = if has_passed && promise == Promise::Exclusion { Promise::Order } else { promise };
         format!("{promise}: {ask:?} was answered {said:?}, and {before:?} became {after:?}")
     };
-    let model = model.request(moment, op, &outcome, sight).map_err(is_asked)?;
+    let model = model.request(moment, op, &outcome, &sight).map_err(is_asked)?;
     if !model
         .holders
         .iter()
