@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// A name of one manager. What is held keeps the manager alive, so its address is nobody else's.
-#[derive(Clone, PartialEq)]
+#[derive(PartialEq)]
 struct Id {
     engine: usize,
     key: Key,
@@ -36,14 +36,14 @@ struct Held {
     _entry: Entry,
 }
 
-/// What is to be forgotten when the last guard is gone.
-struct Entry(Id);
+/// Forgets what has no guards any more. A logger that takes the lock while it is being released is another holder of it.
+struct Entry;
 
 impl Drop for Entry {
     fn drop(&mut self) {
         HELD.with(|all| {
             let mut all = all.borrow_mut();
-            all.retain(|(id, _)| *id != self.0);
+            all.retain(|(_, held)| held.strong_count() > 0);
             if all.is_empty() {
                 *all = Vec::new();
             }
@@ -143,14 +143,16 @@ impl ReentrantMutex {
 
     fn held_here(&self) -> Result<Option<ReentrantGuard>> {
         let id = self.id()?;
-        let held =
-            HELD.with(|all| all.borrow().iter().find(|(other, _)| *other == id).and_then(|(_, held)| held.upgrade()));
+        let held = HELD.with(|all| {
+            let all = all.borrow();
+            all.iter().filter(|(other, _)| *other == id).find_map(|(_, held)| held.upgrade())
+        });
         held.map(|held| held.guard.check().map(|()| ReentrantGuard { held })).transpose()
     }
 
     fn keep(&self, guard: LockGuard) -> Result<ReentrantGuard> {
         let id = self.id()?;
-        let held = Rc::new(Held { guard, _entry: Entry(id.clone()) });
+        let held = Rc::new(Held { guard, _entry: Entry });
         HELD.with(|all| all.borrow_mut().push((id, Rc::downgrade(&held))));
         Ok(ReentrantGuard { held })
     }
@@ -214,5 +216,27 @@ impl Deref for ReentrantGuard {
 impl fmt::Debug for ReentrantGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReentrantGuard").field("guard", &self.held.guard).field("depth", &self.depth()).finish()
+    }
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+
+    /// As a logger may that is called while the lock is being released.
+    #[test]
+    fn who_takes_it_while_its_last_guard_goes_takes_it_again_afterwards() {
+        let mgr = LockManager::in_memory().expect("threads can be started");
+        let mutex = mgr.reentrant_mutex("n");
+        let Ok(Held { guard, _entry }) = Rc::try_unwrap(mutex.lock().expect("it is free").held) else {
+            panic!("there is one guard");
+        };
+        guard.unlock().expect("it is held");
+        let meanwhile = mutex.lock().expect("it is free");
+        drop(_entry);
+        let again = mutex.try_lock().expect("no error").expect("this thread holds it");
+        assert_eq!(again.depth(), 2);
+        drop((meanwhile, again));
+        assert!(HELD.with(|all| all.borrow().is_empty()));
     }
 }

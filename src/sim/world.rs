@@ -141,7 +141,8 @@ impl World {
                 later.ending.insert(*attempt);
                 world.end(*attempt);
                 let world = world.normalized();
-                return Ok(if self.knows(*attempt) { vec![world, later] } else { vec![world] });
+                // What was lost is given up at the loss, or now, or by nobody.
+                return Ok(vec![world, if self.knows(*attempt) { later } else { self.clone() }]);
             }
             (Op::Unlock(attempt), Outcome::Released) if self.lock.is_held_by(*attempt) => world.end(*attempt),
             (Op::Unlock(attempt), Outcome::Lost) if !self.lock.is_held_by(*attempt) => {}

@@ -286,6 +286,17 @@ mod tests {
         assert_breaks_of(TWO, &[(Op::TryLock(A), granted(10)), (Op::TryLock(B), Outcome::Busy)], Promise::WakeUp);
     }
 
+    #[test]
+    fn a_guard_that_is_lost_may_be_dropped_without_a_request() {
+        let [lost, next] = [attempt(1, 0, Lease::Fixed), attempt(2, 1, Lease::Fixed)];
+        let told = [(Op::RunOut, Outcome::Done), (Op::TryLock(next), granted(11)), (Op::Renew(lost), Outcome::Lost)];
+        // Nobody has noticed that the next one's time is over, too.
+        let dropped = [(Op::RunOut, Outcome::Done), (Op::Drop(lost), Outcome::Done)];
+        let forced = Op::ForceRelease { client: 2, fence: 11 };
+        let seen = [&[(Op::TryLock(lost), granted(10))][..], &told, &dropped, &[(forced, Outcome::Released)]].concat();
+        allowed_of(Kind::Semaphore(1), &seen);
+    }
+
     const READ_WRITE: Kind = Kind::ReadWrite(100);
     const WRITER: Attempt = Attempt { permits: 100, ..attempt(5, 4, Lease::Fixed) };
 
