@@ -28,7 +28,7 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
     let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
         told.fetch_add(1, Ordering::Relaxed);
     });
-    // The longest timeout that fits the ttl: an unlock that takes longer may say so.
+    // The longest timeout that fits the ttl.
     let builder = LockManager::builder(server.url()).pool_size(1).options(options);
     let builder = builder.command_timeout(TTL / 7).check_period(TTL / 10).horizon(TTL * 11 / 20);
     let mgr = builder.build().unwrap();
@@ -44,7 +44,9 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
                 while !over.load(Ordering::Relaxed) {
                     let guard = mgr.lock(&name).unwrap();
                     turns.fetch_add(1, Ordering::Relaxed);
-                    guard.unlock().unwrap();
+                    // One that takes longer than a busy machine has time for goes on in the background.
+                    let end = guard.unlock();
+                    assert!(matches!(end, Ok(()) | Err(Error::Unavailable { .. })), "{end:?}");
                 }
             });
         }

@@ -90,6 +90,8 @@ fn a_panic_while_waiting_leaves_no_place_in_the_queue(place: &Place) {
 }
 
 fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
+    // So long that a busy machine does not miss the renewals.
+    const TTL: Duration = crate::scene::TTL;
     let limit = TTL + TTL / 2;
     let (told, losses) = mpsc::channel();
     let options = LockOptions::new().max_hold(limit).on_lost(move |loss| told.send(loss.clone()).unwrap());

@@ -81,7 +81,7 @@ fn positions_count_from_one_and_move_as_others_are_served(place: &Place) {
 }
 
 fn wait_for_keeps_the_place(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+    let (mgr, other) = (managers::patient(place), managers::patient(place));
     let guard = mgr.lock("n").unwrap();
     let mut first = mgr.enqueue("n").unwrap();
     let mut second = other.enqueue("n").unwrap();
