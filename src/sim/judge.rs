@@ -39,10 +39,9 @@ pub(super) struct Judge {
     clients: HashMap<String, u8>,
     /// Those that took the lock away.
     struck: HashSet<Token>,
-    /// Somebody came back to a place that he had left. He has a later ticket than those behind him, so positions, which
-    /// count tickets, bound nothing any more.
-    returned: bool,
-    /// After how many losses of data each token first stood in the queue.
+    /// Entries were lost, or the count of them, and nobody has counted anew.
+    miscounted: bool,
+    /// After how many failovers each token first stood in the queue.
     seen: HashMap<Token, u32>,
     /// Those whose grant became a guard.
     claimed: HashSet<Token>,
@@ -54,13 +53,16 @@ pub(super) struct Judge {
     disturbed_at: Option<u64>,
     disturbances: u32,
     clock_steps: u32,
-    losses: u32,
+    failovers: u32,
 }
 
 #[derive(Clone)]
 struct Model {
     lock: Lock,
     served: Served,
+    /// Somebody came back to a place that he had left. He has a later ticket than those behind him, so positions, which
+    /// count tickets, bound nothing until the queue has been empty.
+    returned: bool,
     /// Whose last lease ended without a release.
     ended: HashMap<Token, Ended>,
 }
@@ -103,7 +105,8 @@ impl Judge {
     pub(super) fn new(key: Key, kind: Kind, config: &Config) -> Judge {
         let [period, timeout, horizon] = [config.check_period, config.command_timeout, config.horizon].map(micros);
         let step = period + timeout;
-        let model = Model { lock: Lock::new(kind), served: Served::new(step, horizon), ended: HashMap::new() };
+        let model =
+            Model { lock: Lock::new(kind), served: Served::new(step, horizon), returned: false, ended: HashMap::new() };
         Judge {
             key,
             kind,
@@ -115,7 +118,7 @@ impl Judge {
             tokens: Vec::new(),
             clients: HashMap::new(),
             struck: HashSet::new(),
-            returned: false,
+            miscounted: false,
             seen: HashMap::new(),
             claimed: HashSet::new(),
             grants: HashMap::new(),
@@ -123,7 +126,7 @@ impl Judge {
             disturbed_at: None,
             disturbances: 0,
             clock_steps: 0,
-            losses: 0,
+            failovers: 0,
         }
     }
 
@@ -166,13 +169,14 @@ impl Judge {
 
     /// The replica takes over, with the data that it has.
     pub(super) fn failed_over(&mut self, now: u64, clock: u64, keyspace: &Keyspace) {
+        self.failovers += 1;
         self.model = self.replica.clone();
         self.model.clock_is(clock);
         self.is_another(now, keyspace);
     }
 
     fn is_another(&mut self, now: u64, keyspace: &Keyspace) {
-        self.losses += 1;
+        self.miscounted = true;
         self.disturbed(now);
         self.record = Record::read(keyspace, &self.key);
     }
@@ -188,11 +192,11 @@ impl Judge {
         self.disturbed_at.filter(|at| made <= at).max(*forced)
     }
 
-    /// Whether a token that is nobody's any more was known from data of before a loss, or taken by a request that a
+    /// Whether a token that is nobody's any more was known from data of before a failover, or taken by a request that a
     /// clock which went back let in after all.
     pub(super) fn may_have_come_back(&self, token: Token) -> bool {
         self.grants.get(&token).is_some_and(|grant| grant.misdated)
-            || self.seen.get(&token).is_some_and(|seen| *seen < self.losses)
+            || self.seen.get(&token).is_some_and(|seen| *seen < self.failovers)
     }
 
     /// That of one who holds, or else the last.
@@ -286,7 +290,9 @@ impl Judge {
         books::are_right(&after, self.missing())?;
         // R11: unless entries were lost, the record counts them right.
         let entries = after.queue.len();
-        if self.losses == 0 && after.entries != entries {
+        self.miscounted &= after.entries != entries;
+        self.model.returned &= entries > 0;
+        if !self.miscounted && after.entries != entries {
             return Err((Promise::Leftovers, format!("the record counts {} entries of {entries}", after.entries)));
         }
         // No key without a TTL.
@@ -303,7 +309,7 @@ impl Judge {
     /// clock.
     fn remember(&mut self, now: u64, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Result<(), Broken> {
         if let (Verb::Acquire { token, .. }, script::Outcome::Waiting { .. }) = (&ran.call.verb, ran.outcome) {
-            self.seen.entry(*token).or_insert(self.losses);
+            self.seen.entry(*token).or_insert(self.failovers);
         }
         if let Verb::Release { token, fence, mode } = ran.call.verb
             && *ran.outcome == script::Outcome::Released
