@@ -1,10 +1,13 @@
 //! What the promises say of a run, checked at each step. It tells the model of each request that the server has run,
 //! and what the record and the queue show then; the rest is about time. It knows nothing of the scripts or the engine.
 
+mod ended;
 mod told;
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
+
+use ended::Ended;
 
 use super::books;
 use super::model::Lock;
@@ -39,10 +42,9 @@ pub(super) struct Judge {
     clients: HashMap<String, u8>,
     /// Those that took the lock away.
     struck: HashSet<Token>,
-    /// Somebody came back to a place that he had left. He has a later ticket than those behind him, so positions, which
-    /// count tickets, bound nothing any more.
-    returned: bool,
-    /// After how many losses of data each token first stood in the queue.
+    /// Entries were lost, or the count of them, and nobody has counted anew.
+    miscounted: bool,
+    /// After how many failovers each token first stood in the queue.
     seen: HashMap<Token, u32>,
     /// Those whose grant became a guard.
     claimed: HashSet<Token>,
@@ -54,27 +56,18 @@ pub(super) struct Judge {
     disturbed_at: Option<u64>,
     disturbances: u32,
     clock_steps: u32,
-    losses: u32,
+    failovers: u32,
 }
 
 #[derive(Clone)]
 struct Model {
     lock: Lock,
     served: Served,
+    /// Somebody came back to a place that he had left. He has a later ticket than those behind him, so positions, which
+    /// count tickets, bound nothing until the queue has been empty.
+    returned: bool,
     /// Whose last lease ended without a release.
     ended: HashMap<Token, Ended>,
-}
-
-/// What the server knows of a lease that ended without a release.
-#[derive(Clone)]
-struct Ended {
-    fence: u64,
-    how: PreviousHolder,
-    ttl: u64,
-    /// It is known until then, by the server's clock.
-    until: u64,
-    /// Of a mutex only the last one is told how it ended.
-    is_last: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -103,7 +96,8 @@ impl Judge {
     pub(super) fn new(key: Key, kind: Kind, config: &Config) -> Judge {
         let [period, timeout, horizon] = [config.check_period, config.command_timeout, config.horizon].map(micros);
         let step = period + timeout;
-        let model = Model { lock: Lock::new(kind), served: Served::new(step, horizon), ended: HashMap::new() };
+        let model =
+            Model { lock: Lock::new(kind), served: Served::new(step, horizon), returned: false, ended: HashMap::new() };
         Judge {
             key,
             kind,
@@ -115,7 +109,7 @@ impl Judge {
             tokens: Vec::new(),
             clients: HashMap::new(),
             struck: HashSet::new(),
-            returned: false,
+            miscounted: false,
             seen: HashMap::new(),
             claimed: HashSet::new(),
             grants: HashMap::new(),
@@ -123,7 +117,7 @@ impl Judge {
             disturbed_at: None,
             disturbances: 0,
             clock_steps: 0,
-            losses: 0,
+            failovers: 0,
         }
     }
 
@@ -166,13 +160,14 @@ impl Judge {
 
     /// The replica takes over, with the data that it has.
     pub(super) fn failed_over(&mut self, now: u64, clock: u64, keyspace: &Keyspace) {
+        self.failovers += 1;
         self.model = self.replica.clone();
         self.model.clock_is(clock);
         self.is_another(now, keyspace);
     }
 
     fn is_another(&mut self, now: u64, keyspace: &Keyspace) {
-        self.losses += 1;
+        self.miscounted = true;
         self.disturbed(now);
         self.record = Record::read(keyspace, &self.key);
     }
@@ -188,11 +183,11 @@ impl Judge {
         self.disturbed_at.filter(|at| made <= at).max(*forced)
     }
 
-    /// Whether a token that is nobody's any more was known from data of before a loss, or taken by a request that a
+    /// Whether a token that is nobody's any more was known from data of before a failover, or taken by a request that a
     /// clock which went back let in after all.
     pub(super) fn may_have_come_back(&self, token: Token) -> bool {
         self.grants.get(&token).is_some_and(|grant| grant.misdated)
-            || self.seen.get(&token).is_some_and(|seen| *seen < self.losses)
+            || self.seen.get(&token).is_some_and(|seen| *seen < self.failovers)
     }
 
     /// That of one who holds, or else the last.
@@ -286,7 +281,9 @@ impl Judge {
         books::are_right(&after, self.missing())?;
         // R11: unless entries were lost, the record counts them right.
         let entries = after.queue.len();
-        if self.losses == 0 && after.entries != entries {
+        self.miscounted &= after.entries != entries;
+        self.model.returned &= entries > 0;
+        if !self.miscounted && after.entries != entries {
             return Err((Promise::Leftovers, format!("the record counts {} entries of {entries}", after.entries)));
         }
         // No key without a TTL.
@@ -303,7 +300,7 @@ impl Judge {
     /// clock.
     fn remember(&mut self, now: u64, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Result<(), Broken> {
         if let (Verb::Acquire { token, .. }, script::Outcome::Waiting { .. }) = (&ran.call.verb, ran.outcome) {
-            self.seen.entry(*token).or_insert(self.losses);
+            self.seen.entry(*token).or_insert(self.failovers);
         }
         if let Verb::Release { token, fence, mode } = ran.call.verb
             && *ran.outcome == script::Outcome::Released
@@ -361,47 +358,6 @@ impl Judge {
         Ok(())
     }
 
-    /// P6: whose lease ended without a release hears how, and not that it was released before. What is told of a mutex
-    /// is only of the last one.
-    fn is_told_the_end(&self, clock: u64, ran: &Ran<'_>) -> Result<(), Broken> {
-        use script::Outcome as Said;
-        let (token, fence) = match &ran.call.verb {
-            Verb::Release { token, fence, .. } => (token, Some(*fence)),
-            Verb::Renew { token } => (token, None),
-            _ => return Ok(()),
-        };
-        let Some(ended) = self.model.ended.get(token) else { return Ok(()) };
-        if self.is_forgotten(clock, ended) || fence.is_some_and(|fence| fence != ended.fence) {
-            return Ok(());
-        }
-        let Ended { how, is_last, .. } = *ended;
-        let is_right = match ran.outcome {
-            Said::Gone { ended: of, how: told, .. } if is_last => *told == how && *of == ended.fence,
-            Said::Gone { ended: of, .. } => *of > ended.fence,
-            Said::Lapsed => is_last && how == PreviousHolder::Lapsed,
-            Said::Forced => is_last && how == PreviousHolder::Forced,
-            Said::Unknown => !is_last,
-            _ => false,
-        };
-        if is_right {
-            return Ok(());
-        }
-        let said = format!("the lease of {token:?} ended so: {how:?}, and its holder was told {:?}", ran.outcome);
-        Err((Promise::Exclusion, said))
-    }
-
-    /// A mutex knows what it knows for as long as its record lasts.
-    fn is_forgotten(&self, clock: u64, ended: &Ended) -> bool {
-        self.kind != Kind::Mutex && ended.until <= clock
-    }
-
-    /// What a request finds to be over, the clock cannot bring back.
-    fn forget(&mut self, clock: u64) {
-        let mut ended = std::mem::take(&mut self.model.ended);
-        ended.retain(|_, ended| !self.is_forgotten(clock, ended));
-        self.model.ended = ended;
-    }
-
     /// All is over: nobody holds anything, and nobody's place is left.
     pub(super) fn leftovers(&self, clock: u64, keyspace: &Keyspace) -> Result<(), Broken> {
         let record = Record::read(keyspace, &self.key);
@@ -416,26 +372,6 @@ impl Judge {
             return Err((Promise::Leftovers, format!("{fields} waiters' records, {} entries", record.entries)));
         }
         Ok(())
-    }
-}
-
-impl Model {
-    /// A lease ended without a release, at this time of the server's clock.
-    fn has_ended(&mut self, kind: Kind, holder: &Holder, how: PreviousHolder, clock: u64) {
-        if kind == Kind::Mutex {
-            self.none_is_last();
-        }
-        let Holder { token, fence, ttl, .. } = *holder;
-        self.ended.insert(token, Ended { fence, how, ttl, until: clock + ttl, is_last: true });
-    }
-
-    fn none_is_last(&mut self) {
-        self.ended.values_mut().for_each(|ended| ended.is_last = false);
-    }
-
-    /// The server's clock shows this, and may have gone back: then what was to last for longer lasts a ttl from now.
-    fn clock_is(&mut self, clock: u64) {
-        self.ended.values_mut().for_each(|ended| ended.until = ended.until.min(clock + ended.ttl));
     }
 }
 

@@ -73,14 +73,15 @@
 //! | P1 | guards whose deadline was counted from a clock that has made a step | R12 trusts that the clock goes on |
 //! | P6 | how leases ended, if what knew it was lost with data or is not in the older copy. Of a mutex, how any but the last one did: `unknown`, never `already`. Of permits, after a ttl by the server's clock, or a ttl from when it went back | a mutex has room for one; R15 cuts all that is too long to a ttl |
 //! | P7 | what is taken by a request that is dated by an answer from before a step of the clock | R5 trusts that the clock goes on |
-//! | P7 | what an older copy of the data brings back | that it was given back is not in there |
+//! | P7 | what an older copy of the data may have brought back: tokens that stood in the queue before a failover | that it was given back is not in there |
 //! | P7 | a second grant of a token, if the first was given back | a copy of its acquire may be under way; it is given back again (R7) |
 //! | P7 | a second grant of a token, if the first never became a guard and has lapsed, for a ttl and 2 T from that one | its process, which has heard nothing, sends it for one ttl (R6) |
 //! | P7 | for a ttl, what its process could not give back while it was cut off or the server away | it lapses then |
 //! | P5 | what a dead process had sent and comes late | it is a sign of life |
 //! | P5 | of permits, a lease that the clock, which went back, has made too long, until the next look at the holders, which comes when the first of them would lapse; one of the dead is waited for from then on | the others are not looked at in between: `books` sees that the time of that look, and the shortest lease, by which a clock that went back is noticed at once, are noted right |
-//! | P3 | positions, once somebody has come back to a place that he had left | he has a later ticket than those behind him |
+//! | P3 | positions, once somebody has come back to a place that he had left, until the queue has been empty | he has a later ticket than those behind him |
 //! | P3 | the order in which lost places are taken again: of who had been granted the lock and had yet to hear of it, and of who heard that he stands after the check was sent whose answer came last | he had no place any more; that answer is not about him |
+//! | R11 | how many entries are counted, from a loss of data until it is right again | the next check counts them |
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is
 //! told with the seed. [`Defect`] leaves out a rule, or spoils a line of a script, to show that this is found.

@@ -49,11 +49,13 @@ impl Judge {
             Verb::Sync { .. } => Op::Sync { client },
             Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
         };
-        self.returned |= matches!(op, Op::Return(_));
+        self.model.returned |= matches!(op, Op::Return(_));
         use script::Outcome as Said;
         let outcome = match ran.outcome {
             Said::Granted(grant) => Outcome::Granted { fence: grant.fence },
-            Said::Waiting { position, .. } => Outcome::Waiting { position: Some(*position).filter(|_| !self.returned) },
+            Said::Waiting { position, .. } => {
+                Outcome::Waiting { position: Some(*position).filter(|_| !self.model.returned) }
+            }
             Said::Busy { .. } => Outcome::Busy,
             Said::Late => Outcome::Late,
             Said::More => Outcome::Again,
