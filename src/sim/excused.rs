@@ -44,6 +44,27 @@ fn who_hears_of_his_place_after_a_check_was_sent_is_no_part_of_its_answer() {
     assert_excused(Kind::Mutex, &[&deeds[..], &[(450, Deed::DropRecord)]].concat(), "-> Absent");
 }
 
+/// The same, of a check that came before the loss, and found an earlier one.
+#[test]
+fn a_check_that_came_before_a_loss_tells_nothing_of_it() {
+    let mishap = |what| Deed::Mishap { process: 1, what };
+    let lock_until =
+        |patience| Deed::Lock { process: 1, patience: Some(patience), hold: 2_473, terms: Terms::Renewed, permits: 1 };
+    let deeds = [
+        (978, lock(2, 5_495)),
+        (1_032, lock(1, 6_485)),
+        (1_033, mishap(Mishap::LoseReply)),
+        (1_033, mishap(Mishap::Delay { by: 305 })),
+        (1_065, mishap(Mishap::LoseReply)),
+        (1_169, lock_until(3_006)),
+        (1_510, Deed::DropQueue),
+        (1_556, lock(1, 7_925)),
+        (1_556, mishap(Mishap::LoseReply)),
+        (2_020, Deed::DropQueue),
+    ];
+    assert_excused(Kind::Mutex, &deeds, "waiting: [false, true, false]");
+}
+
 /// The same, of who took his place before the loss, and of whose request a copy comes after it.
 #[test]
 fn a_late_copy_from_before_a_loss_takes_no_place_again() {

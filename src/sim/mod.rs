@@ -80,7 +80,7 @@
 //! | P5 | what a dead process had sent and comes late | it is a sign of life |
 //! | P5 | of permits, a lease that the clock, which went back, has made too long, until the next look at the holders, which comes when the first of them would lapse; one of the dead is waited for from then on | the others are not looked at in between: `books` sees that the time of that look, and the shortest lease, by which a clock that went back is noticed at once, are noted right |
 //! | P3 | positions, once somebody has come back to a place that he had left, until the queue has been empty | he has a later ticket than those behind him |
-//! | P3 | the order in which lost places are taken again: of who had been granted the lock and had yet to hear of it, and of who heard that he stands after the check was sent whose answer came last | he had no place any more; that answer is not about him |
+//! | P3 | the order in which lost places are taken again: of who had been granted the lock and had yet to hear of it, and of who heard that he stands after the check was sent whose answer came last, or lost his place after that check | he had no place any more; that answer is not about him |
 //! | R11 | how many entries are counted, from a loss of data until it is right again | the next check counts them |
 //!
 //! A run that fails is played again without this or that of its plan, as long as it still fails, and what is left is

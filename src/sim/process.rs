@@ -33,8 +33,8 @@ pub(super) struct Process {
     pub(super) link: Option<Connection>,
     pub(super) flights: BTreeMap<u64, Flight>,
     pub(super) callers: BTreeMap<u64, Caller>,
-    /// When the check was sent whose answer came last.
-    pub(super) checked: Time,
+    /// When the check was sent whose answer came last, by its clock, and when the server ran it.
+    pub(super) checked: (Time, u64),
     /// The renewal thread waits for the answers to a pipeline.
     pub(super) link_busy: bool,
     /// When it is to be looked at next, whatever comes.
@@ -164,7 +164,7 @@ impl Process {
             link: None,
             flights: BTreeMap::new(),
             callers: BTreeMap::new(),
-            checked: Time::from_nanos(0),
+            checked: (Time::from_nanos(0), 0),
             link_busy: false,
             wake_at: u64::MAX,
             paused_until: 0,

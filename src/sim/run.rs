@@ -76,7 +76,8 @@ struct Replied {
     flight: u64,
     index: usize,
     epoch: u64,
-    /// How many steps the server's clock had made when it answered.
+    /// When the server answered, and how many steps its clock had made then.
+    ran_at: u64,
     clock_steps: u32,
     value: keyspace::Answer,
 }

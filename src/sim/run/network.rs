@@ -183,8 +183,8 @@ impl Run<'_> {
         let is_heard = self.process(sent.process).is_none_or(|process| process.deaf_until <= self.now);
         if let Some(after) = sent.reply_after.filter(|_| is_heard) {
             let Sent { process, flight, index, epoch, .. } = *sent;
-            let clock_steps = self.judge.clock_steps();
-            let reply = Replied { process, flight, index, epoch, clock_steps, value };
+            let (ran_at, clock_steps) = (self.now, self.judge.clock_steps());
+            let reply = Replied { process, flight, index, epoch, ran_at, clock_steps, value };
             self.at(self.now + after, Event::Reply(Box::new(reply)));
         }
         Ok(())
@@ -199,10 +199,11 @@ impl Run<'_> {
             return Ok(());
         };
         let (at, was_lost) = (*at, caller.lost.take());
-        // Of a check that was sent before somebody heard that he stands, it does not follow that he has no place.
-        let stood = |caller: &Caller| process.local(caller.since) < process.checked;
+        // A check that was sent before somebody heard that he stands, or that came before the loss, tells nothing of him.
+        let (checked, ran_at) = process.checked;
+        let is_told = |caller: &Caller| process.local(caller.since) < checked && Some(ran_at) > was_lost;
         let is_lost =
-            |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && stood(caller);
+            |caller: &Caller| caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && is_told(caller);
         let earlier = process.callers.range(..at).find(|(_, caller)| is_lost(caller));
         // A copy from before the loss takes nothing again.
         let takes_again = sent.by_renewal && was_lost.is_some_and(|lost| lost < sent.sent_at);
@@ -222,7 +223,7 @@ impl Run<'_> {
     // What the processes do.
 
     pub(super) fn replied(&mut self, process: &mut Process, reply: Replied) {
-        let Replied { flight, index, clock_steps, value, .. } = reply;
+        let Replied { flight, index, ran_at, clock_steps, value, .. } = reply;
         let local = process.local(self.now);
         let Some(under_way) = process.flights.get_mut(&flight) else { return };
         let call = &under_way.calls[index];
@@ -239,7 +240,7 @@ impl Run<'_> {
             process.newest_after = clock_steps;
         }
         if matches!(call.verb, Verb::Sync { .. }) {
-            process.checked = under_way.sent;
+            process.checked = (under_way.sent, ran_at);
         }
         if renewal && self.defect == Some(Defect::R7) && matches!(call.verb, Verb::Release { .. }) {
             reply.now = Some(u64::MAX);
