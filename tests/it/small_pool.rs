@@ -18,7 +18,8 @@ use crate::{
     support::{Proxy, SLACK, Server, until},
 };
 
-const TTL: Duration = Duration::from_secs(2);
+/// So long that a busy machine answers within the timeout that goes with it.
+const TTL: Duration = Duration::from_secs(4);
 
 #[test]
 fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
@@ -44,9 +45,7 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
                 while !over.load(Ordering::Relaxed) {
                     let guard = mgr.lock(&name).unwrap();
                     turns.fetch_add(1, Ordering::Relaxed);
-                    // One that takes longer than a busy machine has time for goes on in the background.
-                    let end = guard.unlock();
-                    assert!(matches!(end, Ok(()) | Err(Error::Unavailable { .. })), "{end:?}");
+                    guard.unlock().unwrap();
                 }
             });
         }
