@@ -41,9 +41,21 @@ const TURN: Duration = Duration::from_micros(1300);
 /// Of so many waiters there are fewer rounds, since each is long.
 const LONG: usize = 512;
 const LAYOUTS: [Layout; 3] = [
-    Layout { title: "one manager", processes: 1, managers: 1 },
-    Layout { title: "two managers", processes: 1, managers: 2 },
-    Layout { title: "four processes", processes: 4, managers: 1 },
+    Layout {
+        title: "one manager",
+        processes: 1,
+        managers: 1,
+    },
+    Layout {
+        title: "two managers",
+        processes: 1,
+        managers: 2,
+    },
+    Layout {
+        title: "four processes",
+        processes: 4,
+        managers: 1,
+    },
 ];
 
 /// How the threads are spread.
@@ -88,12 +100,33 @@ fn main() {
         return play(&args[at + 1..]);
     }
     let redis = server();
-    println!("handoff: one lock, held for {HOLD:?} a turn, on {}", redis.about);
+    println!(
+        "handoff: one lock, held for {HOLD:?} a turn, on {}",
+        redis.about
+    );
     println!();
-    let titles = ["/ round trip", "/ after a pause", "the release", "scripts, µs", "longest wait", "equal shares"]
-        .map(|title| format!("{title:<24}"));
-    println!("  {:<15}{:>7}{:>7}{:>11}   {}turns a thread", "", "waiters", "rounds", "hand-over", titles.concat());
-    let mut floor = Floor { connection: bare_connection(&redis.url), hot: Vec::new(), paused: Vec::new() };
+    let titles = [
+        "/ round trip",
+        "/ after a pause",
+        "the release",
+        "scripts, µs",
+        "longest wait",
+        "equal shares",
+    ]
+    .map(|title| format!("{title:<24}"));
+    println!(
+        "  {:<15}{:>7}{:>7}{:>11}   {}turns a thread",
+        "",
+        "waiters",
+        "rounds",
+        "hand-over",
+        titles.concat()
+    );
+    let mut floor = Floor {
+        connection: bare_connection(&redis.url),
+        hot: Vec::new(),
+        paused: Vec::new(),
+    };
     for layout in &LAYOUTS {
         for waiters in WAITERS {
             // The long ones take a minute, which is too much for who only wants to see it work.
@@ -104,12 +137,21 @@ fn main() {
     }
     println!();
     let (hot, paused) = (micros(median(floor.hot)), micros(median(floor.paused)));
-    println!("  a bare round trip: {hot} at once after another, {paused} after a pause of {HOLD:?}");
+    println!(
+        "  a bare round trip: {hot} at once after another, {paused} after a pause of {HOLD:?}"
+    );
 }
 
 fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
     let rounds = rounds(if waiters < LONG { 7 } else { 3 });
-    let [mut hot, mut paused, mut release, mut longest, mut equality, mut server] = [(); 6].map(|()| Rounds::default());
+    let [
+        mut hot,
+        mut paused,
+        mut release,
+        mut longest,
+        mut equality,
+        mut server,
+    ] = [(); 6].map(|()| Rounds::default());
     let (mut times, mut turns) = (Vec::new(), (usize::MAX, 0));
     for _ in 0..rounds {
         let trip = floor.measure();
@@ -117,7 +159,9 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
         let taken = round(url, layout, waiters + 1);
         let after = scripts(&mut floor.connection);
         server.add((after - before) as f64 / taken.len() as f64);
-        let Some(seen) = judge(taken, waiters + 1) else { continue };
+        let Some(seen) = judge(taken, waiters + 1) else {
+            continue;
+        };
         hot.add(seen.handoff as f64 / trip.0 as f64);
         paused.add(seen.handoff as f64 / trip.1 as f64);
         release.add(seen.release as f64 / trip.1 as f64);
@@ -126,19 +170,40 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
         times.push(seen.handoff);
         turns = (turns.0.min(seen.turns.0), turns.1.max(seen.turns.1));
     }
-    let (time, trip) = (micros(median(times)), micros(median(floor.hot.iter().copied())));
+    let (time, trip) = (
+        micros(median(times)),
+        micros(median(floor.hot.iter().copied())),
+    );
     let (case, (fewest, most)) = (format!("{waiters} waiters, {}", layout.title), turns);
     let figure = |title: &str, unit: &str| Figure::new(3, title, case.as_str(), unit);
-    figure("Hand-over, p50", "× a round trip").beside(format!("{trip} bare")).bound(Bound::AtMost(2.5)).note(&hot);
-    figure("Hand-over beside a trip after the same pause", "× a round trip")
-        .beside(format!("{} bare", micros(median(floor.paused.iter().copied()))))
+    figure("Hand-over, p50", "× a round trip")
+        .beside(format!("{trip} bare"))
         .bound(Bound::AtMost(2.5))
-        .note(&paused);
-    figure("Of it the call of the release", "× a round trip after a pause").note(&release);
+        .note(&hot);
+    figure(
+        "Hand-over beside a trip after the same pause",
+        "× a round trip",
+    )
+    .beside(format!(
+        "{} bare",
+        micros(median(floor.paused.iter().copied()))
+    ))
+    .bound(Bound::AtMost(2.5))
+    .note(&paused);
+    figure(
+        "Of it the call of the release",
+        "× a round trip after a pause",
+    )
+    .note(&release);
     figure("Of a turn in the server's scripts", "µs").note(&server);
-    figure("Longest wait", "× n × (hold + hand-over)").bound(Bound::AtMost(1.3)).note(&longest);
+    figure("Longest wait", "× n × (hold + hand-over)")
+        .bound(Bound::AtMost(1.3))
+        .note(&longest);
     let shares = figure("Shares of equal threads", "smallest by largest");
-    shares.beside("1 if all are equal").bound(Bound::AtLeast(0.95)).note(&equality);
+    shares
+        .beside("1 if all are equal")
+        .bound(Bound::AtLeast(0.95))
+        .note(&equality);
     println!(
         "  {:<15}{waiters:>7}{rounds:>7}{time:>11}   {hot:<24}{paused:<24}{release:<24}{server:<24}{longest:<24}{equality:<24.3}{fewest}..{most}",
         layout.title
@@ -147,9 +212,19 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
 
 /// What the server has spent so far in scripts, in µs.
 fn scripts(admin: &mut redis::Connection) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).expect("INFO is answered");
-    let usec =
-        |line: &str| line.strip_prefix("cmdstat_eval")?.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok();
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(admin)
+        .expect("INFO is answered");
+    let usec = |line: &str| {
+        line.strip_prefix("cmdstat_eval")?
+            .split_once("usec=")?
+            .1
+            .split(',')
+            .next()?
+            .parse::<u64>()
+            .ok()
+    };
     stats.lines().filter_map(usec).sum()
 }
 
@@ -165,7 +240,9 @@ impl Floor {
         let mut ping = |pause| {
             thread::sleep(pause);
             let started = now();
-            let _: String = redis::cmd("PING").query(&mut self.connection).expect("PING is answered");
+            let _: String = redis::cmd("PING")
+                .query(&mut self.connection)
+                .expect("PING is answered");
             now() - started
         };
         let hot = median((0..2000).map(|_| ping(Duration::ZERO)));
@@ -183,14 +260,21 @@ fn round(url: &str, layout: &Layout, threads: usize) -> Vec<Turn> {
     let until = start + RUN_FOR.max(TURN * threads as u32 * TURNS).as_nanos() as u64;
     let name = format!("bench:handoff:{}:{start}", process::id());
     if layout.processes == 1 {
-        let shares: Vec<usize> = (0..layout.managers).map(|i| share(threads, layout.managers, i)).collect();
+        let shares: Vec<usize> = (0..layout.managers)
+            .map(|i| share(threads, layout.managers, i))
+            .collect();
         return take_turns(url, &name, 0, &shares, (start, until));
     }
     let mut children = Vec::new();
     for i in 0..layout.processes {
         let this = env::current_exe().expect("a running bench has a binary");
         let child = Command::new(this)
-            .args(["threads", &name, &i.to_string(), &share(threads, layout.processes, i).to_string()])
+            .args([
+                "threads",
+                &name,
+                &i.to_string(),
+                &share(threads, layout.processes, i).to_string(),
+            ])
             .args([start.to_string(), until.to_string()])
             .env("FAIRLOCK_BENCH_URL", url)
             .stdout(Stdio::piped())
@@ -212,23 +296,47 @@ fn share(threads: usize, among: usize, i: usize) -> usize {
 
 /// A process of its own: one manager, so many threads; prints the turns.
 fn play(args: &[String]) {
-    let [name, manager, threads, start, until] = args else { panic!("not the arguments of a child") };
+    let [name, manager, threads, start, until] = args else {
+        panic!("not the arguments of a child")
+    };
     let number = |arg: &String| arg.parse::<u64>().expect("a number");
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
     let (shares, window) = ([number(threads) as usize], (number(start), number(until)));
     for t in take_turns(&url, name, number(manager) as usize, &shares, window) {
-        println!("{} {} {} {} {} {} {}", t.manager, t.thread, t.asked, t.granted, t.released, t.given, t.fence);
+        println!(
+            "{} {} {} {} {} {} {}",
+            t.manager, t.thread, t.asked, t.granted, t.released, t.given, t.fence
+        );
     }
 }
 
 fn parse(line: &str) -> Turn {
-    let numbers: Vec<u64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
-    let [manager, thread, asked, granted, released, given, fence] = numbers[..] else { panic!("not a turn: {line}") };
-    Turn { manager: manager as usize, thread: thread as usize, asked, granted, released, given, fence }
+    let numbers: Vec<u64> = line
+        .split(' ')
+        .map(|n| n.parse().expect("a number"))
+        .collect();
+    let [manager, thread, asked, granted, released, given, fence] = numbers[..] else {
+        panic!("not a turn: {line}")
+    };
+    Turn {
+        manager: manager as usize,
+        thread: thread as usize,
+        asked,
+        granted,
+        released,
+        given,
+        fence,
+    }
 }
 
 /// A manager for each share, of so many threads.
-fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], (start, until): (u64, u64)) -> Vec<Turn> {
+fn take_turns(
+    url: &str,
+    name: &str,
+    first: usize,
+    shares: &[usize],
+    (start, until): (u64, u64),
+) -> Vec<Turn> {
     let all = Mutex::new(Vec::new());
     thread::scope(|scope| {
         for (i, threads) in shares.iter().enumerate() {
@@ -250,7 +358,15 @@ fn take_turns(url: &str, name: &str, first: usize, shares: &[usize], (start, unt
                         let released = now();
                         drop(guard);
                         let given = now();
-                        turns.push(Turn { manager: first + i, thread, asked, granted, released, given, fence });
+                        turns.push(Turn {
+                            manager: first + i,
+                            thread,
+                            asked,
+                            granted,
+                            released,
+                            given,
+                            fence,
+                        });
                     }
                     all.lock().expect("no thread panicked").extend(turns);
                 });
@@ -267,7 +383,10 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     let window = 2 * threads..turns.len().saturating_sub(threads);
     let middle = turns.get(window.clone()).unwrap_or_default();
     if middle.len() <= threads {
-        eprintln!("only {} turns in a round of {threads} threads: too few to judge", turns.len());
+        eprintln!(
+            "only {} turns in a round of {threads} threads: too few to judge",
+            turns.len()
+        );
         return None;
     }
     let several = middle.iter().any(|turn| turn.manager != middle[0].manager);
@@ -279,12 +398,20 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
         .map(|pair| pair[1].granted.saturating_sub(pair[0].released));
     let handoff = median(handoffs);
     let hold = median(middle.iter().map(|turn| turn.released - turn.granted));
-    let longest = middle.iter().map(|turn| turn.granted - turn.asked).max().unwrap_or(0);
+    let longest = middle
+        .iter()
+        .map(|turn| turn.granted - turn.asked)
+        .max()
+        .unwrap_or(0);
     let mut counts: HashMap<(usize, usize), usize> = HashMap::new();
     for turn in middle {
         *counts.entry((turn.manager, turn.thread)).or_default() += 1;
     }
-    let fewest = if counts.len() < threads { 0 } else { counts.values().copied().min().unwrap_or(0) };
+    let fewest = if counts.len() < threads {
+        0
+    } else {
+        counts.values().copied().min().unwrap_or(0)
+    };
     Some(Seen {
         handoff,
         release: median(middle.iter().map(|turn| turn.given - turn.released)),
@@ -298,13 +425,26 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
 fn equality(turns: &[Turn], window: Range<usize>, threads: usize) -> f64 {
     let mut grants: HashMap<(usize, usize), Vec<usize>> = HashMap::new();
     for (at, turn) in turns.iter().enumerate().skip(window.start) {
-        grants.entry((turn.manager, turn.thread)).or_default().push(at);
+        grants
+            .entry((turn.manager, turn.thread))
+            .or_default()
+            .push(at);
     }
     let shares = grants.values().map(|grants| {
         let within = grants.partition_point(|at| *at < window.end);
         let behind = grants.get(within).copied().unwrap_or(turns.len());
-        if within == 0 { 0.0 } else { within as f64 / (behind - grants[0]) as f64 }
+        if within == 0 {
+            0.0
+        } else {
+            within as f64 / (behind - grants[0]) as f64
+        }
     });
-    let (smallest, largest) = shares.fold((f64::MAX, 0.0), |(least, most), share| (share.min(least), share.max(most)));
-    if grants.len() < threads { 0.0 } else { smallest / largest }
+    let (smallest, largest) = shares.fold((f64::MAX, 0.0), |(least, most), share| {
+        (share.min(least), share.max(most))
+    });
+    if grants.len() < threads {
+        0.0
+    } else {
+        smallest / largest
+    }
 }

@@ -36,7 +36,11 @@ const READ_FOR: Duration = Duration::from_millis(1000);
 
 fn main() {
     let redis = server();
-    let sizes: &[u32] = if is_bench() { &[10, 100, 1_000, 10_000] } else { &[10, 100] };
+    let sizes: &[u32] = if is_bench() {
+        &[10, 100, 1_000, 10_000]
+    } else {
+        &[10, 100]
+    };
     let waiting: &[usize] = if is_bench() { &[1, 8, 64] } else { &[1, 8] };
     println!("permits: {} rounds, on {}", rounds(7), redis.about);
     println!();
@@ -64,9 +68,18 @@ struct Crowd<'a> {
 impl<'a> Crowd<'a> {
     fn new(mgr: &'a LockManager, size: u32) -> Crowd<'a> {
         let name = format!("bench:permits:{size}:{}", process::id());
-        let others = mgr.with(LockOptions::new().fixed_lease(Duration::from_secs(3600))).semaphore(&name, size + 1);
-        let others = (0..size).map(|_| others.acquire().expect("it is free")).collect();
-        Crowd { size, name, mgr, _others: others }
+        let others = mgr
+            .with(LockOptions::new().fixed_lease(Duration::from_secs(3600)))
+            .semaphore(&name, size + 1);
+        let others = (0..size)
+            .map(|_| others.acquire().expect("it is free"))
+            .collect();
+        Crowd {
+            size,
+            name,
+            mgr,
+            _others: others,
+        }
     }
 
     /// ns
@@ -79,8 +92,14 @@ impl<'a> Crowd<'a> {
 
     /// What the call took that took the permit of one who lapsed.
     fn lapse(&self) -> u64 {
-        let fixed = self.mgr.with(LockOptions::new().fixed_lease(LEASE)).semaphore(&self.name, self.size + 1);
-        let lapses = fixed.try_acquire().expect("it is answered").expect("one is left");
+        let fixed = self
+            .mgr
+            .with(LockOptions::new().fixed_lease(LEASE))
+            .semaphore(&self.name, self.size + 1);
+        let lapses = fixed
+            .try_acquire()
+            .expect("it is answered")
+            .expect("one is left");
         thread::sleep(LEASE);
         let last = self.mgr.semaphore(&self.name, self.size + 1);
         loop {
@@ -115,7 +134,9 @@ fn taking(url: &str, mgr: &LockManager, crowds: &mut [Crowd]) {
                 drop(mgr.lock(&name).expect("nobody else wants it"));
                 of_mutex.push(now() - started);
                 let started = now();
-                let _: String = redis::cmd("PING").query(&mut floor).expect("PING is answered");
+                let _: String = redis::cmd("PING")
+                    .query(&mut floor)
+                    .expect("PING is answered");
                 trips.push(now() - started);
             }
         }
@@ -129,23 +150,45 @@ fn taking(url: &str, mgr: &LockManager, crowds: &mut [Crowd]) {
         mutex.push(of_mutex);
     }
     let (mutex, trip) = (micros(median(mutex)), micros(median(trips)));
-    println!("  {:<18}{:>12}   {:<20}   {:<20}", "acquire + drop", "", "/ fewest", "/ a mutex");
+    println!(
+        "  {:<18}{:>12}   {:<20}   {:<20}",
+        "acquire + drop", "", "/ fewest", "/ a mutex"
+    );
     let fewest = crowds[0].size;
     for ((crowd, times), ratio) in crowds.iter().zip(times).zip(&ratios) {
         let time = micros(median(times));
-        println!("  {:<18}{time:>12}   {:<20}   {:<20}", format!("{} others", crowd.size), ratio[0], ratio[1]);
+        println!(
+            "  {:<18}{time:>12}   {:<20}   {:<20}",
+            format!("{} others", crowd.size),
+            ratio[0],
+            ratio[1]
+        );
         let beside = format!("{time} here; {mutex} a mutex; {trip} round trip");
-        let bound = if crowd.size > fewest { Bound::AtMost(1.5) } else { Bound::None };
+        let bound = if crowd.size > fewest {
+            Bound::AtMost(1.5)
+        } else {
+            Bound::None
+        };
         let case = format!("{} others hold some", crowd.size);
-        Figure::new(8, "Acquire + drop of a permit, p50", case, &format!("× with {fewest}"))
-            .beside(&beside)
-            .bound(bound)
-            .note(&ratio[0]);
+        Figure::new(
+            8,
+            "Acquire + drop of a permit, p50",
+            case,
+            &format!("× with {fewest}"),
+        )
+        .beside(&beside)
+        .bound(bound)
+        .note(&ratio[0]);
         if crowd.size == fewest {
             let case = format!("{fewest} others hold some");
-            Figure::new(8, "Acquire + drop of a permit, p50, beside a mutex", case, "× a mutex")
-                .beside(&beside)
-                .note(&ratio[1]);
+            Figure::new(
+                8,
+                "Acquire + drop of a permit, p50, beside a mutex",
+                case,
+                "× a mutex",
+            )
+            .beside(&beside)
+            .note(&ratio[1]);
         }
     }
 }
@@ -160,7 +203,13 @@ fn finding(crowds: &mut [Crowd]) {
     println!("  the call that finds one who lapsed");
     for (crowd, found) in crowds.iter().zip(&found) {
         println!("  {:<18}{found:>12.1} µs", format!("{} others", crowd.size));
-        Figure::new(8, "The call that finds one who lapsed, p50", format!("among {}", crowd.size), "µs").note(found);
+        Figure::new(
+            8,
+            "The call that finds one who lapsed, p50",
+            format!("among {}", crowd.size),
+            "µs",
+        )
+        .note(found);
     }
 }
 
@@ -186,7 +235,10 @@ impl Waiters {
             });
             stand
         });
-        Waiters { stand: stand.collect(), served }
+        Waiters {
+            stand: stand.collect(),
+            served,
+        }
     }
 
     /// From the writer's release until the last reader runs, in ns.
@@ -194,13 +246,23 @@ impl Waiters {
         let lock = mgr.rw_lock(name);
         let writer = lock.write().expect("nobody reads");
         for stand in &self.stand {
-            stand.send(lock.enqueue_read().expect("a place in the queue")).expect("the thread waits");
+            stand
+                .send(lock.enqueue_read().expect("a place in the queue"))
+                .expect("the thread waits");
         }
         thread::sleep(HOLD);
         let released = now();
         drop(writer);
-        let served: Vec<_> = self.stand.iter().map(|_| self.served.recv().expect("all are served")).collect();
-        served.iter().map(|(granted, _)| granted.saturating_sub(released)).max().unwrap_or(0)
+        let served: Vec<_> = self
+            .stand
+            .iter()
+            .map(|_| self.served.recv().expect("all are served"))
+            .collect();
+        served
+            .iter()
+            .map(|(granted, _)| granted.saturating_sub(released))
+            .max()
+            .unwrap_or(0)
     }
 }
 
@@ -223,7 +285,13 @@ fn handing_over(mgr: &LockManager, waiting: &[usize]) {
     for (count, times) in waiting.iter().zip(&times) {
         println!("  {:<18}{times:>12.1} µs", format!("{count} readers"));
         let case = format!("{count} who wait in one manager");
-        Figure::new(8, "From a writer's release until the last reader runs, p50", case, "µs").note(times);
+        Figure::new(
+            8,
+            "From a writer's release until the last reader runs, p50",
+            case,
+            "µs",
+        )
+        .note(times);
     }
 }
 
@@ -231,8 +299,9 @@ fn reading(mgr: &LockManager) {
     let name = format!("bench:read:{}", process::id());
     let (mut ratio, mut shared, mut own) = (Rounds::default(), Vec::new(), Vec::new());
     for _ in 0..rounds(7) {
-        let readers: Vec<_> =
-            (0..READERS).map(|_| || drop(mgr.rw_lock(&name).read().expect("nobody writes"))).collect();
+        let readers: Vec<_> = (0..READERS)
+            .map(|_| || drop(mgr.rw_lock(&name).read().expect("nobody writes")))
+            .collect();
         let read = throughput(READ_FOR, readers);
         let mutexes = (0..READERS).map(|i| {
             let name = format!("{name}:{i}");
@@ -244,8 +313,15 @@ fn reading(mgr: &LockManager) {
         own.push(locked);
     }
     let (shared, own) = (median(shared), median(own));
-    println!("  {READERS} threads read one name: {shared}/s, and lock as many mutexes: {own}/s; ratio {ratio}");
-    Figure::new(8, "Read + drop, throughput", format!("{READERS} threads on one name"), "× mutexes")
-        .beside(format!("{own}/s with as many mutexes"))
-        .note(&ratio);
+    println!(
+        "  {READERS} threads read one name: {shared}/s, and lock as many mutexes: {own}/s; ratio {ratio}"
+    );
+    Figure::new(
+        8,
+        "Read + drop, throughput",
+        format!("{READERS} threads on one name"),
+        "× mutexes",
+    )
+    .beside(format!("{own}/s with as many mutexes"))
+    .note(&ratio);
 }

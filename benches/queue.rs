@@ -31,19 +31,33 @@ const AT_ONCE: usize = 10;
 
 fn main() {
     let redis = server();
-    let lengths: &[usize] = if is_bench() { &[10, 100, 1_000, 10_000] } else { &[10, 100] };
+    let lengths: &[usize] = if is_bench() {
+        &[10, 100, 1_000, 10_000]
+    } else {
+        &[10, 100]
+    };
     let rounds = rounds(7);
-    println!("queue: waiters of {MANAGERS} managers, {rounds} rounds, on {}", redis.about);
+    println!(
+        "queue: waiters of {MANAGERS} managers, {rounds} rounds, on {}",
+        redis.about
+    );
     println!();
-    let managers: Vec<_> = (0..MANAGERS).map(|_| LockManager::connect(&*redis.url).expect("a Redis")).collect();
-    let mut queues: Vec<_> = lengths.iter().map(|length| Queue::new(&managers, *length)).collect();
+    let managers: Vec<_> = (0..MANAGERS)
+        .map(|_| LockManager::connect(&*redis.url).expect("a Redis"))
+        .collect();
+    let mut queues: Vec<_> = lengths
+        .iter()
+        .map(|length| Queue::new(&managers, *length))
+        .collect();
     let mut floor = bare_connection(&redis.url);
     let mut trips = Vec::new();
     let mut seen: Vec<Seen> = lengths.iter().map(|_| Seen::default()).collect();
     for _ in 0..rounds {
         trips.push(median((0..500).map(|_| {
             let started = now();
-            let _: String = redis::cmd("PING").query(&mut floor).expect("PING is answered");
+            let _: String = redis::cmd("PING")
+                .query(&mut floor)
+                .expect("PING is answered");
             now() - started
         })));
         let mut times: Vec<Times> = lengths.iter().map(|_| Times::default()).collect();
@@ -58,7 +72,9 @@ fn main() {
         }
     }
     let trip = micros(median(trips));
-    let head = TITLES.map(|title| format!("{title:>12}   {:<20}", "/ shortest")).concat();
+    let head = TITLES
+        .map(|title| format!("{title:>12}   {:<20}", "/ shortest"))
+        .concat();
     println!("  {:<9}{head}", "queued");
     for (length, seen) in lengths.iter().zip(&seen) {
         seen.show(*length, lengths[0], &trip);
@@ -82,10 +98,17 @@ fn main() {
         "  {leaving} leave the middle of {length}, one after the other: p50 {typical:.1} µs, longest {longest:.1} µs"
     );
     let case = format!("{leaving} leave the middle of {length}");
-    Figure::new(4, "Leaving a queue, p50", &case, "µs").beside(format!("{trip} round trip")).note(&typical);
-    Figure::new(4, "Leaving a queue, longest, the rewriting of the list included", case, "µs")
+    Figure::new(4, "Leaving a queue, p50", &case, "µs")
         .beside(format!("{trip} round trip"))
-        .note(&longest);
+        .note(&typical);
+    Figure::new(
+        4,
+        "Leaving a queue, longest, the rewriting of the list included",
+        case,
+        "µs",
+    )
+    .beside(format!("{trip} round trip"))
+    .note(&longest);
 }
 
 /// A lock that is held, and those who wait for it, head first.
@@ -129,7 +152,15 @@ impl Queue<'_> {
                 }
             }
         });
-        let mut queue = Queue { managers, turn: 0, name, held: Some(held), waiting: VecDeque::new(), next, served };
+        let mut queue = Queue {
+            managers,
+            turn: 0,
+            name,
+            held: Some(held),
+            waiting: VecDeque::new(),
+            next,
+            served,
+        };
         for _ in 0..length {
             queue.come();
         }
@@ -160,7 +191,9 @@ impl Queue<'_> {
     fn come(&mut self) -> u64 {
         self.turn = (self.turn + 1) % self.managers.len();
         let started = now();
-        let waiter = self.managers[self.turn].enqueue(&self.name).expect("a place in the queue");
+        let waiter = self.managers[self.turn]
+            .enqueue(&self.name)
+            .expect("a place in the queue");
         let took = now() - started;
         self.waiting.push_back(waiter);
         took
@@ -168,7 +201,10 @@ impl Queue<'_> {
 
     /// Out of the middle.
     fn leave(&mut self) -> u64 {
-        let waiter = self.waiting.remove(self.waiting.len() / 2).expect("the queue is never empty");
+        let waiter = self
+            .waiting
+            .remove(self.waiting.len() / 2)
+            .expect("the queue is never empty");
         let started = now();
         drop(waiter);
         now() - started
@@ -200,15 +236,34 @@ impl Seen {
     }
 
     fn show(&self, length: usize, shortest: usize, trip: &str) {
-        let times = self.times.each_ref().map(|times| micros(median(times.iter().copied())));
-        let shown = times.iter().zip(&self.ratios).map(|(time, ratio)| format!("{time:>12}   {ratio:<20}"));
+        let times = self
+            .times
+            .each_ref()
+            .map(|times| micros(median(times.iter().copied())));
+        let shown = times
+            .iter()
+            .zip(&self.ratios)
+            .map(|(time, ratio)| format!("{time:>12}   {ratio:<20}"));
         println!("  {length:<9}{}", shown.collect::<String>());
         for i in 0..times.len() {
-            let title = ["Hand-over", "Coming to a queue", "Leaving the middle of a queue"][i];
-            let figure = Figure::new(4, title, format!("{length} queued"), &format!("× with {shortest}"))
-                .beside(format!("{} here; {trip} round trip", times[i]));
+            let title = [
+                "Hand-over",
+                "Coming to a queue",
+                "Leaving the middle of a queue",
+            ][i];
+            let figure = Figure::new(
+                4,
+                title,
+                format!("{length} queued"),
+                &format!("× with {shortest}"),
+            )
+            .beside(format!("{} here; {trip} round trip", times[i]));
             // Only hand-over and enqueue have a bound that is a ratio.
-            let bound = if i < 2 && length > shortest { Bound::AtMost(1.5) } else { Bound::None };
+            let bound = if i < 2 && length > shortest {
+                Bound::AtMost(1.5)
+            } else {
+                Bound::None
+            };
             figure.bound(bound).note(&self.ratios[i]);
         }
     }

@@ -40,17 +40,32 @@ fn main() {
         return hold(&args[at + 1..]);
     }
     let redis = server();
-    let told = |what: &str| args.iter().find_map(|arg| arg.strip_prefix(what)?.parse().ok());
-    let (ttl, counts) = if is_bench() { (30, vec![1_000, 10_000, 100_000]) } else { (2, vec![200]) };
+    let told = |what: &str| {
+        args.iter()
+            .find_map(|arg| arg.strip_prefix(what)?.parse().ok())
+    };
+    let (ttl, counts) = if is_bench() {
+        (30, vec![1_000, 10_000, 100_000])
+    } else {
+        (2, vec![200])
+    };
     let ttl = Duration::from_secs(told("ttl=").unwrap_or(ttl));
     let counts = told("locks=").map_or(counts, |count| vec![count as usize]);
     let rounds = rounds(3);
-    println!("renewal: held for {TTLS} TTLs of {ttl:?}, {rounds} rounds, on {}", redis.about);
+    println!(
+        "renewal: held for {TTLS} TTLs of {ttl:?}, {rounds} rounds, on {}",
+        redis.about
+    );
     println!();
     let mut seen: Vec<Seen> = counts.iter().map(|_| Seen::default()).collect();
     for round in 0..rounds {
         for (count, seen) in counts.iter().zip(&mut seen) {
-            seen.add(&redis.url, &format!("bench:renewal:{}:{round}:{count}", process::id()), *count, ttl);
+            seen.add(
+                &redis.url,
+                &format!("bench:renewal:{}:{round}:{count}", process::id()),
+                *count,
+                ttl,
+            );
         }
     }
     for (count, seen) in counts.iter().zip(&seen) {
@@ -91,11 +106,19 @@ impl Seen {
         let [_] = kid.ask("10");
         let (rss, memory) = (kid.usage().rss, info(&mut admin, "memory", "used_memory:"));
         let [_] = kid.ask(&count.to_string());
-        self.client_memory.add(kid.usage().rss.saturating_sub(rss) as f64 / count as f64);
-        self.server_memory.add((info(&mut admin, "memory", "used_memory:") - memory) / count as f64);
+        self.client_memory
+            .add(kid.usage().rss.saturating_sub(rss) as f64 / count as f64);
+        self.server_memory
+            .add((info(&mut admin, "memory", "used_memory:") - memory) / count as f64);
 
         let step = count.div_ceil(SAMPLE);
-        let mut sample = Sample::new((0..count).step_by(step).map(|i| key(prefix, 10 + i)).collect(), ttl);
+        let mut sample = Sample::new(
+            (0..count)
+                .step_by(step)
+                .map(|i| key(prefix, 10 + i))
+                .collect(),
+            ttl,
+        );
         sample.look(&mut admin);
         let (calls, cpu, used) = (calls(&mut admin), server_cpu(&mut admin), kid.usage());
         let [renewed, ..] = kid.ask::<3>("end");
@@ -107,46 +130,89 @@ impl Seen {
         }
         self.overslept.add(sleeper.join().expect("it only sleeps"));
         let used = kid.usage() - used;
-        self.server.add(100.0 * (server_cpu(&mut admin) - cpu) / used.seconds());
+        self.server
+            .add(100.0 * (server_cpu(&mut admin) - cpu) / used.seconds());
         let [renewed_after, failures, lost] = kid.ask("end");
         let expected = (count + 10) as f64 * used.seconds() / (ttl / 3).as_secs_f64();
-        self.commands.add((self::calls(&mut admin) - calls) / expected);
+        self.commands
+            .add((self::calls(&mut admin) - calls) / expected);
         self.load.add(used.load());
-        self.each.add(used.cpu as f64 / 1e3 / (renewed_after - renewed).max(1) as f64);
+        self.each
+            .add(used.cpu as f64 / 1e3 / (renewed_after - renewed).max(1) as f64);
         self.failures.add(failures as f64);
         self.lost.add(lost as f64);
         let seen = sample.late.len() as f64;
-        self.coverage.add(seen / (sample.keys.len() as f64 * used.seconds() / (ttl / 3).as_secs_f64()));
+        self.coverage
+            .add(seen / (sample.keys.len() as f64 * used.seconds() / (ttl / 3).as_secs_f64()));
         self.late.add(sample.last_in_a_thousand());
         drop(kid);
         clear(&mut admin, prefix, count + 10);
     }
 
     fn show(&self, count: usize, ttl: Duration) {
-        let Seen { lost, failures, late, overslept, coverage, load, server, commands, .. } = self;
-        let Seen { client_memory, server_memory, each, bare, .. } = self;
+        let Seen {
+            lost,
+            failures,
+            late,
+            overslept,
+            coverage,
+            load,
+            server,
+            commands,
+            ..
+        } = self;
+        let Seen {
+            client_memory,
+            server_memory,
+            each,
+            bare,
+            ..
+        } = self;
         println!("  {count} locks");
-        println!("    lost                          {lost:.0}, renewals that failed and were repeated {failures:.0}");
-        println!("    late, p99.9                   {late:.1} ms; of the renewals of the sample, seen {coverage}");
+        println!(
+            "    lost                          {lost:.0}, renewals that failed and were repeated {failures:.0}"
+        );
+        println!(
+            "    late, p99.9                   {late:.1} ms; of the renewals of the sample, seen {coverage}"
+        );
         println!("    a thread that sleeps, late    {overslept:.1} ms at the most");
-        println!("    processor, % of a core        {load:.1} of the process, {server:.1} of the server");
+        println!(
+            "    processor, % of a core        {load:.1} of the process, {server:.1} of the server"
+        );
         println!("    processor a renewal           {each:.1} µs; a bare PEXPIRE {bare:.2} µs");
         println!("    script calls / expected       {commands:.3}");
-        println!("    memory a lock                 {client_memory:.0} bytes here, {server_memory:.0} bytes in Redis");
-        let figure = |title: &str, unit: &str| Figure::new(6, title, format!("{count} locks, ttl {ttl:?}"), unit);
+        println!(
+            "    memory a lock                 {client_memory:.0} bytes here, {server_memory:.0} bytes in Redis"
+        );
+        let figure = |title: &str, unit: &str| {
+            Figure::new(6, title, format!("{count} locks, ttl {ttl:?}"), unit)
+        };
         let floor = format!("{:.2} µs a bare PEXPIRE", bare.median());
         let late_at_most = ttl.as_secs_f64() * 100.0;
-        figure("Holding: lost", "locks").bound(Bound::AtMost(0.0)).note(lost);
+        figure("Holding: lost", "locks")
+            .bound(Bound::AtMost(0.0))
+            .note(lost);
         figure("Holding: renewals late, p99.9", "ms")
-            .beside(format!("{:.1} ms a thread that only sleeps, at the most", overslept.median()))
+            .beside(format!(
+                "{:.1} ms a thread that only sleeps, at the most",
+                overslept.median()
+            ))
             .bound(Bound::AtMost(late_at_most))
             .note(late);
-        figure("Holding: processor of the process", "% of a core").bound(Bound::AtMost(20.0)).note(load);
-        figure("Holding: processor a renewal", "µs").beside(floor).note(each);
+        figure("Holding: processor of the process", "% of a core")
+            .bound(Bound::AtMost(20.0))
+            .note(load);
+        figure("Holding: processor a renewal", "µs")
+            .beside(floor)
+            .note(each);
         figure("Holding: processor of the server", "% of a core").note(server);
         figure("Holding: script calls", "× 3 a lock and ttl").note(commands);
-        figure("Holding: memory in the client", "bytes a lock").bound(Bound::AtMost(1024.0)).note(client_memory);
-        figure("Holding: memory in Redis", "bytes a lock").bound(Bound::AtMost(400.0)).note(server_memory);
+        figure("Holding: memory in the client", "bytes a lock")
+            .bound(Bound::AtMost(1024.0))
+            .note(client_memory);
+        figure("Holding: memory in Redis", "bytes a lock")
+            .bound(Bound::AtMost(400.0))
+            .note(server_memory);
     }
 }
 
@@ -163,7 +229,12 @@ struct Sample {
 
 impl Sample {
     fn new(keys: Vec<String>, ttl: Duration) -> Sample {
-        Sample { last: vec![None; keys.len()], keys, late: Vec::new(), ttl: ttl.as_secs_f64() * 1e6 }
+        Sample {
+            last: vec![None; keys.len()],
+            keys,
+            late: Vec::new(),
+            ttl: ttl.as_secs_f64() * 1e6,
+        }
     }
 
     fn look(&mut self, admin: &mut Connection) {
@@ -173,12 +244,17 @@ impl Sample {
             for key in keys {
                 pipe.hget(key, "s");
             }
-            states.extend(pipe.query::<Vec<Option<Vec<u8>>>>(admin).expect("HGET is answered"));
+            states.extend(
+                pipe.query::<Vec<Option<Vec<u8>>>>(admin)
+                    .expect("HGET is answered"),
+            );
         }
         let period = self.ttl / 3.0;
         for (state, last) in states.iter().zip(&mut self.last) {
             // docs/PROTOCOL.md: the end comes first, then when it was granted.
-            let Some([end, granted]) = state.as_deref().and_then(two_doubles) else { continue };
+            let Some([end, granted]) = state.as_deref().and_then(two_doubles) else {
+                continue;
+            };
             let after = end - self.ttl - granted;
             match *last {
                 // Which renewal this was can only be guessed; from then on they are counted.
@@ -194,7 +270,10 @@ impl Sample {
 
     fn last_in_a_thousand(&mut self) -> f64 {
         self.late.sort_unstable_by(f64::total_cmp);
-        self.late.get(self.late.len() * 999 / 1000).copied().unwrap_or(f64::NAN)
+        self.late
+            .get(self.late.len() * 999 / 1000)
+            .copied()
+            .unwrap_or(f64::NAN)
     }
 }
 
@@ -212,13 +291,20 @@ fn overslept(until: u64) -> f64 {
 
 fn two_doubles(bytes: &[u8]) -> Option<[f64; 2]> {
     let (first, rest) = bytes.split_first_chunk()?;
-    Some([f64::from_le_bytes(*first), f64::from_le_bytes(*rest.first_chunk()?)])
+    Some([
+        f64::from_le_bytes(*first),
+        f64::from_le_bytes(*rest.first_chunk()?),
+    ])
 }
 
 /// µs of this thread's processor that a PEXPIRE takes at the least.
 fn bare(admin: &mut Connection, prefix: &str) -> f64 {
     let key = format!("{prefix}:bare");
-    let _: () = redis::cmd("SET").arg(&key).arg("x").query(admin).expect("SET is answered");
+    let _: () = redis::cmd("SET")
+        .arg(&key)
+        .arg("x")
+        .query(admin)
+        .expect("SET is answered");
     let before = read(ClockId::ThreadCPUTime);
     for _ in 0..BARE / BATCH {
         let mut pipe = redis::pipe();
@@ -228,7 +314,10 @@ fn bare(admin: &mut Connection, prefix: &str) -> f64 {
         let _: Vec<bool> = pipe.query(admin).expect("PEXPIRE is answered");
     }
     let took = read(ClockId::ThreadCPUTime) - before;
-    let _: () = redis::cmd("DEL").arg(&key).query(admin).expect("DEL is answered");
+    let _: () = redis::cmd("DEL")
+        .arg(&key)
+        .query(admin)
+        .expect("DEL is answered");
     took as f64 / 1e3 / BARE as f64
 }
 
@@ -248,13 +337,18 @@ fn clear(admin: &mut Connection, prefix: &str, count: usize) {
 }
 
 fn info(admin: &mut Connection, section: &str, name: &str) -> f64 {
-    let info: String = redis::cmd("INFO").arg(section).query(admin).expect("INFO is answered");
+    let info: String = redis::cmd("INFO")
+        .arg(section)
+        .query(admin)
+        .expect("INFO is answered");
     let line = info.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0.0)
+    line.and_then(|line| line.split(',').next()?.parse().ok())
+        .unwrap_or(0.0)
 }
 
 fn calls(admin: &mut Connection) -> f64 {
-    info(admin, "commandstats", "cmdstat_evalsha:calls=") + info(admin, "commandstats", "cmdstat_eval:calls=")
+    info(admin, "commandstats", "cmdstat_evalsha:calls=")
+        + info(admin, "commandstats", "cmdstat_eval:calls=")
 }
 
 /// Seconds.
@@ -264,10 +358,15 @@ fn server_cpu(admin: &mut Connection) -> f64 {
 
 /// The process that holds: told a number, it takes so many more. It ends without giving them up.
 fn hold(args: &[String]) {
-    let [prefix, ttl_ms] = args else { panic!("not the arguments of a child") };
+    let [prefix, ttl_ms] = args else {
+        panic!("not the arguments of a child")
+    };
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
     let ttl = Duration::from_millis(ttl_ms.parse().expect("a number"));
-    let manager = LockManager::builder(url).options(LockOptions::new().ttl(ttl)).build().expect("a Redis that answers");
+    let manager = LockManager::builder(url)
+        .options(LockOptions::new().ttl(ttl))
+        .build()
+        .expect("a Redis that answers");
     let mut locks: Vec<LockGuard> = Vec::new();
     serve(|line| {
         if line == "end" {
@@ -281,7 +380,11 @@ fn hold(args: &[String]) {
         let more: usize = line.parse().expect("a number of locks");
         locks.reserve(more);
         for _ in 0..more {
-            locks.push(manager.lock(&format!("{prefix}:{}", locks.len())).expect("nobody else wants it"));
+            locks.push(
+                manager
+                    .lock(&format!("{prefix}:{}", locks.len()))
+                    .expect("nobody else wants it"),
+            );
         }
         vec![locks.len() as u64]
     });

@@ -30,10 +30,23 @@ fn main() {
     let redis = server();
     let (rounds, threads) = (rounds(3), if is_bench() { THREADS } else { 50 });
     let look_for = Duration::from_secs(if is_bench() { 15 } else { 2 });
-    println!("waiting: {threads} threads of one process, {rounds} rounds of {look_for:?}, on {}", redis.about);
+    println!(
+        "waiting: {threads} threads of one process, {rounds} rounds of {look_for:?}, on {}",
+        redis.about
+    );
     println!();
-    let titles = ["requests/s", "commands/s in all", "connections", "switches/s", "% of a core"];
-    println!("  {:<15}{}", "", titles.map(|title| format!("{title:<30}")).concat());
+    let titles = [
+        "requests/s",
+        "commands/s in all",
+        "connections",
+        "switches/s",
+        "% of a core",
+    ];
+    println!(
+        "  {:<15}{}",
+        "",
+        titles.map(|title| format!("{title:<30}")).concat()
+    );
     let layouts = [(1, "one name"), (threads, "as many names")];
     let mut seen = layouts.map(|_| Seen::default());
     for round in 0..rounds {
@@ -48,13 +61,31 @@ fn main() {
         }
     }
     for ((names, layout), seen) in layouts.iter().zip(seen) {
-        let Seen { requests, commands, connections, switches, load } = seen;
-        println!("  {layout:<15}{requests:<30}{commands:<30.0}{connections:<30.0}{switches:<30.1}{load:.2}");
-        let figure = |title: &str, unit: &str| Figure::new(5, title, format!("{threads} threads, {layout}"), unit);
-        let bound = if *names == 1 { Bound::AtMost(3.0) } else { Bound::None };
-        figure("Waiting: requests at the server", "a second").bound(bound).note(&requests);
+        let Seen {
+            requests,
+            commands,
+            connections,
+            switches,
+            load,
+        } = seen;
+        println!(
+            "  {layout:<15}{requests:<30}{commands:<30.0}{connections:<30.0}{switches:<30.1}{load:.2}"
+        );
+        let figure = |title: &str, unit: &str| {
+            Figure::new(5, title, format!("{threads} threads, {layout}"), unit)
+        };
+        let bound = if *names == 1 {
+            Bound::AtMost(3.0)
+        } else {
+            Bound::None
+        };
+        figure("Waiting: requests at the server", "a second")
+            .bound(bound)
+            .note(&requests);
         figure("Waiting: commands, those in scripts included", "a second").note(&commands);
-        figure("Waiting: connections beside the pool", "connections").bound(Bound::AtMost(2.0)).note(&connections);
+        figure("Waiting: connections beside the pool", "connections")
+            .bound(Bound::AtMost(2.0))
+            .note(&connections);
         figure("Waiting: context switches of the process", "a second").note(&switches);
         figure("Waiting: processor of the process", "% of a core").note(&load);
     }
@@ -73,11 +104,23 @@ impl Seen {
     fn add(&mut self, url: &str, prefix: &str, names: usize, threads: usize, look_for: Duration) {
         let mut admin = bare_connection(url);
         let options = LockOptions::new().fixed_lease(Duration::from_secs(600));
-        let holder = LockManager::builder(url).pool_size(1).options(options).build().expect("a Redis that answers");
-        let locks: Vec<LockGuard> =
-            (0..names).map(|i| holder.lock(&format!("{prefix}:{i}")).expect("nobody else wants it")).collect();
+        let holder = LockManager::builder(url)
+            .pool_size(1)
+            .options(options)
+            .build()
+            .expect("a Redis that answers");
+        let locks: Vec<LockGuard> = (0..names)
+            .map(|i| {
+                holder
+                    .lock(&format!("{prefix}:{i}"))
+                    .expect("nobody else wants it")
+            })
+            .collect();
         let connections = clients(&mut admin);
-        let mut kid = Kid::spawn(url, &["crowd", prefix, &names.to_string(), &threads.to_string()]);
+        let mut kid = Kid::spawn(
+            url,
+            &["crowd", prefix, &names.to_string(), &threads.to_string()],
+        );
         while kid.ask("waiting") != [threads as u64] {
             thread::sleep(Duration::from_millis(20));
         }
@@ -86,13 +129,16 @@ impl Seen {
         let (before, used) = (Heard::now(&mut admin), kid.usage());
         thread::sleep(look_for);
         let (after, used) = (Heard::now(&mut admin), kid.usage() - used);
-        self.requests.add((after.requests - before.requests) as f64 / used.seconds());
+        self.requests
+            .add((after.requests - before.requests) as f64 / used.seconds());
         // Each look is an INFO.
-        self.commands.add((after.commands - before.commands - 1) as f64 / used.seconds());
+        self.commands
+            .add((after.commands - before.commands - 1) as f64 / used.seconds());
         self.switches.add(used.switches as f64 / used.seconds());
         self.load.add(used.load());
         // One of them is the pool.
-        self.connections.add((clients(&mut admin) - connections) as f64 - 1.0);
+        self.connections
+            .add((clients(&mut admin) - connections) as f64 - 1.0);
         drop(kid);
         drop(locks);
     }
@@ -108,34 +154,52 @@ struct Heard {
 
 impl Heard {
     fn now(admin: &mut Connection) -> Heard {
-        let info: String = redis::cmd("INFO").arg("all").query(admin).expect("INFO is answered");
+        let info: String = redis::cmd("INFO")
+            .arg("all")
+            .query(admin)
+            .expect("INFO is answered");
         let number = |name: &str| -> u64 {
             let line = info.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+            line.and_then(|line| line.split(',').next()?.parse().ok())
+                .unwrap_or(0)
         };
         let calls = |command: &str| number(&format!("cmdstat_{command}:calls="));
         // Each script has one HMGET, so what is beyond them was sent by itself. TIME is in scripts alone once the
         // connections are open.
         let scripts = calls("eval") + calls("evalsha");
         let requests = scripts + calls("hmget").saturating_sub(scripts) + calls("ping");
-        Heard { requests, commands: number("total_commands_processed:") }
+        Heard {
+            requests,
+            commands: number("total_commands_processed:"),
+        }
     }
 }
 
 fn clients(admin: &mut Connection) -> usize {
-    let list: String = redis::cmd("CLIENT").arg("LIST").query(admin).expect("CLIENT LIST is answered");
+    let list: String = redis::cmd("CLIENT")
+        .arg("LIST")
+        .query(admin)
+        .expect("CLIENT LIST is answered");
     list.lines().count()
 }
 
 /// The process that waits. It ends with its threads in the queue: whoever holds the locks does not give them up before.
 fn crowd(args: &[String]) {
-    let [prefix, names, threads] = args else { panic!("not the arguments of a child") };
+    let [prefix, names, threads] = args else {
+        panic!("not the arguments of a child")
+    };
     let number = |arg: &String| arg.parse::<usize>().expect("a number");
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
-    let manager = LockManager::builder(url).pool_size(1).build().expect("a Redis that answers");
+    let manager = LockManager::builder(url)
+        .pool_size(1)
+        .build()
+        .expect("a Redis that answers");
     for thread in 0..number(threads) {
         let lock = manager.mutex(&format!("{prefix}:{}", thread % number(names)));
-        thread::Builder::new().stack_size(256 << 10).spawn(move || lock.lock()).expect("a thread");
+        thread::Builder::new()
+            .stack_size(256 << 10)
+            .spawn(move || lock.lock())
+            .expect("a thread");
     }
     serve(|_| vec![manager.stats().waiting]);
     process::exit(0);

@@ -21,7 +21,10 @@ fn hello(to: impl Into<Endpoint>) -> fairlock::Result<()> {
 
     println!("waiting for the lock \"invoices:42\"");
     let guard = mgr.lock("invoices:42")?;
-    println!("it is ours, with fence {}, and is renewed for as long as we keep it", guard.fence());
+    println!(
+        "it is ours, with fence {}, and is renewed for as long as we keep it",
+        guard.fence()
+    );
 
     println!("working");
     sleep(Duration::from_secs(1));

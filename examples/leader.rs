@@ -21,14 +21,21 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fairlock::crossbeam_channel::{Receiver, Sender, bounded, select, tick};
-use fairlock::{Builder, Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder};
+use fairlock::{
+    Builder, Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder,
+};
 use support::{Outcome, Store, check, own_name, play, until};
 
 /// How often a leader acts. Here that is once: it must not take another act to find that the lock is lost.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// What a candidate does for as long as it lives. This, with `lead`, is the part to copy.
-fn stand_for_leader(mgr: &LockManager, name: &str, stop: &Receiver<()>, say: &dyn Fn(Did)) -> fairlock::Result<()> {
+fn stand_for_leader(
+    mgr: &LockManager,
+    name: &str,
+    stop: &Receiver<()>,
+    say: &dyn Fn(Did),
+) -> fairlock::Result<()> {
     loop {
         // The others may lead for weeks; a shutdown of the manager ends the wait.
         let guard = match mgr.lock(name) {
@@ -68,38 +75,66 @@ fn main() -> ExitCode {
 fn leader(store: &Store) -> Outcome {
     let name = own_name("leader");
     let world = Arc::new(World::default());
-    let candidates = ["anna", "bert", "cora"].map(|who| Candidate::start(who, store, &name, &world));
+    let candidates =
+        ["anna", "bert", "cora"].map(|who| Candidate::start(who, store, &name, &world));
     let candidates = candidates.into_iter().collect::<Outcome<Vec<_>>>()?;
     let operator = builder(store).build()?;
-    let two_wait = || Ok(operator.inspect(&name)?.is_some_and(|info| info.waiters == 2));
+    let two_wait = || {
+        Ok(operator
+            .inspect(&name)?
+            .is_some_and(|info| info.waiters == 2))
+    };
 
     let (first, previous) = world.await_leader(1)?;
     until("the others wait", two_wait)?;
     println!("{first} leads, and two wait.");
-    check("nothing is known of a leader before", previous == PreviousHolder::Unknown)?;
+    check(
+        "nothing is known of a leader before",
+        previous == PreviousHolder::Unknown,
+    )?;
     println!();
 
     let seen = operator.inspect(&name)?.ok_or("nobody leads")?;
     let holder = seen.holder.ok_or("nobody leads")?;
-    println!("An operator sees that {} leads, with fence {}, and takes the lock away.", holder.label, seen.fence);
-    check("it was taken from the one that was seen", operator.force_release(&name, seen.fence)?)?;
+    println!(
+        "An operator sees that {} leads, with fence {}, and takes the lock away.",
+        holder.label, seen.fence
+    );
+    check(
+        "it was taken from the one that was seen",
+        operator.force_release(&name, seen.fence)?,
+    )?;
     let (second, previous) = world.await_leader(2)?;
     println!("{second} leads.");
     check(
         "it was the next in the queue, and knows what happened",
         previous == PreviousHolder::Forced && second != first,
     )?;
-    check("what the operator saw is of no use any more", !operator.force_release(&name, seen.fence)?)?;
-    until("the first leader is told, and waits again", || Ok(!world.losses().is_empty() && two_wait()?))?;
-    check(format!("{first} was told why, and waits again"), world.losses() == [(first, LossReason::Forced)])?;
+    check(
+        "what the operator saw is of no use any more",
+        !operator.force_release(&name, seen.fence)?,
+    )?;
+    until("the first leader is told, and waits again", || {
+        Ok(!world.losses().is_empty() && two_wait()?)
+    })?;
+    check(
+        format!("{first} was told why, and waits again"),
+        world.losses() == [(first, LossReason::Forced)],
+    )?;
     println!();
 
     println!("{second} is told to stop.");
-    candidates.iter().filter(|candidate| candidate.who == second).for_each(Candidate::stop);
+    candidates
+        .iter()
+        .filter(|candidate| candidate.who == second)
+        .for_each(Candidate::stop);
     let (third, previous) = world.await_leader(3)?;
     println!("{third} leads.");
     let others = third != first && third != second;
-    check("it was the next in the queue, and finds all in order", previous == PreviousHolder::Released && others)?;
+    check(
+        "it was the next in the queue, and finds all in order",
+        previous == PreviousHolder::Released && others,
+    )?;
     println!();
 
     println!("All are told to stop.");
@@ -107,9 +142,14 @@ fn leader(store: &Store) -> Outcome {
     for candidate in candidates {
         candidate.end()?;
     }
-    check("nobody leads, and nobody waits", operator.inspect(&name)?.is_none())?;
+    check(
+        "nobody leads, and nobody waits",
+        operator.inspect(&name)?.is_none(),
+    )?;
     let (done, refused) = world.acts();
-    println!("  {done} acts were done; {refused} were refused, of one that was overtaken and had not been told yet");
+    println!(
+        "  {done} acts were done; {refused} were refused, of one that was overtaken and had not been told yet"
+    );
     Ok(())
 }
 
@@ -122,7 +162,12 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn start(who: &'static str, store: &Store, name: &str, world: &Arc<World>) -> Outcome<Candidate> {
+    fn start(
+        who: &'static str,
+        store: &Store,
+        name: &str,
+        world: &Arc<World>,
+    ) -> Outcome<Candidate> {
         let mgr = builder(store)
             .options(options().label(who))
             // There is nothing better to do than to wait, also for a Redis to come back.
@@ -130,8 +175,15 @@ impl Candidate {
             .build()?;
         let (stop, stopped) = bounded(1);
         let (candidate, name, world) = (mgr.clone(), name.to_owned(), Arc::clone(world));
-        let thread = thread::spawn(move || stand_for_leader(&candidate, &name, &stopped, &|did| world.hear(who, did)));
-        Ok(Candidate { who, mgr, stop, thread })
+        let thread = thread::spawn(move || {
+            stand_for_leader(&candidate, &name, &stopped, &|did| world.hear(who, did))
+        });
+        Ok(Candidate {
+            who,
+            mgr,
+            stop,
+            thread,
+        })
     }
 
     /// One that leads; others do not listen.
@@ -143,13 +195,18 @@ impl Candidate {
     fn end(self) -> Outcome {
         let left = self.mgr.shutdown(Duration::from_secs(5))?;
         self.thread.join().expect("a candidate does not panic")?;
-        check(format!("{} has ended, and holds nothing", self.who), left.ended.is_empty())
+        check(
+            format!("{} has ended, and holds nothing", self.who),
+            left.ended.is_empty(),
+        )
     }
 }
 
 /// To connect may take longer than the tenth of so short a ttl that it would have by default.
 fn builder(store: &Store) -> Builder {
-    LockManager::builder(store).options(options()).connect_timeout(Duration::from_secs(2))
+    LockManager::builder(store)
+        .options(options())
+        .connect_timeout(Duration::from_secs(2))
 }
 
 /// The shortest ttl there is, so that one who lost the lock is soon told.

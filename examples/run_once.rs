@@ -38,8 +38,9 @@ use support::{Outcome, Store, check, own_name, play};
 /// The schedule's.
 const PERIOD: Duration = Duration::from_secs(2);
 
-const SCHEDULED: LockOptions =
-    LockOptions::new().hold_at_least(Duration::from_secs(1)).max_hold(Duration::from_millis(500));
+const SCHEDULED: LockOptions = LockOptions::new()
+    .hold_at_least(Duration::from_secs(1))
+    .max_hold(Duration::from_millis(500));
 
 /// What a host's turn came to.
 #[derive(Debug, PartialEq)]
@@ -79,19 +80,35 @@ fn main() -> ExitCode {
 
 fn run_once(store: &Store) -> Outcome {
     let job = own_name("report");
-    let hosts = [Host::new(store, "a", 0)?, Host::new(store, "b", 50)?, Host::new(store, "c", 100)?];
+    let hosts = [
+        Host::new(store, "a", 0)?,
+        Host::new(store, "b", 50)?,
+        Host::new(store, "c", 100)?,
+    ];
     let started = Instant::now();
 
     println!("First turn. The job takes 20 ms, and the hosts' clocks are 50 ms apart.");
     let report = Report::default();
     report.collecting_takes(Duration::from_millis(20));
     let turns = all_wake(&hosts, &job, &report)?;
-    check("one host ran the job, the others left it alone", only_one(&turns, Turn::Ran))?;
+    check(
+        "one host ran the job, the others left it alone",
+        only_one(&turns, Turn::Ran),
+    )?;
     check("the report was sent once", report.sent() == 1)?;
     let late = take_turn(&hosts[2].mgr, &job, &report)?;
-    check("a host that comes when all is over leaves it alone", late == Turn::Elsewhere)?;
-    let info = hosts[2].mgr.inspect(&job)?.ok_or("the name is not taken any more")?;
-    check(format!("nobody holds the lock, but the name is {:?}", info.state), info.state == LockState::Cooling)?;
+    check(
+        "a host that comes when all is over leaves it alone",
+        late == Turn::Elsewhere,
+    )?;
+    let info = hosts[2]
+        .mgr
+        .inspect(&job)?
+        .ok_or("the name is not taken any more")?;
+    check(
+        format!("nobody holds the lock, but the name is {:?}", info.state),
+        info.state == LockState::Cooling,
+    )?;
     println!();
 
     sleep_until(started + PERIOD);
@@ -99,7 +116,10 @@ fn run_once(store: &Store) -> Outcome {
     report.collecting_takes(Duration::from_millis(700));
     let turns = all_wake(&hosts, &job, &report)?;
     let broken_off = Turn::BrokenOff(LossReason::MaxHold);
-    check("max_hold ended it, and no other host began", only_one(&turns, broken_off))?;
+    check(
+        "max_hold ended it, and no other host began",
+        only_one(&turns, broken_off),
+    )?;
     check("nothing was sent", report.sent() == 1)?;
     println!();
 
@@ -108,7 +128,10 @@ fn run_once(store: &Store) -> Outcome {
     report.collecting_takes(Duration::from_millis(20));
     let turns = all_wake(&hosts, &job, &report)?;
     check("again one host ran the job", only_one(&turns, Turn::Ran))?;
-    check("what the second turn had left was cleared away, and a whole report sent", report.sent() == 2)?;
+    check(
+        "what the second turn had left was cleared away, and a whole report sent",
+        report.sent() == 2,
+    )?;
     Ok(())
 }
 
@@ -121,7 +144,11 @@ struct Host {
 
 impl Host {
     fn new(store: &Store, name: &'static str, behind_ms: u64) -> fairlock::Result<Host> {
-        Ok(Host { name, mgr: LockManager::connect(store)?, clock_is_behind: Duration::from_millis(behind_ms) })
+        Ok(Host {
+            name,
+            mgr: LockManager::connect(store)?,
+            clock_is_behind: Duration::from_millis(behind_ms),
+        })
     }
 }
 
@@ -136,14 +163,23 @@ fn all_wake(hosts: &[Host], job: &str, report: &Report) -> Outcome<Vec<Turn>> {
             }
             turn
         };
-        let threads: Vec<_> = hosts.iter().map(|host| scope.spawn(move || turn(host))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a host does not panic")).collect::<Result<_, _>>()
+        let threads: Vec<_> = hosts
+            .iter()
+            .map(|host| scope.spawn(move || turn(host)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a host does not panic"))
+            .collect::<Result<_, _>>()
     });
     Ok(turns?)
 }
 
 fn only_one(turns: &[Turn], expected: Turn) -> bool {
-    let others = turns.iter().filter(|turn| **turn == Turn::Elsewhere).count();
+    let others = turns
+        .iter()
+        .filter(|turn| **turn == Turn::Elsewhere)
+        .count();
     turns.contains(&expected) && others == turns.len() - 1
 }
 

@@ -50,7 +50,11 @@ fn listen() -> io::Result<Signals> {
 }
 
 /// A worker: does one thing after the other, each under the lock, until the manager is shut down.
-fn work(mgr: &LockManager, name: &str, each: impl Fn(&LockGuard) -> fairlock::Result<()>) -> fairlock::Result<u32> {
+fn work(
+    mgr: &LockManager,
+    name: &str,
+    each: impl Fn(&LockGuard) -> fairlock::Result<()>,
+) -> fairlock::Result<u32> {
     let mut done = 0;
     loop {
         let guard = match mgr.lock(name) {
@@ -88,8 +92,14 @@ fn shutdown(store: &Store) -> Outcome {
     until("both hold a lock", || Ok(held(&orders)? && held(&reports)?))?;
     let waiting = start(&mgr, &reports, |_| Ok(()));
     let waiting = thread::spawn(move || (waiting.join(), Instant::now()));
-    until("the third waits", || Ok(other_host.inspect(&reports)?.is_some_and(|info| info.waiters == 1)))?;
-    println!("One worker takes lock after lock, one hangs while it holds one, and one waits for that.");
+    until("the third waits", || {
+        Ok(other_host
+            .inspect(&reports)?
+            .is_some_and(|info| info.waiters == 1))
+    })?;
+    println!(
+        "One worker takes lock after lock, one hangs while it holds one, and one waits for that."
+    );
 
     if env::args().any(|arg| arg == "--wait") {
         println!("Waiting for your signal: press Ctrl-C, or");
@@ -100,9 +110,16 @@ fn shutdown(store: &Store) -> Outcome {
             kill_process(getpid(), Signal::TERM)
         });
     }
-    let signal = signals.forever().next().and_then(signal_name).unwrap_or("a signal");
+    let signal = signals
+        .forever()
+        .next()
+        .and_then(signal_name)
+        .unwrap_or("a signal");
     println!();
-    println!("{signal} has come; whoever holds a lock has {} s to finish.", WITHIN.as_secs());
+    println!(
+        "{signal} has come; whoever holds a lock has {} s to finish.",
+        WITHIN.as_secs()
+    );
     let came = Instant::now();
     let left = mgr.shutdown(WITHIN)?;
     for name in &left.ended {
@@ -112,19 +129,45 @@ fn shutdown(store: &Store) -> Outcome {
 
     drop(hang);
     let done = busy.join().expect("a worker does not panic")?;
-    check(format!("the busy worker finished what it was at, and ended; locks it took: {done}"), done > 0)?;
+    check(
+        format!("the busy worker finished what it was at, and ended; locks it took: {done}"),
+        done > 0,
+    )?;
     let (waited, ended) = waiting.join().expect("it only watches");
     let waited = waited.expect("a worker does not panic")?;
-    check("the one that waited was not granted the lock, and ended at once", waited == 0 && ended < came + WITHIN)?;
+    check(
+        "the one that waited was not granted the lock, and ended at once",
+        waited == 0 && ended < came + WITHIN,
+    )?;
     let lost = hung.join().expect("a worker does not panic").err();
-    let lost = matches!(lost, Some(Error::Lost { loss, .. }) if loss.reason == LossReason::Shutdown);
-    check("the one that hung was told that the lock was lost, because of the shutdown", lost)?;
-    check("its lock was named", left.ended.iter().map(|name| &**name).eq([reports.as_str()]))?;
-    check("no lock is granted any more", matches!(mgr.try_lock(&orders), Err(Error::Closed)))?;
-    let order = other_host.try_lock(&orders)?.map(|guard| guard.previous_holder());
-    check("another host has the orders at once", order == Some(PreviousHolder::Released))?;
-    let report = other_host.try_lock(&reports)?.map(|guard| guard.previous_holder());
-    check("and the reports too, and knows that they are half done", report == Some(PreviousHolder::Lapsed))
+    let lost =
+        matches!(lost, Some(Error::Lost { loss, .. }) if loss.reason == LossReason::Shutdown);
+    check(
+        "the one that hung was told that the lock was lost, because of the shutdown",
+        lost,
+    )?;
+    check(
+        "its lock was named",
+        left.ended.iter().map(|name| &**name).eq([reports.as_str()]),
+    )?;
+    check(
+        "no lock is granted any more",
+        matches!(mgr.try_lock(&orders), Err(Error::Closed)),
+    )?;
+    let order = other_host
+        .try_lock(&orders)?
+        .map(|guard| guard.previous_holder());
+    check(
+        "another host has the orders at once",
+        order == Some(PreviousHolder::Released),
+    )?;
+    let report = other_host
+        .try_lock(&reports)?
+        .map(|guard| guard.previous_holder());
+    check(
+        "and the reports too, and knows that they are half done",
+        report == Some(PreviousHolder::Lapsed),
+    )
 }
 
 fn start(

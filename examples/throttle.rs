@@ -38,37 +38,67 @@ fn main() -> ExitCode {
 
 fn throttle(store: &Store) -> Outcome {
     let name = own_name("service");
-    let clients: Vec<LockManager> = (0..4).map(|_| LockManager::connect(store)).collect::<fairlock::Result<_>>()?;
+    let clients: Vec<LockManager> = (0..4)
+        .map(|_| LockManager::connect(store))
+        .collect::<fairlock::Result<_>>()?;
     let service = Service::default();
 
-    println!("4 clients make {CALLS} calls each with {PERMITS} permits; the calls of one of them take two.");
+    println!(
+        "4 clients make {CALLS} calls each with {PERMITS} permits; the calls of one of them take two."
+    );
     let served: fairlock::Result<Vec<()>> = thread::scope(|scope| {
         let work = |i: usize| {
             let permits = clients[i].semaphore(&name, PERMITS);
             (0..CALLS).try_for_each(|_| call(&permits, &service, if i == 0 { 2 } else { 1 }))
         };
-        let threads: Vec<_> = (0..clients.len()).map(|i| scope.spawn(move || work(i))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a client does not panic")).collect()
+        let threads: Vec<_> = (0..clients.len())
+            .map(|i| scope.spawn(move || work(i)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a client does not panic"))
+            .collect()
     });
     served?;
-    let (most, calls) = (service.most.load(Ordering::SeqCst), service.calls.load(Ordering::SeqCst));
-    check(format!("all {calls} calls were served"), calls as usize == CALLS * clients.len())?;
-    check(format!("never more than {most} permits were in use"), most <= PERMITS)?;
+    let (most, calls) = (
+        service.most.load(Ordering::SeqCst),
+        service.calls.load(Ordering::SeqCst),
+    );
+    check(
+        format!("all {calls} calls were served"),
+        calls as usize == CALLS * clients.len(),
+    )?;
+    check(
+        format!("never more than {most} permits were in use"),
+        most <= PERMITS,
+    )?;
     println!();
 
     println!("What else there is to know.");
     let permits = clients[0].semaphore(&name, PERMITS);
     let all = permits.acquire_many(PERMITS)?;
-    check("while all are taken, a try gets none", clients[1].semaphore(&name, PERMITS).try_acquire()?.is_none())?;
+    check(
+        "while all are taken, a try gets none",
+        clients[1]
+            .semaphore(&name, PERMITS)
+            .try_acquire()?
+            .is_none(),
+    )?;
     let info = clients[1].inspect(&name)?.ok_or("it is in use")?;
-    check(format!("inspect says that it is a {}", info.kind), matches!(info.kind, Kind::Semaphore { .. }))?;
+    check(
+        format!("inspect says that it is a {}", info.kind),
+        matches!(info.kind, Kind::Semaphore { .. }),
+    )?;
     let other = clients[2].semaphore(&name, PERMITS + 1).try_acquire();
     check(
         "a client that believes in another number of permits is refused",
         matches!(other, Err(Error::WrongKind { .. })),
     )?;
     let too_many = permits.try_acquire_many(PERMITS + 1);
-    check("asking for more than there are is an error, and no hang", matches!(too_many, Err(Error::Config { .. })))?;
+    check(
+        "asking for more than there are is an error, and no hang",
+        matches!(too_many, Err(Error::Config { .. })),
+    )?;
     drop(all);
     Ok(())
 }

@@ -170,13 +170,17 @@ impl Config {
         check_ttl(&options)?;
         // A fixed lease can be short; the periods are for the locks that are waited for and renewed.
         let base = ttl.max(MIN_TTL);
-        let command_timeout = wanted.command_timeout.unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
+        let command_timeout = wanted
+            .command_timeout
+            .unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
         let config = Config {
             prefix: checked_prefix(wanted.prefix)?,
             pool_size: wanted.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
             connect_timeout: wanted.connect_timeout.unwrap_or(command_timeout),
             command_timeout,
-            check_period: wanted.check_period.unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8)),
+            check_period: wanted
+                .check_period
+                .unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8)),
             horizon: wanted.horizon.unwrap_or(DEFAULT_HORIZON.min(base / 2)),
             outage_limit: wanted.outage_limit.unwrap_or(DEFAULT_OUTAGE_LIMIT),
             back_off: Duration::from_millis(500).min(base / 20),
@@ -234,7 +238,10 @@ impl Config {
             }
         }
         if options.hold_at_least > MAX_TTL {
-            return Err(Error::config("hold_at_least", format!("at most {MAX_TTL:?}")));
+            return Err(Error::config(
+                "hold_at_least",
+                format!("at most {MAX_TTL:?}"),
+            ));
         }
         if options.max_hold.is_some_and(|limit| limit.is_zero()) {
             return Err(Error::config("max_hold", "more than zero"));
@@ -242,7 +249,10 @@ impl Config {
         if let Some(label) = &options.label
             && (label.len() > MAX_LABEL || label.contains(char::is_control))
         {
-            return Err(Error::config("label", format!("at most {MAX_LABEL} bytes, without control characters")));
+            return Err(Error::config(
+                "label",
+                format!("at most {MAX_LABEL} bytes, without control characters"),
+            ));
         }
         Ok(())
     }
@@ -290,15 +300,25 @@ fn check_ttl(options: &LockOptions) -> Result<()> {
 
 fn check_range(what: &str, value: Duration, least: Duration, most: Duration) -> Result<()> {
     if value < least || value > most {
-        return Err(Error::config(what, format!("{least:?} to {most:?}; it is {value:?}")));
+        return Err(Error::config(
+            what,
+            format!("{least:?} to {most:?}; it is {value:?}"),
+        ));
     }
     Ok(())
 }
 
 fn checked_prefix(prefix: Option<String>) -> Result<Arc<str>> {
     let prefix = prefix.unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
-    if prefix.is_empty() || prefix.len() > 128 || prefix.contains(['{', '}']) || prefix.contains(char::is_control) {
-        return Err(Error::config("prefix", "1 to 128 bytes, without braces and control characters"));
+    if prefix.is_empty()
+        || prefix.len() > 128
+        || prefix.contains(['{', '}'])
+        || prefix.contains(char::is_control)
+    {
+        return Err(Error::config(
+            "prefix",
+            "1 to 128 bytes, without braces and control characters",
+        ));
     }
     Ok(prefix.into())
 }
@@ -308,14 +328,20 @@ mod tests {
     use super::*;
 
     fn with_ttl(ms: u64) -> Wanted {
-        Wanted { options: LockOptions::new().ttl(Duration::from_millis(ms)), ..Wanted::default() }
+        Wanted {
+            options: LockOptions::new().ttl(Duration::from_millis(ms)),
+            ..Wanted::default()
+        }
     }
 
     #[test]
     fn derived_numbers_fit_each_other_at_every_ttl() {
         for ms in [1000, 1001, 1999, 5000, 10_000, 60_000, 86_400_000] {
             let (config, _) = Config::new(with_ttl(ms)).unwrap();
-            assert!(config.check_period + config.command_timeout * 3 <= config.horizon, "{ms}");
+            assert!(
+                config.check_period + config.command_timeout * 3 <= config.horizon,
+                "{ms}"
+            );
         }
     }
 
@@ -323,21 +349,51 @@ mod tests {
     fn numbers_that_do_not_fit_are_refused() {
         let ms = Duration::from_millis;
         let bad = [
-            Wanted { horizon: Some(ms(2400)), ..Wanted::default() },
-            Wanted { horizon: Some(ms(5700)), ..Wanted::default() },
+            Wanted {
+                horizon: Some(ms(2400)),
+                ..Wanted::default()
+            },
+            Wanted {
+                horizon: Some(ms(5700)),
+                ..Wanted::default()
+            },
             // 17/30 of the ttl is 5666.6… ms.
-            Wanted { horizon: Some(ms(5667) - Duration::from_nanos(1)), ..Wanted::default() },
-            Wanted { command_timeout: Some(ms(1400)), ..Wanted::default() },
-            Wanted { check_period: Some(Duration::ZERO), ..Wanted::default() },
-            Wanted { outage_limit: Some(ms(10)), ..Wanted::default() },
-            Wanted { pool_size: Some(0), ..Wanted::default() },
-            Wanted { prefix: Some("a{b".into()), ..Wanted::default() },
+            Wanted {
+                horizon: Some(ms(5667) - Duration::from_nanos(1)),
+                ..Wanted::default()
+            },
+            Wanted {
+                command_timeout: Some(ms(1400)),
+                ..Wanted::default()
+            },
+            Wanted {
+                check_period: Some(Duration::ZERO),
+                ..Wanted::default()
+            },
+            Wanted {
+                outage_limit: Some(ms(10)),
+                ..Wanted::default()
+            },
+            Wanted {
+                pool_size: Some(0),
+                ..Wanted::default()
+            },
+            Wanted {
+                prefix: Some("a{b".into()),
+                ..Wanted::default()
+            },
             with_ttl(999),
             with_ttl(86_400_001),
-            Wanted { options: LockOptions::new().ttl(Duration::MAX), ..Wanted::default() },
+            Wanted {
+                options: LockOptions::new().ttl(Duration::MAX),
+                ..Wanted::default()
+            },
         ];
         for wanted in bad {
-            assert!(matches!(Config::new(wanted.clone()), Err(Error::Config { .. })), "{wanted:?}");
+            assert!(
+                matches!(Config::new(wanted.clone()), Err(Error::Config { .. })),
+                "{wanted:?}"
+            );
         }
     }
 }

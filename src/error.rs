@@ -29,7 +29,10 @@ pub enum Error {
     /// Redis did not answer in time, or could not be reached. What was asked for may have happened; if
     /// so, it is undone in the background.
     #[non_exhaustive]
-    #[error("redis is unavailable{} (no {step}; gave up after {waited:.1?})", for_lock(lock))]
+    #[error(
+        "redis is unavailable{} (no {step}; gave up after {waited:.1?})",
+        for_lock(lock)
+    )]
     Unavailable {
         /// The lock that was asked for, if it was one.
         lock: Option<Arc<str>>,
@@ -60,7 +63,10 @@ pub enum Error {
     /// The name is in use as another kind of lock, or as a semaphore of another number of permits. What was a mutex cannot
     /// be another kind, nor the other way round, until an hour after its last use.
     #[non_exhaustive]
-    #[error("the lock {lock:?} is a {is} and cannot be used as a {asked} {}", until(is, asked))]
+    #[error(
+        "the lock {lock:?} is a {is} and cannot be used as a {asked} {}",
+        until(is, asked)
+    )]
     WrongKind {
         /// The lock that was asked for.
         lock: Arc<str>,
@@ -112,7 +118,10 @@ impl fmt::Display for Step {
 
 impl Error {
     pub(crate) fn config(what: impl Into<String>, message: impl Into<String>) -> Error {
-        Error::Config { what: what.into(), message: message.into() }
+        Error::Config {
+            what: what.into(),
+            message: message.into(),
+        }
     }
 
     /// The same, of a call that was under way for so long.
@@ -127,18 +136,31 @@ impl Error {
     pub(crate) fn repeat(&self) -> Error {
         match self {
             Error::Lost { loss } => Error::Lost { loss: loss.clone() },
-            Error::Unavailable { lock, step, waited, source } => Error::Unavailable {
+            Error::Unavailable {
+                lock,
+                step,
+                waited,
+                source,
+            } => Error::Unavailable {
                 lock: lock.clone(),
                 step: *step,
                 waited: *waited,
                 source: source.to_string().into(),
             },
-            Error::Server { lock, code, message } => {
-                Error::Server { lock: lock.clone(), code: code.clone(), message: message.clone() }
-            }
-            Error::WrongKind { lock, is, asked } => {
-                Error::WrongKind { lock: Arc::clone(lock), is: is.clone(), asked: asked.clone() }
-            }
+            Error::Server {
+                lock,
+                code,
+                message,
+            } => Error::Server {
+                lock: lock.clone(),
+                code: code.clone(),
+                message: message.clone(),
+            },
+            Error::WrongKind { lock, is, asked } => Error::WrongKind {
+                lock: Arc::clone(lock),
+                is: is.clone(),
+                asked: asked.clone(),
+            },
             Error::Config { what, message } => Error::config(what, message),
             Error::Closed => Error::Closed,
         }
@@ -148,7 +170,11 @@ impl Error {
 /// For how long a name stays what it is.
 fn until(is: &Kind, asked: &Kind) -> &'static str {
     let of_permits = |kind: &Kind| matches!(kind, Kind::Semaphore { .. } | Kind::RwLock);
-    if of_permits(is) && of_permits(asked) { "while it is in use" } else { "until an hour after its last use" }
+    if of_permits(is) && of_permits(asked) {
+        "while it is in use"
+    } else {
+        "until an hour after its last use"
+    }
 }
 
 fn for_lock(lock: &Option<Arc<str>>) -> String {

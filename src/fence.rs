@@ -47,7 +47,9 @@ pub struct FenceGate {
 impl FenceGate {
     /// A gate that has seen no fence yet. It never blocks.
     pub const fn new() -> FenceGate {
-        FenceGate { newest: AtomicU64::new(0) }
+        FenceGate {
+            newest: AtomicU64::new(0),
+        }
     }
 
     /// Whether a holder with this fence may act: true unless a larger fence was seen before.

@@ -9,7 +9,10 @@ pub(crate) struct Glob(Vec<Piece>);
 pub(crate) enum Piece {
     Any,
     One,
-    Class { not: bool, ranges: Vec<(char, char)> },
+    Class {
+        not: bool,
+        ranges: Vec<(char, char)>,
+    },
     Char(char),
 }
 
@@ -51,8 +54,12 @@ impl Glob {
                 (None, None) => return true,
                 _ => {
                     // The last star takes one character more.
-                    let Some((star, from)) = last_star else { return false };
-                    let Some(c) = from.chars().next() else { return false };
+                    let Some((star, from)) = last_star else {
+                        return false;
+                    };
+                    let Some(c) = from.chars().next() else {
+                        return false;
+                    };
                     rest = &from[c.len_utf8()..];
                     last_star = Some((star, rest));
                     at = star + 1;
@@ -67,7 +74,9 @@ impl Piece {
         match self {
             Piece::Any => false,
             Piece::One => true,
-            Piece::Class { not, ranges } => ranges.iter().any(|(from, to)| (*from..=*to).contains(&c)) != *not,
+            Piece::Class { not, ranges } => {
+                ranges.iter().any(|(from, to)| (*from..=*to).contains(&c)) != *not
+            }
             Piece::Char(own) => *own == c,
         }
     }
@@ -131,7 +140,11 @@ mod tests {
             ("\\*", "a", false),
             ("a\\", "a\\", true),
         ] {
-            assert_eq!(Glob::new(pattern).matches(name), expected, "{pattern:?} {name:?}");
+            assert_eq!(
+                Glob::new(pattern).matches(name),
+                expected,
+                "{pattern:?} {name:?}"
+            );
         }
     }
 }

@@ -40,7 +40,11 @@ pub struct LockGuard {
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>, running: &Arc<Running>) -> LockGuard {
         running.engine().guard_made();
-        LockGuard { lease, running: Arc::clone(running), unlocked: false }
+        LockGuard {
+            lease,
+            running: Arc::clone(running),
+            unlocked: false,
+        }
     }
 
     /// The name of the lock.
@@ -65,7 +69,11 @@ impl LockGuard {
 
     /// For how long [`is_held`](LockGuard::is_held) stays true if no renewal succeeds any more; zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        if self.is_held() { self.lease.remaining(self.running.engine().now()) } else { Duration::ZERO }
+        if self.is_held() {
+            self.lease.remaining(self.running.engine().now())
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// As [`is_held`](LockGuard::is_held), to be used with `?` between two steps of work.
@@ -76,7 +84,11 @@ impl LockGuard {
         if self.running.engine().is_forked() {
             return Err(Error::Closed);
         }
-        if self.is_held() { Ok(()) } else { Err(self.loss()) }
+        if self.is_held() {
+            Ok(())
+        } else {
+            Err(self.loss())
+        }
     }
 
     /// A channel that tells of the loss: one [`Loss`], then disconnected. After a clean release it is
@@ -86,7 +98,11 @@ impl LockGuard {
     /// unreachable.
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
-        if engine.is_forked() { engine.nothing() } else { self.lease.lost() }
+        if engine.is_forked() {
+            engine.nothing()
+        } else {
+            self.lease.lost()
+        }
     }
 
     /// How the holder before this one ended. `Lapsed` or `Forced`: what the lock protects may be half done.
@@ -127,7 +143,12 @@ impl LockGuard {
     }
 
     fn loss(&self) -> Error {
-        Error::Lost { loss: self.lease.loss().unwrap_or_else(|| self.lease.loss_for(LossReason::Expired)) }
+        Error::Lost {
+            loss: self
+                .lease
+                .loss()
+                .unwrap_or_else(|| self.lease.loss_for(LossReason::Expired)),
+        }
     }
 }
 

@@ -134,11 +134,24 @@ impl LockManager {
     /// As [`inspect`](LockManager::inspect).
     pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
         let key = self.key(name)?;
-        let verb = Verb::Release { token: Token::new(), fence, mode: Mode::Forced };
-        let mut call = [Call { wish: Wish::MUTEX, key, verb }];
+        let verb = Verb::Release {
+            token: Token::new(),
+            fence,
+            mode: Mode::Forced,
+        };
+        let mut call = [Call {
+            wish: Wish::MUTEX,
+            key,
+            verb,
+        }];
         let mut released = false;
         loop {
-            let answer = match self.engine().ask(&call)?.pop().unwrap_or(Err(Error::Closed)) {
+            let answer = match self
+                .engine()
+                .ask(&call)?
+                .pop()
+                .unwrap_or(Err(Error::Closed))
+            {
                 Err(error) if is_of_permits(&error) && call[0].wish == Wish::MUTEX => {
                     call[0].wish = Wish::any(Family::Permit);
                     continue;
@@ -158,11 +171,19 @@ impl LockManager {
     fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {
         let mut infos = self.inspect_as(Wish::MUTEX, &keys)?;
         // What the one family does not know, the other may.
-        let others = infos.iter().zip(&keys).filter(|(info, _)| info.as_ref().is_err_and(is_of_permits));
+        let others = infos
+            .iter()
+            .zip(&keys)
+            .filter(|(info, _)| info.as_ref().is_err_and(is_of_permits));
         let others: Vec<Key> = others.map(|(_, key)| key.clone()).collect();
         if !others.is_empty() {
-            let mut told = self.inspect_as(Wish::any(Family::Permit), &others)?.into_iter();
-            for info in infos.iter_mut().filter(|info| info.as_ref().is_err_and(is_of_permits)) {
+            let mut told = self
+                .inspect_as(Wish::any(Family::Permit), &others)?
+                .into_iter();
+            for info in infos
+                .iter_mut()
+                .filter(|info| info.as_ref().is_err_and(is_of_permits))
+            {
                 *info = told.next().unwrap_or(Ok(None));
             }
         }
@@ -170,20 +191,35 @@ impl LockManager {
     }
 
     fn inspect_as(&self, wish: Wish, keys: &[Key]) -> Result<Vec<Result<Option<LockInfo>>>> {
-        let call = |key: &Key| Call { wish, key: key.clone(), verb: Verb::Inspect { waiters: MAX_WAITERS_SHOWN } };
+        let call = |key: &Key| Call {
+            wish,
+            key: key.clone(),
+            verb: Verb::Inspect {
+                waiters: MAX_WAITERS_SHOWN,
+            },
+        };
         let calls: Vec<Call> = keys.iter().map(call).collect();
         let replies = self.engine().ask(&calls)?;
-        let infos = keys.iter().zip(replies).map(|(key, reply)| match reply?.reply.outcome {
-            Outcome::Seen(seen) => Ok(Some(LockInfo::new(key.clone(), *seen))),
-            _ => Ok(None),
-        });
+        let infos = keys
+            .iter()
+            .zip(replies)
+            .map(|(key, reply)| match reply?.reply.outcome {
+                Outcome::Seen(seen) => Ok(Some(LockInfo::new(key.clone(), *seen))),
+                _ => Ok(None),
+            });
         Ok(infos.collect())
     }
 }
 
 /// The name was asked for as a mutex, and is a kind of the other family.
 fn is_of_permits(error: &Error) -> bool {
-    matches!(error, Error::WrongKind { is: Kind::Semaphore { .. } | Kind::RwLock, .. })
+    matches!(
+        error,
+        Error::WrongKind {
+            is: Kind::Semaphore { .. } | Kind::RwLock,
+            ..
+        }
+    )
 }
 
 /// The iterator of [`LockManager::list`]. After an error it ends.
@@ -224,7 +260,10 @@ impl List {
         let (next, records) = engine.scan(cursor, &self.pattern)?;
         self.cursor = (next != 0).then_some(next);
         let prefix = &engine.config.prefix;
-        let mut keys: Vec<Key> = records.iter().filter_map(|record| Key::from_record(prefix, record)).collect();
+        let mut keys: Vec<Key> = records
+            .iter()
+            .filter_map(|record| Key::from_record(prefix, record))
+            .collect();
         keys.retain(|key| self.glob.matches(&key.name) && self.seen.insert(Arc::clone(&key.name)));
         for keys in keys.chunks(PAGE) {
             for info in self.manager.inspect_all(keys.to_vec())? {
@@ -232,7 +271,8 @@ impl List {
                     Ok(info) => self.page.extend(info),
                     // Another version's kind, or not ours at all: nothing to tell of it here.
                     Err(Error::WrongKind { .. }) => {}
-                    Err(Error::Server { code, .. }) if code == "WRONGTYPE" || code == "WRONGVERSION" => {}
+                    Err(Error::Server { code, .. })
+                        if code == "WRONGTYPE" || code == "WRONGVERSION" => {}
                     Err(error) => return Err(error),
                 }
             }
@@ -255,8 +295,17 @@ impl LockInfo {
             .iter()
             .filter_map(|holder| {
                 let party = parse(&holder.request)?;
-                let permits = if kind == Kind::RwLock { 1 } else { holder.permits };
-                Some(Party { since: server_time(holder.granted_at), fence: Some(holder.fence), permits, ..party })
+                let permits = if kind == Kind::RwLock {
+                    1
+                } else {
+                    holder.permits
+                };
+                Some(Party {
+                    since: server_time(holder.granted_at),
+                    fence: Some(holder.fence),
+                    permits,
+                    ..party
+                })
             })
             .collect();
         LockInfo {
@@ -265,9 +314,18 @@ impl LockInfo {
             fence: seen.fence,
             holder: holders.first().cloned(),
             holders,
-            time_left: seen.holders.iter().map(|holder| holder.left).max().unwrap_or_default(),
+            time_left: seen
+                .holders
+                .iter()
+                .map(|holder| holder.left)
+                .max()
+                .unwrap_or_default(),
             waiters: seen.waiters,
-            queue: seen.queue.iter().filter_map(|waiter| parse(waiter)).collect(),
+            queue: seen
+                .queue
+                .iter()
+                .filter_map(|waiter| parse(waiter))
+                .collect(),
             kind,
         }
     }
@@ -282,7 +340,11 @@ impl Party {
         let manager = parts.next()?.to_owned();
         let ttl = Duration::from_millis(parts.next()?.parse().ok()?);
         let mut rest = parts.skip(2);
-        let permits = if weighted { rest.next()?.parse().ok()? } else { 1 };
+        let permits = if weighted {
+            rest.next()?.parse().ok()?
+        } else {
+            1
+        };
         let mut label = rest.next()?.splitn(4, '\t');
         Some(Party {
             manager,

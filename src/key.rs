@@ -23,7 +23,10 @@ impl Key {
         if name.is_empty() || name.len() > MAX_NAME {
             return Err(Error::config(
                 "name",
-                format!("a name has 1 to {MAX_NAME} bytes, this one has {}", name.len()),
+                format!(
+                    "a name has 1 to {MAX_NAME} bytes, this one has {}",
+                    name.len()
+                ),
             ));
         }
         let mut queue = String::with_capacity(prefix.len() + name.len() + 5);
@@ -31,12 +34,18 @@ impl Key {
         queue.push_str(":{");
         encode(name, &mut queue);
         queue.push_str("}:q");
-        Ok(Key { name: name.into(), queue: queue.into() })
+        Ok(Key {
+            name: name.into(),
+            queue: queue.into(),
+        })
     }
 
     /// Reads a record's key back; `None` for what is no record's key of this prefix.
     pub(crate) fn from_record(prefix: &str, record: &str) -> Option<Key> {
-        let encoded = record.strip_prefix(prefix)?.strip_prefix(":{")?.strip_suffix('}')?;
+        let encoded = record
+            .strip_prefix(prefix)?
+            .strip_prefix(":{")?
+            .strip_suffix('}')?;
         let key = Key::new(prefix, &decode(encoded)?).ok()?;
         (key.record() == record).then_some(key)
     }
@@ -118,18 +127,41 @@ mod tests {
 
     #[test]
     fn awkward_names_come_back_and_none_collide() {
-        let names = ["a", "a b", "{", "}", "{}", "}x", "%", "%7B", "a:q", "a}:q", "\n\"'", "🦀", &"é".repeat(256)];
+        let names = [
+            "a",
+            "a b",
+            "{",
+            "}",
+            "{}",
+            "}x",
+            "%",
+            "%7B",
+            "a:q",
+            "a}:q",
+            "\n\"'",
+            "🦀",
+            &"é".repeat(256),
+        ];
         let mut seen = std::collections::HashSet::new();
         for name in names {
             let key = Key::new("p", name).unwrap();
-            assert_eq!(Key::from_record("p", key.record()), Some(key.clone()), "{name:?}");
-            assert!(seen.insert(key.record().to_owned()) && seen.insert(key.queue().to_owned()), "{name:?}");
+            assert_eq!(
+                Key::from_record("p", key.record()),
+                Some(key.clone()),
+                "{name:?}"
+            );
+            assert!(
+                seen.insert(key.record().to_owned()) && seen.insert(key.queue().to_owned()),
+                "{name:?}"
+            );
         }
     }
 
     #[test]
     fn keys_of_others_are_not_read_as_names() {
-        for record in ["p:{}", "p:{a", "p:{a}b}", "p:{%zz}", "p:{a}:q", "q:{a}", "p:{é%"] {
+        for record in [
+            "p:{}", "p:{a", "p:{a}b}", "p:{%zz}", "p:{a}:q", "q:{a}", "p:{é%",
+        ] {
             assert_eq!(Key::from_record("p", record), None, "{record}");
         }
     }

@@ -25,7 +25,9 @@ impl Kind {
     /// From a record's kind field, `<kind>/<version of the protocol>`, of permits with their number behind it.
     pub(crate) fn from_record(field: &str) -> Kind {
         let (name, rest) = field.split_once('/').unwrap_or((field, ""));
-        let capacity = rest.split_once(' ').and_then(|(_, capacity)| capacity.parse().ok());
+        let capacity = rest
+            .split_once(' ')
+            .and_then(|(_, capacity)| capacity.parse().ok());
         match (name, capacity) {
             ("mutex", _) => Kind::Mutex,
             ("semaphore", Some(permits)) => Kind::Semaphore { permits },

@@ -349,35 +349,36 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+mod config;
+mod engine;
+mod error;
+mod fence;
+mod glob;
+mod guard;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 mod inspect;
+mod key;
+mod kind;
 mod lock;
-mod guard;
-mod waiter;
+mod loss;
 mod manager;
 #[cfg(feature = "memory")]
 pub mod memory;
-mod engine;
-mod store;
 mod script;
-mod key;
-mod glob;
-mod config;
-mod stats;
-mod fence;
-mod loss;
-mod kind;
-mod error;
-mod sync;
 #[cfg(feature = "sim")]
 pub mod sim;
+mod stats;
+mod store;
+mod sync;
+mod waiter;
 
 pub use crossbeam_channel;
 
 pub use config::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_OUTAGE_LIMIT, DEFAULT_POOL_SIZE,
-    DEFAULT_PREFIX, DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
+    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_OUTAGE_LIMIT,
+    DEFAULT_POOL_SIZE, DEFAULT_PREFIX, DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL,
+    MIN_FIXED_LEASE, MIN_TTL,
 };
 pub use error::{Error, Result, Step};
 pub use fence::FenceGate;
@@ -386,8 +387,8 @@ pub use inspect::{List, LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
 pub use key::MAX_NAME;
 pub use kind::Kind;
 pub use lock::{
-    MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock, Semaphore, Striped,
-    WriteGuard,
+    MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
+    Semaphore, Striped, WriteGuard,
 };
 pub use loss::{Loss, LossReason, PreviousHolder};
 pub use manager::{Builder, Endpoint, LockManager, Shutdown};

@@ -68,7 +68,10 @@ impl LockManager {
 
     /// Begins a manager with other settings.
     pub fn builder(to: impl Into<Endpoint>) -> Builder {
-        Builder { endpoint: to.into(), wanted: Wanted::default() }
+        Builder {
+            endpoint: to.into(),
+            wanted: Wanted::default(),
+        }
     }
 
     /// A handle whose locks are taken with these options instead, for every kind.
@@ -101,7 +104,9 @@ impl LockManager {
     /// [`Error::Closed`](crate::Error::Closed) in a forked child.
     pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
         let engine = self.engine();
-        Ok(Shutdown { ended: engine.shut_down(engine.now() + within)? })
+        Ok(Shutdown {
+            ended: engine.shut_down(engine.now() + within)?,
+        })
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -257,14 +262,30 @@ impl Builder {
     /// As [`LockManager::connect`]; [`Error::Config`](crate::Error::Config) also for settings that do not fit each other.
     pub fn build(self) -> Result<LockManager> {
         let (config, options) = Config::new(self.wanted)?;
-        let terms = Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon);
+        let terms = Terms::new(
+            &config.prefix,
+            config.check_period + config.command_timeout,
+            config.horizon,
+        );
         let terms = Arc::new(terms);
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Target::Url(url) => Box::new(Single::connect(parse_url(url)?, &config, Arc::clone(&terms))?),
+            Target::Url(url) => Box::new(Single::connect(
+                parse_url(url)?,
+                &config,
+                Arc::clone(&terms),
+            )?),
             #[cfg(feature = "memory")]
-            Target::Memory(memory) => Box::new(Session::open(memory, config.command_timeout, Arc::clone(&terms))?),
+            Target::Memory(memory) => Box::new(Session::open(
+                memory,
+                config.command_timeout,
+                Arc::clone(&terms),
+            )?),
         };
         let running = Running::start(config, store, terms)?;
-        Ok(LockManager { running: Arc::new(running), built_with: Arc::new(options.clone()), options })
+        Ok(LockManager {
+            running: Arc::new(running),
+            built_with: Arc::new(options.clone()),
+            options,
+        })
     }
 }

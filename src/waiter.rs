@@ -26,8 +26,16 @@ pub struct Waiter<G = LockGuard> {
 }
 
 impl<G> Waiter<G> {
-    pub(crate) fn new(standing: Standing, running: &Arc<Running>, own: fn(LockGuard) -> G) -> Waiter<G> {
-        Waiter { standing: Some(standing), running: Arc::clone(running), own }
+    pub(crate) fn new(
+        standing: Standing,
+        running: &Arc<Running>,
+        own: fn(LockGuard) -> G,
+    ) -> Waiter<G> {
+        Waiter {
+            standing: Some(standing),
+            running: Arc::clone(running),
+            own,
+        }
     }
 
     /// The place in the queue as last heard, at most a check period ago: 1 is next. An upper bound, since it
@@ -66,7 +74,10 @@ impl<G> Waiter<G> {
 
     fn wait_until(&mut self, until: Time, then: Then) -> Result<Option<G>> {
         let Some(standing) = &self.standing else {
-            return Err(Error::config("waiter", "it gives one guard, and has given it"));
+            return Err(Error::config(
+                "waiter",
+                "it gives one guard, and has given it",
+            ));
         };
         let Some(lease) = standing.wait(until, then)? else {
             return Ok(None);
@@ -79,7 +90,13 @@ impl<G> Waiter<G> {
 impl<G> fmt::Debug for Waiter<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Waiter")
-            .field("name", &self.standing.as_ref().map(|standing| &standing.request().key.name))
+            .field(
+                "name",
+                &self
+                    .standing
+                    .as_ref()
+                    .map(|standing| &standing.request().key.name),
+            )
             .field("position", &self.position())
             .finish_non_exhaustive()
     }

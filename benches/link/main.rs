@@ -49,12 +49,22 @@ fn main() {
     println!();
     one_thread(&proxy.url, rounds(7));
     println!();
-    many_threads(&mut proxy, rounds(7), Duration::from_millis(if is_bench() { 1000 } else { 200 }));
+    many_threads(
+        &mut proxy,
+        rounds(7),
+        Duration::from_millis(if is_bench() { 1000 } else { 200 }),
+    );
 }
 
 fn ping(url: &str) -> u64 {
     let mut connection = bare_connection(url);
-    median((0..500).map(|_| timed(|| redis::cmd("PING").exec(&mut connection).expect("PING is answered"))))
+    median((0..500).map(|_| {
+        timed(|| {
+            redis::cmd("PING")
+                .exec(&mut connection)
+                .expect("PING is answered")
+        })
+    }))
 }
 
 fn timed(call: impl FnOnce()) -> u64 {
@@ -65,7 +75,10 @@ fn timed(call: impl FnOnce()) -> u64 {
 
 fn one_thread(url: &str, rounds: usize) {
     let mut floor = Floor::new(url, "bench:link:floor");
-    let manager = LockManager::builder(url).pool_size(POOL).build().expect("a Redis that answers");
+    let manager = LockManager::builder(url)
+        .pool_size(POOL)
+        .build()
+        .expect("a Redis that answers");
     let mut round = || {
         let (mut bare, mut lock) = (Vec::new(), Vec::new());
         for _ in 0..CYCLES / CYCLES_AT_ONCE {
@@ -86,9 +99,17 @@ fn one_thread(url: &str, rounds: usize) {
     }
     let [bare, lock] = [bare, lock].map(|times| micros(median(times)));
     println!("one thread, lock + drop, {rounds} rounds of {CYCLES} cycles");
-    println!("  {:<22}{:>12}{:>12}   fairlock / floor", "", "floor", "fairlock");
+    println!(
+        "  {:<22}{:>12}{:>12}   fairlock / floor",
+        "", "floor", "fairlock"
+    );
     println!("  {:<22}{bare:>12}{lock:>12}   {ratio}", "p50");
-    let figure = Figure::new(7, "Link of 1 ms, lock + drop by one thread, p50", "fairlock", "× the floor");
+    let figure = Figure::new(
+        7,
+        "Link of 1 ms, lock + drop by one thread, p50",
+        "fairlock",
+        "× the floor",
+    );
     figure.beside(format!("{bare} bare")).note(&ratio);
 }
 
@@ -96,8 +117,13 @@ fn one_thread(url: &str, rounds: usize) {
 fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
     let url = proxy.url.as_str();
     let plain = Plain::new(url);
-    let manager = LockManager::builder(url).pool_size(POOL).build().expect("a Redis that answers");
-    let mut floors: Vec<Floor> = (0..THREADS).map(|i| Floor::new(url, &format!("bench:link:floor:{i}"))).collect();
+    let manager = LockManager::builder(url)
+        .pool_size(POOL)
+        .build()
+        .expect("a Redis that answers");
+    let mut floors: Vec<Floor> = (0..THREADS)
+        .map(|i| Floor::new(url, &format!("bench:link:floor:{i}")))
+        .collect();
     let mut measure = || {
         let plain = (0..THREADS).map(|i| {
             let (plain, key) = (&plain, format!("bench:link:plain:{i}"));
@@ -123,7 +149,10 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
         let [plain, ours, floor] = measure().map(|rate| rate as f64);
         to_plain.add(ours / plain);
         to_floor.add(ours / floor);
-        rates.iter_mut().zip([plain, ours, floor]).for_each(|(all, rate)| all.add(rate));
+        rates
+            .iter_mut()
+            .zip([plain, ours, floor])
+            .for_each(|(all, rate)| all.add(rate));
     }
     let (after, used) = (manager.stats(), proxy.kid.usage() - used);
 
@@ -135,12 +164,35 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
         let part = (of(&after) - of(&before)) as f64 / (after.granted - before.granted) as f64;
         format!("{part:.3}")
     };
-    row("", ["plain check-out", "fairlock", "floor"].map(str::to_owned));
+    row(
+        "",
+        ["plain check-out", "fairlock", "floor"].map(str::to_owned),
+    );
     let [plain, ours, floor] = rates;
-    row("cycles a second", [&plain, &ours, &floor].map(|rates| format!("{:.0}", rates.median())));
-    row("connections", [u64::from(POOL), after.connects, THREADS as u64].map(|number| number.to_string()));
-    row("requests a cycle", ["2.000".to_owned(), cycle(|stats| stats.requests), "2.000".to_owned()]);
-    row("in the background", ["–".to_owned(), cycle(|stats| stats.background_releases), "–".to_owned()]);
+    row(
+        "cycles a second",
+        [&plain, &ours, &floor].map(|rates| format!("{:.0}", rates.median())),
+    );
+    row(
+        "connections",
+        [u64::from(POOL), after.connects, THREADS as u64].map(|number| number.to_string()),
+    );
+    row(
+        "requests a cycle",
+        [
+            "2.000".to_owned(),
+            cycle(|stats| stats.requests),
+            "2.000".to_owned(),
+        ],
+    );
+    row(
+        "in the background",
+        [
+            "–".to_owned(),
+            cycle(|stats| stats.background_releases),
+            "–".to_owned(),
+        ],
+    );
     println!("  fairlock / plain check-out: {to_plain}; fairlock / floor: {to_floor}");
     println!("  the proxy takes {:.0} % of a core", used.load());
 
@@ -152,7 +204,10 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
         .note(&to_plain);
     let title = "Link of 1 ms, 64 threads on as many names, by the floor";
     figure(title, "fairlock, pool of 4", "× the floor")
-        .beside(format!("{:.0}/s bare, {THREADS} connections", floor.median()))
+        .beside(format!(
+            "{:.0}/s bare, {THREADS} connections",
+            floor.median()
+        ))
         .note(&to_floor);
     let title = "Link of 1 ms, 64 threads on as many names: lock + drop";
     figure(title, "plain check-out, pool of 4", "a second").note(&plain);
@@ -169,7 +224,10 @@ struct Plain {
 impl Plain {
     fn new(url: &str) -> Plain {
         // A test at each check-out would be one more round trip.
-        let pool = r2d2::Pool::builder().max_size(POOL).test_on_check_out(false).build(Bare(url.to_owned()));
+        let pool = r2d2::Pool::builder()
+            .max_size(POOL)
+            .test_on_check_out(false)
+            .build(Bare(url.to_owned()));
         let pool = pool.expect("a Redis that answers");
         let sha = floor::load(&mut pool.get().expect("a connection"));
         Plain { pool, sha }

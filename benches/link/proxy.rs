@@ -28,19 +28,30 @@ impl Proxy {
         let mut kid = Kid::spawn(url, &["proxy"]);
         let [port] = kid.ask("port");
         let mut url = parse_redis_url(url).expect("a URL that names a Redis");
-        url.set_host(Some("127.0.0.1")).expect("a host can be another one");
+        url.set_host(Some("127.0.0.1"))
+            .expect("a host can be another one");
         url.set_port(Some(port as u16)).expect("a host has a port");
-        Proxy { kid, url: url.into() }
+        Proxy {
+            kid,
+            url: url.into(),
+        }
     }
 }
 
 /// In the child.
 pub(crate) fn run() {
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
-    let info = url.into_connection_info().expect("a URL that names a Redis");
-    let ConnectionAddr::Tcp(host, port) = info.addr().clone() else { panic!("the link wants a Redis on plain TCP") };
+    let info = url
+        .into_connection_info()
+        .expect("a URL that names a Redis");
+    let ConnectionAddr::Tcp(host, port) = info.addr().clone() else {
+        panic!("the link wants a Redis on plain TCP")
+    };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    let own_port = listener.local_addr().expect("a listener has an address").port();
+    let own_port = listener
+        .local_addr()
+        .expect("a listener has an address")
+        .port();
     let (sender, chunks) = channel();
     thread::spawn(move || deliver(&chunks));
     thread::spawn(move || {
@@ -73,7 +84,11 @@ fn collect(mut from: &TcpStream, to: &Arc<TcpStream>, sender: &Sender<Chunk>) {
     loop {
         let length = from.read(&mut buffer).unwrap_or(0);
         let due = now() + DELAY.as_nanos() as u64;
-        let chunk = Chunk { due, to: to.clone(), bytes: buffer[..length].to_vec() };
+        let chunk = Chunk {
+            due,
+            to: to.clone(),
+            bytes: buffer[..length].to_vec(),
+        };
         if sender.send(chunk).is_err() || length == 0 {
             return;
         }
@@ -86,7 +101,11 @@ fn deliver(chunks: &Receiver<Chunk>) {
     for Chunk { due, to, bytes } in chunks {
         thread::sleep(Duration::from_nanos(due.saturating_sub(now())));
         // Who has hung up does not want it any more.
-        let _ = if bytes.is_empty() { to.shutdown(Shutdown::Write) } else { (&*to).write_all(&bytes) };
+        let _ = if bytes.is_empty() {
+            to.shutdown(Shutdown::Write)
+        } else {
+            (&*to).write_all(&bytes)
+        };
     }
 }
 

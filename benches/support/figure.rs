@@ -40,7 +40,14 @@ pub(crate) struct Line {
 impl Figure {
     pub(crate) fn new(demand: u8, title: &str, case: impl Into<String>, unit: &str) -> Figure {
         let (title, unit) = (title.to_owned(), unit.to_owned());
-        Figure { demand, title, case: case.into(), unit, floor: "–".to_owned(), bound: Bound::None }
+        Figure {
+            demand,
+            title,
+            case: case.into(),
+            unit,
+            floor: "–".to_owned(),
+            bound: Bound::None,
+        }
     }
 
     pub(crate) fn beside(mut self, floor: impl Into<String>) -> Figure {
@@ -55,9 +62,17 @@ impl Figure {
 
     /// Writes its line, if anybody wants it.
     pub(crate) fn note(self, rounds: &Rounds) {
-        let Some(file) = env::var_os("FAIRLOCK_BENCH_RESULTS") else { return };
-        let Some(line) = self.line(rounds) else { return };
-        let mut file = OpenOptions::new().append(true).create(true).open(file).expect("a file for the results");
+        let Some(file) = env::var_os("FAIRLOCK_BENCH_RESULTS") else {
+            return;
+        };
+        let Some(line) = self.line(rounds) else {
+            return;
+        };
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(file)
+            .expect("a file for the results");
         writeln!(file, "{}", line.to_text()).expect("the results can be written");
     }
 
@@ -65,26 +80,62 @@ impl Figure {
     pub(crate) fn line(self, rounds: &Rounds) -> Option<Line> {
         let (least, most) = rounds.spread()?;
         let bench = env!("CARGO_CRATE_NAME").to_owned();
-        Some(Line { bench, figure: self, rounds: rounds.0.len(), median: rounds.median(), least, most })
+        Some(Line {
+            bench,
+            figure: self,
+            rounds: rounds.0.len(),
+            median: rounds.median(),
+            least,
+            most,
+        })
     }
 }
 
 impl Line {
     pub(crate) fn to_text(&self) -> String {
-        let Figure { demand, title, case, unit, floor, bound } = &self.figure;
+        let Figure {
+            demand,
+            title,
+            case,
+            unit,
+            floor,
+            bound,
+        } = &self.figure;
         let bound = match bound {
             Bound::None => "–".to_owned(),
             Bound::AtMost(most) => format!("≤ {most}"),
             Bound::AtLeast(least) => format!("≥ {least}"),
         };
-        let Line { bench, rounds, median, least, most, .. } = self;
-        format!("{demand}\t{bench}\t{title}\t{case}\t{unit}\t{floor}\t{bound}\t{rounds}\t{median}\t{least}\t{most}")
+        let Line {
+            bench,
+            rounds,
+            median,
+            least,
+            most,
+            ..
+        } = self;
+        format!(
+            "{demand}\t{bench}\t{title}\t{case}\t{unit}\t{floor}\t{bound}\t{rounds}\t{median}\t{least}\t{most}"
+        )
     }
 
     /// `None` if it is not a line of the results.
     pub(crate) fn parse(text: &str) -> Option<Line> {
         let fields: Vec<&str> = text.split('\t').collect();
-        let [demand, bench, title, case, unit, floor, bound, rounds, median, least, most] = fields[..] else {
+        let [
+            demand,
+            bench,
+            title,
+            case,
+            unit,
+            floor,
+            bound,
+            rounds,
+            median,
+            least,
+            most,
+        ] = fields[..]
+        else {
             return None;
         };
         let bound = match bound.split_once(' ') {
@@ -92,10 +143,19 @@ impl Line {
             Some(("≥", least)) => Bound::AtLeast(least.parse().ok()?),
             _ => Bound::None,
         };
-        let figure = Figure::new(demand.parse().ok()?, title, case, unit).beside(floor).bound(bound);
+        let figure = Figure::new(demand.parse().ok()?, title, case, unit)
+            .beside(floor)
+            .bound(bound);
         let [median, least, most] = [median, least, most].map(|number| number.parse().ok());
         let rounds = rounds.parse().ok()?;
-        Some(Line { bench: bench.to_owned(), figure, rounds, median: median?, least: least?, most: most? })
+        Some(Line {
+            bench: bench.to_owned(),
+            figure,
+            rounds,
+            median: median?,
+            least: least?,
+            most: most?,
+        })
     }
 
     /// `None` if nothing is demanded of it.

@@ -32,7 +32,11 @@ impl Kid {
             .expect("the bench can be started again");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        Kid { child, stdin, stdout }
+        Kid {
+            child,
+            stdin,
+            stdout,
+        }
     }
 
     /// What it says to this, as numbers.
@@ -41,13 +45,23 @@ impl Kid {
         writeln!(stdin, "{what}").expect("the child lives");
         let mut said = String::new();
         self.stdout.read_line(&mut said).expect("the child lives");
-        let numbers: Vec<u64> = said.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-        numbers.try_into().unwrap_or_else(|_| panic!("to {what:?} the child said {said:?}"))
+        let numbers: Vec<u64> = said
+            .split_whitespace()
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        numbers
+            .try_into()
+            .unwrap_or_else(|_| panic!("to {what:?} the child said {said:?}"))
     }
 
     pub(crate) fn usage(&mut self) -> Usage {
         let [at, cpu, switches, rss] = self.ask("usage");
-        Usage { at, cpu, switches, rss }
+        Usage {
+            at,
+            cpu,
+            switches,
+            rss,
+        }
     }
 }
 
@@ -61,7 +75,11 @@ impl Drop for Kid {
 /// In the child: answers each line until the parent has closed the pipe.
 pub(crate) fn serve(mut answer: impl FnMut(&str) -> Vec<u64>) {
     for line in std::io::stdin().lines().map_while(Result::ok) {
-        let numbers = if line == "usage" { usage().into() } else { answer(&line) };
+        let numbers = if line == "usage" {
+            usage().into()
+        } else {
+            answer(&line)
+        };
         let words: Vec<String> = numbers.iter().map(u64::to_string).collect();
         println!("{}", words.join(" "));
     }
@@ -105,8 +123,18 @@ impl Sub for Usage {
 
 /// Of this process. The clock has the processor's time in ns, where /proc has it in hundredths of a second.
 fn usage() -> [u64; 4] {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let switches = tasks.map(|task| sum_of(&task.path().join("status").to_string_lossy(), "ctxt_switches:")).sum();
+    let tasks = fs::read_dir("/proc/self/task")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let switches = tasks
+        .map(|task| {
+            sum_of(
+                &task.path().join("status").to_string_lossy(),
+                "ctxt_switches:",
+            )
+        })
+        .sum();
     let rss = sum_of("/proc/self/status", "VmRSS:") * 1024;
     [now(), read(ClockId::ProcessCPUTime), switches, rss]
 }
@@ -114,6 +142,11 @@ fn usage() -> [u64; 4] {
 /// Of the numbers in the lines that have this in their name.
 fn sum_of(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
-    let numbers = text.lines().filter(|line| line.contains(name)).filter_map(|line| line.split_whitespace().nth(1));
-    numbers.filter_map(|number| number.parse::<u64>().ok()).sum()
+    let numbers = text
+        .lines()
+        .filter(|line| line.contains(name))
+        .filter_map(|line| line.split_whitespace().nth(1));
+    numbers
+        .filter_map(|number| number.parse::<u64>().ok())
+        .sum()
 }

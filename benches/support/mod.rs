@@ -24,9 +24,13 @@ pub(crate) fn server() -> Redis {
 
 /// A connection with nothing of ours about it, but without Nagle's delay, which no lock client should have.
 pub(crate) fn bare_connection(url: &str) -> redis::Connection {
-    let info = url.into_connection_info().expect("a URL that names a Redis");
+    let info = url
+        .into_connection_info()
+        .expect("a URL that names a Redis");
     let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    redis::Client::open(info).and_then(|client| client.get_connection()).expect("a Redis that answers")
+    redis::Client::open(info)
+        .and_then(|client| client.get_connection())
+        .expect("a Redis that answers")
 }
 
 /// How often something is measured: `cargo bench` says that it is one, and anything else only wants to
@@ -35,7 +39,10 @@ pub(crate) fn rounds(full: usize) -> usize {
     if !is_bench() {
         return 1;
     }
-    env::var("FAIRLOCK_BENCH_ROUNDS").ok().and_then(|n| n.parse().ok()).map_or(full, |n: usize| n.clamp(1, full))
+    env::var("FAIRLOCK_BENCH_ROUNDS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .map_or(full, |n: usize| n.clamp(1, full))
 }
 
 pub(crate) fn is_bench() -> bool {
@@ -88,7 +95,10 @@ impl fmt::Display for Rounds {
             return f.write_str("–");
         };
         let digits = f.precision().unwrap_or(2);
-        let shown = format!("{:.digits$} ({least:.digits$}..{most:.digits$})", self.median());
+        let shown = format!(
+            "{:.digits$} ({least:.digits$}..{most:.digits$})",
+            self.median()
+        );
         write!(f, "{shown:<0$}", f.width().unwrap_or(0))
     }
 }

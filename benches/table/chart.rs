@@ -23,10 +23,16 @@ const STYLE: &str = "text{font:13px sans-serif;fill:#24292f}.title{font-weight:b
 
 pub(crate) fn draw(lines: &[Line]) -> String {
     let mut seen = HashSet::new();
-    let titles = lines.iter().map(|line| line.figure.title.as_str()).filter(|title| seen.insert(*title));
+    let titles = lines
+        .iter()
+        .map(|line| line.figure.title.as_str())
+        .filter(|title| seen.insert(*title));
     let (mut y, mut body) = (10.0, String::new());
     for title in titles {
-        let bars: Vec<&Line> = lines.iter().filter(|line| line.figure.title == title).collect();
+        let bars: Vec<&Line> = lines
+            .iter()
+            .filter(|line| line.figure.title == title)
+            .collect();
         if bars.len() >= FEWEST {
             y = picture(&mut body, y, title, &bars);
         }
@@ -40,22 +46,35 @@ pub(crate) fn draw(lines: &[Line]) -> String {
 /// Answers where the next one can begin.
 fn picture(body: &mut String, top: f64, title: &str, bars: &[&Line]) -> f64 {
     let of = |line: &Line| line.most.max(bound(&line.figure).unwrap_or(0.0));
-    let most = bars.iter().map(|line| of(line)).fold(f64::MIN_POSITIVE, f64::max);
+    let most = bars
+        .iter()
+        .map(|line| of(line))
+        .fold(f64::MIN_POSITIVE, f64::max);
     let x = |value: f64| LEFT + LONGEST * value.max(0.0) / most;
     let head = escape(&format!("{title}, {}", bars[0].figure.unit));
     let mut y = top + 18.0;
-    let _ = writeln!(body, "<text class=\"title\" x=\"10\" y=\"{y}\">{head}</text>");
+    let _ = writeln!(
+        body,
+        "<text class=\"title\" x=\"10\" y=\"{y}\">{head}</text>"
+    );
     y += 8.0;
     for line in bars {
         let (middle, width) = (y + ROW / 2.0, x(line.median) - LEFT);
-        let class = if line.figure.case.starts_with("fairlock") { "ours" } else { "bar" };
+        let class = if line.figure.case.starts_with("fairlock") {
+            "ours"
+        } else {
+            "bar"
+        };
         let (case, digits) = (escape(&line.figure.case), digits(line));
         let number = format!("{:.digits$}", line.median);
         let beside = x(line.most) + GAP;
         let end = beside + DIGIT * number.len() as f64;
         // The line of the bound would go through the number, so that goes behind it.
         let covers = |at: &f64| (beside - GAP / 2.0..end).contains(at);
-        let number_at = bound(&line.figure).map(x).filter(covers).map_or(beside, |at| at + GAP);
+        let number_at = bound(&line.figure)
+            .map(x)
+            .filter(covers)
+            .map_or(beside, |at| at + GAP);
         let _ = writeln!(
             body,
             "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{case}</text>\
@@ -91,5 +110,7 @@ fn bound(figure: &Figure) -> Option<f64> {
 }
 
 fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }

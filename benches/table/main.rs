@@ -32,31 +32,52 @@ fn main() {
     let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let [results, directory] = &args[..] else {
         // Of `cargo test`; a bench that is not told what to show has nothing to do.
-        assert!(!is_bench() || args.is_empty(), "wants the file of the results and a directory");
+        assert!(
+            !is_bench() || args.is_empty(),
+            "wants the file of the results and a directory"
+        );
         return try_it();
     };
     let text = fs::read_to_string(results).expect("the file of the results");
-    let lines: Vec<Line> = text.lines().map(|line| Line::parse(line).expect("a line of the results")).collect();
+    let lines: Vec<Line> = text
+        .lines()
+        .map(|line| Line::parse(line).expect("a line of the results"))
+        .collect();
     let directory = Path::new(directory);
-    fs::write(directory.join("BENCHMARKS.md"), page(&lines, &machine())).expect("the directory can be written to");
-    fs::write(directory.join("benchmarks.svg"), chart::draw(&lines)).expect("the directory can be written to");
-    let peers: Vec<Line> = lines.into_iter().filter(|line| line.figure.demand == 1).collect();
-    fs::write(directory.join("benchmarks-peers.svg"), chart::draw(&peers)).expect("the directory can be written to");
+    fs::write(directory.join("BENCHMARKS.md"), page(&lines, &machine()))
+        .expect("the directory can be written to");
+    fs::write(directory.join("benchmarks.svg"), chart::draw(&lines))
+        .expect("the directory can be written to");
+    let peers: Vec<Line> = lines
+        .into_iter()
+        .filter(|line| line.figure.demand == 1)
+        .collect();
+    fs::write(directory.join("benchmarks-peers.svg"), chart::draw(&peers))
+        .expect("the directory can be written to");
 }
 
 /// Whether what a bench would say comes out.
 fn try_it() {
     let mut rounds = Rounds::default();
-    [1.5, 1.25, 2.0].into_iter().for_each(|value| rounds.add(value));
+    [1.5, 1.25, 2.0]
+        .into_iter()
+        .for_each(|value| rounds.add(value));
     let cases = ["10 queued", "100 & more", "1000 queued"];
     let lines = cases.map(|case| {
-        let figure = Figure::new(4, "Hand-over", case, "× with 10").beside("1.0 µs").bound(Bound::AtMost(1.4));
+        let figure = Figure::new(4, "Hand-over", case, "× with 10")
+            .beside("1.0 µs")
+            .bound(Bound::AtMost(1.4));
         let line = figure.line(&rounds).expect("there were rounds");
         Line::parse(&line.to_text()).expect("a line reads what it wrote")
     });
     let (page, chart) = (page(&lines, "one core"), chart::draw(&lines));
-    assert!(page.contains("| Hand-over: 10 queued | 1.50 (1.25..2.00) × with 10 | 3 | 1.0 µs | ≤ 1.4 | **missed** |"));
-    assert!(chart.contains("100 &amp; more") && chart.ends_with("</svg>\n"), "{chart}");
+    assert!(page.contains(
+        "| Hand-over: 10 queued | 1.50 (1.25..2.00) × with 10 | 3 | 1.0 µs | ≤ 1.4 | **missed** |"
+    ));
+    assert!(
+        chart.contains("100 &amp; more") && chart.ends_with("</svg>\n"),
+        "{chart}"
+    );
 }
 
 /// What the figures do not say by themselves. Instructions do not depend on the machine; they were counted by valgrind's
@@ -102,20 +123,39 @@ head of each bench.
 "
     );
     for (number, demand) in (1..).zip(DEMANDS) {
-        let mut of_demand: Vec<&Line> = lines.iter().filter(|line| line.figure.demand == number).collect();
+        let mut of_demand: Vec<&Line> = lines
+            .iter()
+            .filter(|line| line.figure.demand == number)
+            .collect();
         if of_demand.is_empty() {
             continue;
         }
         // Those of one title together, and otherwise as they were measured.
-        let titles: Vec<String> = of_demand.iter().map(|line| line.figure.title.clone()).collect();
+        let titles: Vec<String> = of_demand
+            .iter()
+            .map(|line| line.figure.title.clone())
+            .collect();
         of_demand.sort_by_key(|line| titles.iter().position(|title| *title == line.figure.title));
         page += &format!("\n## {number}. {demand}\n\n");
-        page +=
-            "| figure | median (least..most) | rounds | beside | wanted | | bench |\n|---|---|---|---|---|---|---|\n";
+        page += "| figure | median (least..most) | rounds | beside | wanted | | bench |\n|---|---|---|---|---|---|---|\n";
         for line in of_demand {
-            let Figure { title, case, unit, floor, bound, .. } = &line.figure;
+            let Figure {
+                title,
+                case,
+                unit,
+                floor,
+                bound,
+                ..
+            } = &line.figure;
             let digits = digits(line);
-            let Line { bench, rounds, median, least, most, .. } = line;
+            let Line {
+                bench,
+                rounds,
+                median,
+                least,
+                most,
+                ..
+            } = line;
             let wanted = match bound {
                 Bound::None => "–".to_owned(),
                 Bound::AtMost(most) => format!("≤ {most}"),
@@ -127,7 +167,9 @@ head of each bench.
                 Some(false) => "**missed**",
             };
             let value = format!("{median:.digits$} ({least:.digits$}..{most:.digits$}) {unit}");
-            page += &format!("| {title}: {case} | {value} | {rounds} | {floor} | {wanted} | {verdict} | `{bench}` |\n");
+            page += &format!(
+                "| {title}: {case} | {value} | {rounds} | {floor} | {wanted} | {verdict} | `{bench}` |\n"
+            );
         }
     }
     page + WHERE_THE_TIME_GOES
@@ -147,11 +189,21 @@ fn digits(line: &Line) -> usize {
 fn machine() -> String {
     let cores = thread::available_parallelism().map_or(0, |n| n.get());
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ")).map(|(_, model)| model);
-    let commit = Command::new("git").args(["describe", "--always", "--dirty"]).output();
-    let commit = commit.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned()).unwrap_or_default();
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map(|(_, model)| model);
+    let commit = Command::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .output();
+    let commit = commit
+        .map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+        .unwrap_or_default();
     // "a private redis 7.0.15 on port 43625 of this host"
     let about = server().about;
     let redis = about.split(" on port ").next().unwrap_or_default();
-    format!("{cores} cores ({}) with {redis}, commit {commit}", model.unwrap_or("of an unknown model"))
+    format!(
+        "{cores} cores ({}) with {redis}, commit {commit}",
+        model.unwrap_or("of an unknown model")
+    )
 }

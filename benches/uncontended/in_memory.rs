@@ -25,11 +25,19 @@ pub(crate) fn compare(url: &str, rounds: usize) {
         redis: LockManager::connect(url).expect("a Redis that answers"),
     };
     println!("in memory, lock + drop, {rounds} rounds; all threads together take for one");
-    let head = ["parking_lot", "in memory", "on Redis"].map(|kind| format!("{kind:>13}")).concat();
-    println!("  {:<22}{head}   {:<26}Redis / memory", "", "memory / parking_lot");
+    let head = ["parking_lot", "in memory", "on Redis"]
+        .map(|kind| format!("{kind:>13}"))
+        .concat();
+    println!(
+        "  {:<22}{head}   {:<26}Redis / memory",
+        "", "memory / parking_lot"
+    );
     row("1 thread", rounds, || locks.one_thread());
     for (threads, names) in CROWDS {
-        let title = format!("{threads} threads, {names} name{}", if names == 1 { "" } else { "s" });
+        let title = format!(
+            "{threads} threads, {names} name{}",
+            if names == 1 { "" } else { "s" }
+        );
         row(&title, rounds, || locks.crowd(threads, names));
     }
 }
@@ -43,9 +51,14 @@ fn row(title: &str, rounds: usize, mut round: impl FnMut() -> [f64; 3]) {
         let [mutex, memory, redis] = round();
         to_mutex.add(memory / mutex);
         to_redis.add(redis / memory);
-        times.iter_mut().zip([mutex, memory, redis]).for_each(|(all, time)| all.add(time));
+        times
+            .iter_mut()
+            .zip([mutex, memory, redis])
+            .for_each(|(all, time)| all.add(time));
     }
-    let times = times.map(|all| format!("{:>10.3} µs", all.median() / 1e3)).concat();
+    let times = times
+        .map(|all| format!("{:>10.3} µs", all.median() / 1e3))
+        .concat();
     println!("  {title:<22}{times}   {to_mutex:<26.0}{to_redis:.1}");
 }
 
@@ -95,7 +108,9 @@ impl Locks {
     /// The same, of several threads.
     fn crowd(&self, threads: usize, names: usize) -> [f64; 3] {
         KINDS.map(|kind| {
-            let calls = (0..threads).map(|thread| self.call(kind, thread % names)).collect();
+            let calls = (0..threads)
+                .map(|thread| self.call(kind, thread % names))
+                .collect();
             1e9 / (throughput(CROWDS_RUN_FOR, calls) as f64 * kind.cycles() as f64)
         })
     }
@@ -104,7 +119,9 @@ impl Locks {
         let manager = match kind {
             Kind::Mutex => {
                 let mutex = &self.mutexes[name];
-                return Box::new(move || (0..kind.cycles()).for_each(|_| drop(black_box(mutex.lock()))));
+                return Box::new(move || {
+                    (0..kind.cycles()).for_each(|_| drop(black_box(mutex.lock())))
+                });
             }
             Kind::Memory => &self.memory,
             Kind::Redis => &self.redis,

@@ -41,7 +41,10 @@ const THREADS_RUN_FOR: Duration = Duration::from_millis(1000);
 
 fn main() {
     let redis = server();
-    println!("uncontended: fairlock against SET NX PX + EVALSHA on {}", redis.about);
+    println!(
+        "uncontended: fairlock against SET NX PX + EVALSHA on {}",
+        redis.about
+    );
     println!();
     one_thread(&redis.url, rounds(15));
     for threads in CROWDS {
@@ -90,7 +93,9 @@ fn one_thread(url: &str, rounds: usize) {
         let (mut bare, mut lock) = (Cost::default(), Cost::default());
         for _ in 0..CYCLES / CYCLES_AT_ONCE {
             bare.measure(&mut admin, || floor.cycle());
-            lock.measure(&mut admin, || drop(mgr.lock("bench:uncontended").expect("nobody else wants it")));
+            lock.measure(&mut admin, || {
+                drop(mgr.lock("bench:uncontended").expect("nobody else wants it"))
+            });
         }
         (bare, lock)
     };
@@ -109,14 +114,35 @@ fn one_thread(url: &str, rounds: usize) {
     println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
     row("p50", &bare, &lock, Cost::p50, &ratio.to_string());
     let floor = format!("{} bare", micros(median(bare.iter().map(Cost::p50))));
-    Figure::new(2, "Lock + drop by one thread, p50", "fairlock", "× the floor")
-        .beside(floor)
-        .bound(Bound::AtMost(1.25))
-        .note(&ratio);
-    row("server, in commands", &bare, &lock, |cost| cost.server / CYCLES as u64, "");
-    row("this thread's processor", &bare, &lock, |cost| cost.cpu / CYCLES as u64, "");
-    let requests = (after.requests - before.requests) as f64 / (after.granted - before.granted) as f64;
-    println!("  {:<28}{:>12}{requests:>12.3}", "requests a cycle", "2.000");
+    Figure::new(
+        2,
+        "Lock + drop by one thread, p50",
+        "fairlock",
+        "× the floor",
+    )
+    .beside(floor)
+    .bound(Bound::AtMost(1.25))
+    .note(&ratio);
+    row(
+        "server, in commands",
+        &bare,
+        &lock,
+        |cost| cost.server / CYCLES as u64,
+        "",
+    );
+    row(
+        "this thread's processor",
+        &bare,
+        &lock,
+        |cost| cost.cpu / CYCLES as u64,
+        "",
+    );
+    let requests =
+        (after.requests - before.requests) as f64 / (after.granted - before.granted) as f64;
+    println!(
+        "  {:<28}{:>12}{requests:>12.3}",
+        "requests a cycle", "2.000"
+    );
 }
 
 fn row(title: &str, floor: &[Cost], ours: &[Cost], of: impl Fn(&Cost) -> u64, ratio: &str) {
@@ -127,22 +153,53 @@ fn row(title: &str, floor: &[Cost], ours: &[Cost], of: impl Fn(&Cost) -> u64, ra
 /// What the server has spent so far in the two commands that a cycle sends, in ns. What a script calls is
 /// within.
 fn server_time(admin: &mut Connection) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(admin).expect("INFO is answered");
-    let usec = |line: &str| line.split_once("usec=")?.1.split(',').next()?.parse::<u64>().ok();
-    let of_a_cycle = |line: &&str| line.starts_with("cmdstat_set:") || line.starts_with("cmdstat_evalsha:");
-    stats.lines().filter(of_a_cycle).filter_map(usec).sum::<u64>() * 1000
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(admin)
+        .expect("INFO is answered");
+    let usec = |line: &str| {
+        line.split_once("usec=")?
+            .1
+            .split(',')
+            .next()?
+            .parse::<u64>()
+            .ok()
+    };
+    let of_a_cycle =
+        |line: &&str| line.starts_with("cmdstat_set:") || line.starts_with("cmdstat_evalsha:");
+    stats
+        .lines()
+        .filter(of_a_cycle)
+        .filter_map(usec)
+        .sum::<u64>()
+        * 1000
 }
 
 /// Each thread has a name of its own; the floor has a connection for each, and fairlock its pool of 8.
 fn many_threads(url: &str, threads: usize, rounds: usize) {
-    let mut floors: Vec<Floor> = (0..threads).map(|i| Floor::new(url, &format!("bench:floor:{i}"))).collect();
+    let mut floors: Vec<Floor> = (0..threads)
+        .map(|i| Floor::new(url, &format!("bench:floor:{i}")))
+        .collect();
     let mgr = LockManager::connect(url).expect("a Redis that answers");
-    let mut locks: Vec<_> = (0..threads).map(|i| mgr.mutex(&format!("bench:uncontended:{i}"))).collect();
-    let mut floor = || throughput(THREADS_RUN_FOR, floors.iter_mut().map(|floor| move || floor.cycle()).collect());
+    let mut locks: Vec<_> = (0..threads)
+        .map(|i| mgr.mutex(&format!("bench:uncontended:{i}")))
+        .collect();
+    let mut floor = || {
+        throughput(
+            THREADS_RUN_FOR,
+            floors
+                .iter_mut()
+                .map(|floor| move || floor.cycle())
+                .collect(),
+        )
+    };
     let mut ours = || {
         throughput(
             THREADS_RUN_FOR,
-            locks.iter_mut().map(|lock| move || drop(lock.lock().expect("nobody else wants it"))).collect(),
+            locks
+                .iter_mut()
+                .map(|lock| move || drop(lock.lock().expect("nobody else wants it")))
+                .collect(),
         )
     };
     floor();
@@ -160,11 +217,21 @@ fn many_threads(url: &str, threads: usize, rounds: usize) {
     let granted = (after.granted - before.granted) as f64;
     println!("{threads} threads on {threads} names, {rounds} rounds of {THREADS_RUN_FOR:?} each");
     println!("  {:<28}{:>12}{:>12}   ratio", "", "floor", "fairlock");
-    println!("  {:<28}{:>12}{:>12}   {ratio}", "cycles a second", median(bare.clone()), median(lock));
-    Figure::new(2, "Lock + drop, throughput", format!("{threads} threads on as many names"), "× the floor")
-        .beside(format!("{}/s bare, {threads} connections", median(bare)))
-        .bound(Bound::AtLeast(0.8))
-        .note(&ratio);
+    println!(
+        "  {:<28}{:>12}{:>12}   {ratio}",
+        "cycles a second",
+        median(bare.clone()),
+        median(lock)
+    );
+    Figure::new(
+        2,
+        "Lock + drop, throughput",
+        format!("{threads} threads on as many names"),
+        "× the floor",
+    )
+    .beside(format!("{}/s bare, {threads} connections", median(bare)))
+    .bound(Bound::AtLeast(0.8))
+    .note(&ratio);
     println!("  {:<28}{threads:>12}{:>12}", "connections", after.connects);
     println!(
         "  {:<28}{:>12}{:>12.3}",
@@ -173,5 +240,8 @@ fn many_threads(url: &str, threads: usize, rounds: usize) {
         (after.requests - before.requests) as f64 / granted
     );
     let background = (after.background_releases - before.background_releases) as f64 / granted;
-    println!("  {:<28}{:>12}{background:>12.3}", "of them in the background", "–");
+    println!(
+        "  {:<28}{:>12}{background:>12.3}",
+        "of them in the background", "–"
+    );
 }

@@ -25,11 +25,19 @@ const TTL: Duration = Duration::from_secs(1);
 
 /// Processes that share a name share a ttl. To connect may take longer than the tenth of it that is the default.
 pub(crate) fn manager(to: impl Into<Endpoint>) -> fairlock::Result<LockManager> {
-    LockManager::builder(to).options(LockOptions::new().ttl(TTL)).connect_timeout(2 * TTL).build()
+    LockManager::builder(to)
+        .options(LockOptions::new().ttl(TTL))
+        .connect_timeout(2 * TTL)
+        .build()
 }
 
 /// What it does. Its writes go to whoever has the resource, as those to a database would.
-fn write_late(mgr: &LockManager, name: &str, mut say: impl Write, pause: impl FnOnce() -> Outcome) -> Outcome {
+fn write_late(
+    mgr: &LockManager,
+    name: &str,
+    mut say: impl Write,
+    pause: impl FnOnce() -> Outcome,
+) -> Outcome {
     let guard = mgr.lock(name)?;
     writeln!(say, "holds {}", guard.fence())?;
 
@@ -65,11 +73,15 @@ impl Holder {
     }
 
     /// Waits for what it says next, which has to be this.
-    pub(crate) fn says<T: FromStr<Err: Error + Send + Sync + 'static>>(&mut self, what: &str) -> Outcome<T> {
+    pub(crate) fn says<T: FromStr<Err: Error + Send + Sync + 'static>>(
+        &mut self,
+        what: &str,
+    ) -> Outcome<T> {
         let mut line = String::new();
         self.said.read_line(&mut line)?;
-        let value =
-            line.strip_prefix(what).ok_or_else(|| format!("the one that was paused said {line:?}, not {what:?}"))?;
+        let value = line
+            .strip_prefix(what)
+            .ok_or_else(|| format!("the one that was paused said {line:?}, not {what:?}"))?;
         Ok(value.trim().parse()?)
     }
 
@@ -100,7 +112,10 @@ impl Holder {
 impl Drop for Holder {
     fn drop(&mut self) {
         // Threads end with this program; a process that is stopped would stay.
-        #[cfg_attr(not(feature = "memory"), expect(irrefutable_let_patterns, reason = "there are only processes"))]
+        #[cfg_attr(
+            not(feature = "memory"),
+            expect(irrefutable_let_patterns, reason = "there are only processes")
+        )]
         if let Place::Process(process) = &mut self.at {
             let _ = process.kill();
             let _ = process.wait();
@@ -117,7 +132,10 @@ fn start_process(redis: &Redis, name: &str) -> Outcome<Holder> {
         .stdout(Stdio::piped())
         .spawn()?;
     let said: Box<dyn Read> = Box::new(process.stdout.take().expect("stdout is piped"));
-    Ok(Holder { said: BufReader::new(said), at: Place::Process(process) })
+    Ok(Holder {
+        said: BufReader::new(said),
+        at: Place::Process(process),
+    })
 }
 
 /// What the program does when it is started as the holder.
@@ -127,7 +145,9 @@ pub(crate) fn be_a_process(name: &str) -> Outcome {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mgr = manager(env::var("REDIS_URL")?)?;
     // Stops all of its threads, the one that renews its locks too, until it is sent SIGCONT.
-    write_late(&mgr, name, io::stdout(), || Ok(kill_process(getpid(), Signal::STOP)?))
+    write_late(&mgr, name, io::stdout(), || {
+        Ok(kill_process(getpid(), Signal::STOP)?)
+    })
 }
 
 #[cfg(feature = "memory")]
@@ -145,5 +165,8 @@ fn start_thread(memory: &Memory, name: &str) -> Outcome<Holder> {
         ended(write_late(&mgr, &name, say, pause))
     });
     let said: Box<dyn Read> = Box::new(said);
-    Ok(Holder { said: BufReader::new(said), at: Place::Thread(go_on) })
+    Ok(Holder {
+        said: BufReader::new(said),
+        at: Place::Thread(go_on),
+    })
 }

@@ -48,15 +48,24 @@ fn fencing(store: &Store) -> Outcome {
 
     let mut other = Holder::start(store, &name)?;
     let old: u64 = other.says("holds")?;
-    println!("Another holds the lock, with fence {old}. It has made sure of that, wants to write a total of {LATE},");
+    println!(
+        "Another holds the lock, with fence {old}. It has made sure of that, wants to write a total of {LATE},"
+    );
     println!("and is paused.");
     println!();
 
     // The other does not renew its lease, so this takes one TTL.
-    let guard = mgr.try_lock_for(&name, PATIENCE)?.ok_or("the lock of one that is paused never came")?;
+    let guard = mgr
+        .try_lock_for(&name, PATIENCE)?
+        .ok_or("the lock of one that is paused never came")?;
     let new = guard.fence();
-    println!("Its lease has ended, and we have the lock, with fence {new}. We write a total of {NEWER}.");
-    check("we are told that the one before us did not finish", guard.previous_holder() == PreviousHolder::Lapsed)?;
+    println!(
+        "Its lease has ended, and we have the lock, with fence {new}. We write a total of {NEWER}."
+    );
+    check(
+        "we are told that the one before us did not finish",
+        guard.previous_holder() == PreviousHolder::Lapsed,
+    )?;
     check("our fence is larger", new > old)?;
     check("our write is let in", invoice.set_total(NEWER, new))?;
     careless.overwrite(NEWER);
@@ -67,16 +76,24 @@ fn fencing(store: &Store) -> Outcome {
     let fence: u64 = other.says("under")?;
     println!("The other goes on where it was: it writes a total of {total}, with fence {fence}.");
     check("its write is refused", !invoice.set_total(total, fence))?;
-    check(format!("the invoice says {NEWER}"), invoice.total() == NEWER)?;
+    check(
+        format!("the invoice says {NEWER}"),
+        invoice.total() == NEWER,
+    )?;
     println!();
 
     careless.overwrite(total);
     println!("Without a gate, the late write would have gone through.");
-    check(format!("an invoice that takes every write says {LATE}"), careless.total() == LATE)?;
+    check(
+        format!("an invoice that takes every write says {LATE}"),
+        careless.total() == LATE,
+    )?;
     println!();
 
     let held: bool = other.says("is_held")?;
-    println!("Had it looked once more, it would have known. But the next pause can come right after that look.");
+    println!(
+        "Had it looked once more, it would have known. But the next pause can come right after that look."
+    );
     check("when it woke up, is_held() was false", !held)?;
     other.end()?;
     // Its end has done nothing to our lock.

@@ -30,7 +30,9 @@ pub(crate) fn play(example: impl FnOnce(&Store) -> Outcome) -> ExitCode {
 
 /// Tells what went wrong, if anything did.
 pub(crate) fn ended(outcome: Outcome) -> ExitCode {
-    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    let Err(error) = outcome else {
+        return ExitCode::SUCCESS;
+    };
     eprintln!("{}: {error}", env!("CARGO_CRATE_NAME"));
     if let Some(cause) = error.source() {
         eprintln!("  because: {cause}");
@@ -41,7 +43,11 @@ pub(crate) fn ended(outcome: Outcome) -> ExitCode {
 /// Shows whether a claim holds. If not, that is what the example ends with.
 pub(crate) fn check(claim: impl Display, holds: bool) -> Outcome {
     println!("  {} {claim}", mark(holds));
-    if holds { Ok(()) } else { Err(format!("this should hold: {claim}").into()) }
+    if holds {
+        Ok(())
+    } else {
+        Err(format!("this should hold: {claim}").into())
+    }
 }
 
 /// Polls for what other threads are about to do, and gives up after a time that nothing here takes.
@@ -65,7 +71,11 @@ pub(crate) fn own_name(what: &str) -> String {
 }
 
 pub(crate) fn mark(holds: bool) -> String {
-    if holds { paint("32", "✓") } else { paint("31;1", "✗ WRONG:") }
+    if holds {
+        paint("32", "✓")
+    } else {
+        paint("31;1", "✗ WRONG:")
+    }
 }
 
 /// In colour where there is somebody to see it.

@@ -32,7 +32,11 @@ pub(crate) enum Over {
 /// and ends the program with status 2. `without` is the command that needs none, if there is one.
 pub(crate) fn redis_or_exit(variable: &str, over: Over, without: Option<&str>) -> Redis {
     if let Some(url) = env::var(variable).ok().filter(|url| !url.is_empty()) {
-        return Redis { url, about: format!("the one that {variable} names"), _keeper: None };
+        return Redis {
+            url,
+            about: format!("the one that {variable} names"),
+            _keeper: None,
+        };
     }
     start_private(over).unwrap_or_else(|why| {
         eprintln!("{}", how_to_get_one(variable, without, &why));
@@ -66,7 +70,10 @@ impl Drop for Keeper {
 
 fn start_private(over: Over) -> Result<Redis, String> {
     let told = |e: io::Error| e.to_string();
-    let dir = tempfile::Builder::new().prefix("fairlock-").tempdir().map_err(told)?;
+    let dir = tempfile::Builder::new()
+        .prefix("fairlock-")
+        .tempdir()
+        .map_err(told)?;
     let version = link_server(&dir.path().join("redis-server"))?;
     let socket = dir.path().join("socket");
     let port = match over {
@@ -77,7 +84,16 @@ fn start_private(over: Over) -> Result<Redis, String> {
     keeper
         .args(["-c", KEEPER, "keeper"])
         .arg(dir.path())
-        .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args([
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+        ])
         .arg("--unixsocket")
         .arg(&socket)
         .arg("--dir")
@@ -94,20 +110,36 @@ fn start_private(over: Over) -> Result<Redis, String> {
         format!("the private redis-server does not answer ({e}); it said:\n{log}")
     })?;
     let (url, place) = match over {
-        Over::UnixSocket => (format!("redis+unix://{}", socket.display()), "a unix socket".to_owned()),
-        Over::Tcp => (format!("redis://127.0.0.1:{port}/"), format!("port {port} of this host")),
+        Over::UnixSocket => (
+            format!("redis+unix://{}", socket.display()),
+            "a unix socket".to_owned(),
+        ),
+        Over::Tcp => (
+            format!("redis://127.0.0.1:{port}/"),
+            format!("port {port} of this host"),
+        ),
     };
-    Ok(Redis { url, about: format!("a private {version} on {place}"), _keeper: Some(keeper) })
+    Ok(Redis {
+        url,
+        about: format!("a private {version} on {place}"),
+        _keeper: Some(keeper),
+    })
 }
 
 /// Puts a link to the server's binary there, under the name that makes it act as one; answers its version.
 fn link_server(link: &Path) -> Result<String, String> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let candidates = NAMES.iter().flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
+    let candidates = NAMES
+        .iter()
+        .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
     for file in candidates.filter(is_executable) {
         let _ = fs::remove_file(link);
         symlink(&file, link).map_err(|e| e.to_string())?;
-        let said = Command::new(link).arg("--version").output().map(|out| out.stdout).unwrap_or_default();
+        let said = Command::new(link)
+            .arg("--version")
+            .output()
+            .map(|out| out.stdout)
+            .unwrap_or_default();
         // "Redis server v=7.0.15 sha=…"
         let said = String::from_utf8_lossy(&said);
         if let Some((product, rest)) = said.split_once(" server v=") {
@@ -123,7 +155,9 @@ fn is_executable(file: &PathBuf) -> bool {
 }
 
 fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+        .local_addr()?
+        .port())
 }
 
 fn await_pong(socket: &Path) -> io::Result<()> {
@@ -144,8 +178,9 @@ fn await_pong(socket: &Path) -> io::Result<()> {
 }
 
 fn how_to_get_one(variable: &str, without: Option<&str>, why: &str) -> String {
-    let without =
-        without.map(|command| format!("Run it without one, on an in-memory store:\n    {command}\n\nor name"));
+    let without = without.map(|command| {
+        format!("Run it without one, on an in-memory store:\n    {command}\n\nor name")
+    });
     format!(
         "This needs a Redis, and {why}.
 

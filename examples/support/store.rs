@@ -24,7 +24,10 @@ impl Store {
         if env::var_os("REDIS_URL").is_none_or(|url| url.is_empty()) {
             return Store::Memory(Memory::new());
         }
-        let without = concat!("cargo run --features memory --example ", env!("CARGO_CRATE_NAME"));
+        let without = concat!(
+            "cargo run --features memory --example ",
+            env!("CARGO_CRATE_NAME")
+        );
         Store::Redis(redis_or_exit("REDIS_URL", Over::UnixSocket, Some(without)))
     }
 
@@ -33,7 +36,9 @@ impl Store {
         match self {
             Store::Redis(redis) => format!("on a Redis: {}", redis.about),
             #[cfg(feature = "memory")]
-            Store::Memory(_) => "on an in-memory store, where each manager is like a process of its own".to_owned(),
+            Store::Memory(_) => {
+                "on an in-memory store, where each manager is like a process of its own".to_owned()
+            }
         }
     }
 }

@@ -49,5 +49,9 @@ fn main() -> ExitCode {
         0 => println!("All {} hold.", all.len()),
         n => println!("{n} of {} do not hold.", all.len()),
     }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

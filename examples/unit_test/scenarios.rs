@@ -21,8 +21,14 @@ pub(crate) fn bills_everybody_once() {
     let (_memory, ours, theirs) = two_processes();
     let books = Books::default();
     let mut printed = 0;
-    assert_eq!(bill(&ours, &books, &CUSTOMERS, |_| printed += 1).unwrap(), Billed::All);
-    assert_eq!(bill(&theirs, &books, &CUSTOMERS, |_| printed += 1).unwrap(), Billed::All);
+    assert_eq!(
+        bill(&ours, &books, &CUSTOMERS, |_| printed += 1).unwrap(),
+        Billed::All
+    );
+    assert_eq!(
+        bill(&theirs, &books, &CUSTOMERS, |_| printed += 1).unwrap(),
+        Billed::All
+    );
     assert_eq!(printed, 3);
     assert_all_written(&books);
 }
@@ -81,7 +87,10 @@ pub(crate) fn stops_when_it_was_suspended_for_longer_than_the_ttl() {
         }
     });
     assert_eq!(billed.unwrap(), Billed::UpTo("bob".to_owned()));
-    assert_eq!(bill(&theirs, &books, &CUSTOMERS, |_| {}).unwrap(), Billed::All);
+    assert_eq!(
+        bill(&theirs, &books, &CUSTOMERS, |_| {}).unwrap(),
+        Billed::All
+    );
     assert_all_written(&books);
 }
 
@@ -108,7 +117,10 @@ pub(crate) fn clears_up_after_a_holder_that_crashed() {
     let crashed = theirs.lock(BILLING).unwrap();
     books.begin(crashed.fence(), "bob");
     memory.lapse(BILLING);
-    assert_eq!(bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(), Billed::All);
+    assert_eq!(
+        bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(),
+        Billed::All
+    );
     assert_all_written(&books);
 }
 
@@ -125,7 +137,10 @@ pub(crate) fn comes_back_later_while_redis_is_down() {
         assert_eq!(billed.join().unwrap().unwrap(), Billed::Later);
     });
     memory.come_back();
-    assert_eq!(bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(), Billed::All);
+    assert_eq!(
+        bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(),
+        Billed::All
+    );
 }
 
 #[cfg_attr(test, test)]
@@ -149,8 +164,14 @@ pub(crate) fn does_not_notice_a_connection_that_closes() {
     let (memory, ours, theirs) = two_processes();
     let books = Books::default();
     memory.inject(Fault::Disconnect);
-    assert_eq!(bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(), Billed::All);
-    assert!(theirs.inspect(BILLING).unwrap().is_none(), "nothing is left behind");
+    assert_eq!(
+        bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(),
+        Billed::All
+    );
+    assert!(
+        theirs.inspect(BILLING).unwrap().is_none(),
+        "nothing is left behind"
+    );
 }
 
 #[cfg_attr(test, test)]
@@ -166,12 +187,16 @@ pub(crate) fn is_not_blocked_by_its_own_lost_reply() {
         memory.advance(DEFAULT_COMMAND_TIMEOUT);
         assert_eq!(billed.join().unwrap().unwrap(), Billed::All);
     });
-    assert!(theirs.inspect(BILLING).unwrap().is_none(), "nothing is left behind");
+    assert!(
+        theirs.inspect(BILLING).unwrap().is_none(),
+        "nothing is left behind"
+    );
 }
 
 fn two_processes() -> (Memory, LockManager, LockManager) {
     let memory = Memory::new();
-    let [ours, theirs] = [(); 2].map(|()| LockManager::connect(&memory).expect("there is nothing to fail"));
+    let [ours, theirs] =
+        [(); 2].map(|()| LockManager::connect(&memory).expect("there is nothing to fail"));
     (memory, ours, theirs)
 }
 
@@ -185,7 +210,10 @@ fn states(books: &Books) -> Vec<State> {
 
 #[track_caller]
 fn assert_all_written(books: &Books) {
-    assert_eq!(books.read(), CUSTOMERS.map(|customer| (customer.to_owned(), State::Written)));
+    assert_eq!(
+        books.read(),
+        CUSTOMERS.map(|customer| (customer.to_owned(), State::Written))
+    );
 }
 
 /// Polls, since what other threads do takes a moment; panics after a time that nothing here takes.
@@ -193,7 +221,10 @@ fn assert_all_written(books: &Books) {
 fn until(what: &str, holds: impl Fn() -> bool) {
     let started = Instant::now();
     while !holds() {
-        assert!(started.elapsed() < Duration::from_secs(10), "in vain: {what}");
+        assert!(
+            started.elapsed() < Duration::from_secs(10),
+            "in vain: {what}"
+        );
         thread::sleep(Duration::from_micros(100));
     }
 }

@@ -40,11 +40,19 @@ pub(crate) enum Said {
 }
 
 impl Crew {
-    pub(crate) fn start(number: usize, store: &Store, lock: &str, dir: &Path, said: Sender<Said>) -> Outcome<Crew> {
+    pub(crate) fn start(
+        number: usize,
+        store: &Store,
+        lock: &str,
+        dir: &Path,
+        said: Sender<Said>,
+    ) -> Outcome<Crew> {
         let at = match store {
             Store::Redis(redis) => start_process(number, redis, lock, dir, said)?,
             #[cfg(feature = "memory")]
-            Store::Memory(_) => start_threads(number, LockManager::connect(store)?, lock, dir, said)?,
+            Store::Memory(_) => {
+                start_threads(number, LockManager::connect(store)?, lock, dir, said)?
+            }
         };
         Ok(Crew { number, at })
     }
@@ -73,7 +81,9 @@ impl Crew {
             Place::Threads { worked, .. } => {
                 let worked = worked.take().expect("it ends once").join();
                 let worked = worked.unwrap_or_else(|_| Err("a panic".into()));
-                worked.err().map(|error| format!("would-be process {} ended with {error}", self.number))
+                worked
+                    .err()
+                    .map(|error| format!("would-be process {} ended with {error}", self.number))
             }
         })
     }
@@ -82,7 +92,10 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         // Threads end with this program.
-        #[cfg_attr(not(feature = "memory"), expect(irrefutable_let_patterns, reason = "there are only processes"))]
+        #[cfg_attr(
+            not(feature = "memory"),
+            expect(irrefutable_let_patterns, reason = "there are only processes")
+        )]
         if let Place::Process(process) = &mut self.at {
             let _ = process.kill();
             let _ = process.wait();
@@ -90,7 +103,13 @@ impl Drop for Crew {
     }
 }
 
-fn start_process(number: usize, redis: &Redis, lock: &str, dir: &Path, said: Sender<Said>) -> Outcome<Place> {
+fn start_process(
+    number: usize,
+    redis: &Redis,
+    lock: &str,
+    dir: &Path,
+    said: Sender<Said>,
+) -> Outcome<Place> {
     let mut process = Command::new(env::current_exe()?)
         .args(["worker", &number.to_string(), lock])
         .arg(dir)
@@ -102,7 +121,11 @@ fn start_process(number: usize, redis: &Redis, lock: &str, dir: &Path, said: Sen
     let stdout = process.stdout.take().expect("stdout is piped");
     thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            let heard = if line == "ready" { Some(Said::Ready) } else { line.parse().ok().map(Said::Turn) };
+            let heard = if line == "ready" {
+                Some(Said::Ready)
+            } else {
+                line.parse().ok().map(Said::Turn)
+            };
             // Nobody listens any more when this program ends early.
             let _ = heard.map(|heard| said.send(heard));
         }
@@ -134,13 +157,34 @@ impl Director for Pipes {
 }
 
 #[cfg(feature = "memory")]
-fn start_threads(number: usize, mgr: LockManager, lock: &str, dir: &Path, said: Sender<Said>) -> Outcome<Place> {
+fn start_threads(
+    number: usize,
+    mgr: LockManager,
+    lock: &str,
+    dir: &Path,
+    said: Sender<Said>,
+) -> Outcome<Place> {
     let (until, told) = channel();
     let (lock, ledger) = (lock.to_owned(), Ledger::open(dir));
-    let worked = thread::Builder::new().name(format!("process {number}")).spawn(move || {
-        work(&number.to_string(), &mgr, &lock, &ledger, &Channels { number, said, told: told.into() })
-    })?;
-    Ok(Place::Threads { until, worked: Some(worked) })
+    let worked = thread::Builder::new()
+        .name(format!("process {number}"))
+        .spawn(move || {
+            work(
+                &number.to_string(),
+                &mgr,
+                &lock,
+                &ledger,
+                &Channels {
+                    number,
+                    said,
+                    told: told.into(),
+                },
+            )
+        })?;
+    Ok(Place::Threads {
+        until,
+        worked: Some(worked),
+    })
 }
 
 /// The director is in this process.

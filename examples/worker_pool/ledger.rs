@@ -23,7 +23,10 @@ impl Ledger {
     }
 
     pub(crate) fn open(dir: &Path) -> Ledger {
-        Ledger { count: dir.join("count"), occupied: dir.join("occupied") }
+        Ledger {
+            count: dir.join("count"),
+            occupied: dir.join("occupied"),
+        }
     }
 
     /// Reads the count, works for a while, and writes the next one: of two at once, one would be lost.

@@ -44,7 +44,9 @@ const RUN_FOR: Duration = Duration::from_secs(4);
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     ended(match args.as_slice() {
-        [role, process, lock, dir] if role == "worker" => crew::be_a_process(process, lock, Path::new(dir)),
+        [role, process, lock, dir] if role == "worker" => {
+            crew::be_a_process(process, lock, Path::new(dir))
+        }
         _ => direct(),
     })
 }
@@ -56,14 +58,23 @@ fn direct() -> Outcome {
     let dir = tempfile::tempdir()?;
     let ledger = Ledger::create(dir.path())?;
     let lock = own_name("worker_pool");
-    println!("{PROCESSES} processes of {THREADS} threads take turns at one ledger for {} s,", RUN_FOR.as_secs());
+    println!(
+        "{PROCESSES} processes of {THREADS} threads take turns at one ledger for {} s,",
+        RUN_FOR.as_secs()
+    );
     println!("{}", store.about());
     println!();
 
     let (sender, said) = channel();
     let mut crews = Vec::new();
     for number in 1..=PROCESSES {
-        crews.push(Crew::start(number, &store, &lock, dir.path(), sender.clone())?);
+        crews.push(Crew::start(
+            number,
+            &store,
+            &lock,
+            dir.path(),
+            sender.clone(),
+        )?);
     }
     drop(sender);
     await_all(&said)?;
@@ -83,7 +94,9 @@ fn await_all(said: &Receiver<Said>) -> Outcome {
     for _ in 0..PROCESSES {
         match said.recv()? {
             Said::Ready | Said::Turn(_) => {}
-            Said::Ended(number) => return Err(format!("process {number} ended before it began").into()),
+            Said::Ended(number) => {
+                return Err(format!("process {number} ended before it began").into());
+            }
         }
     }
     Ok(())
@@ -93,7 +106,11 @@ fn await_all(said: &Receiver<Said>) -> Outcome {
 /// changes, or in a line each second where lines cannot change.
 fn watch(said: &Receiver<Said>, mgr: &LockManager, lock: &str) -> Vec<Turn> {
     let live = io::stdout().is_terminal();
-    let every = if live { Duration::from_millis(100) } else { Duration::from_secs(1) };
+    let every = if live {
+        Duration::from_millis(100)
+    } else {
+        Duration::from_secs(1)
+    };
     let started = Instant::now();
     let mut shown = started;
     let mut turns = Vec::new();
@@ -131,8 +148,15 @@ fn progress(elapsed: Duration, turns: usize, info: Option<&LockInfo>) -> String 
     let full = (done * WIDTH as f64) as usize;
     let bar = "━".repeat(full) + &"┄".repeat(WIDTH - full);
     let holder = match info {
-        Some(LockInfo { holder: Some(holder), waiters, .. }) => format!("{} has it, {waiters} wait", holder.thread),
+        Some(LockInfo {
+            holder: Some(holder),
+            waiters,
+            ..
+        }) => format!("{} has it, {waiters} wait", holder.thread),
         _ => "nobody has it".to_owned(),
     };
-    format!("  {:3.1} s  {bar}  {turns:5} turns   {holder}", elapsed.as_secs_f64())
+    format!(
+        "  {:3.1} s  {bar}  {turns:5} turns   {holder}",
+        elapsed.as_secs_f64()
+    )
 }

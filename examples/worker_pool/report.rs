@@ -14,20 +14,37 @@ pub(crate) fn print(turns: &[Turn], entries: u64, failed: &[String]) -> Outcome 
         Check {
             holds: entries == turns.len() as u64,
             claim: "nothing lost",
-            evidence: format!("{} turns, and the ledger counts {}", grouped(turns.len()), grouped(entries as usize)),
+            evidence: format!(
+                "{} turns, and the ledger counts {}",
+                grouped(turns.len()),
+                grouped(entries as usize)
+            ),
         },
         first_come_first_served(turns),
         fences_rise(turns),
     ];
     if !failed.is_empty() {
-        checks.push(Check { holds: false, claim: "workers ended well", evidence: failed.join("; ") });
+        checks.push(Check {
+            holds: false,
+            claim: "workers ended well",
+            evidence: failed.join("; "),
+        });
     }
     println!();
     for check in &checks {
-        println!("  {} {:26}{}", mark(check.holds), check.claim, check.evidence);
+        println!(
+            "  {} {:26}{}",
+            mark(check.holds),
+            check.claim,
+            check.evidence
+        );
     }
     let wrong = checks.iter().filter(|check| !check.holds).count();
-    if wrong == 0 { Ok(()) } else { Err(format!("{wrong} of {} claims do not hold", checks.len()).into()) }
+    if wrong == 0 {
+        Ok(())
+    } else {
+        Err(format!("{wrong} of {} claims do not hold", checks.len()).into())
+    }
 }
 
 struct Check {
@@ -43,7 +60,10 @@ fn table(turns: &[Turn]) {
         workers.entry(&turn.who).or_default().push(turn.wait());
     }
     let most = workers.values().map(Vec::len).max().unwrap_or(1);
-    let head = format!("{:<10}{:>6}  {:<WIDTH$}{:>14}{:>11}", "worker", "turns", "", "wait: median", "longest");
+    let head = format!(
+        "{:<10}{:>6}  {:<WIDTH$}{:>14}{:>11}",
+        "worker", "turns", "", "wait: median", "longest"
+    );
     println!("  {}", paint("1", &head));
     let mut process = "";
     for (who, waits) in &mut workers {
@@ -54,10 +74,20 @@ fn table(turns: &[Turn]) {
         }
         process = of;
         let bar = "█".repeat((waits.len() * WIDTH + most / 2) / most);
-        println!("  {who:<10}{:>6}  {bar:<WIDTH$}{}", grouped(waits.len()), columns(waits));
+        println!(
+            "  {who:<10}{:>6}  {bar:<WIDTH$}{}",
+            grouped(waits.len()),
+            columns(waits)
+        );
     }
     let mut all: Vec<Duration> = turns.iter().map(Turn::wait).collect();
-    let line = format!("{:<10}{:>6}  {:<WIDTH$}{}", "all", grouped(all.len()), "", columns(&mut all));
+    let line = format!(
+        "{:<10}{:>6}  {:<WIDTH$}{}",
+        "all",
+        grouped(all.len()),
+        "",
+        columns(&mut all)
+    );
     println!("  {}", paint("1", &line));
 }
 
@@ -74,8 +104,14 @@ fn one_at_a_time(turns: &[Turn]) -> Check {
     let mut turns: Vec<&Turn> = turns.iter().collect();
     turns.sort_unstable_by_key(|turn| turn.entered);
     let crowded = turns.iter().filter(|turn| !turn.alone).count();
-    let overlaps = turns.windows(2).filter(|pair| pair[1].entered < pair[0].left).count();
-    let mut gaps: Vec<u64> = turns.windows(2).map(|pair| pair[1].entered.saturating_sub(pair[0].left)).collect();
+    let overlaps = turns
+        .windows(2)
+        .filter(|pair| pair[1].entered < pair[0].left)
+        .count();
+    let mut gaps: Vec<u64> = turns
+        .windows(2)
+        .map(|pair| pair[1].entered.saturating_sub(pair[0].left))
+        .collect();
     gaps.sort_unstable();
     let micros = |gap: Option<&u64>| gap.map_or(0, |ns| ns / 1000);
     let evidence = if crowded + overlaps == 0 {
@@ -91,7 +127,11 @@ fn one_at_a_time(turns: &[Turn]) -> Check {
             grouped(crowded)
         )
     };
-    Check { holds: crowded + overlaps == 0, claim: "one at a time", evidence }
+    Check {
+        holds: crowded + overlaps == 0,
+        claim: "one at a time",
+        evidence,
+    }
 }
 
 /// Of two turns, the order in which Redis queued them is certain if the one had its place before the other
@@ -100,7 +140,10 @@ fn first_come_first_served(turns: &[Turn]) -> Check {
     let queued = sorted(turns, |turn| turn.queued);
     let entered = sorted(turns, |turn| turn.entered);
     let before = |moments: &[u64], turn: &Turn| moments.partition_point(|at| *at < turn.asked);
-    let together: usize = turns.iter().map(|turn| before(&queued, turn) - before(&entered, turn)).sum();
+    let together: usize = turns
+        .iter()
+        .map(|turn| before(&queued, turn) - before(&entered, turn))
+        .sum();
 
     let mut turns: Vec<&Turn> = turns.iter().collect();
     turns.sort_unstable_by_key(|turn| turn.fence);
@@ -113,22 +156,39 @@ fn first_come_first_served(turns: &[Turn]) -> Check {
         first_queued_of_later = first_queued_of_later.min(turn.queued);
     }
     let evidence = if overtaken == 0 {
-        format!("{} times one asked while another was queued, and never came first", grouped(together))
+        format!(
+            "{} times one asked while another was queued, and never came first",
+            grouped(together)
+        )
     } else {
-        format!("{} turns came before one that had been queued earlier", grouped(overtaken))
+        format!(
+            "{} turns came before one that had been queued earlier",
+            grouped(overtaken)
+        )
     };
-    Check { holds: overtaken == 0, claim: "first come, first served", evidence }
+    Check {
+        holds: overtaken == 0,
+        claim: "first come, first served",
+        evidence,
+    }
 }
 
 fn fences_rise(turns: &[Turn]) -> Check {
     let mut turns: Vec<&Turn> = turns.iter().collect();
     turns.sort_unstable_by_key(|turn| turn.entered);
-    let fallen = turns.windows(2).filter(|pair| pair[1].fence <= pair[0].fence).count();
+    let fallen = turns
+        .windows(2)
+        .filter(|pair| pair[1].fence <= pair[0].fence)
+        .count();
     let evidence = match fallen {
         0 => "each turn's is larger than all before it".to_owned(),
         n => format!("{n} turns had one that was not larger than the one before"),
     };
-    Check { holds: fallen == 0, claim: "fences rise", evidence }
+    Check {
+        holds: fallen == 0,
+        claim: "fences rise",
+        evidence,
+    }
 }
 
 fn sorted(turns: &[Turn], moment: impl Fn(&Turn) -> u64) -> Vec<u64> {

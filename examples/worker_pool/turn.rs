@@ -29,7 +29,15 @@ impl Turn {
 
 impl fmt::Display for Turn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Turn { who, asked, queued, entered, left, fence, alone } = self;
+        let Turn {
+            who,
+            asked,
+            queued,
+            entered,
+            left,
+            fence,
+            alone,
+        } = self;
         write!(f, "{who} {asked} {queued} {entered} {left} {fence} {alone}")
     }
 }
@@ -38,7 +46,9 @@ impl FromStr for Turn {
     type Err = Box<dyn std::error::Error>;
 
     fn from_str(line: &str) -> Result<Turn, Self::Err> {
-        let [who, asked, queued, entered, left, fence, alone] = line.split(' ').collect::<Vec<_>>()[..] else {
+        let [who, asked, queued, entered, left, fence, alone] =
+            line.split(' ').collect::<Vec<_>>()[..]
+        else {
             return Err("not a turn".into());
         };
         Ok(Turn {

@@ -17,7 +17,13 @@ pub(crate) trait Director: Sync {
 }
 
 /// A process of workers: one manager, whose connections and renewal thread all its threads share.
-pub(crate) fn work(process: &str, mgr: &LockManager, lock: &str, ledger: &Ledger, director: &dyn Director) -> Outcome {
+pub(crate) fn work(
+    process: &str,
+    mgr: &LockManager,
+    lock: &str,
+    ledger: &Ledger,
+    director: &dyn Director,
+) -> Outcome {
     let mutex = mgr.mutex(lock);
     let until = director.ready()?;
 
@@ -28,7 +34,9 @@ pub(crate) fn work(process: &str, mgr: &LockManager, lock: &str, ledger: &Ledger
             let mutex = &mutex;
             // The thread's name is what `inspect` shows of a holder.
             let named = thread::Builder::new().name(format!("worker {who}"));
-            threads.push(named.spawn_scoped(scope, move || take_turns(&who, mutex, ledger, until, director))?);
+            threads.push(named.spawn_scoped(scope, move || {
+                take_turns(&who, mutex, ledger, until, director)
+            })?);
         }
         for thread in threads {
             thread.join().map_err(|_| "a worker panicked")??;
@@ -37,7 +45,13 @@ pub(crate) fn work(process: &str, mgr: &LockManager, lock: &str, ledger: &Ledger
     })
 }
 
-fn take_turns(who: &str, mutex: &Mutex, ledger: &Ledger, until: u64, director: &dyn Director) -> Outcome {
+fn take_turns(
+    who: &str,
+    mutex: &Mutex,
+    ledger: &Ledger,
+    until: u64,
+    director: &dyn Director,
+) -> Outcome {
     while now() < until {
         // `mutex.lock()` is these two in one; apart, they show when the place in the queue was taken.
         let asked = now();
@@ -52,7 +66,15 @@ fn take_turns(who: &str, mutex: &Mutex, ledger: &Ledger, until: u64, director: &
         let fence = guard.fence();
         // An error here would mean that the lock was lost during the turn.
         guard.unlock()?;
-        director.done(Turn { who: who.to_owned(), asked, queued, entered, left, fence, alone })?;
+        director.done(Turn {
+            who: who.to_owned(),
+            asked,
+            queued,
+            entered,
+            left,
+            fence,
+            alone,
+        })?;
     }
     Ok(())
 }

@@ -23,7 +23,10 @@ pub(crate) enum Entered {
 
 impl Engine {
     /// Takes the lock if it is free and nobody waits for it. Blocks for at most two command timeouts.
-    pub(crate) fn try_acquire(self: &Arc<Self>, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn try_acquire(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+    ) -> Result<Option<Arc<Lease>>> {
         self.check(request)?;
         let token = Token::new();
         match self.attempt(request, token, Time::NEVER)? {
@@ -37,7 +40,11 @@ impl Engine {
 
     /// Takes the lock, or waits for it in the queue until `until`. Blocks for at most one command timeout
     /// longer.
-    pub(crate) fn acquire(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
         self.acquire_beside(&[], request, until)
     }
 
@@ -46,7 +53,8 @@ impl Engine {
     pub(crate) fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
         let started = self.now();
         // The step that failed knows only how long it took itself.
-        self.enter_until(request, until).map_err(|error| error.after(self.now() - started))
+        self.enter_until(request, until)
+            .map_err(|error| error.after(self.now() - started))
     }
 
     fn enter_until(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
@@ -68,8 +76,13 @@ impl Engine {
                 return Err(error);
             }
         }
-        let waiting = self.places.register(Arc::clone(request), Place::new(Token::new()), self.now());
-        let standing = Standing { engine: Arc::clone(self), waiting };
+        let waiting =
+            self.places
+                .register(Arc::clone(request), Place::new(Token::new()), self.now());
+        let standing = Standing {
+            engine: Arc::clone(self),
+            waiting,
+        };
         self.counters.waiting.add(1);
         // A shutdown that did not see the place is seen here.
         self.check_open()?;
@@ -89,8 +102,13 @@ impl Engine {
     /// A place whose lock was granted before anybody had to stand.
     pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<Standing> {
         let (request, stood, token) = (Arc::clone(&lease.request), lease.stood, lease.token);
-        let waiting = self.places.register(request, Place::granted(lease), self.now());
-        let standing = Standing { engine: Arc::clone(self), waiting };
+        let waiting = self
+            .places
+            .register(request, Place::granted(lease), self.now());
+        let standing = Standing {
+            engine: Arc::clone(self),
+            waiting,
+        };
         self.counters.waiting.add(1);
         self.places.unclaim_if(stood, token);
         self.check_open()?;
@@ -101,7 +119,11 @@ impl Engine {
 
     pub(super) fn check(&self, request: &Request) -> Result<()> {
         self.check_open()?;
-        if request.on_lost.is_some() { self.start_callbacks() } else { Ok(()) }
+        if request.on_lost.is_some() {
+            self.start_callbacks()
+        } else {
+            Ok(())
+        }
     }
 
     /// To be called before the place is dropped.
@@ -122,7 +144,12 @@ impl Engine {
     }
 
     /// One try without a place in the queue.
-    fn attempt(self: &Arc<Self>, request: &Arc<Request>, token: Token, until: Time) -> Result<Option<Arc<Lease>>> {
+    fn attempt(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        token: Token,
+        until: Time,
+    ) -> Result<Option<Arc<Lease>>> {
         let started = self.now();
         let patience = self.patience(started, until);
         let call = acquire_call(request, token, Wait::No);
@@ -133,8 +160,11 @@ impl Engine {
             let fault = match self.tried(request, token, &call, &mut in_doubt, result)? {
                 Tried::Ended(lease) => return Ok(lease),
                 Tried::Again(fault) => fault,
-                Tried::Failed(fault @ Fault::Server { .. }) if fault.is_transient() && !fault.is_ambiguous() => {
-                    self.clock.sleep_until(self.now() + self.config.back_off / 10);
+                Tried::Failed(fault @ Fault::Server { .. })
+                    if fault.is_transient() && !fault.is_ambiguous() =>
+                {
+                    self.clock
+                        .sleep_until(self.now() + self.config.back_off / 10);
                     refused = Some(fault.repeat());
                     fault
                 }
@@ -163,7 +193,8 @@ impl Engine {
         in_doubt: &mut bool,
         result: std::result::Result<Answer, Fault>,
     ) -> Result<Tried> {
-        let abandon = || self.abandon_in_background(call, token, call.sent_until(), request.longest());
+        let abandon =
+            || self.abandon_in_background(call, token, call.sent_until(), request.longest());
         let answer = match result {
             Ok(answer) => answer,
             Err(fault) => {
@@ -178,7 +209,8 @@ impl Engine {
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
                 let taken_until = if *in_doubt { call.sent_until() } else { 0 };
-                let lease = self.take(request, News::from_reply(grant, answer.sent), taken_until)?;
+                let lease =
+                    self.take(request, News::from_reply(grant, answer.sent), taken_until)?;
                 Ok(Tried::Ended(Some(lease)))
             }
             Outcome::Busy { .. } => {
@@ -189,21 +221,25 @@ impl Engine {
                 Ok(Tried::Ended(None))
             }
             // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
-            Outcome::Late | Outcome::More => {
-                Ok(Tried::Again(Fault::unavailable(Step::Reply, "no time left to ask again")))
-            }
+            Outcome::Late | Outcome::More => Ok(Tried::Again(Fault::unavailable(
+                Step::Reply,
+                "no time left to ask again",
+            ))),
             outcome => Err(self.out_of_place(call, &outcome)),
         }
     }
 
     fn take(&self, request: &Arc<Request>, news: News, taken_until: u64) -> Result<Arc<Lease>> {
         let deadline = news.deadline.unwrap_or(Time::from_nanos(0));
-        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline).taken_until(taken_until);
+        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline)
+            .taken_until(taken_until);
         let lease = Arc::new(lease);
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
             self.discard(&lease);
-            return Err(Error::Lost { loss: lease.loss_for(LossReason::Expired) });
+            return Err(Error::Lost {
+                loss: lease.loss_for(LossReason::Expired),
+            });
         }
         self.adopt(&lease);
         self.checked(lease)
@@ -214,7 +250,12 @@ impl Engine {
         lease.disown();
         self.places.unclaim_if(lease.stood, lease.token);
         let about = lease.request.call(Verb::Renew { token: lease.token });
-        self.abandon_in_background(&about, lease.token, lease.taken_until, lease.request.longest());
+        self.abandon_in_background(
+            &about,
+            lease.token,
+            lease.taken_until,
+            lease.request.longest(),
+        );
     }
 
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
@@ -236,7 +277,9 @@ impl Engine {
             let fault = match self.settle_acquire(waiting, &call, result) {
                 Settled::Done => return Ok(()),
                 Settled::Again if self.now() < limit => continue,
-                Settled::Again => Fault::unavailable(Step::Reply, "the server's clock leaves no time to ask"),
+                Settled::Again => {
+                    Fault::unavailable(Step::Reply, "the server's clock leaves no time to ask")
+                }
                 Settled::Refused(error) => return Err(error),
                 Settled::Fault(fault) => fault,
             };
@@ -249,7 +292,8 @@ impl Engine {
                 let fault = refused.filter(|_| !fault.is_ambiguous()).unwrap_or(fault);
                 return Err(fault.into_error(Some(&request.key), now - started));
             }
-            self.clock.sleep_until((now + self.config.back_off / 4).min(limit));
+            self.clock
+                .sleep_until((now + self.config.back_off / 4).min(limit));
         }
     }
 
@@ -284,7 +328,11 @@ impl Engine {
         let answer = match result {
             Ok(answer) => answer,
             Err(fault) => {
-                let taken_until = if fault.is_ambiguous() { call.sent_until() } else { 0 };
+                let taken_until = if fault.is_ambiguous() {
+                    call.sent_until()
+                } else {
+                    0
+                };
                 let action = waiting.place.lock().unanswered(taken_until, now, request);
                 if !matches!(action, Action::Nothing) {
                     self.act(waiting, action);
@@ -308,9 +356,24 @@ impl Engine {
                 let news = News::from_reply(grant, answer.sent);
                 (waiting.place.lock().answered(news, now, request), None)
             }
-            Outcome::Waiting { ticket, position, left, since } => {
-                let due = now + self.config.check_period.min(left + std::time::Duration::from_millis(1));
-                (waiting.place.lock().queued(now, ticket, position, since, request), Some(due))
+            Outcome::Waiting {
+                ticket,
+                position,
+                left,
+                since,
+            } => {
+                let due = now
+                    + self
+                        .config
+                        .check_period
+                        .min(left + std::time::Duration::from_millis(1));
+                (
+                    waiting
+                        .place
+                        .lock()
+                        .queued(now, ticket, position, since, request),
+                    Some(due),
+                )
             }
             Outcome::Late | Outcome::More => return Settled::Again,
             outcome => return Settled::Refused(self.out_of_place(call, &outcome)),
@@ -332,7 +395,11 @@ impl Engine {
         let Action::Abandon { token, not_after } = action else {
             return;
         };
-        let call = waiting.request.call(Verb::Release { token, fence: 0, mode: Mode::Unused });
+        let call = waiting.request.call(Verb::Release {
+            token,
+            fence: 0,
+            mode: Mode::Unused,
+        });
         // At once if a connection is free and one release will do; else the renewal thread's (R7).
         if not_after == 0 {
             let started = self.now();
@@ -392,9 +459,11 @@ pub(crate) fn is_transient(error: &Error) -> bool {
 
 fn for_lock(error: Error, request: &Request) -> Error {
     match error {
-        Error::Server { code, message, .. } => {
-            Error::Server { lock: Some(Arc::clone(&request.key.name)), code, message }
-        }
+        Error::Server { code, message, .. } => Error::Server {
+            lock: Some(Arc::clone(&request.key.name)),
+            code,
+            message,
+        },
         other => other,
     }
 }

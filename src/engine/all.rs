@@ -25,7 +25,11 @@ enum All {
 impl Engine {
     /// Takes all that are free, in one round trip; `None` if one of them is not. Blocks for at most two command timeouts,
     /// one past `until`, and one more for giving some back.
-    pub(crate) fn try_acquire_all(&self, requests: &[Arc<Request>], until: Time) -> Result<Option<Vec<Arc<Lease>>>> {
+    pub(crate) fn try_acquire_all(
+        &self,
+        requests: &[Arc<Request>],
+        until: Time,
+    ) -> Result<Option<Vec<Arc<Lease>>>> {
         let started = self.now();
         loop {
             let error = match self.attempt_all(requests, started, until) {
@@ -33,11 +37,15 @@ impl Engine {
                 Ok(All::Taken) => return Ok(None),
                 Ok(All::Again) => {
                     let fault = Fault::unavailable(Step::Reply, "no time left to ask again");
-                    fault.into_error(requests.first().map(|request| &request.key), self.now() - started)
+                    fault.into_error(
+                        requests.first().map(|request| &request.key),
+                        self.now() - started,
+                    )
                 }
                 // What passes by itself, as for one lock.
                 Err(error @ Error::Server { .. }) if is_transient(&error) => {
-                    self.clock.sleep_until(self.now() + self.config.back_off / 10);
+                    self.clock
+                        .sleep_until(self.now() + self.config.back_off / 10);
                     error
                 }
                 Err(error) => return Err(error),
@@ -56,7 +64,10 @@ impl Engine {
         requests: &[Arc<Request>],
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
-        let mut taken = Taken { engine: self, leases: Vec::with_capacity(requests.len()) };
+        let mut taken = Taken {
+            engine: self,
+            leases: Vec::with_capacity(requests.len()),
+        };
         for request in requests {
             let Some(lease) = self.acquire_beside(&taken.leases, request, until)? else {
                 return Ok(None);
@@ -101,8 +112,16 @@ impl Engine {
             if let Some(loss) = first_lost(held, self.now()) {
                 return lost(loss);
             }
-            let look = if held.is_empty() { until } else { until.min(self.now() + self.config.check_period) };
-            let then = if look == until { Then::Leave } else { Then::Stay };
+            let look = if held.is_empty() {
+                until
+            } else {
+                until.min(self.now() + self.config.check_period)
+            };
+            let then = if look == until {
+                Then::Leave
+            } else {
+                Then::Stay
+            };
             match standing.wait(look, then) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
                 Ok(None) if then == Then::Leave => return standing.withdraw(until),
@@ -130,7 +149,9 @@ impl Engine {
         let (tokens, calls): (Vec<_>, Vec<_>) = wishes.into_iter().unzip();
         let answers = self.store.run(&calls, self.patience(started, until));
         let (mut leases, mut failed, mut taken, mut again) = (Vec::new(), None, false, false);
-        for (((request, token), call), answer) in requests.iter().zip(tokens).zip(&calls).zip(answers) {
+        for (((request, token), call), answer) in
+            requests.iter().zip(tokens).zip(&calls).zip(answers)
+        {
             let mut in_doubt = false;
             match self.tried(request, token, call, &mut in_doubt, answer) {
                 Ok(Tried::Ended(Some(lease))) => leases.push(lease),
@@ -139,11 +160,18 @@ impl Engine {
                     again = true;
                     if in_doubt {
                         // Another token is sent next, and a first copy of this one may still be on its way (R7).
-                        self.abandon_in_background(call, token, call.sent_until(), request.longest());
+                        self.abandon_in_background(
+                            call,
+                            token,
+                            call.sent_until(),
+                            request.longest(),
+                        );
                     }
                 }
                 Ok(Tried::Failed(fault)) => {
-                    failed.get_or_insert_with(|| fault.into_error(Some(&call.key), self.now() - started));
+                    failed.get_or_insert_with(|| {
+                        fault.into_error(Some(&call.key), self.now() - started)
+                    });
                 }
                 Err(error) => {
                     failed.get_or_insert(error);
@@ -228,7 +256,11 @@ impl Drop for Taken<'_> {
 
 pub(crate) fn first_lost(held: &[Arc<Lease>], now: Time) -> Option<Loss> {
     let lease = held.iter().find(|lease| !lease.is_held(now))?;
-    Some(lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)))
+    Some(
+        lease
+            .loss()
+            .unwrap_or_else(|| lease.loss_for(LossReason::Expired)),
+    )
 }
 
 fn lost<T>(loss: Loss) -> Result<T> {

@@ -89,9 +89,15 @@ impl ByHand {
 
     /// A place that nothing was sent for yet.
     pub(crate) fn stand(&self, request: Arc<Request>) -> Standing {
-        let waiting = self.engine.places.register(request, Place::new(Token::new()), self.engine.now());
+        let waiting =
+            self.engine
+                .places
+                .register(request, Place::new(Token::new()), self.engine.now());
         self.engine.counters.waiting.add(1);
-        Standing { engine: Arc::clone(&self.engine), waiting }
+        Standing {
+            engine: Arc::clone(&self.engine),
+            waiting,
+        }
     }
 
     /// Whether it stands in the queue, as far as it knows.
@@ -121,7 +127,11 @@ impl ByHand {
 
     /// The waiter wakes and looks.
     pub(crate) fn claim(&self, place: &Standing) -> Option<Arc<Lease>> {
-        let claim = place.waiting.place.lock().claim(self.engine.now(), &place.waiting.request);
+        let claim = place
+            .waiting
+            .place
+            .lock()
+            .claim(self.engine.now(), &place.waiting.request);
         match claim {
             Claim::Taken(lease) => self.engine.claimed(lease).ok(),
             Claim::Confirm => {
@@ -138,7 +148,11 @@ impl ByHand {
     }
 
     /// What the answer to it, or no need of one, leaves of the place.
-    pub(crate) fn left(&self, place: &Standing, answered: Option<(&Call, Answered)>) -> Option<Arc<Lease>> {
+    pub(crate) fn left(
+        &self,
+        place: &Standing,
+        answered: Option<(&Call, Answered)>,
+    ) -> Option<Arc<Lease>> {
         if let Some((call, answer)) = answered {
             place.left(call, answer).ok()?;
         }
@@ -169,7 +183,8 @@ impl ByHand {
     /// No time is left to send it again.
     pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, in_doubt: bool) {
         if in_doubt {
-            self.engine.abandon_in_background(call, token, call.sent_until(), request.longest());
+            self.engine
+                .abandon_in_background(call, token, call.sent_until(), request.longest());
         }
     }
 
@@ -191,7 +206,13 @@ impl ByHand {
     }
 
     /// Whether its guard is given to its owner again.
-    pub(crate) fn downgraded(&self, lease: &Arc<Lease>, call: &Call, started: Time, answer: Answered) -> bool {
+    pub(crate) fn downgraded(
+        &self,
+        lease: &Arc<Lease>,
+        call: &Call,
+        started: Time,
+        answer: Answered,
+    ) -> bool {
         self.engine.downgraded(lease, call, started, answer).is_ok()
     }
 

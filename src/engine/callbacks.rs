@@ -25,7 +25,9 @@ enum State {
 
 impl Callbacks {
     pub(super) fn new() -> Callbacks {
-        Callbacks { state: Mutex::new(State::Idle) }
+        Callbacks {
+            state: Mutex::new(State::Idle),
+        }
     }
 
     pub(super) fn call(&self, callback: OnLost, loss: Loss) {

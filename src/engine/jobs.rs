@@ -31,8 +31,21 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
-        let call = Call { wish: about.wish, key: about.key.clone(), verb: Verb::Release { token, fence, mode } };
-        Job { call, token, not_after: 0, expires, may_stand: false, resent: false, tell: None, at_once: false }
+        let call = Call {
+            wish: about.wish,
+            key: about.key.clone(),
+            verb: Verb::Release { token, fence, mode },
+        };
+        Job {
+            call,
+            token,
+            not_after: 0,
+            expires,
+            may_stand: false,
+            resent: false,
+            tell: None,
+            at_once: false,
+        }
     }
 
     pub(super) fn until(self, not_after: u64) -> Job {
@@ -40,25 +53,44 @@ impl Job {
     }
 
     pub(super) fn standing(self) -> Job {
-        Job { may_stand: true, ..self }
+        Job {
+            may_stand: true,
+            ..self
+        }
     }
 
     pub(super) fn resent(self) -> Job {
-        Job { resent: true, ..self }
+        Job {
+            resent: true,
+            ..self
+        }
     }
 
     /// Whether the token is over with this, and not only some of its permits.
     fn ends_it(&self) -> bool {
-        !matches!(self.call.verb, Verb::Release { mode: Mode::Downgrade, .. })
+        !matches!(
+            self.call.verb,
+            Verb::Release {
+                mode: Mode::Downgrade,
+                ..
+            }
+        )
     }
 
     pub(super) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job { tell: Some(tell), ..self }
+        Job {
+            tell: Some(tell),
+            ..self
+        }
     }
 
     /// The same, for who wants to hear only of the first try.
     pub(super) fn telling_at_once(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job { tell: Some(tell), at_once: true, ..self }
+        Job {
+            tell: Some(tell),
+            at_once: true,
+            ..self
+        }
     }
 }
 
@@ -78,10 +110,12 @@ impl Renewal {
                     let _ = tell.try_send(verdict(&answer.reply.outcome, job.resent));
                 }
                 if answer.reply.more {
-                    self.errands.put(now, Errand::Job(Job { tell: None, ..job }));
+                    self.errands
+                        .put(now, Errand::Job(Job { tell: None, ..job }));
                 } else if !settles(&answer, job.not_after) && now < job.expires {
                     let again = now + self.engine.config.command_timeout;
-                    self.errands.put(again, Errand::Job(Job { tell: None, ..job }));
+                    self.errands
+                        .put(again, Errand::Job(Job { tell: None, ..job }));
                 } else {
                     self.engine.places.unclaim_if(job.ends_it(), job.token);
                     if job.resent {
@@ -90,21 +124,38 @@ impl Renewal {
                     }
                 }
             }
-            Err(fault) if fault.is_transient() && (now < job.expires || job.may_stand && self.errands.len() < MANY) => {
+            Err(fault)
+                if fault.is_transient()
+                    && (now < job.expires || job.may_stand && self.errands.len() < MANY) =>
+            {
                 let resent = job.resent || fault.is_ambiguous();
                 let was_tried = !matches!(fault, Fault::NotReady);
                 let tell = job.tell.filter(|_| !(job.at_once && was_tried));
                 // In an outage that lasts there may be many, and none is in a hurry.
-                let again =
-                    if now < job.expires { self.again_at(&fault) } else { now + self.engine.config.check_period };
-                self.errands.put(again, Errand::Job(Job { resent, tell, ..job }));
+                let again = if now < job.expires {
+                    self.again_at(&fault)
+                } else {
+                    now + self.engine.config.check_period
+                };
+                self.errands.put(
+                    again,
+                    Errand::Job(Job {
+                        resent,
+                        tell,
+                        ..job
+                    }),
+                );
             }
             Err(fault) => {
                 self.engine.places.unclaim_if(job.ends_it(), job.token);
                 let name = &job.call.key.name;
                 match job.call.verb {
-                    Verb::Release { mode: Mode::Used, .. } => {
-                        log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
+                    Verb::Release {
+                        mode: Mode::Used, ..
+                    } => {
+                        log::warn!(
+                            "{name:?} could not be released and is left to its ttl: {fault}"
+                        );
                     }
                     // Nobody has a lock by it, or whoever had it was told of its loss.
                     _ => log::debug!(
@@ -123,7 +174,13 @@ impl Renewal {
                 .errands
                 .take_all()
                 .into_iter()
-                .filter_map(|errand| if let Errand::Job(job) = errand { Some(job) } else { None })
+                .filter_map(|errand| {
+                    if let Errand::Job(job) = errand {
+                        Some(job)
+                    } else {
+                        None
+                    }
+                })
                 .collect();
             if jobs.is_empty() || self.engine.now() >= until {
                 return;

@@ -31,9 +31,16 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// `granted` is a local moment no later than the grant.
-    pub(crate) fn new(request: Arc<Request>, grant: &Grant, granted: Time, deadline: Time) -> Lease {
+    pub(crate) fn new(
+        request: Arc<Request>,
+        grant: &Grant,
+        granted: Time,
+        deadline: Time,
+    ) -> Lease {
         Lease {
-            ends_at: request.max_hold.map_or(Time::NEVER, |limit| granted + limit),
+            ends_at: request
+                .max_hold
+                .map_or(Time::NEVER, |limit| granted + limit),
             request,
             token: grant.token,
             fence: grant.fence,
@@ -47,12 +54,18 @@ impl Lease {
 
     /// The same, after waiting in the queue.
     pub(crate) fn after_waiting(self) -> Lease {
-        Lease { stood: true, ..self }
+        Lease {
+            stood: true,
+            ..self
+        }
     }
 
     /// The same, if a copy of its acquire may still be under way.
     pub(crate) fn taken_until(self, server: u64) -> Lease {
-        Lease { taken_until: server, ..self }
+        Lease {
+            taken_until: server,
+            ..self
+        }
     }
 
     pub(crate) fn is_held(&self, now: Time) -> bool {
@@ -60,7 +73,9 @@ impl Lease {
     }
 
     pub(crate) fn remaining(&self, now: Time) -> Duration {
-        self.word.deadline().map_or(Duration::ZERO, |deadline| deadline - now)
+        self.word
+            .deadline()
+            .map_or(Duration::ZERO, |deadline| deadline - now)
     }
 
     /// The loss, if it is lost.
@@ -69,7 +84,11 @@ impl Lease {
     }
 
     pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
-        Loss { name: self.request.key.name.clone(), fence: self.fence, reason }
+        Loss {
+            name: self.request.key.name.clone(),
+            fence: self.fence,
+            reason,
+        }
     }
 
     /// A renewal was confirmed. False if the lease had ended before.
@@ -84,7 +103,9 @@ impl Lease {
 
     /// Ends the lease before its release is sent (R14); refused if it is lost.
     pub(crate) fn release(&self, now: Time) -> Result<(), Loss> {
-        self.word.release(now).map_err(|reason| self.loss_for(reason))?;
+        self.word
+            .release(now)
+            .map_err(|reason| self.loss_for(reason))?;
         self.signal.close();
         Ok(())
     }
@@ -122,7 +143,11 @@ impl Lease {
         if !self.word.is_held(now) {
             return self.word.lost().map_or(Due::Drop, Due::Lose);
         }
-        if now >= renew_at { Due::Renew } else { Due::Nothing }
+        if now >= renew_at {
+            Due::Renew
+        } else {
+            Due::Nothing
+        }
     }
 
     /// When [`Lease::due`] has the next thing to say.
@@ -161,8 +186,13 @@ pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
 pub(super) struct Word(AtomicU64);
 
 const RELEASED: u64 = 1;
-const REASONS: [LossReason; 5] =
-    [LossReason::Expired, LossReason::Taken, LossReason::MaxHold, LossReason::Forced, LossReason::Shutdown];
+const REASONS: [LossReason; 5] = [
+    LossReason::Expired,
+    LossReason::Taken,
+    LossReason::MaxHold,
+    LossReason::Forced,
+    LossReason::Shutdown,
+];
 const FIRST_REASON: u64 = 2;
 /// No deadline is that close to the start of the clock.
 const FIRST_DEADLINE: u64 = 16;
@@ -201,7 +231,9 @@ impl Word {
         if word >= FIRST_DEADLINE {
             return None;
         }
-        REASONS.get(word.checked_sub(FIRST_REASON)? as usize).copied()
+        REASONS
+            .get(word.checked_sub(FIRST_REASON)? as usize)
+            .copied()
     }
 
     pub(super) fn extend(&self, now: Time, deadline: Time) -> bool {
@@ -241,12 +273,17 @@ impl Word {
     }
 
     fn swap(&self, from: u64, to: u64) -> bool {
-        self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        self.0
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
+            .is_ok()
     }
 }
 
 fn code(reason: LossReason) -> u64 {
-    let at = REASONS.iter().position(|r| *r == reason).expect("every reason is in the table");
+    let at = REASONS
+        .iter()
+        .position(|r| *r == reason)
+        .expect("every reason is in the table");
     FIRST_REASON + at as u64
 }
 
@@ -285,7 +322,9 @@ impl Signal {
     fn tell(&self, loss: &Loss) -> bool {
         let mut outcome = self.outcome.lock();
         let before = match &*outcome {
-            Outcome::Open | Outcome::Awaited(_) => std::mem::replace(&mut *outcome, Outcome::Lost(loss.clone())),
+            Outcome::Open | Outcome::Awaited(_) => {
+                std::mem::replace(&mut *outcome, Outcome::Lost(loss.clone()))
+            }
             Outcome::Lost(_) | Outcome::Closed => return false,
         };
         drop(outcome);
@@ -315,7 +354,10 @@ mod tests {
         let word = Word::held_until(at(100));
         assert!(word.is_held(at(99)));
         assert!(!word.is_held(at(100)));
-        assert!(!word.extend(at(99), at(500)), "a late confirmation must not revive it");
+        assert!(
+            !word.extend(at(99), at(500)),
+            "a late confirmation must not revive it"
+        );
         assert!(!word.is_held(at(99)));
         assert_eq!(word.lost(), Some(LossReason::Expired));
         assert_eq!(word.release(at(99)), Err(LossReason::Expired));
@@ -337,13 +379,20 @@ mod tests {
         assert_eq!(word.release(at(1)), Err(LossReason::Forced));
         let word = Word::held_until(at(100));
         assert_eq!(word.release(at(1)), Ok(()));
-        assert!(!word.lose(LossReason::Taken), "a released lease cannot be lost (R14)");
+        assert!(
+            !word.lose(LossReason::Taken),
+            "a released lease cannot be lost (R14)"
+        );
         assert_eq!(word.lost(), None);
     }
 
     #[test]
     fn the_signal_tells_once_and_then_is_closed() {
-        let loss = Loss { name: "a".into(), fence: 1, reason: LossReason::Taken };
+        let loss = Loss {
+            name: "a".into(),
+            fence: 1,
+            reason: LossReason::Taken,
+        };
         let early = Signal::default();
         let receiver = early.receiver().clone();
         assert!(early.tell(&loss) && !early.tell(&loss));

@@ -35,7 +35,10 @@ enum State {
 
 impl Listening {
     pub(super) fn new() -> Listening {
-        Listening { state: Mutex::new(State::Idle), changed: Condvar::new() }
+        Listening {
+            state: Mutex::new(State::Idle),
+            changed: Condvar::new(),
+        }
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -92,23 +95,29 @@ fn run(engine: &Arc<Engine>) {
     let channel = engine.terms.channel();
     let (mut stands, mut stood) = (false, false);
     while !engine.is_stopping() {
-        let ended = engine.store.listen(&channel, engine.config.check_period, &mut |heard| {
-            match heard {
-                Heard::Subscribed => {
-                    // Messages may have been missed while there was no subscription. Whoever waits for it to stand has
-                    // missed none, and comes after this.
-                    engine.hand_to_renewal(Work::Resync);
-                    engine.listening.set(State::Up);
-                    if stood {
-                        log::info!("the subscription stands again");
+        let ended = engine
+            .store
+            .listen(&channel, engine.config.check_period, &mut |heard| {
+                match heard {
+                    Heard::Subscribed => {
+                        // Messages may have been missed while there was no subscription. Whoever waits for it to stand has
+                        // missed none, and comes after this.
+                        engine.hand_to_renewal(Work::Resync);
+                        engine.listening.set(State::Up);
+                        if stood {
+                            log::info!("the subscription stands again");
+                        }
+                        (stands, stood) = (true, true);
                     }
-                    (stands, stood) = (true, true);
+                    Heard::Message(message) => hear(engine, message),
+                    Heard::Quiet => {}
                 }
-                Heard::Message(message) => hear(engine, message),
-                Heard::Quiet => {}
-            }
-            if engine.is_stopping() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
+                if engine.is_stopping() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            });
         let Err(fault) = ended else { return };
         if std::mem::take(&mut stands) {
             log::info!("the subscription ended: {fault}");
@@ -123,7 +132,9 @@ fn run(engine: &Arc<Engine>) {
         let again = engine.now() + engine.config.back_off;
         let mut state = engine.listening.state.lock();
         while engine.now() < again && !engine.is_stopping() {
-            engine.clock.wait(&engine.listening.changed, &mut state, again);
+            engine
+                .clock
+                .wait(&engine.listening.changed, &mut state, again);
         }
     }
 }
@@ -131,9 +142,14 @@ fn run(engine: &Arc<Engine>) {
 fn missing_right(fault: &Fault, prefix: &str) -> Error {
     match fault {
         Fault::Server { code, message } => {
-            let needed =
-                format!("to wait, the user needs +subscribe +ping +publish and the channels &{prefix}:grants:*");
-            Fault::Server { code: code.clone(), message: format!("{message}; {needed}") }.into()
+            let needed = format!(
+                "to wait, the user needs +subscribe +ping +publish and the channels &{prefix}:grants:*"
+            );
+            Fault::Server {
+                code: code.clone(),
+                message: format!("{message}; {needed}"),
+            }
+            .into()
         }
         other => other.repeat().into(),
     }
@@ -143,11 +159,18 @@ pub(super) fn hear(engine: &Engine, message: &str) {
     let arrived = engine.now();
     let Some((grant, key, family)) = Grant::from_message(&engine.config.prefix, message) else {
         if !message.is_empty() {
-            log::warn!("a message that is not a grant on {:?}", engine.terms.channel());
+            log::warn!(
+                "a message that is not a grant on {:?}",
+                engine.terms.channel()
+            );
         }
         return;
     };
     let news = News::from_message(grant, arrived, engine.store.anchor(&key));
-    let about = Call { wish: Wish::any(family), key, verb: Verb::Renew { token: grant.token } };
+    let about = Call {
+        wish: Wish::any(family),
+        key,
+        verb: Verb::Renew { token: grant.token },
+    };
     engine.deliver(&about, news);
 }

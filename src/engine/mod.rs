@@ -1,26 +1,26 @@
 //! How locks are won and kept. Knows no kind of lock and no topology.
 
-mod request;
 mod acquire;
 mod all;
-mod standing;
-mod release;
-mod news;
-mod place;
-mod places;
-mod lease;
-mod schedule;
-mod work;
-mod renewal;
-mod upkeep;
+#[cfg(feature = "sim")]
+mod by_hand;
+mod callbacks;
 mod jobs;
+mod lease;
 mod listener;
 #[cfg(all(test, fairlock_loom))]
 mod models;
-mod callbacks;
+mod news;
+mod place;
+mod places;
+mod release;
+mod renewal;
+mod request;
 mod running;
-#[cfg(feature = "sim")]
-mod by_hand;
+mod schedule;
+mod standing;
+mod upkeep;
+mod work;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -95,7 +95,11 @@ pub(crate) struct Engine {
 impl Engine {
     /// Whether locks may be taken: [`Error::Closed`] after a shutdown and in a forked child.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.is_forked() || self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+        if self.is_forked() || self.closed.load(Ordering::Acquire) {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     pub(crate) fn is_forked(&self) -> bool {
@@ -111,7 +115,11 @@ impl Engine {
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        Stats { connects: self.store.connects(), requests: self.store.requests(), ..self.counters.read() }
+        Stats {
+            connects: self.store.connects(),
+            requests: self.store.requests(),
+            ..self.counters.read()
+        }
     }
 
     /// Calls that take nothing, on a pooled connection. Blocks for at most two command timeouts.
@@ -119,16 +127,19 @@ impl Engine {
         self.check_fork()?;
         let started = self.now();
         let answers = self.store.run(calls, self.patience(started, Time::NEVER));
-        let read = calls.iter().zip(answers).map(|(call, answer)| match answer {
-            Ok(answer) => {
-                self.deliver_all(call, &answer);
-                match &answer.reply.outcome {
-                    outcome @ Outcome::Kind(_) => Err(self.out_of_place(call, outcome)),
-                    _ => Ok(answer),
+        let read = calls
+            .iter()
+            .zip(answers)
+            .map(|(call, answer)| match answer {
+                Ok(answer) => {
+                    self.deliver_all(call, &answer);
+                    match &answer.reply.outcome {
+                        outcome @ Outcome::Kind(_) => Err(self.out_of_place(call, outcome)),
+                        _ => Ok(answer),
+                    }
                 }
-            }
-            Err(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
-        });
+                Err(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
+            });
         Ok(read.collect())
     }
 
@@ -136,7 +147,9 @@ impl Engine {
     pub(crate) fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>)> {
         self.check_fork()?;
         let started = self.now();
-        self.store.scan(cursor, pattern).map_err(|fault| fault.into_error(None, self.now() - started))
+        self.store
+            .scan(cursor, pattern)
+            .map_err(|fault| fault.into_error(None, self.now() - started))
     }
 
     /// A reply of its own script's, but for another verb.
@@ -152,7 +165,10 @@ impl Engine {
     }
 
     fn run_one(&self, call: &Call, patience: Patience) -> std::result::Result<Answer, Fault> {
-        self.store.run(std::slice::from_ref(call), patience).pop().unwrap_or(Err(Fault::NotReady))
+        self.store
+            .run(std::slice::from_ref(call), patience)
+            .pop()
+            .unwrap_or(Err(Fault::NotReady))
     }
 
     /// P8: one command timeout for a connection and one for the reply, and not much past `until`.
@@ -166,14 +182,23 @@ impl Engine {
 
     /// Only what is free at once, so that nothing waits for the pool (P9).
     fn at_once(&self, now: Time) -> Patience {
-        Patience { checkout: Checkout::IfFree, reply: now + self.config.command_timeout }
+        Patience {
+            checkout: Checkout::IfFree,
+            reply: now + self.config.command_timeout,
+        }
     }
 
     /// Keeps a lease renewed from now on. Wakes nobody, unless it would be too late.
     fn adopt(&self, lease: &Arc<Lease>) {
-        let renew_at = lease.request.renewal_period().map_or(Time::NEVER, |period| self.now() + period);
+        let renew_at = lease
+            .request
+            .renewal_period()
+            .map_or(Time::NEVER, |period| self.now() + period);
         let due = lease.next_due(renew_at);
-        self.add(Fresh { lease: Arc::clone(lease), renew_at });
+        self.add(Fresh {
+            lease: Arc::clone(lease),
+            renew_at,
+        });
         let (_, waiting) = &self.fresh;
         if waiting.len() > SIFT_FROM {
             self.sift();
@@ -189,7 +214,9 @@ impl Engine {
     /// them, nor free in one go what others have allocated: threads that meet in the allocator put each
     /// other to sleep.
     fn sift(&self) {
-        let Some(_sifting) = self.sifting.try_lock() else { return };
+        let Some(_sifting) = self.sifting.try_lock() else {
+            return;
+        };
         let now = self.now();
         for fresh in self.fresh.1.try_iter().take(2) {
             if fresh.lease.due(now, Time::NEVER) != Due::Drop {
@@ -235,12 +262,17 @@ impl Engine {
             Found::Waiting(waiting) => self.hear_of(&waiting, news),
             // The waiter learnt of it in another way before.
             Found::Claimed => {}
-            Found::Unknown => self.abandon_in_background(about, news.grant.token, 0, news.grant.left),
+            Found::Unknown => {
+                self.abandon_in_background(about, news.grant.token, 0, news.grant.left)
+            }
         }
     }
 
     fn hear_of(&self, waiting: &Arc<Waiting>, news: News) {
-        let action = waiting.place.lock().heard(news, self.now(), &waiting.request);
+        let action = waiting
+            .place
+            .lock()
+            .heard(news, self.now(), &waiting.request);
         if matches!(action, Action::Keep(_) | Action::Confirm) {
             self.counters.handed_over.add(1);
         }
@@ -266,13 +298,21 @@ impl Engine {
     /// R7: until a reply shows that no copy of its acquire can take the token any more, which is past
     /// `not_after` by the server's clock, or until a lease of `ttl` has lapsed by itself.
     fn abandon_in_background(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
-        self.in_background(Job::new(about, token, 0, Mode::Unused, self.now() + ttl).until(not_after));
+        self.in_background(
+            Job::new(about, token, 0, Mode::Unused, self.now() + ttl).until(not_after),
+        );
     }
 
     /// The same for a token that may stand in the queue, which it leaves only when Redis is told.
     fn leave_in_background(&self, request: &Request, token: Token, not_after: u64) {
         let about = request.call(Verb::Renew { token });
-        let job = Job::new(&about, token, 0, Mode::Unused, self.now() + request.longest());
+        let job = Job::new(
+            &about,
+            token,
+            0,
+            Mode::Unused,
+            self.now() + request.longest(),
+        );
         self.in_background(job.until(not_after).standing());
     }
 
@@ -294,7 +334,12 @@ impl Engine {
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());
         }
-        log::warn!("lost {:?} (fence {}): {}", loss.name, loss.fence, loss.reason);
+        log::warn!(
+            "lost {:?} (fence {}): {}",
+            loss.name,
+            loss.fence,
+            loss.reason
+        );
         true
     }
 
@@ -306,10 +351,17 @@ impl Engine {
 
 fn wrong_kind(call: &Call, kind: &str) -> Error {
     let lock = call.key.name.clone();
-    let (is, asked) = (Kind::from_record(kind), Kind::from_record(&call.wish.kind()));
+    let (is, asked) = (
+        Kind::from_record(kind),
+        Kind::from_record(&call.wish.kind()),
+    );
     if is == asked {
         let message = format!("the record is {kind}, which is not this version's protocol");
-        return Error::Server { lock: Some(lock), code: "WRONGVERSION".to_owned(), message };
+        return Error::Server {
+            lock: Some(lock),
+            code: "WRONGVERSION".to_owned(),
+            message,
+        };
     }
     Error::WrongKind { lock, is, asked }
 }

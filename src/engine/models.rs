@@ -126,7 +126,9 @@ fn grant_meets_timeout(keep: Keep) {
     let waiting = places.register(Arc::clone(&request), Place::new(Token::new()), EARLY);
     let token = {
         let mut place = waiting.place.lock();
-        let Action::Nothing = place.queued(EARLY, 1, 1, 1, &request) else { panic!("it stands in the queue") };
+        let Action::Nothing = place.queued(EARLY, 1, 1, 1, &request) else {
+            panic!("it stands in the queue")
+        };
         place.token
     };
     let listener = thread::spawn({
@@ -134,7 +136,10 @@ fn grant_meets_timeout(keep: Keep) {
         // What the engine does with news, but for the sending: whether the token is given back.
         let deliver = move || match places.find(token) {
             Found::Waiting(waiting) => {
-                matches!(waiting.place.lock().heard(news(token), EARLY, &request), Action::Abandon { .. })
+                matches!(
+                    waiting.place.lock().heard(news(token), EARLY, &request),
+                    Action::Abandon { .. }
+                )
             }
             Found::Claimed => false,
             Found::Unknown => true,
@@ -157,7 +162,10 @@ fn grant_meets_timeout(keep: Keep) {
         places.claim(token);
     }
     let news_given_back = listener.join().unwrap().contains(&true);
-    assert!(!taken || !(given_back || news_given_back), "the guard's lock is given back");
+    assert!(
+        !taken || !(given_back || news_given_back),
+        "the guard's lock is given back"
+    );
     assert!(taken || given_back, "the grant is nobody's");
 }
 
@@ -165,7 +173,8 @@ fn grant_meets_timeout(keep: Keep) {
 fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
     in_every_order(|| {
         let (places, request) = (Arc::new(Places::new()), request());
-        let waiting: Arc<Waiting> = places.register(Arc::clone(&request), Place::new(Token::new()), EARLY);
+        let waiting: Arc<Waiting> =
+            places.register(Arc::clone(&request), Place::new(Token::new()), EARLY);
         let renewal = thread::spawn({
             let (places, waiting) = (Arc::clone(&places), Arc::clone(&waiting));
             move || {
@@ -186,7 +195,13 @@ fn request() -> Arc<Request> {
 
 fn grant(token: Token) -> Grant {
     let left = Duration::from_secs(10);
-    Grant { token, fence: 1, granted_at: 1, left, previous: PreviousHolder::Unknown }
+    Grant {
+        token,
+        fence: 1,
+        granted_at: 1,
+        left,
+        previous: PreviousHolder::Unknown,
+    }
 }
 
 fn news(token: Token) -> News {

@@ -19,17 +19,30 @@ pub(crate) struct News {
 impl News {
     /// From the reply to a request of this process: the time left was counted after `sent`.
     pub(crate) fn from_reply(grant: Grant, sent: Time) -> News {
-        News { grant, deadline: Some(deadline_from_reply(sent, grant.left)), granted: sent }
+        News {
+            grant,
+            deadline: Some(deadline_from_reply(sent, grant.left)),
+            granted: sent,
+        }
     }
 
     /// R12: from a message, which may have been under way for any time. The newest anchor says when the
     /// grant was made; without one nothing is known.
     pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> News {
-        let granted = anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
+        let granted =
+            anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
         let deadline = anchor.zip(granted).map(|(anchor, granted)| {
-            let extrapolated = if granted > anchor.sent { granted - anchor.sent } else { anchor.sent - granted };
+            let extrapolated = if granted > anchor.sent {
+                granted - anchor.sent
+            } else {
+                anchor.sent - granted
+            };
             granted + grant.left.saturating_sub(margin(grant.left, extrapolated))
         });
-        News { grant, deadline, granted: granted.unwrap_or(arrived) }
+        News {
+            grant,
+            deadline,
+            granted: granted.unwrap_or(arrived),
+        }
     }
 }

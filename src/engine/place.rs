@@ -93,7 +93,10 @@ impl Place {
 
     /// A place that was granted without standing in the queue.
     pub(crate) fn granted(lease: Arc<Lease>) -> Place {
-        Place { stage: Stage::Granted(Arc::clone(&lease)), ..Place::new(lease.token) }
+        Place {
+            stage: Stage::Granted(Arc::clone(&lease)),
+            ..Place::new(lease.token)
+        }
     }
 
     /// A request was answered that had to be sent twice: its first copy can take the token until `not_after`.
@@ -113,7 +116,8 @@ impl Place {
         if !matches!(self.stage, Stage::Asking) {
             return self.abandon();
         }
-        (self.ticket, self.position, self.since, self.queued_at) = (ticket, Some(position), since, now);
+        (self.ticket, self.position, self.since, self.queued_at) =
+            (ticket, Some(position), since, now);
         match self.noted.take() {
             Some(news) => self.accept(news, now, request),
             None => {
@@ -136,7 +140,10 @@ impl Place {
     pub(crate) fn heard(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
         if news.grant.token != self.token {
             // It took a new token meanwhile.
-            return Action::Abandon { token: news.grant.token, not_after: 0 };
+            return Action::Abandon {
+                token: news.grant.token,
+                not_after: 0,
+            };
         }
         match self.stage {
             // R8: what the request in flight will say decides.
@@ -152,7 +159,12 @@ impl Place {
 
     /// No answer came to the request in flight, which can take the token until `not_after`. A grant that
     /// was heard of meanwhile settles it.
-    pub(crate) fn unanswered(&mut self, not_after: u64, now: Time, request: &Arc<Request>) -> Action {
+    pub(crate) fn unanswered(
+        &mut self,
+        not_after: u64,
+        now: Time,
+        request: &Arc<Request>,
+    ) -> Action {
         self.not_after = self.not_after.max(not_after);
         match (&self.stage, self.noted.take()) {
             (Stage::Asking, Some(news)) => self.accept(news, now, request),
@@ -162,14 +174,19 @@ impl Place {
     }
 
     fn abandon(&self) -> Action {
-        Action::Abandon { token: self.token, not_after: self.not_after }
+        Action::Abandon {
+            token: self.token,
+            not_after: self.not_after,
+        }
     }
 
     fn accept(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
         self.position = None;
         // R12: never dropped on the estimate alone; what is left must be worth having.
         match news.deadline {
-            Some(deadline) if deadline - now >= request.ttl / 2 => self.hold(news, deadline, request),
+            Some(deadline) if deadline - now >= request.ttl / 2 => {
+                self.hold(news, deadline, request)
+            }
             _ => {
                 self.stage = Stage::Confirming(news);
                 Action::Confirm
@@ -185,14 +202,28 @@ impl Place {
     }
 
     /// The renewal that a grant in doubt was asked for succeeded.
-    pub(crate) fn confirmed(&mut self, sent: Time, left: Duration, fence: u64, request: &Arc<Request>) -> Action {
+    pub(crate) fn confirmed(
+        &mut self,
+        sent: Time,
+        left: Duration,
+        fence: u64,
+        request: &Arc<Request>,
+    ) -> Action {
         match self.stage {
-            Stage::Confirming(News { mut grant, deadline, granted }) => {
+            Stage::Confirming(News {
+                mut grant,
+                deadline,
+                granted,
+            }) => {
                 if fence != grant.fence {
                     // Redis went back to an older copy, where it still waited, and granted it once more.
                     (grant.fence, grant.previous) = (fence, PreviousHolder::Unknown);
                 }
-                let news = News { grant, deadline, granted: granted.min(sent) };
+                let news = News {
+                    grant,
+                    deadline,
+                    granted: granted.min(sent),
+                };
                 self.hold(news, deadline_from_reply(sent, left), request)
             }
             Stage::Failed(_) | Stage::Ended => self.abandon(),
@@ -229,7 +260,11 @@ impl Place {
                 };
                 // What the renewal confirms will be another lease.
                 lease.disown();
-                self.stage = Stage::Confirming(News { grant, deadline: None, granted: Time::NEVER });
+                self.stage = Stage::Confirming(News {
+                    grant,
+                    deadline: None,
+                    granted: Time::NEVER,
+                });
                 Action::Confirm
             }
             _ => Action::Nothing,
@@ -272,7 +307,11 @@ impl Place {
 
     /// What is left of a token that takes no further part, if a request of it had no answer (R7).
     pub(crate) fn in_doubt(&self) -> Action {
-        if self.not_after > 0 { self.abandon() } else { Action::Nothing }
+        if self.not_after > 0 {
+            self.abandon()
+        } else {
+            Action::Nothing
+        }
     }
 
     /// The token as it was sent, to be given back whatever became of it.
@@ -358,7 +397,9 @@ impl Place {
             // An earlier request of the token had no answer (R7).
             Stage::Asking | Stage::Gone if self.not_after > 0 => self.abandon(),
             // Whoever sent the request that is in flight sees that the place has ended.
-            Stage::Asking | Stage::Gone | Stage::Claimed | Stage::Failed(_) | Stage::Ended => Action::Nothing,
+            Stage::Asking | Stage::Gone | Stage::Claimed | Stage::Failed(_) | Stage::Ended => {
+                Action::Nothing
+            }
         }
     }
 
@@ -389,19 +430,35 @@ mod tests {
         let heard = || {
             let token = Token::new();
             let previous = PreviousHolder::Unknown;
-            let grant = Grant { token, fence: 7, granted_at: 1, left: request.ttl, previous };
+            let grant = Grant {
+                token,
+                fence: 7,
+                granted_at: 1,
+                left: request.ttl,
+                previous,
+            };
             let mut place = Place::new(token);
             let action = place.heard(News::from_reply(grant, now), now, &request);
-            assert!(matches!(action, Action::Nothing) && place.is_asking(), "it acted upon it");
+            assert!(
+                matches!(action, Action::Nothing) && place.is_asking(),
+                "it acted upon it"
+            );
             assert!(matches!(place.claim(now, &request), Claim::NotYet));
             place
         };
-        assert!(matches!(heard().queued(now, 1, 1, 1, &request), Action::Keep(lease) if lease.fence == 7));
-        assert!(matches!(heard().unanswered(1, now, &request), Action::Keep(lease) if lease.fence == 7));
+        assert!(
+            matches!(heard().queued(now, 1, 1, 1, &request), Action::Keep(lease) if lease.fence == 7)
+        );
+        assert!(
+            matches!(heard().unanswered(1, now, &request), Action::Keep(lease) if lease.fence == 7)
+        );
         // Who gave up meanwhile wants none of it.
         let mut place = heard();
         assert!(matches!(place.give_up(), Action::Nothing));
-        assert!(matches!(place.unanswered(1, now, &request), Action::Abandon { .. }));
+        assert!(matches!(
+            place.unanswered(1, now, &request),
+            Action::Abandon { .. }
+        ));
     }
 
     /// As after a failover to a copy in which it still waited: others may have held the lock in between.
@@ -412,10 +469,18 @@ mod tests {
         let now = Time::from_nanos(1_000_000_000_000);
         for (fence, previous) in [(7, PreviousHolder::Released), (9, PreviousHolder::Unknown)] {
             let token = Token::new();
-            let grant =
-                Grant { token, fence: 7, granted_at: 1, left: Duration::ZERO, previous: PreviousHolder::Released };
+            let grant = Grant {
+                token,
+                fence: 7,
+                granted_at: 1,
+                left: Duration::ZERO,
+                previous: PreviousHolder::Released,
+            };
             let mut place = Place::new(token);
-            assert!(matches!(place.answered(News::from_reply(grant, now), now, &request), Action::Confirm));
+            assert!(matches!(
+                place.answered(News::from_reply(grant, now), now, &request),
+                Action::Confirm
+            ));
             match place.confirmed(now, request.ttl, fence, &request) {
                 Action::Keep(lease) => assert_eq!((lease.fence, lease.previous), (fence, previous)),
                 _ => panic!("it is confirmed, and so held"),

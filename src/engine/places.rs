@@ -101,7 +101,10 @@ struct Awaited {
 
 impl Places {
     pub(crate) fn new() -> Places {
-        Places { registry: Mutex::new(Registry::default()), orders: AtomicU64::new(0) }
+        Places {
+            registry: Mutex::new(Registry::default()),
+            orders: AtomicU64::new(0),
+        }
     }
 
     pub(crate) fn register(&self, request: Arc<Request>, place: Place, now: Time) -> Arc<Waiting> {
@@ -116,7 +119,10 @@ impl Places {
             awaits_word: AtomicBool::new(false),
             refusal: Mutex::new(None),
         });
-        self.registry.lock().tokens.insert(token, Arc::clone(&waiting));
+        self.registry
+            .lock()
+            .tokens
+            .insert(token, Arc::clone(&waiting));
         waiting
     }
 
@@ -158,7 +164,10 @@ impl Places {
         let awaited = registry
             .names
             .entry(Arc::clone(name))
-            .or_insert_with(|| Awaited { line: BTreeMap::new(), due: Time::NEVER });
+            .or_insert_with(|| Awaited {
+                line: BTreeMap::new(),
+                due: Time::NEVER,
+            });
         awaited.line.insert(waiting.order, Arc::clone(waiting));
         if due < awaited.due {
             registry.due.remove(&(awaited.due, Arc::clone(name)));
@@ -188,7 +197,10 @@ impl Places {
     /// forgotten, so that a waiter that ends meanwhile leaves neither behind.
     pub(crate) fn rename(&self, waiting: &Arc<Waiting>) -> Option<Token> {
         let token = Token::new();
-        self.registry.lock().tokens.insert(token, Arc::clone(waiting));
+        self.registry
+            .lock()
+            .tokens
+            .insert(token, Arc::clone(waiting));
         let obsolete = {
             let mut place = waiting.place.lock();
             let old = place.token;
@@ -199,7 +211,11 @@ impl Places {
     }
 
     pub(crate) fn next_due(&self) -> Time {
-        self.registry.lock().due.first().map_or(Time::NEVER, |(at, _)| *at)
+        self.registry
+            .lock()
+            .due
+            .first()
+            .map_or(Time::NEVER, |(at, _)| *at)
     }
 
     /// The sync calls that are due, `most` at the most; each name is put off until `put_off` meanwhile.
@@ -254,8 +270,17 @@ impl Places {
     pub(crate) fn all_tokens(&self) -> Vec<(Call, Vec<Token>)> {
         let registry = self.registry.lock();
         let lines = registry.names.values().filter_map(|awaited| {
-            let tokens: Vec<Token> = awaited.line.values().map(|waiting| waiting.place.lock().token).collect();
-            let about = awaited.line.values().next()?.request.call(Verb::Renew { token: tokens[0] });
+            let tokens: Vec<Token> = awaited
+                .line
+                .values()
+                .map(|waiting| waiting.place.lock().token)
+                .collect();
+            let about = awaited
+                .line
+                .values()
+                .next()?
+                .request
+                .call(Verb::Renew { token: tokens[0] });
             Some((about, tokens))
         });
         lines.collect()
@@ -264,7 +289,10 @@ impl Places {
     /// The waiters of a name, in the order in which they came.
     pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<Waiting>> {
         let registry = self.registry.lock();
-        registry.names.get(name).map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
+        registry
+            .names
+            .get(name)
+            .map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Waiting>> {
@@ -286,5 +314,7 @@ pub(crate) fn in_order(waiters: &mut [Arc<Waiting>]) {
 
 /// A fault of a sync, as an error for those who wait.
 pub(crate) fn refusal(fault: &Fault, waiting: &Waiting, now: Time) -> Error {
-    fault.repeat().into_error(Some(&waiting.request.key), now - waiting.heard_at())
+    fault
+        .repeat()
+        .into_error(Some(&waiting.request.key), now - waiting.heard_at())
 }

@@ -55,7 +55,11 @@ impl Engine {
             return None;
         }
         let (sender, receiver) = bounded(1);
-        self.in_background(if tell == Tell::No { job.telling_at_once(sender) } else { job.telling(sender) });
+        self.in_background(if tell == Tell::No {
+            job.telling_at_once(sender)
+        } else {
+            job.telling(sender)
+        });
         Some(receiver)
     }
 
@@ -70,12 +74,18 @@ impl Engine {
         tell: Tell,
     ) -> Result<()> {
         let Some(receiver) = answer else {
-            return fault.map_or(Ok(()), |f| Err(f.into_error(Some(&call.key), self.now() - started)));
+            return fault.map_or(Ok(()), |f| {
+                Err(f.into_error(Some(&call.key), self.now() - started))
+            });
         };
         // Whoever has waited for a reply in vain has no time left to wait for another.
         let until = started + self.config.command_timeout;
         let in_vain = fault.is_some() && self.now() >= started + self.config.command_timeout / 2;
-        let outcome = if in_vain { None } else { self.clock.receive(&receiver, until) };
+        let outcome = if in_vain {
+            None
+        } else {
+            self.clock.receive(&receiver, until)
+        };
         self.heed(started, outcome.is_none());
         match outcome {
             Some(reason) => told(lease, reason),
@@ -83,8 +93,9 @@ impl Engine {
             None if tell == Tell::No => Ok(()),
             None => {
                 // The renewal thread has sent it on a connection of its own, and has no reply either.
-                let fault =
-                    fault.unwrap_or_else(|| Fault::unavailable(Step::Reply, "redis was silent to the background too"));
+                let fault = fault.unwrap_or_else(|| {
+                    Fault::unavailable(Step::Reply, "redis was silent to the background too")
+                });
                 Err(fault.into_error(Some(&call.key), self.now() - started))
             }
         }
@@ -94,7 +105,11 @@ impl Engine {
     pub(super) fn end(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
         // A token that was lost is given up, and forgotten, by the renewal thread.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
-        Ok(lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode }))
+        Ok(lease.request.call(Verb::Release {
+            token: lease.token,
+            fence: lease.fence,
+            mode,
+        }))
     }
 
     /// What came of that call, which was sent at `started`.
@@ -106,8 +121,11 @@ impl Engine {
         answer: std::result::Result<Answer, Fault>,
     ) -> Ended {
         let expires = started + lease.request.longest();
-        let Verb::Release { mode, .. } = call.verb else { unreachable!("a lease is ended by a release") };
-        let job = || Job::new(call, lease.token, lease.fence, mode, expires).until(lease.taken_until);
+        let Verb::Release { mode, .. } = call.verb else {
+            unreachable!("a lease is ended by a release")
+        };
+        let job =
+            || Job::new(call, lease.token, lease.fence, mode, expires).until(lease.taken_until);
         match answer {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
@@ -146,9 +164,17 @@ impl Engine {
     /// The call with which a guard that is held gives back all but one.
     pub(super) fn begin_downgrade(&self, lease: &Lease, now: Time) -> Result<Call> {
         if !lease.is_held(now) {
-            return Err(Error::Lost { loss: lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired)) });
+            return Err(Error::Lost {
+                loss: lease
+                    .loss()
+                    .unwrap_or_else(|| lease.loss_for(LossReason::Expired)),
+            });
         }
-        Ok(lease.request.call(Verb::Release { token: lease.token, fence: lease.fence, mode: Mode::Downgrade }))
+        Ok(lease.request.call(Verb::Release {
+            token: lease.token,
+            fence: lease.fence,
+            mode: Mode::Downgrade,
+        }))
     }
 
     /// What came of that call, which was sent at `started`.
@@ -171,7 +197,11 @@ impl Engine {
                     // Nobody would be let in for as long as the guard lives.
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
-                self.hand_to_renewal(Work::Background(if fault.is_ambiguous() { job().resent() } else { job() }));
+                self.hand_to_renewal(Work::Background(if fault.is_ambiguous() {
+                    job().resent()
+                } else {
+                    job()
+                }));
                 return Ok(());
             }
         };
@@ -201,13 +231,18 @@ impl Engine {
 
     /// Remembers whether the release that began at `started` had no reply.
     pub(super) fn heed(&self, started: Time, in_vain: bool) {
-        self.in_vain_since.store(if in_vain { started.as_nanos() } else { 0 }, Ordering::Release);
+        self.in_vain_since.store(
+            if in_vain { started.as_nanos() } else { 0 },
+            Ordering::Release,
+        );
     }
 
     /// Renews a lease now. Blocks for at most two command timeouts.
     pub(crate) fn renew(&self, lease: &Arc<Lease>) -> Result<()> {
         if !lease.is_held(self.now()) {
-            let loss = lease.loss().unwrap_or_else(|| lease.loss_for(LossReason::Expired));
+            let loss = lease
+                .loss()
+                .unwrap_or_else(|| lease.loss_for(LossReason::Expired));
             return Err(Error::Lost { loss });
         }
         let answer = self.run_renewal(lease)?;
@@ -218,7 +253,9 @@ impl Engine {
     pub(super) fn renewed(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
         let reason = match answer.reply.outcome {
             Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
-            Outcome::Renewed { left, .. } if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) => {
+            Outcome::Renewed { left, .. }
+                if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) =>
+            {
                 self.counters.renewed.add(1);
                 return Ok(());
             }
@@ -234,11 +271,16 @@ impl Engine {
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();
         let patience = self.patience(started, Time::NEVER);
-        self.run_one(&call, patience).map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
+        self.run_one(&call, patience)
+            .map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
     }
 
     pub(super) fn check_fork(&self) -> Result<()> {
-        if self.is_forked() { Err(Error::Closed) } else { Ok(()) }
+        if self.is_forked() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -253,7 +295,9 @@ pub(super) enum Ended {
 pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
     match reason {
         None => Ok(()),
-        Some(reason) => Err(Error::Lost { loss: lease.loss_for(reason) }),
+        Some(reason) => Err(Error::Lost {
+            loss: lease.loss_for(reason),
+        }),
     }
 }
 

@@ -107,7 +107,9 @@ impl Renewal {
             for lease in kept.chain(std::mem::take(&mut self.in_hand)) {
                 survives(|| self.lose(&lease, LossReason::Expired));
             }
-            log::error!("the renewal thread of fairlock panicked; this is a bug, and all its locks are lost");
+            log::error!(
+                "the renewal thread of fairlock panicked; this is a bug, and all its locks are lost"
+            );
         }
     }
 
@@ -128,7 +130,10 @@ impl Renewal {
             let next = self.next_due();
             self.engine.bell.publish(next);
             // What was sent, or stood in a queue, before it was published did not ring.
-            if self.intake.is_empty() && self.engine.fresh.1.is_empty() && self.engine.places.next_due() >= next {
+            if self.intake.is_empty()
+                && self.engine.fresh.1.is_empty()
+                && self.engine.places.next_due() >= next
+            {
                 let _ = self.engine.clock.receive(&self.bell, next);
             }
             self.engine.bell.publish(Time::from_nanos(0));
@@ -137,7 +142,11 @@ impl Renewal {
 
     /// When there is something to do, if nothing comes meanwhile.
     pub(super) fn next_due(&self) -> Time {
-        self.leases.next().min(self.errands.next()).min(self.engine.places.next_due()).min(self.look_in)
+        self.leases
+            .next()
+            .min(self.errands.next())
+            .min(self.engine.places.next_due())
+            .min(self.look_in)
     }
 
     pub(super) fn take_in(&mut self) {
@@ -174,7 +183,8 @@ impl Renewal {
             let _sifting = self.engine.sifting.lock();
             self.engine.fresh.1.try_iter().collect()
         };
-        self.in_hand.extend(fresh.iter().map(|fresh| Arc::clone(&fresh.lease)));
+        self.in_hand
+            .extend(fresh.iter().map(|fresh| Arc::clone(&fresh.lease)));
         for Fresh { lease, renew_at } in fresh {
             match lease.due(now, renew_at) {
                 // It was locked and unlocked meanwhile. More of the kind will come, and each would ring if this
@@ -197,17 +207,27 @@ impl Renewal {
         let mut batch = Vec::new();
         let mut early = Vec::new();
         // Renewals that are due soon go along, so that many leases do not mean many wake-ups.
-        let horizon = if self.leases.next() <= now { now + self.engine.config.back_off } else { now };
+        let horizon = if self.leases.next() <= now {
+            now + self.engine.config.back_off
+        } else {
+            now
+        };
         while batch.len() < BATCH / 2
             && let Some(kept) = self.leases.take_due(horizon)
         {
             self.in_hand.push(Arc::clone(&kept.lease));
-            let renew_at = if kept.renew_at <= horizon { now } else { kept.renew_at };
+            let renew_at = if kept.renew_at <= horizon {
+                now
+            } else {
+                kept.renew_at
+            };
             match kept.lease.due(now, renew_at) {
                 Due::Drop => {}
                 Due::Lose(reason) => self.lose(&kept.lease, reason),
                 Due::Renew => {
-                    let call = kept.lease.request.call(Verb::Renew { token: kept.lease.token });
+                    let call = kept.lease.request.call(Verb::Renew {
+                        token: kept.lease.token,
+                    });
                     batch.push((Task::Renew(kept), call));
                 }
                 Due::Nothing => early.push(kept),
@@ -259,7 +279,11 @@ impl Renewal {
             batch.push((Task::Sync, call));
         }
         let lookups = self.lookups.len().min(BATCH / 8);
-        batch.extend(self.lookups.drain(..lookups).map(|call| (Task::Lookup, call)));
+        batch.extend(
+            self.lookups
+                .drain(..lookups)
+                .map(|call| (Task::Lookup, call)),
+        );
         batch
     }
 
@@ -274,7 +298,12 @@ impl Renewal {
     }
 
     /// What the answers to a pipeline mean.
-    pub(super) fn settle(&mut self, tasks: Vec<Task>, calls: &[Call], answers: Vec<Result<Answer, Fault>>) {
+    pub(super) fn settle(
+        &mut self,
+        tasks: Vec<Task>,
+        calls: &[Call],
+        answers: Vec<Result<Answer, Fault>>,
+    ) {
         for ((task, call), answer) in tasks.into_iter().zip(calls).zip(answers) {
             if let Ok(answer) = &answer {
                 self.engine.deliver_all(call, answer);
@@ -304,7 +333,10 @@ impl Renewal {
                     let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
                     let next = kept.renew_at + period;
                     let renew_at = if next > now { next } else { now + period };
-                    self.keep(Kept { lease: kept.lease, renew_at });
+                    self.keep(Kept {
+                        lease: kept.lease,
+                        renew_at,
+                    });
                 } else if let Some(loss) = lease.loss() {
                     // Too late: it was seen lost, and a guard is never held again.
                     self.lose(lease, loss.reason);
@@ -313,9 +345,14 @@ impl Renewal {
             // Redis went back to an older copy, where the token still waited, and granted it once more: others may have
             // held the lock in between.
             Ok((Outcome::Renewed { .. }, _)) => self.lose(lease, LossReason::Taken),
-            Ok((Outcome::Gone { ended, how, .. }, _)) => self.lose(lease, reason_of(lease.fence, ended, how)),
+            Ok((Outcome::Gone { ended, how, .. }, _)) => {
+                self.lose(lease, reason_of(lease.fence, ended, how))
+            }
             Ok((outcome, _)) => {
-                log::warn!("renewing {:?}: an answer out of place: {outcome:?}", lease.request.key.name);
+                log::warn!(
+                    "renewing {:?}: an answer out of place: {outcome:?}",
+                    lease.request.key.name
+                );
                 self.lose(lease, LossReason::Taken);
             }
             Err(fault) => {
@@ -331,7 +368,10 @@ impl Renewal {
                     self.failing = true;
                 }
                 let renew_at = self.again_at(&fault);
-                self.keep(Kept { lease: kept.lease, renew_at });
+                self.keep(Kept {
+                    lease: kept.lease,
+                    renew_at,
+                });
             }
         }
     }
@@ -349,7 +389,11 @@ impl Renewal {
         }
         // Nor is one of several before all are granted: who asked for them finds it lost, and has used none.
         let guarded = lease.request.is_guarded();
-        if !(if guarded { self.engine.tell(lease, &loss) } else { lease.tell(&loss) }) {
+        if !(if guarded {
+            self.engine.tell(lease, &loss)
+        } else {
+            lease.tell(&loss)
+        }) {
             return;
         }
         if self.leases.next() == Time::NEVER {
@@ -361,7 +405,13 @@ impl Renewal {
         let about = lease.request.call(Verb::Renew { token: lease.token });
         // The next holder is told that this one did not end well.
         let mode = if guarded { Mode::Lost } else { Mode::Unused };
-        let job = Job::new(&about, lease.token, lease.fence, mode, now + lease.request.longest());
+        let job = Job::new(
+            &about,
+            lease.token,
+            lease.fence,
+            mode,
+            now + lease.request.longest(),
+        );
         let job = job.until(lease.taken_until);
         self.errands.put(now, Errand::Job(job));
     }
@@ -369,7 +419,8 @@ impl Renewal {
     fn end_all(&mut self) -> Vec<Arc<str>> {
         let mut names = Vec::new();
         let all = self.leases.take_all();
-        self.in_hand.extend(all.iter().map(|kept| Arc::clone(&kept.lease)));
+        self.in_hand
+            .extend(all.iter().map(|kept| Arc::clone(&kept.lease)));
         for kept in all {
             if kept.lease.is_held(self.engine.now()) {
                 if kept.lease.request.is_guarded() {
@@ -388,7 +439,11 @@ impl Renewal {
     pub(super) fn again_at(&self, fault: &Fault) -> Time {
         // After a failed exchange another connection is opened, which takes its own pauses.
         let connecting = matches!(fault, Fault::NotReady) || fault.is_ambiguous();
-        let pause = if connecting { CONNECTING } else { self.engine.config.back_off };
+        let pause = if connecting {
+            CONNECTING
+        } else {
+            self.engine.config.back_off
+        };
         self.engine.now() + pause
     }
 }

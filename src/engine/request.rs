@@ -33,7 +33,13 @@ impl Request {
     pub(crate) fn new(wish: Wish, key: Key, options: &LockOptions) -> Request {
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
         let mut asked = String::with_capacity(96);
-        let _ = write!(asked, "{} {} {} ", ttl.as_millis(), u8::from(options.fixed), options.hold_at_least.as_millis());
+        let _ = write!(
+            asked,
+            "{} {} {} ",
+            ttl.as_millis(),
+            u8::from(options.fixed),
+            options.hold_at_least.as_millis()
+        );
         if wish.family == Family::Permit {
             let _ = write!(asked, "{} ", wish.weight);
         }
@@ -57,16 +63,25 @@ impl Request {
 
     /// The same, as a part of a whole that hears of its loss.
     pub(crate) fn part_of(self, whole: &Arc<Whole>) -> Request {
-        Request { whole: Some(Arc::clone(whole)), ..self }
+        Request {
+            whole: Some(Arc::clone(whole)),
+            ..self
+        }
     }
 
     /// Whether a lease on these terms is a guard's as soon as it is granted. Of several it is when all are.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.whole.as_ref().is_none_or(|whole| whole.guarded.load(Ordering::Acquire))
+        self.whole
+            .as_ref()
+            .is_none_or(|whole| whole.guarded.load(Ordering::Acquire))
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
-        Call { wish: self.wish, key: self.key.clone(), verb }
+        Call {
+            wish: self.wish,
+            key: self.key.clone(),
+            verb,
+        }
     }
 
     /// For how long a grant on these terms can last if nothing is heard of it any more.
@@ -95,7 +110,11 @@ pub(crate) struct Whole {
 impl Whole {
     pub(crate) fn new() -> Arc<Whole> {
         let (tell, lost) = bounded(1);
-        Arc::new(Whole { guarded: AtomicBool::new(false), tell: Mutex::new(Some(tell)), lost })
+        Arc::new(Whole {
+            guarded: AtomicBool::new(false),
+            tell: Mutex::new(Some(tell)),
+            lost,
+        })
     }
 
     /// All are granted, and somebody has the guard.
@@ -119,11 +138,18 @@ impl Whole {
 
 static HOST: LazyLock<String> = LazyLock::new(|| {
     let mut host = String::new();
-    push_plain(&rustix::system::uname().nodename().to_string_lossy(), &mut host);
+    push_plain(
+        &rustix::system::uname().nodename().to_string_lossy(),
+        &mut host,
+    );
     host
 });
 
 /// Labels are split at tabs, and shown to people.
 fn push_plain(text: &str, out: &mut String) {
-    out.extend(text.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }));
+    out.extend(
+        text.chars()
+            .take(64)
+            .map(|c| if c.is_control() { ' ' } else { c }),
+    );
 }

@@ -61,7 +61,11 @@ impl Bell {
 pub(crate) struct Running(Arc<Engine>);
 
 impl Running {
-    pub(crate) fn start(config: Config, store: Box<dyn Store>, terms: Arc<Terms>) -> Result<Running> {
+    pub(crate) fn start(
+        config: Config,
+        store: Box<dyn Store>,
+        terms: Arc<Terms>,
+    ) -> Result<Running> {
         let (engine, renewal) = Engine::new(config, store, terms);
         let sleepers: Weak<dyn Sleepers> = Arc::downgrade(&engine) as _;
         engine.clock.on_jump(sleepers);
@@ -102,7 +106,11 @@ impl Drop for Running {
 
 impl Engine {
     /// An engine, and what its renewal thread is to run.
-    pub(super) fn new(config: Config, store: Box<dyn Store>, terms: Arc<Terms>) -> (Arc<Engine>, Renewal) {
+    pub(super) fn new(
+        config: Config,
+        store: Box<dyn Store>,
+        terms: Arc<Terms>,
+    ) -> (Arc<Engine>, Renewal) {
         let (intake, received) = unbounded();
         let (slot, bell) = bounded(1);
         let engine = Arc::new(Engine {
@@ -115,7 +123,10 @@ impl Engine {
             intake,
             fresh: unbounded(),
             sifting: Mutex::new(()),
-            bell: Arc::new(Bell { slot, asleep_until: AtomicU64::new(0) }),
+            bell: Arc::new(Bell {
+                slot,
+                asleep_until: AtomicU64::new(0),
+            }),
             listening: Listening::new(),
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
@@ -162,10 +173,15 @@ impl Engine {
         let (tell, told) = bounded(1);
         self.hand_to_renewal(Work::EndAll(tell));
         let patience = self.config.command_timeout * 2;
-        self.clock.receive(&told, self.now() + patience).ok_or_else(|| {
-            Fault::unavailable(Step::Reply, "the renewal thread did not end the leases in time")
+        self.clock
+            .receive(&told, self.now() + patience)
+            .ok_or_else(|| {
+                Fault::unavailable(
+                    Step::Reply,
+                    "the renewal thread did not end the leases in time",
+                )
                 .into_error(None, patience)
-        })
+            })
     }
 
     pub(super) fn close(&self) {
@@ -191,7 +207,10 @@ impl Engine {
             // A server that lets a release hang will not let the threads end in time either.
             since => Time::from_nanos(since),
         } + self.config.command_timeout;
-        if threads.iter().any(|t| t.handle.thread().name() == Some(listener::THREAD)) {
+        if threads
+            .iter()
+            .any(|t| t.handle.thread().name() == Some(listener::THREAD))
+        {
             self.store.poke(&self.terms.channel());
         }
         let here = thread::current().id();
@@ -221,7 +240,9 @@ impl Engine {
                     log::error!("a thread of fairlock panicked; this is a bug");
                 }
             })
-            .map_err(|e| Fault::unavailable(crate::error::Step::Connect, e).into_error(None, Duration::ZERO))?;
+            .map_err(|e| {
+                Fault::unavailable(crate::error::Step::Connect, e).into_error(None, Duration::ZERO)
+            })?;
         let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.handle.is_finished());
         threads.push(Thread { handle, over });

@@ -21,7 +21,10 @@ struct Entry<T> {
 
 impl<T> Schedule<T> {
     pub(crate) fn new() -> Schedule<T> {
-        Schedule { heap: BinaryHeap::new(), puts: 0 }
+        Schedule {
+            heap: BinaryHeap::new(),
+            puts: 0,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -30,7 +33,11 @@ impl<T> Schedule<T> {
 
     pub(crate) fn put(&mut self, at: Time, item: T) {
         self.puts += 1;
-        self.heap.push(Entry { at, put: self.puts, item });
+        self.heap.push(Entry {
+            at,
+            put: self.puts,
+            item,
+        });
     }
 
     /// When something is due next; [`Time::NEVER`] if nothing is.

@@ -85,12 +85,16 @@ impl Standing {
                 until.min(outage)
             } else if now < outage && (then == Then::Stay || self.is_informed(now)) {
                 return Ok(None);
-            } else if self.was_missed(now) || last_chance.is_some_and(|end| now >= end && waiting.awaits_word()) {
+            } else if self.was_missed(now)
+                || last_chance.is_some_and(|end| now >= end && waiting.awaits_word())
+            {
                 return Err(self.outage(now));
             } else {
                 // If a word came, the clock has jumped again since.
                 let patience = engine.config.command_timeout * if now < until { 2 } else { 1 };
-                let end = last_chance.filter(|_| waiting.awaits_word()).unwrap_or(now + patience);
+                let end = last_chance
+                    .filter(|_| waiting.awaits_word())
+                    .unwrap_or(now + patience);
                 last_chance = Some(end);
                 waiting.await_word();
                 drop(place);
@@ -116,7 +120,9 @@ impl Standing {
                     engine.counters.missed.add(1);
                     return Ok(None);
                 }
-                return Err(fault.into_error(Some(&self.waiting.request.key), engine.now() - started));
+                return Err(
+                    fault.into_error(Some(&self.waiting.request.key), engine.now() - started)
+                );
             }
         }
         self.claim_or_leave()
@@ -125,7 +131,11 @@ impl Standing {
     /// The call that leaves the queue, if there is anything to leave and no request is in flight.
     pub(super) fn leave(&self) -> Option<Call> {
         let mut place = self.waiting.place.lock();
-        let verb = Verb::Release { token: place.token, fence: 0, mode: Mode::KeepIfOwner };
+        let verb = Verb::Release {
+            token: place.token,
+            fence: 0,
+            mode: Mode::KeepIfOwner,
+        };
         place.withdraw().then(|| self.waiting.request.call(verb))
     }
 
@@ -141,14 +151,22 @@ impl Standing {
                 engine.deliver_all(call, &answer);
                 if let Outcome::Granted(grant) = answer.reply.outcome {
                     let news = News::from_reply(grant, answer.sent);
-                    let action = waiting.place.lock().answered(news, engine.now(), &waiting.request);
+                    let action =
+                        waiting
+                            .place
+                            .lock()
+                            .answered(news, engine.now(), &waiting.request);
                     engine.act(waiting, action);
-                } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb) {
+                } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb)
+                {
                     engine.abandon_in_background(call, *token, 0, waiting.request.longest());
                 }
             }
             Err(fault) => {
-                let action = waiting.place.lock().unanswered(0, engine.now(), &waiting.request);
+                let action = waiting
+                    .place
+                    .lock()
+                    .unanswered(0, engine.now(), &waiting.request);
                 if matches!(action, Action::Nothing) {
                     let action = waiting.place.lock().obsolete();
                     engine.act(waiting, action);
@@ -183,22 +201,26 @@ impl Standing {
 
     /// A try may say "not yet" only if that is known: Redis answered in the last check period.
     fn is_informed(&self, at: Time) -> bool {
-        at - self.waiting.heard_at() <= self.engine.config.check_period + self.engine.config.command_timeout
+        at - self.waiting.heard_at()
+            <= self.engine.config.check_period + self.engine.config.command_timeout
     }
 
     /// Redis was asked after it last answered, and not so long ago that this process may have slept since.
     fn was_missed(&self, now: Time) -> bool {
         let (missed, config) = (self.waiting.missed_at(), &self.engine.config);
-        missed > self.waiting.heard_at() && now - missed <= config.check_period + config.command_timeout * 2
+        missed > self.waiting.heard_at()
+            && now - missed <= config.check_period + config.command_timeout * 2
     }
 
     fn outage(&self, now: Time) -> Error {
-        self.waiting.take_refusal().unwrap_or_else(|| Error::Unavailable {
-            lock: Some(Arc::clone(&self.waiting.request.key.name)),
-            step: Step::Reply,
-            waited: now - self.waiting.heard_at(),
-            source: "redis was silent while this waited in the queue".into(),
-        })
+        self.waiting
+            .take_refusal()
+            .unwrap_or_else(|| Error::Unavailable {
+                lock: Some(Arc::clone(&self.waiting.request.key.name)),
+                step: Step::Reply,
+                waited: now - self.waiting.heard_at(),
+                source: "redis was silent while this waited in the queue".into(),
+            })
     }
 }
 

@@ -12,10 +12,20 @@ use crate::store::clock::Time;
 use crate::store::{Answer, Fault};
 
 impl Renewal {
-    pub(super) fn confirmed(&mut self, waiting: Arc<Waiting>, token: Token, answer: Result<Answer, Fault>) {
+    pub(super) fn confirmed(
+        &mut self,
+        waiting: Arc<Waiting>,
+        token: Token,
+        answer: Result<Answer, Fault>,
+    ) {
         let action = match answer {
             Ok(Answer { reply, sent, .. }) => match reply.outcome {
-                Outcome::Renewed { left, fence } => waiting.place.lock().confirmed(sent, left, fence, &waiting.request),
+                Outcome::Renewed { left, fence } => {
+                    waiting
+                        .place
+                        .lock()
+                        .confirmed(sent, left, fence, &waiting.request)
+                }
                 _ => waiting.place.lock().absent(token, sent),
             },
             Err(fault) => {
@@ -28,7 +38,12 @@ impl Renewal {
         self.engine.act(&waiting, action);
     }
 
-    pub(super) fn requeued(&mut self, waiting: Arc<Waiting>, call: &Call, answer: Result<Answer, Fault>) {
+    pub(super) fn requeued(
+        &mut self,
+        waiting: Arc<Waiting>,
+        call: &Call,
+        answer: Result<Answer, Fault>,
+    ) {
         match self.engine.settle_acquire(&waiting, call, answer) {
             // A waiter that has claimed its grant by now did take a place.
             Settled::Done if waiting.place.lock().is_given_up() => {}
@@ -39,7 +54,9 @@ impl Renewal {
                     waiting.request.key.name
                 );
             }
-            Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiting)),
+            Settled::Again => self
+                .errands
+                .put(self.engine.now(), Errand::Requeue(waiting)),
             Settled::Refused(error) => {
                 let action = waiting.place.lock().fail(error);
                 waiting.changed.notify_one();
@@ -77,18 +94,33 @@ impl Renewal {
                     }
                     self.miss(waiting, &fault);
                 }
-                return engine.places.put_off(name, self.again_at(&fault).min(now + engine.config.check_period));
+                return engine.places.put_off(
+                    name,
+                    self.again_at(&fault).min(now + engine.config.check_period),
+                );
             }
         };
         line.iter().for_each(|waiting| waiting.hear(now));
         match answer.reply.outcome {
-            Outcome::Synced { owner, owner_waited_here, left, since, newest_known, served } => {
+            Outcome::Synced {
+                owner,
+                owner_waited_here,
+                left,
+                since,
+                newest_known,
+                served,
+            } => {
                 let left = left + Duration::from_millis(1);
-                let next = if answer.reply.more { now } else { now + left.min(engine.config.check_period) };
+                let next = if answer.reply.more {
+                    now
+                } else {
+                    now + left.min(engine.config.check_period)
+                };
                 engine.places.put_off(name, next);
                 // What was taken at once, without the queue, may be a guard's that the registry never had.
                 if let Some(grant) = owner
-                    && (owner_waited_here || matches!(engine.places.find(grant.token), Found::Waiting(_)))
+                    && (owner_waited_here
+                        || matches!(engine.places.find(grant.token), Found::Waiting(_)))
                 {
                     engine.deliver(call, News::from_reply(grant, answer.sent));
                 }
@@ -97,7 +129,8 @@ impl Renewal {
                     let mut place = waiting.place.lock();
                     place.served(served);
                     // Of a mutex that is handed on, the answer names the owner, so no message can be missed for long.
-                    let missed = call.wish.family == Family::Permit && place.was_served(served, answer.sent);
+                    let missed =
+                        call.wish.family == Family::Permit && place.was_served(served, answer.sent);
                     if !newest_known || missed || place.is_suspect(since, answer.sent) {
                         suspects.push(place.token);
                     }
@@ -106,8 +139,13 @@ impl Renewal {
             }
             // No record at all: nobody has a place any more. Whoever was granted permits meanwhile may have them still.
             Outcome::Absent if call.wish.family == Family::Permit => {
-                engine.places.put_off(name, now + engine.config.check_period);
-                let tokens: Vec<Token> = line.iter().map(|waiting| waiting.place.lock().token).collect();
+                engine
+                    .places
+                    .put_off(name, now + engine.config.check_period);
+                let tokens: Vec<Token> = line
+                    .iter()
+                    .map(|waiting| waiting.place.lock().token)
+                    .collect();
                 self.look_up(call, &tokens);
             }
             Outcome::Absent => {
@@ -125,7 +163,10 @@ impl Renewal {
                 let error = engine.out_of_place(call, &outcome);
                 log::warn!("waiting for {name:?}: {error}");
                 for waiting in line {
-                    let action = waiting.place.lock().fail(engine.out_of_place(call, &outcome));
+                    let action = waiting
+                        .place
+                        .lock()
+                        .fail(engine.out_of_place(call, &outcome));
                     waiting.changed.notify_one();
                     engine.act(&waiting, action);
                 }
@@ -135,18 +176,31 @@ impl Renewal {
 
     pub(super) fn look_up(&mut self, about: &Call, tokens: &[Token]) {
         for tokens in tokens.chunks(LOOKUP_LIMIT) {
-            let verb = Verb::Lookup { tokens: tokens.to_vec() };
-            self.lookups.push(Call { wish: about.wish, key: about.key.clone(), verb });
+            let verb = Verb::Lookup {
+                tokens: tokens.to_vec(),
+            };
+            self.lookups.push(Call {
+                wish: about.wish,
+                key: about.key.clone(),
+                verb,
+            });
         }
     }
 
     pub(super) fn looked_up(&mut self, call: &Call, answer: Result<Answer, Fault>) {
-        let Verb::Lookup { tokens } = &call.verb else { return };
+        let Verb::Lookup { tokens } = &call.verb else {
+            return;
+        };
         let Ok(Answer { reply, sent, .. }) = answer else {
             // The next sync finds the same suspects.
             return;
         };
-        let Outcome::Present { owner, since, waiting: known } = reply.outcome else {
+        let Outcome::Present {
+            owner,
+            since,
+            waiting: known,
+        } = reply.outcome
+        else {
             return;
         };
         for (token, known) in tokens.iter().zip(known) {
@@ -159,7 +213,9 @@ impl Renewal {
                 // Granted, and the message was missed: a sync has the fence.
                 let queued = waiting.place.lock().is_queued();
                 if queued {
-                    self.engine.places.put_off(&call.key.name, self.engine.now());
+                    self.engine
+                        .places
+                        .put_off(&call.key.name, self.engine.now());
                 }
             } else {
                 let action = waiting.place.lock().absent(*token, sent);

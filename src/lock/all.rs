@@ -56,7 +56,10 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock_all`](LockManager::lock_all), without waiting out an outage.
-    pub fn try_lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Option<MultiGuard>> {
+    pub fn try_lock_all(
+        &self,
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Option<MultiGuard>> {
         Wanted::new(self, names)?.try_take(self)
     }
 
@@ -92,12 +95,18 @@ impl LockManager {
 struct Wanted(Vec<Key>);
 
 impl Wanted {
-    fn new(manager: &LockManager, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Wanted> {
+    fn new(
+        manager: &LockManager,
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Wanted> {
         let mut keys = HashSet::new();
         for name in names {
             keys.insert(manager.key(name.as_ref())?);
             if keys.len() > MAX_NAMES {
-                return Err(Error::config("names", format!("at most {MAX_NAMES} different ones")));
+                return Err(Error::config(
+                    "names",
+                    format!("at most {MAX_NAMES} different ones"),
+                ));
             }
         }
         if keys.is_empty() {
@@ -109,7 +118,11 @@ impl Wanted {
     }
 
     fn take_until(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
-        if until <= manager.engine().now() { self.try_take(manager) } else { self.take(manager, until) }
+        if until <= manager.engine().now() {
+            self.try_take(manager)
+        } else {
+            self.take(manager, until)
+        }
     }
 
     fn take(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
@@ -178,7 +191,12 @@ impl MultiGuard {
         if let Some(loss) = first_lost(&leases, running.engine().now()) {
             whole.tell(&loss);
         }
-        MultiGuard { leases, whole, running, unlocked: false }
+        MultiGuard {
+            leases,
+            whole,
+            running,
+            unlocked: false,
+        }
     }
 
     /// The names, each once, in the order of their keys.
@@ -209,7 +227,11 @@ impl MultiGuard {
     pub fn remaining(&self) -> Duration {
         let now = self.running.engine().now();
         let least = self.leases.iter().map(|lease| lease.remaining(now)).min();
-        if self.is_held() { least.unwrap_or_default() } else { Duration::ZERO }
+        if self.is_held() {
+            least.unwrap_or_default()
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// As [`is_held`](MultiGuard::is_held), to be used with `?` between two steps of work.
@@ -231,7 +253,11 @@ impl MultiGuard {
     /// unreachable.
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
-        if engine.is_forked() { engine.nothing() } else { &self.whole.lost }
+        if engine.is_forked() {
+            engine.nothing()
+        } else {
+            &self.whole.lost
+        }
     }
 
     /// Releases all and says how that went. Blocks for at most one command timeout.
@@ -244,11 +270,17 @@ impl MultiGuard {
         self.unlocked = true;
         self.whole.close();
         let engine = self.running.engine();
-        if engine.is_forked() { Err(Error::Closed) } else { engine.release_all(&self.leases, Tell::Yes) }
+        if engine.is_forked() {
+            Err(Error::Closed)
+        } else {
+            engine.release_all(&self.leases, Tell::Yes)
+        }
     }
 
     fn lease(&self, name: &str) -> Option<&Arc<Lease>> {
-        self.leases.iter().find(|lease| &*lease.request.key.name == name)
+        self.leases
+            .iter()
+            .find(|lease| &*lease.request.key.name == name)
     }
 }
 
@@ -262,7 +294,10 @@ impl Drop for MultiGuard {
         if !self.unlocked
             && let Err(error) = engine.release_all(&self.leases, Tell::No)
         {
-            log::warn!("dropping the one guard of {:?}: {error}", self.names().collect::<Vec<_>>());
+            log::warn!(
+                "dropping the one guard of {:?}: {error}",
+                self.names().collect::<Vec<_>>()
+            );
         }
         self.leases.iter().for_each(|_| engine.guard_dropped());
     }

@@ -62,7 +62,12 @@ fn try_take(manager: &LockManager, key: Key, wish: Wish) -> Result<Option<LockGu
     Ok(guard(manager, manager.engine().try_acquire(&request)?))
 }
 
-fn take_until(manager: &LockManager, key: Key, wish: Wish, until: Time) -> Result<Option<LockGuard>> {
+fn take_until(
+    manager: &LockManager,
+    key: Key,
+    wish: Wish,
+    until: Time,
+) -> Result<Option<LockGuard>> {
     if until <= manager.engine().now() {
         return try_take(manager, key, wish);
     }
@@ -71,7 +76,12 @@ fn take_until(manager: &LockManager, key: Key, wish: Wish, until: Time) -> Resul
 }
 
 /// Takes a place in the queue, which becomes a guard of this kind.
-fn enqueue<G>(manager: &LockManager, key: Key, wish: Wish, own: fn(LockGuard) -> G) -> Result<Waiter<G>> {
+fn enqueue<G>(
+    manager: &LockManager,
+    key: Key,
+    wish: Wish,
+    own: fn(LockGuard) -> G,
+) -> Result<Waiter<G>> {
     let request = Arc::new(request_to_wait_as(manager, key, wish)?);
     let engine = manager.engine();
     let standing = match engine.enter(&request, Time::NEVER)? {

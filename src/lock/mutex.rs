@@ -57,7 +57,12 @@ impl LockManager {
     /// As [`lock`](LockManager::lock). `None` means that others had the lock: if Redis was silent at the end, the
     /// answer is [`Unavailable`](crate::Error::Unavailable).
     pub fn try_lock_for(&self, name: &str, at_most: Duration) -> Result<Option<LockGuard>> {
-        take_until(self, self.key(name)?, Wish::MUTEX, self.engine().now() + at_most)
+        take_until(
+            self,
+            self.key(name)?,
+            Wish::MUTEX,
+            self.engine().now() + at_most,
+        )
     }
 
     /// As [`try_lock_for`](LockManager::try_lock_for), until a moment. One that has passed is one try.
@@ -65,7 +70,12 @@ impl LockManager {
     /// # Errors
     /// As [`try_lock_for`](LockManager::try_lock_for).
     pub fn try_lock_until(&self, name: &str, deadline: Instant) -> Result<Option<LockGuard>> {
-        take_until(self, self.key(name)?, Wish::MUTEX, self.engine().at(deadline))
+        take_until(
+            self,
+            self.key(name)?,
+            Wish::MUTEX,
+            self.engine().at(deadline),
+        )
     }
 
     /// Takes a place in the lock's queue, to wait for it later or bit by bit. If the lock is free, the waiter
@@ -84,7 +94,11 @@ impl LockManager {
     ///
     /// Costs no I/O. A name that is not allowed is refused when the mutex is used.
     pub fn mutex(&self, name: &str) -> Mutex {
-        Mutex { manager: self.clone(), name: name.into(), key: self.key(name).ok() }
+        Mutex {
+            manager: self.clone(),
+            name: name.into(),
+            key: self.key(name).ok(),
+        }
     }
 }
 
@@ -132,7 +146,12 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
-        take_until(&self.manager, self.key()?, Wish::MUTEX, self.manager.engine().now() + at_most)
+        take_until(
+            &self.manager,
+            self.key()?,
+            Wish::MUTEX,
+            self.manager.engine().now() + at_most,
+        )
     }
 
     /// As [`LockManager::try_lock_until`].
@@ -140,7 +159,12 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
-        take_until(&self.manager, self.key()?, Wish::MUTEX, self.manager.engine().at(deadline))
+        take_until(
+            &self.manager,
+            self.key()?,
+            Wish::MUTEX,
+            self.manager.engine().at(deadline),
+        )
     }
 
     /// As [`LockManager::enqueue`].
@@ -161,6 +185,8 @@ impl Mutex {
 
 impl fmt::Debug for Mutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Mutex")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }

@@ -65,7 +65,10 @@ impl LockManager {
     /// # Ok::<(), fairlock::Error>(())
     /// ```
     pub fn reentrant_mutex(&self, name: &str) -> ReentrantMutex {
-        ReentrantMutex { manager: self.clone(), mutex: self.mutex(name) }
+        ReentrantMutex {
+            manager: self.clone(),
+            mutex: self.mutex(name),
+        }
     }
 }
 
@@ -134,7 +137,10 @@ impl ReentrantMutex {
         self.take(|mutex| mutex.try_lock_until(deadline))
     }
 
-    fn take(&self, take: impl FnOnce(&Mutex) -> Result<Option<LockGuard>>) -> Result<Option<ReentrantGuard>> {
+    fn take(
+        &self,
+        take: impl FnOnce(&Mutex) -> Result<Option<LockGuard>>,
+    ) -> Result<Option<ReentrantGuard>> {
         match self.held_here()? {
             Some(guard) => Ok(Some(guard)),
             None => take(&self.mutex)?.map(|guard| self.keep(guard)).transpose(),
@@ -145,26 +151,37 @@ impl ReentrantMutex {
         let id = self.id()?;
         let held = HELD.with(|all| {
             let all = all.borrow();
-            all.iter().filter(|(other, _)| *other == id).find_map(|(_, held)| held.upgrade())
+            all.iter()
+                .filter(|(other, _)| *other == id)
+                .find_map(|(_, held)| held.upgrade())
         });
-        held.map(|held| held.guard.check().map(|()| ReentrantGuard { held })).transpose()
+        held.map(|held| held.guard.check().map(|()| ReentrantGuard { held }))
+            .transpose()
     }
 
     fn keep(&self, guard: LockGuard) -> Result<ReentrantGuard> {
         let id = self.id()?;
-        let held = Rc::new(Held { guard, _entry: Entry });
+        let held = Rc::new(Held {
+            guard,
+            _entry: Entry,
+        });
         HELD.with(|all| all.borrow_mut().push((id, Rc::downgrade(&held))));
         Ok(ReentrantGuard { held })
     }
 
     fn id(&self) -> Result<Id> {
-        Ok(Id { engine: Arc::as_ptr(self.manager.engine()).addr(), key: self.mutex.key()? })
+        Ok(Id {
+            engine: Arc::as_ptr(self.manager.engine()).addr(),
+            key: self.mutex.key()?,
+        })
     }
 }
 
 impl fmt::Debug for ReentrantMutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReentrantMutex").field("name", &self.name()).finish_non_exhaustive()
+        f.debug_struct("ReentrantMutex")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
     }
 }
 
@@ -215,7 +232,10 @@ impl Deref for ReentrantGuard {
 
 impl fmt::Debug for ReentrantGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReentrantGuard").field("guard", &self.held.guard).field("depth", &self.depth()).finish()
+        f.debug_struct("ReentrantGuard")
+            .field("guard", &self.held.guard)
+            .field("depth", &self.depth())
+            .finish()
     }
 }
 
@@ -228,12 +248,19 @@ mod tests {
     fn who_takes_it_while_its_last_guard_goes_takes_it_again_afterwards() {
         let mgr = LockManager::in_memory().expect("threads can be started");
         let mutex = mgr.reentrant_mutex("n");
-        let Ok(Held { guard, _entry }) = Rc::try_unwrap(mutex.lock().expect("it is free").held) else {
+        let Ok(Held { guard, _entry }) = Rc::try_unwrap(mutex.lock().expect("it is free").held)
+        else {
             panic!("there is one guard");
         };
         guard.unlock().expect("it is held");
         let meanwhile = mutex.lock().expect("it is free");
-        let again = || mutex.try_lock().expect("no error").expect("this thread holds it").depth();
+        let again = || {
+            mutex
+                .try_lock()
+                .expect("no error")
+                .expect("this thread holds it")
+                .depth()
+        };
         assert_eq!(again(), 2);
         drop(_entry);
         assert_eq!(again(), 2);

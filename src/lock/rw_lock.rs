@@ -30,7 +30,11 @@ impl LockManager {
     /// # Ok::<(), fairlock::Error>(())
     /// ```
     pub fn rw_lock(&self, name: &str) -> RwLock {
-        RwLock { manager: self.clone(), name: name.into(), key: self.key(name).ok() }
+        RwLock {
+            manager: self.clone(),
+            name: name.into(),
+            key: self.key(name).ok(),
+        }
     }
 }
 
@@ -141,7 +145,9 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn enqueue_read(&self) -> Result<Waiter<ReadGuard>> {
-        enqueue(&self.manager, self.key()?, Wish::read(), |guard| ReadGuard { guard })
+        enqueue(&self.manager, self.key()?, Wish::read(), |guard| {
+            ReadGuard { guard }
+        })
     }
 
     /// Takes a place in the queue as a writer. Blocks as [`LockManager::enqueue`].
@@ -149,7 +155,9 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn enqueue_write(&self) -> Result<Waiter<WriteGuard>> {
-        enqueue(&self.manager, self.key()?, Wish::write(), |guard| WriteGuard { guard })
+        enqueue(&self.manager, self.key()?, Wish::write(), |guard| {
+            WriteGuard { guard }
+        })
     }
 
     fn read_before(&self, until: Time) -> Result<Option<ReadGuard>> {
@@ -172,7 +180,9 @@ impl RwLock {
 
 impl fmt::Debug for RwLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RwLock").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("RwLock")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -218,7 +228,9 @@ impl Deref for ReadGuard {
 
 impl fmt::Debug for ReadGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReadGuard").field("guard", &self.guard).finish()
+        f.debug_struct("ReadGuard")
+            .field("guard", &self.guard)
+            .finish()
     }
 }
 
@@ -265,6 +277,8 @@ impl Deref for WriteGuard {
 
 impl fmt::Debug for WriteGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WriteGuard").field("guard", &self.guard).finish()
+        f.debug_struct("WriteGuard")
+            .field("guard", &self.guard)
+            .finish()
     }
 }

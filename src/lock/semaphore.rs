@@ -30,7 +30,12 @@ impl LockManager {
     /// # Ok::<(), fairlock::Error>(())
     /// ```
     pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
-        Semaphore { manager: self.clone(), name: name.into(), key: self.key(name).ok(), permits }
+        Semaphore {
+            manager: self.clone(),
+            name: name.into(),
+            key: self.key(name).ok(),
+            permits,
+        }
     }
 }
 
@@ -129,7 +134,11 @@ impl Semaphore {
     ///
     /// # Errors
     /// As there, and as [`acquire_many`](Semaphore::acquire_many).
-    pub fn try_acquire_many_for(&self, permits: u32, at_most: Duration) -> Result<Option<LockGuard>> {
+    pub fn try_acquire_many_for(
+        &self,
+        permits: u32,
+        at_most: Duration,
+    ) -> Result<Option<LockGuard>> {
         let until = self.manager.engine().now() + at_most;
         take_until(&self.manager, self.key()?, self.wish(permits)?, until)
     }
@@ -138,7 +147,11 @@ impl Semaphore {
     ///
     /// # Errors
     /// As there.
-    pub fn try_acquire_many_until(&self, permits: u32, deadline: Instant) -> Result<Option<LockGuard>> {
+    pub fn try_acquire_many_until(
+        &self,
+        permits: u32,
+        deadline: Instant,
+    ) -> Result<Option<LockGuard>> {
         let until = self.manager.engine().at(deadline);
         take_until(&self.manager, self.key()?, self.wish(permits)?, until)
     }
@@ -156,16 +169,24 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many).
     pub fn enqueue_many(&self, permits: u32) -> Result<Waiter> {
-        enqueue(&self.manager, self.key()?, self.wish(permits)?, |guard| guard)
+        enqueue(&self.manager, self.key()?, self.wish(permits)?, |guard| {
+            guard
+        })
     }
 
     fn wish(&self, permits: u32) -> Result<Wish> {
         if self.permits == 0 || self.permits > MAX_PERMITS {
-            let message = format!("a semaphore has 1 to {MAX_PERMITS} permits, this one would have {}", self.permits);
+            let message = format!(
+                "a semaphore has 1 to {MAX_PERMITS} permits, this one would have {}",
+                self.permits
+            );
             return Err(Error::config("permits", message));
         }
         if permits == 0 || permits > self.permits {
-            let message = format!("1 to {} permits can be taken of {:?}, not {permits}", self.permits, self.name);
+            let message = format!(
+                "1 to {} permits can be taken of {:?}, not {permits}",
+                self.permits, self.name
+            );
             return Err(Error::config("permits", message));
         }
         Ok(Wish::semaphore(self.permits, permits))
@@ -181,6 +202,9 @@ impl Semaphore {
 
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Semaphore").field("name", &self.name).field("permits", &self.permits).finish_non_exhaustive()
+        f.debug_struct("Semaphore")
+            .field("name", &self.name)
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
     }
 }

@@ -21,8 +21,16 @@ impl LockManager {
     /// ```
     pub fn striped(&self, name: &str, stripes: NonZeroU32) -> Striped {
         let longest = format!("{name}:{}", stripes.get() - 1);
-        let refused = [name, &longest].into_iter().find(|name| self.key(name).is_err()).map(Arc::from);
-        Striped { manager: self.clone(), name: name.into(), stripes, refused }
+        let refused = [name, &longest]
+            .into_iter()
+            .find(|name| self.key(name).is_err())
+            .map(Arc::from);
+        Striped {
+            manager: self.clone(),
+            name: name.into(),
+            stripes,
+            refused,
+        }
     }
 }
 
@@ -57,7 +65,9 @@ impl Striped {
     pub fn mutex(&self, key: impl AsRef<[u8]>) -> Mutex {
         match &self.refused {
             Some(refused) => self.manager.mutex(refused),
-            None => self.manager.mutex(&format!("{}:{}", self.name, self.stripe(key))),
+            None => self
+                .manager
+                .mutex(&format!("{}:{}", self.name, self.stripe(key))),
         }
     }
 
@@ -76,13 +86,18 @@ impl Striped {
 
 impl fmt::Debug for Striped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Striped").field("name", &self.name).field("stripes", &self.stripes).finish_non_exhaustive()
+        f.debug_struct("Striped")
+            .field("name", &self.name)
+            .field("stripes", &self.stripes)
+            .finish_non_exhaustive()
     }
 }
 
 /// The offset basis and the prime are those of draft-eastlake-fnv, section 5.
 fn fnv_1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 #[cfg(test)]
@@ -92,9 +107,11 @@ mod tests {
     /// The test vectors of draft-eastlake-fnv, section 7.
     #[test]
     fn keys_hash_as_the_draft_says() {
-        for (bytes, hash) in
-            [(&b""[..], 0xcbf2_9ce4_8422_2325), (b"a", 0xaf63_dc4c_8601_ec8c), (b"foobar", 0x8594_4171_f739_67e8)]
-        {
+        for (bytes, hash) in [
+            (&b""[..], 0xcbf2_9ce4_8422_2325),
+            (b"a", 0xaf63_dc4c_8601_ec8c),
+            (b"foobar", 0x8594_4171_f739_67e8),
+        ] {
             assert_eq!(fnv_1a(bytes), hash, "{bytes:?}");
         }
     }

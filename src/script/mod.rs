@@ -183,28 +183,52 @@ impl Call {
             _ => "EVALSHA",
         });
         if let (Verb::Lookup { tokens }, Family::Mutex) = (&self.verb, self.wish.family) {
-            cmd.arg(self.key.record()).arg("o").arg(format!("m:{}", terms.manager));
+            cmd.arg(self.key.record())
+                .arg("o")
+                .arg(format!("m:{}", terms.manager));
             for token in tokens {
                 cmd.arg(format!("w:{}", token.0.simple()));
             }
             return cmd;
         }
         let script = self.script();
-        cmd.arg(if form.by_source { &script.source } else { &script.sha });
+        cmd.arg(if form.by_source {
+            &script.source
+        } else {
+            &script.sha
+        });
         match (self.wish.family, &self.verb) {
             (Family::Mutex, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) => cmd.arg(2).arg(self.key.record()).arg(self.key.queue()),
-            (Family::Permit, Verb::Renew { .. }) if form.single_key => cmd.arg(1).arg(self.key.holders()),
-            (Family::Permit, Verb::Renew { .. }) => cmd.arg(2).arg(self.key.holders()).arg(self.key.record()),
-            (Family::Permit, _) => cmd.arg(3).arg(self.key.record()).arg(self.key.queue()).arg(self.key.holders()),
+            (Family::Permit, Verb::Renew { .. }) if form.single_key => {
+                cmd.arg(1).arg(self.key.holders())
+            }
+            (Family::Permit, Verb::Renew { .. }) => {
+                cmd.arg(2).arg(self.key.holders()).arg(self.key.record())
+            }
+            (Family::Permit, _) => cmd
+                .arg(3)
+                .arg(self.key.record())
+                .arg(self.key.queue())
+                .arg(self.key.holders()),
         };
-        cmd.arg(&terms.manager).arg(&terms.step_us).arg(&terms.horizon_us).arg(&terms.channels);
+        cmd.arg(&terms.manager)
+            .arg(&terms.step_us)
+            .arg(&terms.horizon_us)
+            .arg(&terms.channels);
         match &self.verb {
-            Verb::Acquire { token, may_wait, asked, .. } => {
+            Verb::Acquire {
+                token,
+                may_wait,
+                asked,
+                ..
+            } => {
                 self.may_be_taken_until(not_after);
                 add_token(&mut cmd, *token);
-                cmd.arg(not_after).arg(if *may_wait { "1" } else { "0" }).arg(&**asked);
+                cmd.arg(not_after)
+                    .arg(if *may_wait { "1" } else { "0" })
+                    .arg(&**asked);
                 if self.wish.family == Family::Permit {
                     cmd.arg(self.wish.kind());
                 }
@@ -229,19 +253,34 @@ impl Call {
     /// The same call once more.
     pub(crate) fn again(&self) -> Call {
         let verb = match &self.verb {
-            Verb::Acquire { token, may_wait, asked, .. } => Verb::Acquire {
+            Verb::Acquire {
+                token,
+                may_wait,
+                asked,
+                ..
+            } => Verb::Acquire {
                 token: *token,
                 may_wait: *may_wait,
                 asked: Arc::clone(asked),
                 sent_until: AtomicU64::new(self.sent_until()),
             },
-            Verb::Release { token, fence, mode } => Verb::Release { token: *token, fence: *fence, mode: *mode },
+            Verb::Release { token, fence, mode } => Verb::Release {
+                token: *token,
+                fence: *fence,
+                mode: *mode,
+            },
             Verb::Renew { token } => Verb::Renew { token: *token },
             Verb::Sync { newest } => Verb::Sync { newest: *newest },
             Verb::Inspect { waiters } => Verb::Inspect { waiters: *waiters },
-            Verb::Lookup { tokens } => Verb::Lookup { tokens: tokens.clone() },
+            Verb::Lookup { tokens } => Verb::Lookup {
+                tokens: tokens.clone(),
+            },
         };
-        Call { wish: self.wish, key: self.key.clone(), verb }
+        Call {
+            wish: self.wish,
+            key: self.key.clone(),
+            verb,
+        }
     }
 
     /// Notes that it was sent with this `not_after`, perhaps by somebody else.
@@ -318,20 +357,62 @@ pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
 
 /// What the scripts share, as text. A part comes before those that it includes.
 const PARTS: [(&str, &str); 14] = [
-    ("--include mutex_record.lua\n", include_str!("mutex_record.lua")),
-    ("--include mutex_lapse.lua\n", include_str!("mutex_lapse.lua")),
-    ("--include mutex_promote.lua\n", include_str!("mutex_promote.lua")),
-    ("--include mutex_grant.lua\n", include_str!("mutex_grant.lua")),
-    ("--include mutex_delete.lua\n", include_str!("mutex_delete.lua")),
-    ("--include mutex_write.lua\n", include_str!("mutex_write.lua")),
-    ("--include permit_record.lua\n", include_str!("permit_record.lua")),
-    ("--include permit_reclaim.lua\n", include_str!("permit_reclaim.lua")),
-    ("--include permit_promote.lua\n", include_str!("permit_promote.lua")),
-    ("--include permit_grant.lua\n", include_str!("permit_grant.lua")),
-    ("--include permit_write.lua\n", include_str!("permit_write.lua")),
-    ("--include queue_stamp.lua\n", include_str!("queue_stamp.lua")),
-    ("--include queue_forget.lua\n", include_str!("queue_forget.lua")),
-    ("--include queue_leave.lua\n", include_str!("queue_leave.lua")),
+    (
+        "--include mutex_record.lua\n",
+        include_str!("mutex_record.lua"),
+    ),
+    (
+        "--include mutex_lapse.lua\n",
+        include_str!("mutex_lapse.lua"),
+    ),
+    (
+        "--include mutex_promote.lua\n",
+        include_str!("mutex_promote.lua"),
+    ),
+    (
+        "--include mutex_grant.lua\n",
+        include_str!("mutex_grant.lua"),
+    ),
+    (
+        "--include mutex_delete.lua\n",
+        include_str!("mutex_delete.lua"),
+    ),
+    (
+        "--include mutex_write.lua\n",
+        include_str!("mutex_write.lua"),
+    ),
+    (
+        "--include permit_record.lua\n",
+        include_str!("permit_record.lua"),
+    ),
+    (
+        "--include permit_reclaim.lua\n",
+        include_str!("permit_reclaim.lua"),
+    ),
+    (
+        "--include permit_promote.lua\n",
+        include_str!("permit_promote.lua"),
+    ),
+    (
+        "--include permit_grant.lua\n",
+        include_str!("permit_grant.lua"),
+    ),
+    (
+        "--include permit_write.lua\n",
+        include_str!("permit_write.lua"),
+    ),
+    (
+        "--include queue_stamp.lua\n",
+        include_str!("queue_stamp.lua"),
+    ),
+    (
+        "--include queue_forget.lua\n",
+        include_str!("queue_forget.lua"),
+    ),
+    (
+        "--include queue_leave.lua\n",
+        include_str!("queue_leave.lua"),
+    ),
 ];
 
 /// By [`Call::script_id`].
@@ -350,7 +431,9 @@ static ALL_SCRIPTS: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
         include_str!("permit_lookup.lua"),
     ]
     .map(|verb| {
-        let source = PARTS.iter().fold(verb.to_owned(), |source, (line, part)| source.replace(line, part));
+        let source = PARTS.iter().fold(verb.to_owned(), |source, (line, part)| {
+            source.replace(line, part)
+        });
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Script { source, sha }
     })

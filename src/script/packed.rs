@@ -135,8 +135,14 @@ impl State {
     }
 
     pub(crate) fn pack(&self) -> Vec<u8> {
-        let mut bytes = [self.end, self.granted, self.fence, self.ended].map(double).concat();
-        bytes.extend([self.expires, self.ttl, self.hold].map(u32::to_le_bytes).concat());
+        let mut bytes = [self.end, self.granted, self.fence, self.ended]
+            .map(double)
+            .concat();
+        bytes.extend(
+            [self.expires, self.ttl, self.hold]
+                .map(u32::to_le_bytes)
+                .concat(),
+        );
         bytes.extend([self.previous, self.how].map(|n| n as u8));
         bytes
     }
@@ -159,7 +165,11 @@ impl Queue {
 
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut bytes = [self.entries, self.waiters].map(u32::to_le_bytes).concat();
-        bytes.extend([self.looked, self.served, self.given, self.taken].map(double).concat());
+        bytes.extend(
+            [self.looked, self.served, self.given, self.taken]
+                .map(double)
+                .concat(),
+        );
         bytes.extend(self.expires.to_le_bytes());
         bytes
     }
@@ -169,7 +179,10 @@ impl Queue {
 impl Stamp {
     pub(crate) fn unpack(bytes: &[u8]) -> Option<Stamp> {
         let mut packed = Packed(bytes);
-        Some(Stamp { until: packed.double()?, since: packed.double()? })
+        Some(Stamp {
+            until: packed.double()?,
+            since: packed.double()?,
+        })
     }
 
     pub(crate) fn pack(&self) -> Vec<u8> {
@@ -196,7 +209,14 @@ impl Permits {
 
     pub(crate) fn pack(&self) -> Vec<u8> {
         let mut bytes = [self.fence, self.look_from].map(double).concat();
-        let words = [self.shortest, self.longest, self.expires, self.holders_expire, self.capacity, self.taken];
+        let words = [
+            self.shortest,
+            self.longest,
+            self.expires,
+            self.holders_expire,
+            self.capacity,
+            self.taken,
+        ];
         bytes.extend(words.map(u32::to_le_bytes).concat());
         bytes.push(self.how as u8);
         bytes
@@ -221,7 +241,11 @@ impl Holder {
 
     pub(crate) fn pack(&self, words: &str) -> Vec<u8> {
         let mut bytes = double(self.end).to_vec();
-        bytes.extend([self.ttl, self.hold, self.permits].map(u32::to_le_bytes).concat());
+        bytes.extend(
+            [self.ttl, self.hold, self.permits]
+                .map(u32::to_le_bytes)
+                .concat(),
+        );
         bytes.extend([self.stands, self.previous].map(|n| n as u8));
         bytes.extend(words.as_bytes());
         bytes

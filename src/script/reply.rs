@@ -122,7 +122,14 @@ impl Reply {
         if let (Verb::Lookup { tokens }, Family::Mutex) = (&call.verb, call.wish.family) {
             return lookup(tokens.len(), value);
         }
-        let short = |now, outcome| Ok(Reply { now, more: false, outcome, grants: Vec::new() });
+        let short = |now, outcome| {
+            Ok(Reply {
+                now,
+                more: false,
+                outcome,
+                grants: Vec::new(),
+            })
+        };
         // Scripts about permits have no short ways, no form without the queue's key, and no one owner.
         let of_mutex = call.wish.family == Family::Mutex;
         let parts = match (&call.verb, value) {
@@ -136,30 +143,54 @@ impl Reply {
             && of_mutex
             && text(status)? == "granted"
         {
-            return short(Some(number(now)?), Outcome::Granted(grant(*token, now, now, left, how)?));
+            return short(
+                Some(number(now)?),
+                Outcome::Granted(grant(*token, now, now, left, how)?),
+            );
         }
         let [status, now, more, said @ ..] = &parts[..] else {
             return Err(malformed(value));
         };
         let (status, now, more) = (text(status)?, number(now)?, flag(more)?);
         let own = match &call.verb {
-            Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } => Some(*token),
+            Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } => {
+                Some(*token)
+            }
             _ => None,
         };
         // What the status says comes first, the rest is about others.
         let (outcome, rest) = match (&call.verb, status.as_str(), said) {
-            (Verb::Acquire { .. } | Verb::Release { .. }, "granted", [fence, at, left, how, rest @ ..]) => {
+            (
+                Verb::Acquire { .. } | Verb::Release { .. },
+                "granted",
+                [fence, at, left, how, rest @ ..],
+            ) => {
                 let token = own.ok_or_else(|| malformed(value))?;
                 (Outcome::Granted(grant(token, fence, at, left, how)?), rest)
             }
             (Verb::Acquire { .. }, "waiting", [ticket, position, left, since, rest @ ..]) => {
                 let (ticket, position) = (number(ticket)?, number(position)?);
-                (Outcome::Waiting { ticket, position, left: micros(left)?, since: number(since)? }, rest)
+                (
+                    Outcome::Waiting {
+                        ticket,
+                        position,
+                        left: micros(left)?,
+                        since: number(since)?,
+                    },
+                    rest,
+                )
             }
-            (Verb::Acquire { .. }, "busy", [left, rest @ ..]) => (Outcome::Busy { left: micros(left)? }, rest),
+            (Verb::Acquire { .. }, "busy", [left, rest @ ..]) => (
+                Outcome::Busy {
+                    left: micros(left)?,
+                },
+                rest,
+            ),
             (Verb::Acquire { .. } | Verb::Sync { .. }, "late", rest) => (Outcome::Late, rest),
             (Verb::Acquire { .. }, "more", rest) => (Outcome::More, rest),
-            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", rest) if of_mutex => (Outcome::Queued, rest),
+            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", rest) if of_mutex => {
+                (Outcome::Queued, rest)
+            }
             (_, "kind", [kind, rest @ ..]) => (Outcome::Kind(text(kind)?), rest),
             (Verb::Release { .. }, "released", rest) => (Outcome::Released, rest),
             (Verb::Release { .. }, "refused", rest) => (Outcome::Refused, rest),
@@ -168,16 +199,37 @@ impl Reply {
             (Verb::Release { .. }, "forced", rest) => (Outcome::Forced, rest),
             (Verb::Release { .. }, "lost", rest) => (Outcome::Lost, rest),
             (Verb::Release { .. }, "unknown", rest) if of_mutex => (Outcome::Unknown, rest),
-            (Verb::Renew { .. }, "renewed", [left, fence, rest @ ..]) => {
-                (Outcome::Renewed { left: micros(left)?, fence: number(fence)? }, rest)
-            }
-            (Verb::Renew { .. }, "gone", [stored, ended, how, rest @ ..]) => {
-                (Outcome::Gone { stored: number(stored)?, ended: number(ended)?, how: previous(how)? }, rest)
-            }
+            (Verb::Renew { .. }, "renewed", [left, fence, rest @ ..]) => (
+                Outcome::Renewed {
+                    left: micros(left)?,
+                    fence: number(fence)?,
+                },
+                rest,
+            ),
+            (Verb::Renew { .. }, "gone", [stored, ended, how, rest @ ..]) => (
+                Outcome::Gone {
+                    stored: number(stored)?,
+                    ended: number(ended)?,
+                    how: previous(how)?,
+                },
+                rest,
+            ),
             (
                 Verb::Sync { newest },
                 "synced",
-                [owner, fence, at, left, how, entries, since, known, served, ours, rest @ ..],
+                [
+                    owner,
+                    fence,
+                    at,
+                    left,
+                    how,
+                    entries,
+                    since,
+                    known,
+                    served,
+                    ours,
+                    rest @ ..,
+                ],
             ) => {
                 number(entries)?;
                 // Of a lock that nobody owns, the last one.
@@ -185,7 +237,10 @@ impl Reply {
                 let owner = match text(owner)?.as_str() {
                     "" => None,
                     _ if !of_mutex => return Err(malformed(value)),
-                    token => Some(Grant { token: Token::parse(token).ok_or_else(|| malformed(value))?, ..told }),
+                    token => Some(Grant {
+                        token: Token::parse(token).ok_or_else(|| malformed(value))?,
+                        ..told
+                    }),
                 };
                 let synced = Outcome::Synced {
                     owner,
@@ -203,13 +258,20 @@ impl Reply {
                     Family::Mutex => seen_mutex(said),
                     Family::Permit => seen_permits(said),
                 };
-                (Outcome::Seen(Box::new(seen?.ok_or_else(|| malformed(value))?)), &[][..])
+                (
+                    Outcome::Seen(Box::new(seen?.ok_or_else(|| malformed(value))?)),
+                    &[][..],
+                )
             }
-            (Verb::Lookup { tokens }, "present", [since, told @ ..]) if told.len() == tokens.len() => {
+            (Verb::Lookup { tokens }, "present", [since, told @ ..])
+                if told.len() == tokens.len() =>
+            {
                 let (mut waiting, mut holding) = (Vec::new(), Vec::new());
                 for (token, told) in tokens.iter().zip(told) {
                     if let Value::Array(told) = told {
-                        let [fence, at, left, how] = &told[..] else { return Err(malformed(value)) };
+                        let [fence, at, left, how] = &told[..] else {
+                            return Err(malformed(value));
+                        };
                         holding.push(grant(*token, fence, at, left, how)?);
                         // It is not gone; what it has, the grant says.
                         waiting.push(true);
@@ -217,8 +279,17 @@ impl Reply {
                         waiting.push(flag(told)?);
                     }
                 }
-                let outcome = Outcome::Present { owner: None, since: number(since)?, waiting };
-                return Ok(Reply { now: Some(now), more, outcome, grants: holding });
+                let outcome = Outcome::Present {
+                    owner: None,
+                    since: number(since)?,
+                    waiting,
+                };
+                return Ok(Reply {
+                    now: Some(now),
+                    more,
+                    outcome,
+                    grants: holding,
+                });
             }
             _ => return Err(malformed(value)),
         };
@@ -230,7 +301,12 @@ impl Reply {
             let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
             grants.push(grant(token, fence, at, left, how)?);
         }
-        Ok(Reply { now: Some(now), more, outcome, grants })
+        Ok(Reply {
+            now: Some(now),
+            more,
+            outcome,
+            grants,
+        })
     }
 }
 
@@ -249,40 +325,110 @@ impl Grant {
         let left = Duration::from_micros(plain(parts.next()?)?);
         let previous = previous_from(plain(parts.next()?)?)?;
         let key = Key::from_record(prefix, parts.next()?)?;
-        Some((Grant { token, fence, granted_at, left, previous }, key, family))
+        Some((
+            Grant {
+                token,
+                fence,
+                granted_at,
+                left,
+                previous,
+            },
+            key,
+            family,
+        ))
     }
 }
 
 fn seen_mutex(said: &[Value]) -> Result<Option<Seen>> {
-    let [owner, fence, at, left, how, request, label, waiters, queue @ ..] = said else { return Ok(None) };
+    let [
+        owner,
+        fence,
+        at,
+        left,
+        how,
+        request,
+        label,
+        waiters,
+        queue @ ..,
+    ] = said
+    else {
+        return Ok(None);
+    };
     previous(how)?;
     let (fence, left, cools) = (number(fence)?, micros(left)?, text(owner)?.is_empty());
     let request = format!("{} {}", text(request)?, text(label)?);
-    let holder = Holder { cools, fence, granted_at: number(at)?, left, permits: 1, request };
+    let holder = Holder {
+        cools,
+        fence,
+        granted_at: number(at)?,
+        left,
+        permits: 1,
+        request,
+    };
     // One that is free has nobody.
-    let holders = if cools && left.is_zero() { Vec::new() } else { vec![holder] };
-    let (kind, queue) = ("mutex/1".to_owned(), queue.iter().map(text).collect::<Result<_>>()?);
-    Ok(Some(Seen { kind, fence, holders, waiters: number(waiters)?, queue }))
+    let holders = if cools && left.is_zero() {
+        Vec::new()
+    } else {
+        vec![holder]
+    };
+    let (kind, queue) = (
+        "mutex/1".to_owned(),
+        queue.iter().map(text).collect::<Result<_>>()?,
+    );
+    Ok(Some(Seen {
+        kind,
+        fence,
+        holders,
+        waiters: number(waiters)?,
+        queue,
+    }))
 }
 
 fn seen_permits(said: &[Value]) -> Result<Option<Seen>> {
-    let [kind, fence, waiters, count, said @ ..] = said else { return Ok(None) };
-    let count = number(count)?.checked_mul(4).and_then(|count| usize::try_from(count).ok());
-    let Some((told, queue)) = count.and_then(|count| said.split_at_checked(count)) else { return Ok(None) };
+    let [kind, fence, waiters, count, said @ ..] = said else {
+        return Ok(None);
+    };
+    let count = number(count)?
+        .checked_mul(4)
+        .and_then(|count| usize::try_from(count).ok());
+    let Some((told, queue)) = count.and_then(|count| said.split_at_checked(count)) else {
+        return Ok(None);
+    };
     let mut holders = Vec::new();
     for holder in told.chunks(4) {
-        let [left, cools, permits, said] = holder else { return Ok(None) };
+        let [left, cools, permits, said] = holder else {
+            return Ok(None);
+        };
         // `kind capacity fence`, and the rest as of a waiter.
         let said = text(said)?;
         let mut parts = said.splitn(4, ' ').skip(2);
-        let (Some(fence), Some(request)) = (parts.next().and_then(plain), parts.next()) else { return Ok(None) };
-        let Some(granted_at) = request.split(' ').nth(1).and_then(plain) else { return Ok(None) };
-        let Ok(permits) = number(permits)?.try_into() else { return Ok(None) };
+        let (Some(fence), Some(request)) = (parts.next().and_then(plain), parts.next()) else {
+            return Ok(None);
+        };
+        let Some(granted_at) = request.split(' ').nth(1).and_then(plain) else {
+            return Ok(None);
+        };
+        let Ok(permits) = number(permits)?.try_into() else {
+            return Ok(None);
+        };
         let (cools, left, request) = (flag(cools)?, micros(left)?, request.to_owned());
-        holders.push(Holder { cools, fence, granted_at, left, permits, request });
+        holders.push(Holder {
+            cools,
+            fence,
+            granted_at,
+            left,
+            permits,
+            request,
+        });
     }
     let queue = queue.iter().map(text).collect::<Result<_>>()?;
-    Ok(Some(Seen { kind: text(kind)?, fence: number(fence)?, holders, waiters: number(waiters)?, queue }))
+    Ok(Some(Seen {
+        kind: text(kind)?,
+        fence: number(fence)?,
+        holders,
+        waiters: number(waiters)?,
+        queue,
+    }))
 }
 
 fn lookup(asked: usize, value: &Value) -> Result<Reply> {
@@ -292,18 +438,38 @@ fn lookup(asked: usize, value: &Value) -> Result<Reply> {
     if fields.len() != asked + 2 {
         return Err(malformed(value));
     }
-    let owner = known(&fields[0])?.map(|token| Token::parse(&token).ok_or_else(|| malformed(value))).transpose()?;
+    let owner = known(&fields[0])?
+        .map(|token| Token::parse(&token).ok_or_else(|| malformed(value)))
+        .transpose()?;
     let since = match &fields[1] {
         Value::Nil => 0,
         Value::BulkString(row) => since_of(row).ok_or_else(|| malformed(value))?,
         _ => return Err(malformed(value)),
     };
-    let waiting = fields[2..].iter().map(|field| Ok(known(field)?.is_some())).collect::<Result<_>>()?;
-    Ok(Reply { now: None, more: false, outcome: Outcome::Present { owner, since, waiting }, grants: Vec::new() })
+    let waiting = fields[2..]
+        .iter()
+        .map(|field| Ok(known(field)?.is_some()))
+        .collect::<Result<_>>()?;
+    Ok(Reply {
+        now: None,
+        more: false,
+        outcome: Outcome::Present {
+            owner,
+            since,
+            waiting,
+        },
+        grants: Vec::new(),
+    })
 }
 
 fn grant(token: Token, fence: &Value, at: &Value, left: &Value, how: &Value) -> Result<Grant> {
-    Ok(Grant { token, fence: number(fence)?, granted_at: number(at)?, left: micros(left)?, previous: previous(how)? })
+    Ok(Grant {
+        token,
+        fence: number(fence)?,
+        granted_at: number(at)?,
+        left: micros(left)?,
+        previous: previous(how)?,
+    })
 }
 
 fn previous(value: &Value) -> Result<PreviousHolder> {
@@ -340,7 +506,9 @@ fn flag(value: &Value) -> Result<bool> {
 
 /// A number as the scripts write it, and in no other way.
 fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
-    text.parse().ok().filter(|number: &N| number.to_string() == text)
+    text.parse()
+        .ok()
+        .filter(|number: &N| number.to_string() == text)
 }
 
 fn micros(value: &Value) -> Result<Duration> {
@@ -368,7 +536,11 @@ fn whole(number: f64) -> Option<u64> {
 }
 
 fn known(field: &Value) -> Result<Option<String>> {
-    if *field == Value::Nil { Ok(None) } else { text(field).map(Some) }
+    if *field == Value::Nil {
+        Ok(None)
+    } else {
+        text(field).map(Some)
+    }
 }
 
 fn malformed(value: &Value) -> Malformed {
@@ -394,38 +566,95 @@ mod tests {
         // A bar ends a line.
         let parse = |verb, value: String| {
             let key = Key::new("fairlock", "n").expect("a good name");
-            let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
-            Reply::parse(&Call { wish: Wish::MUTEX, key, verb }, &value)
+            let value =
+                redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
+            Reply::parse(
+                &Call {
+                    wish: Wish::MUTEX,
+                    key,
+                    verb,
+                },
+                &value,
+            )
         };
-        let renewed = |more: u8| parse(Verb::Renew { token }, format!("*5|+renewed|:7|:{more}|:1|:1|"));
-        assert!(renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err());
+        let renewed = |more: u8| {
+            parse(
+                Verb::Renew { token },
+                format!("*5|+renewed|:7|:{more}|:1|:1|"),
+            )
+        };
+        assert!(
+            renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err()
+        );
         let synced = |entries: &str, known: u8| {
             let fields = format!("+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1|:0");
-            parse(Verb::Sync { newest: token }, format!("*13|+synced|:7|:0|{fields}|"))
+            parse(
+                Verb::Sync { newest: token },
+                format!("*13|+synced|:7|:0|{fields}|"),
+            )
         };
         assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
-        let released = |answer: &str| parse(Verb::Release { token, fence: 1, mode: Mode::Used }, answer.to_owned());
-        assert!(released("$8|released|").is_ok_and(|reply| reply.now.is_none() && reply.outcome == Outcome::Released));
+        let released = |answer: &str| {
+            parse(
+                Verb::Release {
+                    token,
+                    fence: 1,
+                    mode: Mode::Used,
+                },
+                answer.to_owned(),
+            )
+        };
+        assert!(
+            released("$8|released|")
+                .is_ok_and(|reply| reply.now.is_none() && reply.outcome == Outcome::Released)
+        );
         let granted = |answer: &str| {
-            let acquire = Verb::Acquire { token, may_wait: true, asked: "".into(), sent_until: AtomicU64::new(0) };
+            let acquire = Verb::Acquire {
+                token,
+                may_wait: true,
+                asked: "".into(),
+                sent_until: AtomicU64::new(0),
+            };
             parse(acquire, answer.to_owned())
         };
-        let short =
-            Grant { token, fence: 7, granted_at: 7, left: Duration::from_micros(5), previous: PreviousHolder::Lapsed };
-        assert!(granted("*4|+granted|:7|:5|:1|").is_ok_and(|reply| reply.outcome == Outcome::Granted(short)));
-        assert!(granted("*4|+granted|:7|:5|:3|").is_err() && granted("*4|+waiting|:7|:5|:1|").is_err());
-        assert!(released("$7|already|").is_err() && parse(Verb::Renew { token }, "$8|released|".to_owned()).is_err());
+        let short = Grant {
+            token,
+            fence: 7,
+            granted_at: 7,
+            left: Duration::from_micros(5),
+            previous: PreviousHolder::Lapsed,
+        };
+        assert!(
+            granted("*4|+granted|:7|:5|:1|")
+                .is_ok_and(|reply| reply.outcome == Outcome::Granted(short))
+        );
+        assert!(
+            granted("*4|+granted|:7|:5|:3|").is_err() && granted("*4|+waiting|:7|:5|:1|").is_err()
+        );
+        assert!(
+            released("$7|already|").is_err()
+                && parse(Verb::Renew { token }, "$8|released|".to_owned()).is_err()
+        );
         let looked_up = |owner: &str, row: &str, record: &str| {
-            parse(Verb::Lookup { tokens: vec![token] }, format!("*3|{owner}|${}|{row}|{record}|", row.len()))
+            parse(
+                Verb::Lookup {
+                    tokens: vec![token],
+                },
+                format!("*3|{owner}|${}|{row}|{record}|", row.len()),
+            )
         };
         let owner = format!("+{TOKEN}");
         // 2 and 2, 2 and half of something, 2 and nothing.
         let two = "\0\0\0\0\0\0\0@";
         let (good, half) = (two.repeat(2), format!("{two}\0\0\0\0\0\0\0?"));
-        assert!(looked_up(&owner, &good, "$-1").is_ok() && looked_up("$-1", &good, "+record").is_ok());
+        assert!(
+            looked_up(&owner, &good, "$-1").is_ok() && looked_up("$-1", &good, "+record").is_ok()
+        );
         assert!(looked_up("+somebody", &good, "$-1").is_err());
         assert!(looked_up(&owner, two, "$-1").is_err() && looked_up(&owner, &half, "$-1").is_err());
-        assert!(looked_up(&owner, "5 7", "$-1").is_err() && looked_up(&owner, &good, ":1").is_err());
+        assert!(
+            looked_up(&owner, "5 7", "$-1").is_err() && looked_up(&owner, &good, ":1").is_err()
+        );
     }
 
     #[test]
@@ -433,53 +662,129 @@ mod tests {
         let token = Token::parse(TOKEN).expect("a token");
         let parse = |verb, value: &str| {
             let key = Key::new("fairlock", "n").expect("a good name");
-            let value = redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
-            Reply::parse(&Call { wish: Wish::any(Family::Permit), key, verb }, &value)
+            let value =
+                redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
+            Reply::parse(
+                &Call {
+                    wish: Wish::any(Family::Permit),
+                    key,
+                    verb,
+                },
+                &value,
+            )
         };
-        let released = |answer: &str| parse(Verb::Release { token, fence: 1, mode: Mode::Used }, answer);
+        let released = |answer: &str| {
+            parse(
+                Verb::Release {
+                    token,
+                    fence: 1,
+                    mode: Mode::Used,
+                },
+                answer,
+            )
+        };
         assert!(released("*3|+already|:7|:0|").is_ok());
         for answer in ["$8|released|", "*3|+unknown|:7|:0|", "*3|+queued|:7|:0|"] {
             assert!(released(answer).is_err(), "{answer}");
         }
         let granted = |answer: &str| {
-            let acquire = Verb::Acquire { token, may_wait: true, asked: "".into(), sent_until: AtomicU64::new(0) };
+            let acquire = Verb::Acquire {
+                token,
+                may_wait: true,
+                asked: "".into(),
+                sent_until: AtomicU64::new(0),
+            };
             parse(acquire, answer)
         };
-        assert!(granted("*7|+granted|:7|:0|:7|:7|:5|:1|").is_ok() && granted("*4|+granted|:7|:5|:1|").is_err());
+        assert!(
+            granted("*7|+granted|:7|:0|:7|:7|:5|:1|").is_ok()
+                && granted("*4|+granted|:7|:5|:1|").is_err()
+        );
         let synced = |owner: &str| {
-            parse(Verb::Sync { newest: token }, &format!("*13|+synced|:7|:0|+{owner}|:1|:1|:1|:0|:1|:1|:1|:1|:0|"))
+            parse(
+                Verb::Sync { newest: token },
+                &format!("*13|+synced|:7|:0|+{owner}|:1|:1|:1|:0|:1|:1|:1|:1|:0|"),
+            )
         };
         assert!(synced("").is_ok() && synced(TOKEN).is_err());
         let looked_up = |told: &str| {
-            let verb = Verb::Lookup { tokens: vec![token] };
+            let verb = Verb::Lookup {
+                tokens: vec![token],
+            };
             parse(verb, &format!("*5|+present|:7|:0|:5|{told}|"))
         };
         let holds = looked_up("*4|:9|:5|:1000|:0").expect("it holds");
-        assert_eq!(holds.grants.iter().map(|grant| (grant.token, grant.fence)).collect::<Vec<_>>(), [(token, 9)]);
-        assert!(looked_up(":1").is_ok_and(|reply| reply.grants.is_empty()) && looked_up(":0").is_ok());
-        assert!(looked_up(":2").is_err() && looked_up("*3|:9|:5|:1000").is_err() && looked_up("$-1").is_err());
+        assert_eq!(
+            holds
+                .grants
+                .iter()
+                .map(|grant| (grant.token, grant.fence))
+                .collect::<Vec<_>>(),
+            [(token, 9)]
+        );
+        assert!(
+            looked_up(":1").is_ok_and(|reply| reply.grants.is_empty()) && looked_up(":0").is_ok()
+        );
+        assert!(
+            looked_up(":2").is_err()
+                && looked_up("*3|:9|:5|:1000").is_err()
+                && looked_up("$-1").is_err()
+        );
         let seen = |count: u8, holder: &str| {
-            let (end, verb) = (format!(":1000|:0|:2|+{holder}|"), Verb::Inspect { waiters: 9 });
-            parse(verb, &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"))
+            let (end, verb) = (
+                format!(":1000|:0|:2|+{holder}|"),
+                Verb::Inspect { waiters: 9 },
+            );
+            parse(
+                verb,
+                &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"),
+            )
         };
         let good = "semaphore/1 5 9 0 5 m 1000 0 0 2 host";
-        let Ok(Reply { outcome: Outcome::Seen(told), .. }) = seen(1, good) else { panic!("it is good") };
-        let [holder] = &told.holders[..] else { panic!("{told:?}") };
+        let Ok(Reply {
+            outcome: Outcome::Seen(told),
+            ..
+        }) = seen(1, good)
+        else {
+            panic!("it is good")
+        };
+        let [holder] = &told.holders[..] else {
+            panic!("{told:?}")
+        };
         assert_eq!((holder.fence, holder.granted_at, holder.permits), (9, 5, 2));
-        assert!(seen(2, good).is_err() && seen(1, "semaphore/1 5 x 0 5 m").is_err() && seen(1, "semaphore/1").is_err());
+        assert!(
+            seen(2, good).is_err()
+                && seen(1, "semaphore/1 5 x 0 5 m").is_err()
+                && seen(1, "semaphore/1").is_err()
+        );
     }
 
     #[test]
     fn what_is_nearly_a_message_is_none() {
         let good = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
         let read = |message: &str| Grant::from_message("fairlock", message);
-        assert!(read(&good).is_some_and(|(grant, key, _)| grant.fence == 7 && &*key.name == "a name"));
+        assert!(
+            read(&good).is_some_and(|(grant, key, _)| grant.fence == 7 && &*key.name == "a name")
+        );
         let permit = format!("permit {good}");
-        assert!(read(&permit).is_some_and(|(grant, _, family)| grant.fence == 7 && family == Family::Permit));
+        assert!(
+            read(&permit)
+                .is_some_and(|(grant, _, family)| grant.fence == 7 && family == Family::Permit)
+        );
         assert!(read(&format!("permit {permit}")).is_none());
         let upper = TOKEN.to_uppercase();
-        for (from, to) in [(" 7", " +7"), (" 7", " 07"), (" 7", "  7"), ("-1", "3"), ("-1", "-0"), (TOKEN, &*upper)] {
-            assert!(read(&good.replacen(from, to, 1)).is_none(), "{to:?} for {from:?}");
+        for (from, to) in [
+            (" 7", " +7"),
+            (" 7", " 07"),
+            (" 7", "  7"),
+            ("-1", "3"),
+            ("-1", "-0"),
+            (TOKEN, &*upper),
+        ] {
+            assert!(
+                read(&good.replacen(from, to, 1)).is_none(),
+                "{to:?} for {from:?}"
+            );
         }
     }
 }

@@ -42,26 +42,49 @@ impl Protocol {
 }
 
 impl Wish {
-    pub(crate) const MUTEX: Wish = Wish { family: Family::Mutex, protocol: Protocol::Mutex, capacity: 1, weight: 1 };
+    pub(crate) const MUTEX: Wish = Wish {
+        family: Family::Mutex,
+        protocol: Protocol::Mutex,
+        capacity: 1,
+        weight: 1,
+    };
 
     /// So many permits of a semaphore.
     pub(crate) const fn semaphore(capacity: u32, weight: u32) -> Wish {
-        Wish { family: Family::Permit, protocol: Protocol::Semaphore, capacity, weight }
+        Wish {
+            family: Family::Permit,
+            protocol: Protocol::Semaphore,
+            capacity,
+            weight,
+        }
     }
 
     pub(crate) const fn read() -> Wish {
-        Wish { family: Family::Permit, protocol: Protocol::ReadWrite, capacity: ALL, weight: 1 }
+        Wish {
+            family: Family::Permit,
+            protocol: Protocol::ReadWrite,
+            capacity: ALL,
+            weight: 1,
+        }
     }
 
     pub(crate) const fn write() -> Wish {
-        Wish { weight: ALL, ..Wish::read() }
+        Wish {
+            weight: ALL,
+            ..Wish::read()
+        }
     }
 
     /// Only to look, or to give back, whatever kind of the family it is.
     pub(crate) const fn any(family: Family) -> Wish {
         match family {
             Family::Mutex => Wish::MUTEX,
-            Family::Permit => Wish { family, protocol: Protocol::Any, capacity: 0, weight: 0 },
+            Family::Permit => Wish {
+                family,
+                protocol: Protocol::Any,
+                capacity: 0,
+                weight: 0,
+            },
         }
     }
 

@@ -93,30 +93,56 @@ impl Defect {
     /// Lines of the scripts, and what takes the place of each.
     fn edits(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Defect::R2 => &[("v = v + math.max(0, math.min(passed, step))", "v = v + math.max(0, passed)")],
-            Defect::R3 => &[("alive = manager                                 -- R3\n", "")],
-            Defect::R10 => &[("dead[holder] = true\n      del[#del + 1] = 'm:' .. holder", "")],
+            Defect::R2 => &[(
+                "v = v + math.max(0, math.min(passed, step))",
+                "v = v + math.max(0, passed)",
+            )],
+            Defect::R3 => &[(
+                "alive = manager                                 -- R3\n",
+                "",
+            )],
+            Defect::R10 => &[(
+                "dead[holder] = true\n      del[#del + 1] = 'm:' .. holder",
+                "",
+            )],
             Defect::R11 => &[("if length < n then", "if false then")],
             Defect::Grace => &[("~= string.format('%.0f', f) then", "~= '' then")],
             Defect::Horizon => &[("v + ARGV[3]", "v + 3 * ARGV[3]")],
             Defect::R15 => &[("if e - now > cap then", "if false then")],
             Defect::Owner => &[("owner or '', f", "'', f")],
             Defect::HandOver => &[("grants = { owner, f, now, left, d }", "grants = {}")],
-            Defect::HoldAtLeast => &[("(mode == 'used' or mode == 'lost') and cool > now", "false")],
+            Defect::HoldAtLeast => {
+                &[("(mode == 'used' or mode == 'lost') and cool > now", "false")]
+            }
             Defect::Force => &[("f == fence and (owner", "f and (owner")],
-            Defect::OwnerUnchecked => &[("elseif owner == token then\n  -- R9", "elseif owner then\n  -- R9")],
-            Defect::FenceKept => &[("f, g = math.max((f or 0) + 1, now), now", "f, g = f or now, now")],
+            Defect::OwnerUnchecked => &[(
+                "elseif owner == token then\n  -- R9",
+                "elseif owner then\n  -- R9",
+            )],
+            Defect::FenceKept => &[(
+                "f, g = math.max((f or 0) + 1, now), now",
+                "f, g = f or now, now",
+            )],
             Defect::Capacity => &[("n == 0 and used + weight <= capacity then", "n == 0 then")],
-            Defect::Overtaking => &[("n == 0 and used + weight <= capacity then", "used + weight <= capacity then")],
+            Defect::Overtaking => &[(
+                "n == 0 and used + weight <= capacity then",
+                "used + weight <= capacity then",
+            )],
             Defect::PermitR10 => &[("if died and not dead[by] then", "if false then")],
             Defect::Tombstone => &[("ends = 3\n", "ends = true\n")],
             Defect::PermitGrace => &[("stands == 0 and died", "stands < 2 and died")],
             Defect::PermitR15 => &[(" or b - now > 1000 * shortest", "")],
             Defect::ReaderRaises => &[("~= 'rw/' then f =", "~= '' then f =")],
             Defect::PermitFenceKept => &[("then f = math.max(f + 1, now) end", "then end")],
-            Defect::ReleasesMore => &[("kept, used = nil, used - weight", "kept, used = nil, used - weight - 1")],
+            Defect::ReleasesMore => &[(
+                "kept, used = nil, used - weight",
+                "kept, used = nil, used - weight - 1",
+            )],
             Defect::DowngradesAll => &[("used - weight + 1, 1", "used - weight, 1")],
-            Defect::HoldersLost => &[("= 0, 0, state ~= false", "= #all > 0 and 0 or used, 0, state ~= false")],
+            Defect::HoldersLost => &[(
+                "= 0, 0, state ~= false",
+                "= #all > 0 and 0 or used, 0, state ~= false",
+            )],
             Defect::RecordLost => &[("if not state or forced or", "if forced or")],
             Defect::PermitHandOver => &[("local i = #grants", "local grants, i = {}, 0")],
             Defect::Lookup => &[("if stands < 2 then told", "if false then told")],
@@ -137,12 +163,26 @@ impl Defect {
     pub(super) fn concerns(self, kind: Kind) -> bool {
         let (is_mutex, is_shared) = (kind == Kind::Mutex, matches!(kind, Kind::ReadWrite(_)));
         match self {
-            Defect::R10 | Defect::Grace | Defect::R15 | Defect::Owner | Defect::HandOver => is_mutex,
-            Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept | Defect::Unknown => is_mutex,
-            Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => !is_mutex,
-            Defect::PermitGrace | Defect::PermitR15 | Defect::PermitFenceKept | Defect::ReleasesMore => !is_mutex,
-            Defect::HoldersLost | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => !is_mutex,
-            Defect::PermitUnchecked | Defect::PermitForce | Defect::TombstoneStep | Defect::Shortest => !is_mutex,
+            Defect::R10 | Defect::Grace | Defect::R15 | Defect::Owner | Defect::HandOver => {
+                is_mutex
+            }
+            Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept | Defect::Unknown => {
+                is_mutex
+            }
+            Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
+                !is_mutex
+            }
+            Defect::PermitGrace
+            | Defect::PermitR15
+            | Defect::PermitFenceKept
+            | Defect::ReleasesMore => !is_mutex,
+            Defect::HoldersLost | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => {
+                !is_mutex
+            }
+            Defect::PermitUnchecked
+            | Defect::PermitForce
+            | Defect::TombstoneStep
+            | Defect::Shortest => !is_mutex,
             Defect::ReaderRaises | Defect::DowngradesAll => is_shared,
             // Of what all have in common, these show soonest where one alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,
@@ -154,10 +194,14 @@ impl Defect {
     /// Gives a server the scripts with this defect.
     pub(super) fn put_into(self, server: &mut Server) {
         for (line, other) in self.edits() {
-            let sources: Vec<&str> = script::sources().filter(|source| source.contains(line)).collect();
+            let sources: Vec<&str> = script::sources()
+                .filter(|source| source.contains(line))
+                .collect();
             assert!(!sources.is_empty(), "{self:?}: no script has {line:?}");
             for source in sources {
-                server.replace(source, &source.replace(line, other)).expect("the script with the defect is Lua");
+                server
+                    .replace(source, &source.replace(line, other))
+                    .expect("the script with the defect is Lua");
             }
         }
     }

@@ -31,12 +31,23 @@ impl Held {
 }
 
 /// The fence of one of these is seen. Answers in which turn it was granted.
-pub(super) fn learn<'a>(grants: impl Iterator<Item = &'a mut Held>, by: Attempt, fence: u64) -> Result<u32, Promise> {
+pub(super) fn learn<'a>(
+    grants: impl Iterator<Item = &'a mut Held>,
+    by: Attempt,
+    fence: u64,
+) -> Result<u32, Promise> {
     let mut grants: Vec<&mut Held> = grants.collect();
-    let held = grants.iter().find(|held| held.by == by).ok_or(Promise::OneGrant)?;
+    let held = grants
+        .iter()
+        .find(|held| held.by == by)
+        .ok_or(Promise::OneGrant)?;
     let (known, turn) = (held.fence, held.turn);
     if !known.admits(fence) {
-        return Err(if known.is_known() { Promise::OneGrant } else { Promise::Fencing });
+        return Err(if known.is_known() {
+            Promise::OneGrant
+        } else {
+            Promise::Fencing
+        });
     }
     grants.iter_mut().for_each(|held| held.learn(turn, fence));
     Ok(turn)
@@ -58,16 +69,29 @@ impl Default for Fence {
 
 impl Fence {
     pub(super) fn above(fence: u64) -> Fence {
-        Fence { above: fence, below: u64::MAX }
+        Fence {
+            above: fence,
+            below: u64::MAX,
+        }
     }
 
     pub(super) fn known(fence: u64) -> Fence {
-        Fence { above: fence - 1, below: fence + 1 }
+        Fence {
+            above: fence - 1,
+            below: fence + 1,
+        }
     }
 
     /// What is not known lies above this, too.
     pub(super) fn or_above(self, fence: u64) -> Fence {
-        if self.is_known() { self } else { Fence { above: self.above.max(fence), ..self } }
+        if self.is_known() {
+            self
+        } else {
+            Fence {
+                above: self.above.max(fence),
+                ..self
+            }
+        }
     }
 
     /// This is of one turn, and in another this fence is seen.

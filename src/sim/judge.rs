@@ -94,10 +94,15 @@ pub(super) struct Ran<'a> {
 
 impl Judge {
     pub(super) fn new(key: Key, kind: Kind, config: &Config) -> Judge {
-        let [period, timeout, horizon] = [config.check_period, config.command_timeout, config.horizon].map(micros);
+        let [period, timeout, horizon] =
+            [config.check_period, config.command_timeout, config.horizon].map(micros);
         let step = period + timeout;
-        let model =
-            Model { lock: Lock::new(kind), served: Served::new(step, horizon), returned: false, ended: HashMap::new() };
+        let model = Model {
+            lock: Lock::new(kind),
+            served: Served::new(step, horizon),
+            returned: false,
+            ended: HashMap::new(),
+        };
         Judge {
             key,
             kind,
@@ -147,7 +152,8 @@ impl Judge {
         // A queue that the record counts no entries of cannot be missed.
         if loss != Loss::Queue || self.record.entries > 0 {
             let after = self.model.lock.after(&Op::Lose(loss), &Outcome::Done);
-            self.model.lock = after.map_or_else(|_| Lock::new(self.kind), |mut worlds| worlds.swap_remove(0));
+            self.model.lock =
+                after.map_or_else(|_| Lock::new(self.kind), |mut worlds| worlds.swap_remove(0));
         }
         if matches!(loss, Loss::All | Loss::Record) {
             self.model.served = self.model.served.anew();
@@ -187,7 +193,10 @@ impl Judge {
     /// clock which went back let in after all.
     pub(super) fn may_have_come_back(&self, token: Token) -> bool {
         self.grants.get(&token).is_some_and(|grant| grant.misdated)
-            || self.seen.get(&token).is_some_and(|seen| *seen < self.failovers)
+            || self
+                .seen
+                .get(&token)
+                .is_some_and(|seen| *seen < self.failovers)
     }
 
     /// That of one who holds, or else the last.
@@ -204,7 +213,10 @@ impl Judge {
 
     /// Holders whose time is not over.
     pub(super) fn live_holders(&self, clock: u64) -> impl Iterator<Item = &Holder> {
-        self.record.holders.iter().filter(move |holder| holder.end > clock)
+        self.record
+            .holders
+            .iter()
+            .filter(move |holder| holder.end > clock)
     }
 
     /// Permits that count as taken of holders that were lost.
@@ -232,20 +244,32 @@ impl Judge {
             Some(holder) if holder.end >= clock && holder.fence == fence => Ok(()),
             _ => {
                 let by = &self.record.holders;
-                let said = format!("a guard of {token:?} (fence {fence}) is held, and by the record it is {by:?}'s");
+                let said = format!(
+                    "a guard of {token:?} (fence {fence}) is held, and by the record it is {by:?}'s"
+                );
                 Err((Promise::Exclusion, said))
             }
         }
     }
 
     /// The server has run a request, at a time of its own clock.
-    pub(super) fn ran(&mut self, now: u64, clock: u64, keyspace: &Keyspace, ran: &Ran<'_>) -> Result<(), Broken> {
+    pub(super) fn ran(
+        &mut self,
+        now: u64,
+        clock: u64,
+        keyspace: &Keyspace,
+        ran: &Ran<'_>,
+    ) -> Result<(), Broken> {
         let before = std::mem::replace(&mut self.record, Record::read(keyspace, &self.key));
         let after = self.record.clone();
         if let Some((op, outcome)) = self.told(&before, ran) {
             // P7: past its caller's patience a request takes nothing, and gives no sign of life.
             let is_dated = matches!(ran.call.verb, Verb::Acquire { .. } | Verb::Sync { .. });
-            if is_dated && outcome != Outcome::Late && now > ran.given_up_at && ran.dated_after == self.clock_steps {
+            if is_dated
+                && outcome != Outcome::Late
+                && now > ran.given_up_at
+                && ran.dated_after == self.clock_steps
+            {
                 return Err((
                     Promise::OneGrant,
                     format!("{op:?}, which its caller had given up, ended in {outcome:?}"),
@@ -253,7 +277,10 @@ impl Judge {
             }
             let moment = self.moment(clock, &before, &after, ran);
             let sight = self.sight(&after, ran.manager);
-            let request = self.model.lock.request(moment.clone(), op.clone(), &outcome, &sight);
+            let request = self
+                .model
+                .lock
+                .request(moment.clone(), op.clone(), &outcome, &sight);
             self.model.lock = request.map_err(|promise| {
                 let is = &self.model.lock;
                 (
@@ -262,12 +289,18 @@ impl Judge {
                 )
             })?;
             if ran.more != self.model.lock.is_unfinished() {
-                let said = format!("{op:?} at {now} µs said {} of there being more to pass over", ran.more);
+                let said = format!(
+                    "{op:?} at {now} µs said {} of there being more to pass over",
+                    ran.more
+                );
                 return Err((Promise::WakeUp, said));
             }
         }
         let client = self.client(ran.manager);
-        let shows_life = matches!(ran.outcome, script::Outcome::Waiting { .. } | script::Outcome::Synced { .. });
+        let shows_life = matches!(
+            ran.outcome,
+            script::Outcome::Waiting { .. } | script::Outcome::Synced { .. }
+        );
         if shows_life || after.counted == clock {
             self.model.served.count(clock);
         }
@@ -284,13 +317,21 @@ impl Judge {
         self.miscounted &= after.entries != entries;
         self.model.returned &= entries > 0;
         if !self.miscounted && after.entries != entries {
-            return Err((Promise::Leftovers, format!("the record counts {} entries of {entries}", after.entries)));
+            return Err((
+                Promise::Leftovers,
+                format!("the record counts {} entries of {entries}", after.entries),
+            ));
         }
         // No key without a TTL.
-        let hashes =
-            [self.key.record(), &self.key.holders()].map(|key| keyspace.hash_of(key).map(|(_, expiry)| expiry));
+        let hashes = [self.key.record(), &self.key.holders()]
+            .map(|key| keyspace.hash_of(key).map(|(_, expiry)| expiry));
         let list = keyspace.list_of(self.key.queue()).map(|(_, expiry)| expiry);
-        if hashes.into_iter().chain([list]).flatten().any(|expiry| expiry.is_none()) {
+        if hashes
+            .into_iter()
+            .chain([list])
+            .flatten()
+            .any(|expiry| expiry.is_none())
+        {
             return Err((Promise::Leftovers, "a key has no TTL".to_owned()));
         }
         Ok(())
@@ -298,8 +339,17 @@ impl Judge {
 
     /// P7: a token is granted once, unless it was given back, or the grant was lost with the data or by a step of the
     /// clock.
-    fn remember(&mut self, now: u64, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Result<(), Broken> {
-        if let (Verb::Acquire { token, .. }, script::Outcome::Waiting { .. }) = (&ran.call.verb, ran.outcome) {
+    fn remember(
+        &mut self,
+        now: u64,
+        clock: u64,
+        before: &Record,
+        after: &Record,
+        ran: &Ran<'_>,
+    ) -> Result<(), Broken> {
+        if let (Verb::Acquire { token, .. }, script::Outcome::Waiting { .. }) =
+            (&ran.call.verb, ran.outcome)
+        {
             self.seen.entry(*token).or_insert(self.failovers);
         }
         if let Verb::Release { token, fence, mode } = ran.call.verb
@@ -311,7 +361,13 @@ impl Judge {
             }
             let is_forced = mode == Mode::Forced;
             self.struck.extend(is_forced.then_some(token));
-            let ends = |holder: &&Holder| if is_forced { holder.fence == fence } else { holder.token == token };
+            let ends = |holder: &&Holder| {
+                if is_forced {
+                    holder.fence == fence
+                } else {
+                    holder.token == token
+                }
+            };
             for holder in before.holders.iter().filter(ends) {
                 if let Some(grant) = self.grants.get_mut(&holder.token) {
                     grant.released = true;
@@ -325,7 +381,12 @@ impl Judge {
         // R6: what was sent within a ttl of the first may come after a grant that nobody heard of has lapsed, and a
         // request has two command timeouts.
         if let Verb::Acquire { token, .. } = &ran.call.verb
-            && let Some(Ended { fence, how: PreviousHolder::Lapsed, ttl, .. }) = self.model.ended.get(token)
+            && let Some(Ended {
+                fence,
+                how: PreviousHolder::Lapsed,
+                ttl,
+                ..
+            }) = self.model.ended.get(token)
             && let Some((made, _)) = self.made.get(&(*token, *fence))
             && now <= made + ttl + 2 * self.timeout
             && !self.claimed.contains(token)
@@ -336,7 +397,11 @@ impl Judge {
         let is_over = |holder: &&Holder| after.same(holder).is_none();
         for holder in before.holders.iter().filter(is_over) {
             let how = match ran.call.verb {
-                Verb::Release { mode: Mode::Forced, fence, .. } if fence == holder.fence => PreviousHolder::Forced,
+                Verb::Release {
+                    mode: Mode::Forced,
+                    fence,
+                    ..
+                } if fence == holder.fence => PreviousHolder::Forced,
                 Verb::Release { token, .. } if token == holder.token => continue,
                 _ => PreviousHolder::Lapsed,
             };
@@ -344,12 +409,20 @@ impl Judge {
         }
         let misdated = ran.dated_after < self.clock_steps;
         for Holder { token, fence, .. } in after.granted_since(before) {
-            let granted = Granted { fence: *fence, disturbances: self.disturbances, released: false, misdated };
+            let granted = Granted {
+                fence: *fence,
+                disturbances: self.disturbances,
+                released: false,
+                misdated,
+            };
             self.made.insert((*token, *fence), (now, None));
             self.model.ended.remove(token);
             match self.grants.insert(*token, granted) {
                 Some(earlier) if earlier.disturbances == self.disturbances && !earlier.released => {
-                    let said = format!("{token:?} was granted twice, with fences {} and {fence}", earlier.fence);
+                    let said = format!(
+                        "{token:?} was granted twice, with fences {} and {fence}",
+                        earlier.fence
+                    );
                     return Err((Promise::OneGrant, said));
                 }
                 _ => {}
@@ -364,12 +437,15 @@ impl Judge {
         if let Some(holder) = self.live_holders(clock).next() {
             return Err((Promise::Leftovers, format!("{holder:?} holds the lock")));
         }
-        let fields = keyspace
-            .hash_of(self.key.record())
-            .map_or(0, |(hash, _)| hash.keys().filter(|f| f.starts_with(b"w:")).count());
+        let fields = keyspace.hash_of(self.key.record()).map_or(0, |(hash, _)| {
+            hash.keys().filter(|f| f.starts_with(b"w:")).count()
+        });
         // A list whose record was lost stays until somebody waits again, or until its TTL.
         if fields + record.entries > 0 {
-            return Err((Promise::Leftovers, format!("{fields} waiters' records, {} entries", record.entries)));
+            return Err((
+                Promise::Leftovers,
+                format!("{fields} waiters' records, {} entries", record.entries),
+            ));
         }
         Ok(())
     }

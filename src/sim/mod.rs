@@ -89,25 +89,25 @@
 //! *Not played:* several names, the outage limit of those who wait, `shutdown`, a link that sends a pipeline again,
 //! many holders of one name, and processes with different settings.
 
-mod op;
-mod promise;
-mod grant;
-mod model;
-mod world;
-mod worlds;
-pub mod small;
-pub mod fuzz;
-mod plan;
-mod process;
-mod run;
-mod served;
-mod record;
 mod books;
-mod judge;
 mod defect;
-mod simulation;
 #[cfg(test)]
 mod excused;
+pub mod fuzz;
+mod grant;
+mod judge;
+mod model;
+mod op;
+mod plan;
+mod process;
+mod promise;
+mod record;
+mod run;
+mod served;
+mod simulation;
+pub mod small;
+mod world;
+mod worlds;
 
 pub use defect::Defect;
 pub use model::Lock;

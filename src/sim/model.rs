@@ -38,17 +38,38 @@ pub struct Lock {
 impl Lock {
     /// A name that nobody has used.
     pub(super) fn new(kind: Kind) -> Lock {
-        Lock { kind, ..Lock::default() }
+        Lock {
+            kind,
+            ..Lock::default()
+        }
     }
 
     /// A name with these holders and those who wait, and the fence that was given last.
     pub(super) fn found(kind: Kind, holders: Vec<Found>, queue: Vec<Attempt>, floor: u64) -> Lock {
-        let last = if floor > 0 { Fence::known(floor) } else { Fence::default() };
-        let mut lock = Lock { queue, floor, last, ..Lock::new(kind) };
-        let fences: BTreeSet<u64> = holders.iter().map(|held| held.fence).chain([floor]).collect();
+        let last = if floor > 0 {
+            Fence::known(floor)
+        } else {
+            Fence::default()
+        };
+        let mut lock = Lock {
+            queue,
+            floor,
+            last,
+            ..Lock::new(kind)
+        };
+        let fences: BTreeSet<u64> = holders
+            .iter()
+            .map(|held| held.fence)
+            .chain([floor])
+            .collect();
         let turn = |fence| fences.range(..fence).count() as u32;
         lock.turn = turn(floor);
-        let held = |Found { by, permits, fence, spared }| Held {
+        let held = |Found {
+                        by,
+                        permits,
+                        fence,
+                        spared,
+                    }| Held {
             by,
             permits,
             fence: Fence::known(fence),
@@ -61,14 +82,25 @@ impl Lock {
     }
 
     /// What a request leaves, if it was answered so at this moment and `sight` is what it left.
-    pub(super) fn request(&self, moment: Moment, op: Op, outcome: &Outcome, sight: &Sight) -> Result<Lock, Promise> {
+    pub(super) fn request(
+        &self,
+        moment: Moment,
+        op: Op,
+        outcome: &Outcome,
+        sight: &Sight,
+    ) -> Result<Lock, Promise> {
         let arrived = self.after(&Op::At(moment), &Outcome::Done)?.swap_remove(0);
         // Somebody was served who was to be passed over.
-        let waited = self.queue.iter().any(|attempt| sight.holders.contains_key(&attempt.number));
-        let answered = arrived.after(&op, outcome).map_err(|promise| match promise {
-            Promise::OneGrant | Promise::WakeUp if waited => Promise::Order,
-            promise => promise,
-        })?;
+        let waited = self
+            .queue
+            .iter()
+            .any(|attempt| sight.holders.contains_key(&attempt.number));
+        let answered = arrived
+            .after(&op, outcome)
+            .map_err(|promise| match promise {
+                Promise::OneGrant | Promise::WakeUp if waited => Promise::Order,
+                promise => promise,
+            })?;
         let mut broken = Promise::OneGrant;
         for mut lock in answered {
             match lock.see(self, sight) {
@@ -86,9 +118,10 @@ impl Lock {
         let makes_none = matches!(op, Op::At(_) | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
         // Nor does who hears of his own grant once more.
         let hears = match (op, outcome) {
-            (Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by), Outcome::Granted { .. }) => {
-                self.is_held_by(*by)
-            }
+            (
+                Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by),
+                Outcome::Granted { .. },
+            ) => self.is_held_by(*by),
             _ => *outcome == Outcome::Late,
         };
         next.is_recordless &= makes_none || hears;
@@ -96,9 +129,10 @@ impl Lock {
             (Op::At(moment), Outcome::Done) => next.arrive_at(moment),
             // R5
             (_, Outcome::Late) => {}
-            (Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by), Outcome::Granted { fence })
-                if self.is_held_by(*by) =>
-            {
+            (
+                Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by),
+                Outcome::Granted { fence },
+            ) if self.is_held_by(*by) => {
                 next.learn(*by, *fence)?;
             }
             (Op::TryLock(attempt), Outcome::Granted { fence }) => {
@@ -134,7 +168,9 @@ impl Lock {
                     })
                     .collect());
             }
-            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Released) if self.is_held_by(*by) => {
+            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Released)
+                if self.is_held_by(*by) =>
+            {
                 next.end(*by);
             }
             (Op::Downgrade(by), Outcome::Downgraded) if self.is_held_by(*by) => next.downgrade(*by),
@@ -157,11 +193,15 @@ impl Lock {
             }
             (Op::Sync { .. }, Outcome::Absent)
                 if self.is_recordless || self.holders.is_empty() && self.queue.is_empty() => {}
-            (Op::ForceRelease { client, fence }, Outcome::Released) if self.is_taken_with(*fence) => {
+            (Op::ForceRelease { client, fence }, Outcome::Released)
+                if self.is_taken_with(*fence) =>
+            {
                 next.force(*fence);
                 next.pass_on(*client);
             }
-            (Op::ForceRelease { client, fence }, Outcome::Refused) if !self.is_taken_with(*fence) => {
+            (Op::ForceRelease { client, fence }, Outcome::Refused)
+                if !self.is_taken_with(*fence) =>
+            {
                 if self.kind != Kind::Mutex {
                     next.notice_lapses(*client, None);
                 }
@@ -175,7 +215,9 @@ impl Lock {
             }
             (Op::Misuse, Outcome::Forbidden) => {}
             (Op::Misuse, _) => return Err(Promise::BadInput),
-            (Op::RunOut, Outcome::Done) => next.holders.iter_mut().for_each(|held| held.lapsed = true),
+            (Op::RunOut, Outcome::Done) => {
+                next.holders.iter_mut().for_each(|held| held.lapsed = true)
+            }
             (Op::Lose(loss), Outcome::Done) => next.lose(*loss),
             // There is no such outcome.
             _ => return Err(Promise::OneGrant),
@@ -190,13 +232,26 @@ impl Lock {
         self.learn(attempt, fence)
     }
 
-    fn has_answered(&mut self, before: &Lock, attempt: Attempt, outcome: &Outcome) -> Result<(), Promise> {
+    fn has_answered(
+        &mut self,
+        before: &Lock,
+        attempt: Attempt,
+        outcome: &Outcome,
+    ) -> Result<(), Promise> {
         match outcome {
             Outcome::Granted { fence } => self.is_granted(before, attempt, *fence),
             Outcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
             Outcome::Waiting { position } => {
-                let ahead = self.queue.iter().position(|other| *other == attempt).unwrap_or(0) as u64;
-                if position.is_none_or(|position| ahead < position) { Ok(()) } else { Err(Promise::Order) }
+                let ahead = self
+                    .queue
+                    .iter()
+                    .position(|other| *other == attempt)
+                    .unwrap_or(0) as u64;
+                if position.is_none_or(|position| ahead < position) {
+                    Ok(())
+                } else {
+                    Err(Promise::Order)
+                }
             }
             _ => Err(Promise::OneGrant),
         }
@@ -227,14 +282,35 @@ impl Lock {
     /// What is broken if others hold it than these.
     fn other_holders_break(&self, before: &Lock, sight: &Sight) -> Promise {
         let permits = |number: &u16| {
-            let held = self.holders.iter().find(|held| held.by.number == *number).map(|held| held.permits);
-            let waited = before.queue.iter().find(|attempt| attempt.number == *number);
+            let held = self
+                .holders
+                .iter()
+                .find(|held| held.by.number == *number)
+                .map(|held| held.permits);
+            let waited = before
+                .queue
+                .iter()
+                .find(|attempt| attempt.number == *number);
             u64::from(held.or(waited.map(|attempt| attempt.permits)).unwrap_or(0))
         };
-        let rest = u64::from(self.taken()) - self.holders.iter().map(|held| u64::from(held.permits)).sum::<u64>();
+        let rest = u64::from(self.taken())
+            - self
+                .holders
+                .iter()
+                .map(|held| u64::from(held.permits))
+                .sum::<u64>();
         let taken = sight.holders.keys().map(permits).sum::<u64>() + rest;
-        let hidden = || self.holders.iter().filter(|held| !sight.holders.contains_key(&held.by.number));
-        let others: Vec<u16> = sight.holders.keys().copied().filter(|number| self.holder(*number).is_none()).collect();
+        let hidden = || {
+            self.holders
+                .iter()
+                .filter(|held| !sight.holders.contains_key(&held.by.number))
+        };
+        let others: Vec<u16> = sight
+            .holders
+            .keys()
+            .copied()
+            .filter(|number| self.holder(*number).is_none())
+            .collect();
         let waited = |number: &u16| before.queue.iter().any(|attempt| attempt.number == *number);
         if taken > self.kind.permits().into() || hidden().any(|held| before.is_held_by(held.by)) {
             Promise::Exclusion
@@ -248,16 +324,29 @@ impl Lock {
     }
 
     /// Whose fences are seen; or what is broken, if there are other holders, or another queue.
-    pub(super) fn compare(&self, sight: Option<&Sight>, other_holder: Promise) -> Result<Vec<(Attempt, u64)>, Promise> {
+    pub(super) fn compare(
+        &self,
+        sight: Option<&Sight>,
+        other_holder: Promise,
+    ) -> Result<Vec<(Attempt, u64)>, Promise> {
         let nobody = Sight::default();
         let sight = sight.unwrap_or(&nobody);
         if sight.queue.iter().collect::<BTreeSet<_>>().len() < sight.queue.len() {
             return Err(Promise::OneGrant);
         }
-        let holders = sight.holders.iter().map(|(number, fence)| Some((self.holder(*number)?, *fence)));
-        let holders = holders.collect::<Option<Vec<_>>>().filter(|holders| holders.len() == self.holders.len());
+        let holders = sight
+            .holders
+            .iter()
+            .map(|(number, fence)| Some((self.holder(*number)?, *fence)));
+        let holders = holders
+            .collect::<Option<Vec<_>>>()
+            .filter(|holders| holders.len() == self.holders.len());
         let holders = holders.ok_or(other_holder)?;
-        if !sight.queue.iter().eq(self.queue.iter().map(|attempt| &attempt.number)) {
+        if !sight
+            .queue
+            .iter()
+            .eq(self.queue.iter().map(|attempt| &attempt.number))
+        {
             return Err(Promise::Order);
         }
         Ok(holders)
@@ -277,7 +366,12 @@ impl Lock {
     }
 
     fn taken(&self) -> u32 {
-        self.holders.iter().chain(self.cools()).map(|held| held.permits).sum::<u32>() + self.missing
+        self.holders
+            .iter()
+            .chain(self.cools())
+            .map(|held| held.permits)
+            .sum::<u32>()
+            + self.missing
     }
 
     fn cools(&self) -> impl Iterator<Item = &Held> {
@@ -305,11 +399,17 @@ impl Lock {
     }
 
     fn is_taken_with(&self, fence: u64) -> bool {
-        self.holders.iter().chain(self.cools()).any(|held| held.fence.is(fence))
+        self.holders
+            .iter()
+            .chain(self.cools())
+            .any(|held| held.fence.is(fence))
     }
 
     fn holder(&self, number: u16) -> Option<Attempt> {
-        self.holders.iter().map(|held| held.by).find(|by| by.number == number)
+        self.holders
+            .iter()
+            .map(|held| held.by)
+            .find(|by| by.number == number)
     }
 
     /// Who has it.
@@ -319,7 +419,10 @@ impl Lock {
 
     /// The numbers of those who hold it, or for whom it cools.
     pub(super) fn taken_by(&self) -> impl Iterator<Item = u16> {
-        self.holders.iter().chain(&self.cooling).map(|held| held.by.number)
+        self.holders
+            .iter()
+            .chain(&self.cooling)
+            .map(|held| held.by.number)
     }
 
     /// The turns in which there is something, and how they are numbered.

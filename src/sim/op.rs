@@ -49,7 +49,11 @@ impl Kind {
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{} {:?}", self.number, self.client, self.lease)?;
-        if self.permits == 1 { Ok(()) } else { write!(f, " ×{}", self.permits) }
+        if self.permits == 1 {
+            Ok(())
+        } else {
+            write!(f, " ×{}", self.permits)
+        }
     }
 }
 

@@ -225,9 +225,19 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
                     3 => Terms::MaxHold,
                     _ => Terms::Renewed,
                 };
-                Deed::Lock { process, patience, hold, terms, permits: permits(kind, &mut sizes) }
+                Deed::Lock {
+                    process,
+                    patience,
+                    hold,
+                    terms,
+                    permits: permits(kind, &mut sizes),
+                }
             }
-            1 => Deed::TryLock { process, hold, permits: permits(kind, &mut sizes) },
+            1 => Deed::TryLock {
+                process,
+                hold,
+                permits: permits(kind, &mut sizes),
+            },
             2 | 27..31 if enabled & 4 != 0 => {
                 let by = chance.while_ms();
                 let what = match chance.below(6) {
@@ -241,30 +251,64 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
                 Deed::Mishap { process, what }
             }
             3 => Deed::LoseMessage { process },
-            4 => Deed::DelayMessage { process, by: chance.while_ms() },
-            5 => Deed::Unsubscribe { process, pause: chance.while_ms() },
-            6 => Deed::Pause { process, pause: chance.while_ms() },
+            4 => Deed::DelayMessage {
+                process,
+                by: chance.while_ms(),
+            },
+            5 => Deed::Unsubscribe {
+                process,
+                pause: chance.while_ms(),
+            },
+            6 => Deed::Pause {
+                process,
+                pause: chance.while_ms(),
+            },
             7 => Deed::Crash { process },
-            8 => Deed::Cut { process, pause: chance.while_ms() },
-            9 => Deed::Hang { pause: chance.while_ms() },
-            10 => Deed::Restart { keep: true, pause: chance.while_ms() },
-            11 => Deed::Restart { keep: false, pause: chance.while_ms() },
+            8 => Deed::Cut {
+                process,
+                pause: chance.while_ms(),
+            },
+            9 => Deed::Hang {
+                pause: chance.while_ms(),
+            },
+            10 => Deed::Restart {
+                keep: true,
+                pause: chance.while_ms(),
+            },
+            11 => Deed::Restart {
+                keep: false,
+                pause: chance.while_ms(),
+            },
             12 => {
-                let deed = Deed::FailOver { clock: chance.step_ms(), pause: chance.while_ms() };
+                let deed = Deed::FailOver {
+                    clock: chance.step_ms(),
+                    pause: chance.while_ms(),
+                };
                 // Else it has what it had when it caught up last, which may be nothing.
                 if chance.below(2) == 0 {
-                    planned.push(Planned { at, deed: Deed::Replicate });
+                    planned.push(Planned {
+                        at,
+                        deed: Deed::Replicate,
+                    });
                     at += chance.below(pace);
                 }
                 deed
             }
-            13 => Deed::StepClock { by: chance.step_ms() },
+            13 => Deed::StepClock {
+                by: chance.step_ms(),
+            },
             14 => Deed::FlushAll,
             15 => Deed::DropRecord,
             16 => Deed::DropQueue,
-            17 => Deed::Force { process, stale: chance.below(4) == 0 },
+            17 => Deed::Force {
+                process,
+                stale: chance.below(4) == 0,
+            },
             18 => Deed::Replicate,
-            31 if enabled >> 31 & 1 == 1 => Deed::Deaf { process, pause: chance.while_ms() },
+            31 if enabled >> 31 & 1 == 1 => Deed::Deaf {
+                process,
+                pause: chance.while_ms(),
+            },
             32 | 33 if enabled >> 32 & 1 == 1 => Deed::Drop { process },
             34 | 35 if enabled >> 34 & 1 == 1 => Deed::Renew { process },
             36 if shared => Deed::Downgrade { process },
@@ -281,13 +325,27 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
             2 if enabled >> 6 & 1 == 1 => Deed::Pause { process, pause },
             3 if enabled >> 7 & 1 == 1 => Deed::Crash { process },
             4..8 if enabled >> 2 & 1 == 1 => {
-                planned.push(Planned { at, deed: Deed::Mishap { process, what: Mishap::LoseReply } });
-                Deed::Mishap { process, what: Mishap::Delay { by: chance.below(320) } }
+                planned.push(Planned {
+                    at,
+                    deed: Deed::Mishap {
+                        process,
+                        what: Mishap::LoseReply,
+                    },
+                });
+                Deed::Mishap {
+                    process,
+                    what: Mishap::Delay {
+                        by: chance.below(320),
+                    },
+                }
             }
             8..11 if shared => Deed::Downgrade { process },
             _ => continue,
         };
-        planned.push(Planned { at: soon, deed: after });
+        planned.push(Planned {
+            at: soon,
+            deed: after,
+        });
         at = soon;
     }
     planned
@@ -307,7 +365,11 @@ pub(super) fn shorten(
             let to = (from + size).min(planned.len());
             let rest = [&planned[..from], &planned[to..]].concat();
             tries -= 1;
-            if fails(&rest) { planned = rest } else { from = to }
+            if fails(&rest) {
+                planned = rest
+            } else {
+                from = to
+            }
         }
         if tries == 0 || size == 1 && planned.len() == before {
             return planned;

@@ -142,12 +142,21 @@ pub(super) enum Doing {
 }
 
 impl Process {
-    pub(super) fn new(number: u64, config: &Config, mut chance: Chance, now: u64, away: Away) -> Process {
+    pub(super) fn new(
+        number: u64,
+        config: &Config,
+        mut chance: Chance,
+        now: u64,
+        away: Away,
+    ) -> Process {
         let shown = Arc::new(AtomicU64::new(0));
         let newest = Arc::default();
         let (step, horizon) = (config.check_period + config.command_timeout, config.horizon);
         let terms = Arc::new(Terms::new(&config.prefix, step, horizon));
-        let wire = Wire { clock: Clock::told(Arc::clone(&shown)), newest: Arc::clone(&newest) };
+        let wire = Wire {
+            clock: Clock::told(Arc::clone(&shown)),
+            newest: Arc::clone(&newest),
+        };
         let boot = 1_000_000_000 * (1 + chance.below(1_000_000));
         // Two clocks run apart by at most 500 ppm.
         let ppm = chance.below(501) as i64 - 250;
@@ -198,11 +207,15 @@ impl Process {
 
     /// Until when something holds it up.
     pub(super) fn trouble(&self) -> u64 {
-        self.troubled_until.max(self.mishap_until).max(self.paused_until).max(self.cut_until)
+        self.troubled_until
+            .max(self.mishap_until)
+            .max(self.paused_until)
+            .max(self.cut_until)
     }
 
     pub(super) fn show(&mut self, now: u64) {
-        self.shown.store(self.local(now).as_nanos(), Ordering::Relaxed);
+        self.shown
+            .store(self.local(now).as_nanos(), Ordering::Relaxed);
     }
 
     /// For a way through the network, in ns.

@@ -79,35 +79,85 @@ impl Record {
             let spared = text("u").and_then(|fence| fence.parse::<u64>().ok()) == Some(state.fence);
             let owner = field("o").and_then(|token| token_of(token));
             let request = Request::read(text("a").unwrap_or_default());
-            let Request { manager, ttl, hold, .. } = request;
+            let Request {
+                manager, ttl, hold, ..
+            } = request;
             let (fence, granted_at, end, permits) = (state.fence, state.granted, state.end, 1);
-            let holder = |token| Holder { token, manager, fence, granted_at, end, ttl, hold, permits, spared };
+            let holder = |token| Holder {
+                token,
+                manager,
+                fence,
+                granted_at,
+                end,
+                ttl,
+                hold,
+                permits,
+                spared,
+            };
             record.cooling = match owner {
-                None if end > 0 => vec![Cooling { token: None, end, permits }],
+                None if end > 0 => vec![Cooling {
+                    token: None,
+                    end,
+                    permits,
+                }],
                 _ => Vec::new(),
             };
             record.holders = owner.map(holder).into_iter().collect();
         }
         if let Some(state) = field("p").and_then(|packed| Permits::unpack(packed)) {
             record.fence = state.fence;
-            let Permits { capacity, taken, look_from, shortest, .. } = state;
-            record.books = Some(Books { capacity, taken, look_from, shortest: u64::from(shortest) * 1000 });
+            let Permits {
+                capacity,
+                taken,
+                look_from,
+                shortest,
+                ..
+            } = state;
+            record.books = Some(Books {
+                capacity,
+                taken,
+                look_from,
+                shortest: u64::from(shortest) * 1000,
+            });
         }
-        for (field, holder) in keyspace.hash_of(&key.holders()).into_iter().flat_map(|(holders, _)| holders) {
+        for (field, holder) in keyspace
+            .hash_of(&key.holders())
+            .into_iter()
+            .flat_map(|(holders, _)| holders)
+        {
             record.read_holder(field, holder);
         }
         // Their tokens are not the same when a run is played again.
-        record.holders.sort_by_key(|holder| (holder.granted_at, holder.fence));
+        record
+            .holders
+            .sort_by_key(|holder| (holder.granted_at, holder.fence));
         // A mutex has its queue in one field, and permits in another.
-        let counts = field("q").or(field("n")).and_then(|packed| Queue::unpack(packed)).unwrap_or_default();
+        let counts = field("q")
+            .or(field("n"))
+            .and_then(|packed| Queue::unpack(packed))
+            .unwrap_or_default();
         (record.counted, record.entries) = (counts.looked, counts.entries as usize);
         let fields = hash.into_iter().flat_map(|hash| hash.keys());
-        record.waiters = (counts.waiters as usize, fields.filter(|field| field.starts_with(b"w:")).count());
+        record.waiters = (
+            counts.waiters as usize,
+            fields.filter(|field| field.starts_with(b"w:")).count(),
+        );
         let entry = |token: &Bytes| {
             let waiter = hash.and_then(|hash| hash.get(&[b"w:", token.as_slice()].concat()));
-            let request = Request::read(waiter.and_then(|text| std::str::from_utf8(text).ok()).unwrap_or_default());
-            let Request { manager, permits, .. } = request;
-            Some(Entry { token: token_of(token)?, waits: waiter.is_some(), manager, permits })
+            let request = Request::read(
+                waiter
+                    .and_then(|text| std::str::from_utf8(text).ok())
+                    .unwrap_or_default(),
+            );
+            let Request {
+                manager, permits, ..
+            } = request;
+            Some(Entry {
+                token: token_of(token)?,
+                waits: waiter.is_some(),
+                manager,
+                permits,
+            })
         };
         let list = keyspace.list_of(key.queue()).map(|(list, _)| list);
         record.queue = list.into_iter().flatten().filter_map(entry).collect();
@@ -116,21 +166,58 @@ impl Record {
 
     fn read_holder(&mut self, field: &[u8], holder: &[u8]) {
         let token = token_of(field.strip_prefix(b"c:").unwrap_or(field));
-        let (Some(token), Some((Packed { end, permits, stands, .. }, text))) = (token, Packed::unpack(holder)) else {
+        let (
+            Some(token),
+            Some((
+                Packed {
+                    end,
+                    permits,
+                    stands,
+                    ..
+                },
+                text,
+            )),
+        ) = (token, Packed::unpack(holder))
+        else {
             return;
         };
-        let Ok(text) = std::str::from_utf8(text) else { return };
+        let Ok(text) = std::str::from_utf8(text) else {
+            return;
+        };
         match stands {
             0 | 1 => {
                 // `kind capacity fence`, and the rest as of a waiter.
                 let mut words = text.splitn(4, ' ').skip(2);
-                let fence = words.next().and_then(|fence| fence.parse().ok()).unwrap_or_default();
+                let fence = words
+                    .next()
+                    .and_then(|fence| fence.parse().ok())
+                    .unwrap_or_default();
                 let request = Request::read(words.next().unwrap_or_default());
-                let Request { manager, since: granted_at, ttl, hold, .. } = request;
+                let Request {
+                    manager,
+                    since: granted_at,
+                    ttl,
+                    hold,
+                    ..
+                } = request;
                 let spared = stands == 1;
-                self.holders.push(Holder { token, manager, fence, granted_at, end, ttl, hold, permits, spared });
+                self.holders.push(Holder {
+                    token,
+                    manager,
+                    fence,
+                    granted_at,
+                    end,
+                    ttl,
+                    hold,
+                    permits,
+                    spared,
+                });
             }
-            2 => self.cooling.push(Cooling { token: Some(token), end, permits }),
+            2 => self.cooling.push(Cooling {
+                token: Some(token),
+                end,
+                permits,
+            }),
             // It stays so that its holder hears what became of it.
             _ => {}
         }
@@ -141,8 +228,13 @@ impl Record {
     }
 
     /// Those who were made holders since `before`.
-    pub(super) fn granted_since<'a>(&'a self, before: &'a Record) -> impl Iterator<Item = &'a Holder> {
-        self.holders.iter().filter(|holder| before.same(holder).is_none())
+    pub(super) fn granted_since<'a>(
+        &'a self,
+        before: &'a Record,
+    ) -> impl Iterator<Item = &'a Holder> {
+        self.holders
+            .iter()
+            .filter(|holder| before.same(holder).is_none())
     }
 
     /// The same grant.
@@ -158,13 +250,18 @@ impl Record {
 
     /// Whether the time for which what was this token's cools is over.
     pub(super) fn has_rested(&self, token: Token, clock: u64) -> bool {
-        let cools = |cooling: &&Cooling| cooling.token.is_none_or(|of| of == token) && cooling.end > clock;
+        let cools =
+            |cooling: &&Cooling| cooling.token.is_none_or(|of| of == token) && cooling.end > clock;
         !self.cooling.iter().any(|cooling| cools(&cooling))
     }
 
     /// Whether a request that comes now looks whose time is over (R15 included).
     pub(super) fn looks(&self, clock: u64) -> bool {
-        let looks = |Books { look_from, shortest, .. }: &Books| {
+        let looks = |Books {
+                         look_from,
+                         shortest,
+                         ..
+                     }: &Books| {
             *look_from > 0 && (*look_from <= clock || *look_from - clock > *shortest)
         };
         self.books.as_ref().is_none_or(looks)
@@ -172,9 +269,18 @@ impl Record {
 
     /// Permits of those who hold or cool, and whose time is not over at that time.
     pub(super) fn taken(&self, clock: u64) -> u32 {
-        let holders = self.holders.iter().map(|holder| (holder.end, holder.permits));
-        let all = holders.chain(self.cooling.iter().map(|cooling| (cooling.end, cooling.permits)));
-        all.filter(|(end, _)| *end > clock).map(|(_, permits)| permits).sum()
+        let holders = self
+            .holders
+            .iter()
+            .map(|holder| (holder.end, holder.permits));
+        let all = holders.chain(
+            self.cooling
+                .iter()
+                .map(|cooling| (cooling.end, cooling.permits)),
+        );
+        all.filter(|(end, _)| *end > clock)
+            .map(|(_, permits)| permits)
+            .sum()
     }
 
     /// How many entries a request takes the list to have: as many as are counted, but one that checks counts anew, and
@@ -193,7 +299,9 @@ impl Record {
     }
 
     pub(super) fn stands(&self, token: Token) -> bool {
-        self.queue.iter().any(|entry| entry.waits && entry.token == token)
+        self.queue
+            .iter()
+            .any(|entry| entry.waits && entry.token == token)
     }
 }
 

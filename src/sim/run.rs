@@ -60,14 +60,37 @@ enum Event {
     Deed(Deed),
     Arrive(Box<Sent>),
     Reply(Box<Replied>),
-    GiveUp { process: u64, flight: u64 },
-    Reset { process: u64, flight: u64 },
-    Message { process: u64, subscription: u64, text: String },
-    Wake { process: u64 },
-    Subscribe { process: u64 },
-    AskAgain { process: u64, caller: u64 },
-    Deadline { process: u64, caller: u64 },
-    WorkDone { process: u64, caller: u64 },
+    GiveUp {
+        process: u64,
+        flight: u64,
+    },
+    Reset {
+        process: u64,
+        flight: u64,
+    },
+    Message {
+        process: u64,
+        subscription: u64,
+        text: String,
+    },
+    Wake {
+        process: u64,
+    },
+    Subscribe {
+        process: u64,
+    },
+    AskAgain {
+        process: u64,
+        caller: u64,
+    },
+    Deadline {
+        process: u64,
+        caller: u64,
+    },
+    WorkDone {
+        process: u64,
+        caller: u64,
+    },
 }
 
 /// A reply on its way.
@@ -104,7 +127,12 @@ struct Sent {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(setting: &'a Setting, server: &'a mut Server, seed: u64, defect: Option<Defect>) -> Run<'a> {
+    pub(super) fn new(
+        setting: &'a Setting,
+        server: &'a mut Server,
+        seed: u64,
+        defect: Option<Defect>,
+    ) -> Run<'a> {
         server.state().keyspace = Keyspace::default();
         let judge = Judge::new(setting.key.clone(), setting.kind, &setting.config);
         Run {
@@ -152,12 +180,29 @@ impl<'a> Run<'a> {
             _ => None,
         });
         let holds = self.callers().map(|caller| caller.hold).chain(to_come);
-        let waits: u64 = holds.map(|hold| hold + self.setting.moment.as_nanos() as u64 + self.per_turn()).sum();
-        self.rest(self.now + LONGEST + self.recovery() + waits, "of those who wait")?;
+        let waits: u64 = holds
+            .map(|hold| hold + self.setting.moment.as_nanos() as u64 + self.per_turn())
+            .sum();
+        self.rest(
+            self.now + LONGEST + self.recovery() + waits,
+            "of those who wait",
+        )?;
         let (terms, permits) = (Terms::Renewed, self.setting.kind.permits());
-        self.at(self.now, Event::Deed(Deed::Lock { process: SLOTS, patience: None, hold: 1, terms, permits }));
+        self.at(
+            self.now,
+            Event::Deed(Deed::Lock {
+                process: SLOTS,
+                patience: None,
+                hold: 1,
+                terms,
+                permits,
+            }),
+        );
         self.step()?;
-        self.rest(self.now + self.recovery() + self.per_turn(), "who came last")?;
+        self.rest(
+            self.now + self.recovery() + self.per_turn(),
+            "who came last",
+        )?;
         self.leftovers()
     }
 
@@ -169,15 +214,23 @@ impl<'a> Run<'a> {
     }
 
     fn per_turn(&self) -> u64 {
-        (self.setting.config.check_period + self.setting.config.command_timeout * 3).as_nanos() as u64
+        (self.setting.config.check_period + self.setting.config.command_timeout * 3).as_nanos()
+            as u64
     }
 
     /// Goes on until nobody wants anything any more, and nothing is under way.
     fn rest(&mut self, until: u64, whom: &str) -> Result<(), Broken> {
         while self.next_at() < u64::MAX {
             if self.callers().next().is_some() && self.next_at() > until {
-                let at = self.callers().map(|caller| caller.doing.name()).collect::<Vec<_>>().join(", ");
-                return Err((Promise::Service, format!("{whom}, after {} ms: {at}", until / MS)));
+                let at = self
+                    .callers()
+                    .map(|caller| caller.doing.name())
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                return Err((
+                    Promise::Service,
+                    format!("{whom}, after {} ms: {at}", until / MS),
+                ));
             }
             if self.steps > MOST_STEPS {
                 return Err((Promise::Service, "it does not come to rest".to_owned()));
@@ -188,18 +241,32 @@ impl<'a> Run<'a> {
     }
 
     fn leftovers(&mut self) -> Result<(), Broken> {
-        let left: usize = self.processes.iter().flatten().map(|process| process.hand.places()).sum();
+        let left: usize = self
+            .processes
+            .iter()
+            .flatten()
+            .map(|process| process.hand.places())
+            .sum();
         let clock = self.server_clock();
         self.judge.leftovers(clock, &self.server.state().keyspace)?;
-        if left > 0 { Err((Promise::Leftovers, format!("{left} tokens in registries"))) } else { Ok(()) }
+        if left > 0 {
+            Err((Promise::Leftovers, format!("{left} tokens in registries")))
+        } else {
+            Ok(())
+        }
     }
 
     fn callers(&self) -> impl Iterator<Item = &Caller> {
-        self.processes.iter().flatten().flat_map(|process| process.callers.values())
+        self.processes
+            .iter()
+            .flatten()
+            .flat_map(|process| process.callers.values())
     }
 
     fn next_at(&self) -> u64 {
-        self.events.first_key_value().map_or(u64::MAX, |((at, _), _)| *at)
+        self.events
+            .first_key_value()
+            .map_or(u64::MAX, |((at, _), _)| *at)
     }
 
     fn number(&mut self) -> u64 {
@@ -218,7 +285,9 @@ impl<'a> Run<'a> {
 
     /// The main loop's body: the next event, and then a look at who believes to hold what.
     fn step(&mut self) -> Result<(), Broken> {
-        let Some(((at, _), event)) = self.events.pop_first() else { return Ok(()) };
+        let Some(((at, _), event)) = self.events.pop_first() else {
+            return Ok(());
+        };
         self.now = self.now.max(at);
         self.steps += 1;
         match event {

@@ -16,7 +16,13 @@ pub(super) struct Served {
 
 impl Served {
     pub(super) fn new(step: u64, horizon: u64) -> Served {
-        Served { step, horizon, total: 0, counted: None, signs: BTreeMap::new() }
+        Served {
+            step,
+            horizon,
+            total: 0,
+            counted: None,
+            signs: BTreeMap::new(),
+        }
     }
 
     /// That of a record which has yet to be made.
@@ -26,7 +32,10 @@ impl Served {
 
     /// Of the time between two requests no more than a step counts, and none if the clock went back.
     fn at(&self, clock: u64) -> u64 {
-        self.total + self.counted.map_or(0, |counted| clock.saturating_sub(counted).min(self.step))
+        self.total
+            + self
+                .counted
+                .map_or(0, |counted| clock.saturating_sub(counted).min(self.step))
     }
 
     pub(super) fn count(&mut self, clock: u64) {
@@ -46,6 +55,7 @@ impl Served {
 
     /// Nobody was served for longer than a step.
     pub(super) fn is_outage(&self, clock: u64) -> bool {
-        self.counted.is_some_and(|counted| clock > counted + self.step)
+        self.counted
+            .is_some_and(|counted| clock > counted + self.step)
     }
 }

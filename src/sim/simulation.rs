@@ -63,10 +63,21 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.promise, self.what)?;
-        writeln!(f, "FAIRLOCK_SEED={} plays it again. It comes about by", self.seed)?;
-        self.planned.iter().try_for_each(|planned| writeln!(f, "  {planned}"))?;
+        writeln!(
+            f,
+            "FAIRLOCK_SEED={} plays it again. It comes about by",
+            self.seed
+        )?;
+        self.planned
+            .iter()
+            .try_for_each(|planned| writeln!(f, "  {planned}"))?;
         writeln!(f, "The server ran last")?;
-        self.told.iter().rev().take(SHOWN).rev().try_for_each(|line| writeln!(f, "  {line}"))
+        self.told
+            .iter()
+            .rev()
+            .take(SHOWN)
+            .rev()
+            .try_for_each(|line| writeln!(f, "  {line}"))
     }
 }
 
@@ -101,10 +112,18 @@ pub fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, 
         tally.steps += done;
         tally.runs += 1;
         if let Some((promise, what)) = broken {
-            let planned =
-                plan::shorten(planned, TRIES, &mut |rest| play(rest, false).1.is_some_and(|(p, _)| p == promise));
+            let planned = plan::shorten(planned, TRIES, &mut |rest| {
+                play(rest, false).1.is_some_and(|(p, _)| p == promise)
+            });
             let what = play(&planned, true).1.map_or(what, |(_, what)| what);
-            return Err(Box::new(Failure { promise, seed, what, planned, told, steps: tally.steps }));
+            return Err(Box::new(Failure {
+                promise,
+                seed,
+                what,
+                planned,
+                told,
+                steps: tally.steps,
+            }));
         }
     }
     Ok(tally)
@@ -113,10 +132,19 @@ pub fn simulate(seed: u64, steps: u64, defect: Option<Defect>) -> Result<Tally, 
 impl Setting {
     fn new(kind: Kind) -> Setting {
         let ttl = Duration::from_secs(3);
-        let wanted = Wanted { options: LockOptions::new().ttl(ttl), ..Wanted::default() };
+        let wanted = Wanted {
+            options: LockOptions::new().ttl(ttl),
+            ..Wanted::default()
+        };
         let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
         let key = Key::new(&config.prefix, "a").expect("it is a name");
-        Setting { kind, config, key, ttl, moment: ttl / 3 }
+        Setting {
+            kind,
+            config,
+            key,
+            ttl,
+            moment: ttl / 3,
+        }
     }
 
     pub(super) fn wish(&self, permits: u32) -> Wish {
@@ -160,7 +188,13 @@ pub(super) mod tests {
         if let Some(defect) = defect {
             defect.put_into(&mut server);
         }
-        let planned: Vec<Planned> = deeds.iter().map(|(at, deed)| Planned { at: *at, deed: *deed }).collect();
+        let planned: Vec<Planned> = deeds
+            .iter()
+            .map(|(at, deed)| Planned {
+                at: *at,
+                deed: *deed,
+            })
+            .collect();
         let mut play = |seed| {
             let mut run = Run::new(&setting, &mut server, seed, defect);
             run.told = Some(Vec::new());
@@ -171,7 +205,13 @@ pub(super) mod tests {
     }
 
     pub(in crate::sim) fn lock(process: u8, hold: u64) -> Deed {
-        Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 1 }
+        Deed::Lock {
+            process,
+            patience: None,
+            hold,
+            terms: Terms::Renewed,
+            permits: 1,
+        }
     }
 
     #[track_caller]
@@ -184,19 +224,35 @@ pub(super) mod tests {
     /// In random runs this comes about once in some million steps.
     #[test]
     fn a_waiter_that_slept_for_too_long_and_is_the_first_to_ask_keeps_its_place() {
-        let sleep = Deed::Pause { process: 1, pause: 7_500 };
-        let deeds = [(1, lock(0, 9_000)), (300, lock(1, 50)), (700, sleep), (4_600, Deed::Crash { process: 0 })];
+        let sleep = Deed::Pause {
+            process: 1,
+            pause: 7_500,
+        };
+        let deeds = [
+            (1, lock(0, 9_000)),
+            (300, lock(1, 50)),
+            (700, sleep),
+            (4_600, Deed::Crash { process: 0 }),
+        ];
         assert_keeps_promises(&deeds);
         for (broken, told) in play(&deeds, Some(Defect::R3)) {
             let promise = broken.map(|(promise, _)| promise);
-            assert!(matches!(promise, Some(Promise::Order | Promise::WakeUp)), "{promise:?}\n{told}");
+            assert!(
+                matches!(promise, Some(Promise::Order | Promise::WakeUp)),
+                "{promise:?}\n{told}"
+            );
         }
     }
 
     #[test]
     fn a_dead_holder_is_spared_by_one_outage_and_not_by_the_next() {
         let (first, second) = (Deed::Hang { pause: 2_000 }, Deed::Hang { pause: 1_200 });
-        let deeds = [(1, lock(0, 9_000)), (100, lock(0, 50)), (200, lock(1, 50)), (300, Deed::Crash { process: 0 })];
+        let deeds = [
+            (1, lock(0, 9_000)),
+            (100, lock(0, 50)),
+            (200, lock(1, 50)),
+            (300, Deed::Crash { process: 0 }),
+        ];
         let deeds = [&deeds[..], &[(1_500, first), (3_700, second)]].concat();
         assert_keeps_promises(&deeds);
         for (broken, told) in play(&deeds, Some(Defect::Grace)) {
@@ -207,8 +263,19 @@ pub(super) mod tests {
     #[test]
     fn a_dead_holder_of_permits_is_spared_by_one_outage_and_not_by_the_next() {
         let (first, second) = (Deed::Hang { pause: 2_000 }, Deed::Hang { pause: 1_200 });
-        let all = |process, hold| Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits: 3 };
-        let deeds = [(1, all(0, 9_000)), (100, all(0, 50)), (200, all(1, 50)), (300, Deed::Crash { process: 0 })];
+        let all = |process, hold| Deed::Lock {
+            process,
+            patience: None,
+            hold,
+            terms: Terms::Renewed,
+            permits: 3,
+        };
+        let deeds = [
+            (1, all(0, 9_000)),
+            (100, all(0, 50)),
+            (200, all(1, 50)),
+            (300, Deed::Crash { process: 0 }),
+        ];
         let deeds = [&deeds[..], &[(1_500, first), (3_700, second)]].concat();
         for (broken, told) in play_of(Kind::Semaphore(3), &deeds, None) {
             assert!(broken.is_none(), "{broken:?}\n{told}");
@@ -220,17 +287,28 @@ pub(super) mod tests {
 
     #[test]
     fn a_lease_that_is_over_is_not_left_to_the_dead() {
-        let deeds = [(1, lock(0, 9_000)), (100, lock(1, 50)), (300, Deed::Crash { process: 0 })];
+        let deeds = [
+            (1, lock(0, 9_000)),
+            (100, lock(1, 50)),
+            (300, Deed::Crash { process: 0 }),
+        ];
         assert_keeps_promises(&deeds);
         for (broken, told) in play(&deeds, Some(Defect::Checks)) {
             let (promise, what) = broken.unwrap_or_else(|| panic!("{told}"));
-            assert!(promise == Promise::Service && what.contains("was over"), "{what}\n{told}");
+            assert!(
+                promise == Promise::Service && what.contains("was over"),
+                "{what}\n{told}"
+            );
         }
     }
 
     #[test]
     fn a_place_that_is_dropped_is_given_back() {
-        let deeds = [(1, lock(0, 2_000)), (100, lock(1, 50)), (200, Deed::Drop { process: 1 })];
+        let deeds = [
+            (1, lock(0, 2_000)),
+            (100, lock(1, 50)),
+            (200, Deed::Drop { process: 1 }),
+        ];
         assert_keeps_promises(&deeds);
         for (_, told) in play(&deeds, None) {
             assert!(told.contains("mode: Unused"), "{told}");
@@ -239,7 +317,10 @@ pub(super) mod tests {
 
     #[test]
     fn a_process_that_hears_nothing_is_served_afterwards() {
-        let deaf = Deed::Deaf { process: 1, pause: 900 };
+        let deaf = Deed::Deaf {
+            process: 1,
+            pause: 900,
+        };
         let deeds = [(1, lock(0, 500)), (100, lock(1, 50)), (200, deaf)];
         assert_keeps_promises(&deeds);
     }
@@ -250,19 +331,43 @@ pub(super) mod tests {
         for kind in [Kind::Mutex, Kind::Semaphore(3)] {
             let all = |process, hold| {
                 let permits = kind.permits();
-                Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits }
+                Deed::Lock {
+                    process,
+                    patience: None,
+                    hold,
+                    terms: Terms::Renewed,
+                    permits,
+                }
             };
             let dead = (0..70).map(|waiter| (100 + waiter, all(1, 50)));
-            let deeds = [(1, all(0, 4_000)), (300, all(2, 50)), (400, Deed::Crash { process: 1 })];
+            let deeds = [
+                (1, all(0, 4_000)),
+                (300, all(2, 50)),
+                (400, Deed::Crash { process: 1 }),
+            ];
             let deeds: Vec<(u64, Deed)> = deeds.into_iter().chain(dead).collect();
             let lapse = [(401, Deed::Crash { process: 0 })];
             // About when the one who waits finds that the lease is over.
-            let comes = (3_002, Deed::TryLock { process: 0, hold: 9, permits: kind.permits() });
-            for (after, said) in [(&[][..], "-> Already"), (&lapse, "-> Synced"), (&[lapse[0], comes], "-> More")] {
+            let comes = (
+                3_002,
+                Deed::TryLock {
+                    process: 0,
+                    hold: 9,
+                    permits: kind.permits(),
+                },
+            );
+            for (after, said) in [
+                (&[][..], "-> Already"),
+                (&lapse, "-> Synced"),
+                (&[lapse[0], comes], "-> More"),
+            ] {
                 let mut deeds = [&deeds, after].concat();
                 deeds.sort_by_key(|(at, _)| *at);
                 let runs = play_of(kind, &deeds, None);
-                assert!(runs.iter().any(|(_, told)| told.contains(said)), "{said} was never said");
+                assert!(
+                    runs.iter().any(|(_, told)| told.contains(said)),
+                    "{said} was never said"
+                );
                 for (broken, told) in runs {
                     assert!(broken.is_none(), "{broken:?}\n{told}");
                 }
@@ -273,9 +378,17 @@ pub(super) mod tests {
     /// Its entry in the list was not lost with those that were, and it asks again before it hears of that.
     #[test]
     fn a_token_that_stands_twice_is_granted_permits_once() {
-        let semaphore =
-            |process, hold, permits| Deed::Lock { process, patience: None, hold, terms: Terms::Renewed, permits };
-        let lost = Deed::Mishap { process: 1, what: Mishap::LoseReply };
+        let semaphore = |process, hold, permits| Deed::Lock {
+            process,
+            patience: None,
+            hold,
+            terms: Terms::Renewed,
+            permits,
+        };
+        let lost = Deed::Mishap {
+            process: 1,
+            what: Mishap::LoseReply,
+        };
         let deeds = [
             (88, semaphore(0, 2_137, 3)),
             (680, semaphore(1, 2_167, 1)),
@@ -292,15 +405,28 @@ pub(super) mod tests {
     /// It left, a late copy of its acquire put it there again, and its process died.
     #[test]
     fn a_dead_token_that_stands_twice_is_counted_once() {
-        let late = Deed::Mishap { process: 1, what: Mishap::Reset { late: Some(250) } };
+        let late = Deed::Mishap {
+            process: 1,
+            what: Mishap::Reset { late: Some(250) },
+        };
         for kind in [Kind::Mutex, Kind::Semaphore(3)] {
             let all = |process, hold, patience| {
                 let permits = kind.permits();
-                Deed::Lock { process, patience, hold, terms: Terms::Renewed, permits }
+                Deed::Lock {
+                    process,
+                    patience,
+                    hold,
+                    terms: Terms::Renewed,
+                    permits,
+                }
             };
             let began = [(1, all(1, 9, None)), (50, all(0, 4_000, None)), (100, late)];
             let deeds = [(101, all(1, 50, Some(100))), (150, all(1, 50, None))];
-            let others = [(360, Deed::Crash { process: 1 }), (400, all(2, 50, None)), (410, all(2, 50, None))];
+            let others = [
+                (360, Deed::Crash { process: 1 }),
+                (400, all(2, 50, None)),
+                (410, all(2, 50, None)),
+            ];
             for (broken, told) in play_of(kind, &[&began[..], &deeds, &others].concat(), None) {
                 assert!(broken.is_none(), "{broken:?}\n{told}");
             }
@@ -310,22 +436,52 @@ pub(super) mod tests {
     /// A late copy of its acquire takes it again meanwhile, and is given back as well.
     #[test]
     fn permits_that_cool_twice_count_once() {
-        let late = Deed::Mishap { process: 0, what: Mishap::Reset { late: Some(40) } };
+        let late = Deed::Mishap {
+            process: 0,
+            what: Mishap::Reset { late: Some(40) },
+        };
         let terms = Terms::HoldAtLeast;
-        let cools = Deed::Lock { process: 0, patience: None, hold: 17, terms, permits: 1 };
-        for (broken, told) in play_of(Kind::Semaphore(3), &[(1, lock(0, 8)), (600, late), (700, cools)], None) {
+        let cools = Deed::Lock {
+            process: 0,
+            patience: None,
+            hold: 17,
+            terms,
+            permits: 1,
+        };
+        for (broken, told) in play_of(
+            Kind::Semaphore(3),
+            &[(1, lock(0, 8)), (600, late), (700, cools)],
+            None,
+        ) {
             assert!(broken.is_none(), "{broken:?}\n{told}");
-            assert!(told.matches("mode: Used } -> Released").count() > 2, "it cooled once: {told}");
+            assert!(
+                told.matches("mode: Used } -> Released").count() > 2,
+                "it cooled once: {told}"
+            );
         }
     }
 
     /// Its renewals alone have seen the clock that went back.
     #[test]
     fn permits_of_one_who_dies_after_the_clock_went_back_are_looked_after_in_time() {
-        let deeds = [(1, lock(0, 9_000)), (600, Deed::StepClock { by: -3_500 }), (1_200, Deed::Crash { process: 0 })];
-        let all = Deed::Lock { process: 1, patience: None, hold: 50, terms: Terms::Renewed, permits: 3 };
+        let deeds = [
+            (1, lock(0, 9_000)),
+            (600, Deed::StepClock { by: -3_500 }),
+            (1_200, Deed::Crash { process: 0 }),
+        ];
+        let all = Deed::Lock {
+            process: 1,
+            patience: None,
+            hold: 50,
+            terms: Terms::Renewed,
+            permits: 3,
+        };
         for at in [3_700, 4_000] {
-            for (broken, told) in play_of(Kind::Semaphore(3), &[&deeds[..], &[(at, all)]].concat(), None) {
+            for (broken, told) in play_of(
+                Kind::Semaphore(3),
+                &[&deeds[..], &[(at, all)]].concat(),
+                None,
+            ) {
                 assert!(broken.is_none(), "{broken:?}\n{told}");
             }
         }
@@ -333,19 +489,39 @@ pub(super) mod tests {
 
     #[test]
     fn a_late_copy_of_an_acquire_takes_no_lock_for_good() {
-        let late = Deed::Mishap { process: 1, what: Mishap::Reset { late: Some(270) } };
+        let late = Deed::Mishap {
+            process: 1,
+            what: Mishap::Reset { late: Some(270) },
+        };
         assert_keeps_promises(&[(1, lock(1, 8)), (600, late), (1300, lock(1, 9))]);
         assert_keeps_promises(&[
             (1, lock(1, 8)),
             (600, late),
-            (1300, Deed::TryLock { process: 1, hold: 9, permits: 1 }),
+            (
+                1300,
+                Deed::TryLock {
+                    process: 1,
+                    hold: 9,
+                    permits: 1,
+                },
+            ),
         ]);
     }
 
     #[test]
     fn a_waiter_that_asks_again_after_a_later_one_was_served_waits_on() {
-        let lost = Deed::Mishap { process: 0, what: Mishap::LoseReply };
-        let deeds = [(1, lock(0, 125)), (20, lock(0, 270)), (200, lost), (240, lock(0, 100))];
-        assert_keeps_promises(&[&deeds[..], &[(310, Deed::DropQueue), (390, lock(1, 280))]].concat());
+        let lost = Deed::Mishap {
+            process: 0,
+            what: Mishap::LoseReply,
+        };
+        let deeds = [
+            (1, lock(0, 125)),
+            (20, lock(0, 270)),
+            (200, lost),
+            (240, lock(0, 100)),
+        ];
+        assert_keeps_promises(
+            &[&deeds[..], &[(310, Deed::DropQueue), (390, lock(1, 280))]].concat(),
+        );
     }
 }

@@ -33,16 +33,24 @@ pub struct World {
 impl World {
     /// A name that nobody has used.
     pub(super) fn new(kind: Kind) -> World {
-        World { lock: Lock::new(kind), ..World::default() }
+        World {
+            lock: Lock::new(kind),
+            ..World::default()
+        }
     }
 
     /// Whether this attempt may make a guard now.
     pub fn has_grant_for(&self, attempt: Attempt) -> bool {
-        self.unclaimed().chain(&self.adrift).any(|held| held.by == attempt)
+        self.unclaimed()
+            .chain(&self.adrift)
+            .any(|held| held.by == attempt)
     }
 
     fn unclaimed(&self) -> impl Iterator<Item = &Held> {
-        self.lock.holders.iter().filter(|held| !self.claimed.contains(&held.by))
+        self.lock
+            .holders
+            .iter()
+            .filter(|held| !self.claimed.contains(&held.by))
     }
 
     /// How many hold it.
@@ -70,8 +78,17 @@ impl World {
             }
         }
         // Whoever sees that the time of one is over sees all.
-        let lapsed = self.lock.holders.iter().filter(|held| held.lapsed).map(|held| held.by.client);
-        for noticer in lapsed.clone().chain(lapsed.clone().next().map(|_| NOBODY)).collect::<BTreeSet<_>>() {
+        let lapsed = self
+            .lock
+            .holders
+            .iter()
+            .filter(|held| held.lapsed)
+            .map(|held| held.by.client);
+        for noticer in lapsed
+            .clone()
+            .chain(lapsed.clone().next().map(|_| NOBODY))
+            .collect::<BTreeSet<_>>()
+        {
             may(&|world| world.at_server(|lock| lock.pass_on(noticer)));
         }
         for client in &self.lock.void {
@@ -85,9 +102,19 @@ impl World {
                 world.gone.insert(lost.by);
             });
         }
-        for client in self.gone.iter().map(|attempt| attempt.client).collect::<BTreeSet<_>>() {
+        for client in self
+            .gone
+            .iter()
+            .map(|attempt| attempt.client)
+            .collect::<BTreeSet<_>>()
+        {
             // R4: all of a process in their order.
-            if let Some(first) = self.gone.iter().copied().find(|attempt| attempt.client == client) {
+            if let Some(first) = self
+                .gone
+                .iter()
+                .copied()
+                .find(|attempt| attempt.client == client)
+            {
                 may(&|world| {
                     world.gone.remove(&first);
                     world.at_server(|lock| lock.enqueue(first));
@@ -116,7 +143,12 @@ impl World {
                 }
             }
             (Op::Claim(attempt), Outcome::Granted { fence }) => world.claim(*attempt, *fence)?,
-            (Op::Enqueue(attempt), Outcome::Waiting { position: Some(position) }) => {
+            (
+                Op::Enqueue(attempt),
+                Outcome::Waiting {
+                    position: Some(position),
+                },
+            ) => {
                 world.at_server(|lock| lock.enqueue(*attempt));
                 match world.lock.queue.iter().position(|other| other == attempt) {
                     Some(ahead) if (ahead as u64) < *position => {}
@@ -142,25 +174,50 @@ impl World {
                 world.end(*attempt);
                 let world = world.normalized();
                 // What was lost is given up at the loss, or now, or by nobody.
-                return Ok(vec![world, if self.knows(*attempt) { later } else { self.clone() }]);
+                return Ok(vec![
+                    world,
+                    if self.knows(*attempt) {
+                        later
+                    } else {
+                        self.clone()
+                    },
+                ]);
             }
-            (Op::Unlock(attempt), Outcome::Released) if self.lock.is_held_by(*attempt) => world.end(*attempt),
+            (Op::Unlock(attempt), Outcome::Released) if self.lock.is_held_by(*attempt) => {
+                world.end(*attempt)
+            }
             (Op::Unlock(attempt), Outcome::Lost) if !self.lock.is_held_by(*attempt) => {}
             // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
             (Op::Unlock(_), Outcome::Released | Outcome::Lost) => return Err(Promise::Exclusion),
             (Op::Inspect, Outcome::Seen(sight)) => {
-                for (by, fence) in self.lock.compare(sight.as_ref(), self.other_holders_break(sight.as_ref()))? {
+                for (by, fence) in self
+                    .lock
+                    .compare(sight.as_ref(), self.other_holders_break(sight.as_ref()))?
+                {
                     world.learn(by, fence)?;
                 }
             }
             (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
-                let held = self.lock.holders.iter().find(|held| held.by.number == *number);
+                let held = self
+                    .lock
+                    .holders
+                    .iter()
+                    .find(|held| held.by.number == *number);
                 world.learn(held.ok_or(Promise::OneGrant)?.by, *fence)?;
             }
             (Op::Lapse, Outcome::Released) if !self.lock.holders.is_empty() => {
-                world.lock.holders.iter_mut().for_each(|held| held.lapsed = true);
+                world
+                    .lock
+                    .holders
+                    .iter_mut()
+                    .for_each(|held| held.lapsed = true);
                 // A process whose own request came first has not died.
-                let first = self.lock.holders.iter().map(|held| held.by.client).chain([NOBODY]);
+                let first = self
+                    .lock
+                    .holders
+                    .iter()
+                    .map(|held| held.by.client)
+                    .chain([NOBODY]);
                 let noticed = first.map(|noticer| {
                     let mut world = world.clone();
                     world.at_server(|lock| lock.pass_on(noticer));
@@ -172,7 +229,12 @@ impl World {
             (Op::Lapse, _) => return Err(Promise::Exclusion),
             // These are answered by the server itself.
             (
-                Op::Renew(_) | Op::Downgrade(_) | Op::ForceRelease { .. } | Op::Repeat(_) | Op::Misuse | Op::RunOut,
+                Op::Renew(_)
+                | Op::Downgrade(_)
+                | Op::ForceRelease { .. }
+                | Op::Repeat(_)
+                | Op::Misuse
+                | Op::RunOut,
                 outcome,
             ) => {
                 let mut next = self.lock.after(op, outcome)?;
@@ -189,13 +251,21 @@ impl World {
     fn at_server(&mut self, does: impl FnOnce(&mut Lock)) {
         let before = self.lock.clone();
         does(&mut self.lock);
-        for held in before.holders.into_iter().filter(|held| !self.lock.is_held_by(held.by)) {
+        for held in before
+            .holders
+            .into_iter()
+            .filter(|held| !self.lock.is_held_by(held.by))
+        {
             if !self.claimed.remove(&held.by) {
                 self.adrift.push(held);
             }
         }
-        let passed = before.queue.into_iter().filter(|waiter| !self.lock.is_held_by(*waiter));
-        self.gone.extend(passed.filter(|waiter| !self.lock.queue.contains(waiter)));
+        let passed = before
+            .queue
+            .into_iter()
+            .filter(|waiter| !self.lock.is_held_by(*waiter));
+        self.gone
+            .extend(passed.filter(|waiter| !self.lock.queue.contains(waiter)));
     }
 
     /// The same world, in which turns are numbered by their order alone.
@@ -206,7 +276,10 @@ impl World {
         };
         let all = turns(&mut self);
         let adrift = self.adrift.iter_mut().map(|held| &mut held.turn);
-        self.lock.turns().chain(adrift).for_each(|turn| *turn = all.range(..*turn).count() as u32);
+        self.lock
+            .turns()
+            .chain(adrift)
+            .for_each(|turn| *turn = all.range(..*turn).count() as u32);
         self.adrift.sort();
         self
     }
@@ -234,7 +307,11 @@ impl World {
 
     /// The fence of a grant is seen.
     fn learn(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
-        let turn = learn(self.adrift.iter_mut().chain(&mut self.lock.holders), attempt, fence)?;
+        let turn = learn(
+            self.adrift.iter_mut().chain(&mut self.lock.holders),
+            attempt,
+            fence,
+        )?;
         self.lock.learned(turn, fence);
         Ok(())
     }
@@ -255,9 +332,22 @@ impl World {
     /// What is broken if others hold it than in this world.
     fn other_holders_break(&self, sight: Option<&Sight>) -> Promise {
         let shown = |number: u16| sight.is_some_and(|sight| sight.holders.contains_key(&number));
-        let mut waiting = self.lock.queue.iter().chain(&self.gone).filter(|attempt| shown(attempt.number));
-        let taken = self.lock.holders.iter().filter(|held| shown(held.by.number)).map(|held| held.permits);
-        let taken = taken.chain(waiting.clone().map(|attempt| attempt.permits)).map(u64::from).sum::<u64>();
+        let mut waiting = self
+            .lock
+            .queue
+            .iter()
+            .chain(&self.gone)
+            .filter(|attempt| shown(attempt.number));
+        let taken = self
+            .lock
+            .holders
+            .iter()
+            .filter(|held| shown(held.by.number))
+            .map(|held| held.permits);
+        let taken = taken
+            .chain(waiting.clone().map(|attempt| attempt.permits))
+            .map(u64::from)
+            .sum::<u64>();
         let is_hidden = |held: &Held| self.claimed.contains(&held.by) && !shown(held.by.number);
         if taken > self.lock.permits().into() || self.lock.holders.iter().any(is_hidden) {
             Promise::Exclusion

@@ -40,7 +40,9 @@ pub struct Violation {
 impl Worlds {
     /// A name that nobody has used.
     pub fn new(kind: Kind) -> Worlds {
-        Worlds { possible: [World::new(kind)].into() }
+        Worlds {
+            possible: [World::new(kind)].into(),
+        }
     }
 
     /// Takes in what was done and what was seen of it, and keeps the worlds that allow it.
@@ -60,7 +62,12 @@ impl Worlds {
             }
         }
         if after.is_empty() {
-            return Err(Box::new(Violation { op: op.clone(), outcome: outcome.clone(), broken, before }));
+            return Err(Box::new(Violation {
+                op: op.clone(),
+                outcome: outcome.clone(),
+                broken,
+                before,
+            }));
         }
         self.possible = after;
         Ok(())
@@ -69,7 +76,10 @@ impl Worlds {
     /// Whether this place can be made a guard, now or when the background is through.
     pub fn chance(&self, attempt: Attempt) -> Chance {
         let all = closure(self.possible.iter().cloned());
-        let granted = all.iter().filter(|world| world.has_grant_for(attempt)).count();
+        let granted = all
+            .iter()
+            .filter(|world| world.has_grant_for(attempt))
+            .count();
         match granted {
             0 => Chance::None,
             n if n == all.len() => Chance::Certain,
@@ -85,15 +95,27 @@ impl Worlds {
     /// How many attempts the background has yet to do with, at most. Their orders multiply the worlds: whoever
     /// wants to be through soon adds to no more than a handful.
     pub fn unsettled(&self) -> usize {
-        self.possible.iter().map(World::unsettled).max().unwrap_or(0)
+        self.possible
+            .iter()
+            .map(World::unsettled)
+            .max()
+            .unwrap_or(0)
     }
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let broken: Vec<String> = self.broken.iter().map(Promise::to_string).collect();
-        writeln!(f, "{:?} ended in {:?}, which breaks {}; possible were", self.op, self.outcome, broken.join(" or "))?;
-        self.before.iter().try_for_each(|world| writeln!(f, "  {world:?}"))
+        writeln!(
+            f,
+            "{:?} ended in {:?}, which breaks {}; possible were",
+            self.op,
+            self.outcome,
+            broken.join(" or ")
+        )?;
+        self.before
+            .iter()
+            .try_for_each(|world| writeln!(f, "  {world:?}"))
     }
 }
 
@@ -109,7 +131,12 @@ mod tests {
     const C: Attempt = attempt(3, 2, Lease::Fixed);
 
     const fn attempt(number: u16, client: u8, lease: Lease) -> Attempt {
-        Attempt { number, client, lease, permits: 1 }
+        Attempt {
+            number,
+            client,
+            lease,
+            permits: 1,
+        }
     }
 
     fn granted(fence: u64) -> Outcome {
@@ -117,7 +144,9 @@ mod tests {
     }
 
     fn waiting(position: u64) -> Outcome {
-        Outcome::Waiting { position: Some(position) }
+        Outcome::Waiting {
+            position: Some(position),
+        }
     }
 
     /// What was seen up to the last is allowed, and the last breaks this.
@@ -135,7 +164,9 @@ mod tests {
     fn allowed_of(kind: Kind, seen: &[(Op, Outcome)]) -> Worlds {
         let mut worlds = Worlds::new(kind);
         for (op, outcome) in seen {
-            worlds.observe(op, outcome).unwrap_or_else(|violation| panic!("{violation}"));
+            worlds
+                .observe(op, outcome)
+                .unwrap_or_else(|violation| panic!("{violation}"));
         }
         worlds
     }
@@ -150,7 +181,11 @@ mod tests {
 
     /// A holds it, B and C wait.
     fn line() -> Vec<(Op, Outcome)> {
-        vec![(Op::TryLock(A), granted(10)), (Op::Enqueue(B), waiting(1)), (Op::Enqueue(C), waiting(2))]
+        vec![
+            (Op::TryLock(A), granted(10)),
+            (Op::Enqueue(B), waiting(1)),
+            (Op::Enqueue(C), waiting(2)),
+        ]
     }
 
     fn after_line(more: &[(Op, Outcome)]) -> Vec<(Op, Outcome)> {
@@ -159,15 +194,27 @@ mod tests {
 
     #[test]
     fn two_holders_break_exclusion() {
-        assert_breaks(&[(Op::TryLock(A), granted(10)), (Op::TryLock(B), granted(11))], Promise::Exclusion);
-        assert_breaks(&after_line(&[(Op::Claim(B), granted(11))]), Promise::Exclusion);
-        assert_breaks(&after_line(&[(Op::Unlock(A), Outcome::Lost)]), Promise::Exclusion);
+        assert_breaks(
+            &[(Op::TryLock(A), granted(10)), (Op::TryLock(B), granted(11))],
+            Promise::Exclusion,
+        );
+        assert_breaks(
+            &after_line(&[(Op::Claim(B), granted(11))]),
+            Promise::Exclusion,
+        );
+        assert_breaks(
+            &after_line(&[(Op::Unlock(A), Outcome::Lost)]),
+            Promise::Exclusion,
+        );
     }
 
     #[test]
     fn a_fence_that_does_not_rise_breaks_fencing() {
         for fence in [9, 10] {
-            let last = [(Op::Unlock(A), Outcome::Released), (Op::Claim(B), granted(fence))];
+            let last = [
+                (Op::Unlock(A), Outcome::Released),
+                (Op::Claim(B), granted(fence)),
+            ];
             assert_breaks(&after_line(&last), Promise::Fencing);
         }
     }
@@ -184,19 +231,43 @@ mod tests {
         };
         allowed(&lost(15));
         // It can also have waited again, and then there is no grant that it could have.
-        assert_breaks(&[lost(15), vec![(Op::Unlock(B), Outcome::Released)]].concat(), Promise::Exclusion);
+        assert_breaks(
+            &[lost(15), vec![(Op::Unlock(B), Outcome::Released)]].concat(),
+            Promise::Exclusion,
+        );
         let mut worlds = allowed(&lost(15)[..6]);
-        assert!(worlds.observe(&Op::Claim(B), &granted(25)).unwrap_err().broken.contains(&Promise::Fencing));
+        assert!(
+            worlds
+                .observe(&Op::Claim(B), &granted(25))
+                .unwrap_err()
+                .broken
+                .contains(&Promise::Fencing)
+        );
     }
 
     #[test]
     fn overtaking_breaks_the_order() {
-        let last = [(Op::Unlock(A), Outcome::Released), (Op::Claim(C), granted(11))];
+        let last = [
+            (Op::Unlock(A), Outcome::Released),
+            (Op::Claim(C), granted(11)),
+        ];
         assert_breaks(&after_line(&last), Promise::Order);
-        let shown = Sight { holders: [(A.number, 10)].into(), queue: vec![C.number, B.number] };
-        assert_breaks(&after_line(&[(Op::Inspect, Outcome::Seen(Some(shown)))]), Promise::Order);
-        assert_breaks(&[&line()[..2], &[(Op::Enqueue(C), waiting(1))]].concat(), Promise::Order);
-        let barging = [(Op::Unlock(A), Outcome::Released), (Op::TryLock(attempt(4, 0, Lease::Fixed)), granted(11))];
+        let shown = Sight {
+            holders: [(A.number, 10)].into(),
+            queue: vec![C.number, B.number],
+        };
+        assert_breaks(
+            &after_line(&[(Op::Inspect, Outcome::Seen(Some(shown)))]),
+            Promise::Order,
+        );
+        assert_breaks(
+            &[&line()[..2], &[(Op::Enqueue(C), waiting(1))]].concat(),
+            Promise::Order,
+        );
+        let barging = [
+            (Op::Unlock(A), Outcome::Released),
+            (Op::TryLock(attempt(4, 0, Lease::Fixed)), granted(11)),
+        ];
         assert_breaks(&after_line(&barging), Promise::Order);
     }
 
@@ -208,9 +279,21 @@ mod tests {
 
     #[test]
     fn a_second_fence_for_one_request_breaks_one_grant() {
-        assert_breaks(&[(Op::TryLock(A), granted(10)), (Op::Repeat(Some(A.number)), granted(11))], Promise::OneGrant);
-        let twice = Sight { holders: [(A.number, 10)].into(), queue: vec![B.number, B.number] };
-        assert_breaks(&after_line(&[(Op::Inspect, Outcome::Seen(Some(twice)))]), Promise::OneGrant);
+        assert_breaks(
+            &[
+                (Op::TryLock(A), granted(10)),
+                (Op::Repeat(Some(A.number)), granted(11)),
+            ],
+            Promise::OneGrant,
+        );
+        let twice = Sight {
+            holders: [(A.number, 10)].into(),
+            queue: vec![B.number, B.number],
+        };
+        assert_breaks(
+            &after_line(&[(Op::Inspect, Outcome::Seen(Some(twice)))]),
+            Promise::OneGrant,
+        );
     }
 
     #[test]
@@ -222,9 +305,23 @@ mod tests {
     fn a_fixed_lease_that_lapses_costs_its_process_no_place() {
         let again = attempt(4, 0, Lease::Fixed);
         let seen = after_line(&[(Op::Leave(B), Outcome::Done), (Op::Leave(C), Outcome::Done)]);
-        let seen = [seen, vec![(Op::Enqueue(again), waiting(3)), (Op::Lapse, Outcome::Released)]].concat();
-        assert_eq!(allowed(&[&line()[..1], &seen[5..]].concat()).chance(again), Chance::Certain);
-        assert_eq!(allowed(&seen).chance(C), Chance::Some, "its leave may still be under way");
+        let seen = [
+            seen,
+            vec![
+                (Op::Enqueue(again), waiting(3)),
+                (Op::Lapse, Outcome::Released),
+            ],
+        ]
+        .concat();
+        assert_eq!(
+            allowed(&[&line()[..1], &seen[5..]].concat()).chance(again),
+            Chance::Certain
+        );
+        assert_eq!(
+            allowed(&seen).chance(C),
+            Chance::Some,
+            "its leave may still be under way"
+        );
     }
 
     #[test]
@@ -238,87 +335,182 @@ mod tests {
             (Op::RunOut, Outcome::Done),
         ];
         let worlds = allowed(&seen);
-        assert_eq!((worlds.chance(its_other), worlds.chance(C)), (Chance::Some, Chance::Some));
+        assert_eq!(
+            (worlds.chance(its_other), worlds.chance(C)),
+            (Chance::Some, Chance::Some)
+        );
         // Passed over, it comes after C, and not before.
-        let passed = [&seen[..], &[(Op::Claim(C), granted(11)), (Op::Unlock(C), Outcome::Released)]].concat();
+        let passed = [
+            &seen[..],
+            &[
+                (Op::Claim(C), granted(11)),
+                (Op::Unlock(C), Outcome::Released),
+            ],
+        ]
+        .concat();
         assert_eq!(allowed(&passed).chance(its_other), Chance::Some);
-        assert_breaks(&[&passed[..5], &[(Op::Claim(its_other), granted(12))]].concat(), Promise::Exclusion);
+        assert_breaks(
+            &[&passed[..5], &[(Op::Claim(its_other), granted(12))]].concat(),
+            Promise::Exclusion,
+        );
     }
 
     #[test]
     fn a_lapse_that_nobody_noticed_leaves_the_holder_its_release() {
-        let seen = after_line(&[(Op::RunOut, Outcome::Done), (Op::Unlock(A), Outcome::Released)]);
+        let seen = after_line(&[
+            (Op::RunOut, Outcome::Done),
+            (Op::Unlock(A), Outcome::Released),
+        ]);
         assert_eq!(allowed(&seen).chance(B), Chance::Certain);
-        let noticed =
-            after_line(&[(Op::RunOut, Outcome::Done), (Op::TryLock(attempt(4, 1, Lease::Fixed)), Outcome::Busy)]);
-        assert_breaks(&[noticed, vec![(Op::Unlock(A), Outcome::Released)]].concat(), Promise::Exclusion);
+        let noticed = after_line(&[
+            (Op::RunOut, Outcome::Done),
+            (Op::TryLock(attempt(4, 1, Lease::Fixed)), Outcome::Busy),
+        ]);
+        assert_breaks(
+            &[noticed, vec![(Op::Unlock(A), Outcome::Released)]].concat(),
+            Promise::Exclusion,
+        );
     }
     const TWO: Kind = Kind::Semaphore(2);
-    const HEAVY: Attempt = Attempt { permits: 2, ..attempt(4, 3, Lease::Fixed) };
+    const HEAVY: Attempt = Attempt {
+        permits: 2,
+        ..attempt(4, 3, Lease::Fixed)
+    };
 
     #[test]
     fn more_permits_than_there_are_break_exclusion() {
         let both = [(Op::TryLock(A), granted(10)), (Op::TryLock(B), granted(11))];
         allowed_of(TWO, &both);
-        assert_breaks_of(TWO, &[&both[..], &[(Op::TryLock(C), granted(12))]].concat(), Promise::Exclusion);
-        let one = [(Op::TryLock(A), granted(10)), (Op::TryLock(HEAVY), granted(11))];
+        assert_breaks_of(
+            TWO,
+            &[&both[..], &[(Op::TryLock(C), granted(12))]].concat(),
+            Promise::Exclusion,
+        );
+        let one = [
+            (Op::TryLock(A), granted(10)),
+            (Op::TryLock(HEAVY), granted(11)),
+        ];
         assert_breaks_of(TWO, &one, Promise::Exclusion);
     }
 
     #[test]
     fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
-        let heavy_waits = [(Op::TryLock(A), granted(10)), (Op::Enqueue(HEAVY), waiting(1))];
+        let heavy_waits = [
+            (Op::TryLock(A), granted(10)),
+            (Op::Enqueue(HEAVY), waiting(1)),
+        ];
         let light_waits = [&heavy_waits[..], &[(Op::Enqueue(C), waiting(2))]].concat();
         assert_eq!(allowed_of(TWO, &light_waits).chance(C), Chance::None);
-        assert_breaks_of(TWO, &[&heavy_waits[..], &[(Op::TryLock(C), granted(11))]].concat(), Promise::Order);
-        let shown = Sight { holders: [(A.number, 10), (C.number, 11)].into(), queue: vec![HEAVY.number] };
-        let seen = [&light_waits[..], &[(Op::Inspect, Outcome::Seen(Some(shown)))]].concat();
+        assert_breaks_of(
+            TWO,
+            &[&heavy_waits[..], &[(Op::TryLock(C), granted(11))]].concat(),
+            Promise::Order,
+        );
+        let shown = Sight {
+            holders: [(A.number, 10), (C.number, 11)].into(),
+            queue: vec![HEAVY.number],
+        };
+        let seen = [
+            &light_waits[..],
+            &[(Op::Inspect, Outcome::Seen(Some(shown)))],
+        ]
+        .concat();
         assert_breaks_of(TWO, &seen, Promise::Order);
         let served = [&light_waits[..], &[(Op::Unlock(A), Outcome::Released)]].concat();
         let worlds = allowed_of(TWO, &served);
-        assert_eq!((worlds.chance(HEAVY), worlds.chance(C)), (Chance::Certain, Chance::None));
+        assert_eq!(
+            (worlds.chance(HEAVY), worlds.chance(C)),
+            (Chance::Certain, Chance::None)
+        );
     }
 
     #[test]
     fn permits_that_stay_free_while_somebody_waits_for_no_more_break_the_wake_up() {
         let seen = [(Op::TryLock(A), granted(10)), (Op::Enqueue(B), waiting(1))];
         assert_breaks_of(TWO, &seen, Promise::WakeUp);
-        assert_breaks_of(TWO, &[(Op::TryLock(A), granted(10)), (Op::TryLock(B), Outcome::Busy)], Promise::WakeUp);
+        assert_breaks_of(
+            TWO,
+            &[
+                (Op::TryLock(A), granted(10)),
+                (Op::TryLock(B), Outcome::Busy),
+            ],
+            Promise::WakeUp,
+        );
     }
 
     #[test]
     fn a_guard_that_is_lost_may_be_dropped_without_a_request() {
         let [lost, next] = [attempt(1, 0, Lease::Fixed), attempt(2, 1, Lease::Fixed)];
-        let told = [(Op::RunOut, Outcome::Done), (Op::TryLock(next), granted(11)), (Op::Renew(lost), Outcome::Lost)];
+        let told = [
+            (Op::RunOut, Outcome::Done),
+            (Op::TryLock(next), granted(11)),
+            (Op::Renew(lost), Outcome::Lost),
+        ];
         // Nobody has noticed that the next one's time is over, too.
         let dropped = [(Op::RunOut, Outcome::Done), (Op::Drop(lost), Outcome::Done)];
-        let forced = Op::ForceRelease { client: 2, fence: 11 };
-        let seen = [&[(Op::TryLock(lost), granted(10))][..], &told, &dropped, &[(forced, Outcome::Released)]].concat();
+        let forced = Op::ForceRelease {
+            client: 2,
+            fence: 11,
+        };
+        let seen = [
+            &[(Op::TryLock(lost), granted(10))][..],
+            &told,
+            &dropped,
+            &[(forced, Outcome::Released)],
+        ]
+        .concat();
         allowed_of(Kind::Semaphore(1), &seen);
     }
 
     const READ_WRITE: Kind = Kind::ReadWrite(100);
-    const WRITER: Attempt = Attempt { permits: 100, ..attempt(5, 4, Lease::Fixed) };
+    const WRITER: Attempt = Attempt {
+        permits: 100,
+        ..attempt(5, 4, Lease::Fixed)
+    };
 
     #[test]
     fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
-        let first = [(Op::TryLock(WRITER), granted(10)), (Op::Unlock(WRITER), Outcome::Released)];
+        let first = [
+            (Op::TryLock(WRITER), granted(10)),
+            (Op::Unlock(WRITER), Outcome::Released),
+        ];
         let read = |fence| [&first[..], &[(Op::TryLock(A), granted(fence))]].concat();
-        allowed_of(READ_WRITE, &[read(10), vec![(Op::TryLock(B), granted(10))]].concat());
+        allowed_of(
+            READ_WRITE,
+            &[read(10), vec![(Op::TryLock(B), granted(10))]].concat(),
+        );
         for fence in [9, 11] {
             assert_breaks_of(READ_WRITE, &read(fence), Promise::OneGrant);
         }
-        let again = Attempt { number: 6, ..WRITER };
-        let write = |fence| [read(10), vec![(Op::Unlock(A), Outcome::Released), (Op::TryLock(again), granted(fence))]];
+        let again = Attempt {
+            number: 6,
+            ..WRITER
+        };
+        let write = |fence| {
+            [
+                read(10),
+                vec![
+                    (Op::Unlock(A), Outcome::Released),
+                    (Op::TryLock(again), granted(fence)),
+                ],
+            ]
+        };
         allowed_of(READ_WRITE, &write(11).concat());
         assert_breaks_of(READ_WRITE, &write(10).concat(), Promise::Fencing);
     }
 
     #[test]
     fn readers_who_are_handed_it_together_tell_each_other_s_fence() {
-        let waits = [(Op::TryLock(WRITER), granted(10)), (Op::Enqueue(A), waiting(1)), (Op::Enqueue(B), waiting(2))];
+        let waits = [
+            (Op::TryLock(WRITER), granted(10)),
+            (Op::Enqueue(A), waiting(1)),
+            (Op::Enqueue(B), waiting(2)),
+        ];
         let both = |fence| {
-            let served = [(Op::Downgrade(WRITER), Outcome::Downgraded), (Op::Claim(A), granted(10))];
+            let served = [
+                (Op::Downgrade(WRITER), Outcome::Downgraded),
+                (Op::Claim(A), granted(10)),
+            ];
             [&waits[..], &served, &[(Op::Claim(B), granted(fence))]].concat()
         };
         allowed_of(READ_WRITE, &both(10));
@@ -327,9 +519,22 @@ mod tests {
 
     #[test]
     fn a_writer_that_is_let_in_beside_readers_breaks_exclusion() {
-        let again = Attempt { number: 6, ..WRITER };
-        let shared = [(Op::TryLock(WRITER), granted(10)), (Op::Downgrade(WRITER), Outcome::Downgraded)];
-        allowed_of(READ_WRITE, &[&shared[..], &[(Op::TryLock(A), granted(10))]].concat());
-        assert_breaks_of(READ_WRITE, &[&shared[..], &[(Op::TryLock(again), granted(11))]].concat(), Promise::Exclusion);
+        let again = Attempt {
+            number: 6,
+            ..WRITER
+        };
+        let shared = [
+            (Op::TryLock(WRITER), granted(10)),
+            (Op::Downgrade(WRITER), Outcome::Downgraded),
+        ];
+        allowed_of(
+            READ_WRITE,
+            &[&shared[..], &[(Op::TryLock(A), granted(10))]].concat(),
+        );
+        assert_breaks_of(
+            READ_WRITE,
+            &[&shared[..], &[(Op::TryLock(again), granted(11))]].concat(),
+            Promise::Exclusion,
+        );
     }
 }

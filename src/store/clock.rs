@@ -82,7 +82,10 @@ impl Clock {
     /// A clock that shows so many ns, whatever the host's says.
     #[cfg(feature = "sim")]
     pub(crate) fn told(ns: Arc<AtomicU64>) -> Clock {
-        Clock { shift: None, told: Some(ns) }
+        Clock {
+            shift: None,
+            told: Some(ns),
+        }
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -101,7 +104,11 @@ impl Clock {
     /// The moment of an instant.
     pub(crate) fn at(&self, instant: Instant) -> Time {
         let now = Instant::now();
-        if instant > now { self.now() + (instant - now) } else { self.now() - (now - instant) }
+        if instant > now {
+            self.now() + (instant - now)
+        } else {
+            self.now() - (now - instant)
+        }
     }
 
     /// Blocks until notified or until `until`, whichever is first; may wake for no reason. If the clock can
@@ -149,17 +156,26 @@ pub(crate) trait Sleepers: Send + Sync {
     /// Has each of them look at the clock again. Takes the mutex of each for a moment, so that nobody is
     /// missed between his look at the clock and his sleep. What it answers is disconnected as soon as all that
     /// was due in the background has been done.
-    #[cfg_attr(not(feature = "memory"), expect(dead_code, reason = "the host's clock does not jump"))]
+    #[cfg_attr(
+        not(feature = "memory"),
+        expect(dead_code, reason = "the host's clock does not jump")
+    )]
     fn wake_all(&self) -> Receiver<Infallible>;
 }
 
 /// What leases are believed by: a clock that nobody sets, and that runs on while the host is suspended.
-#[cfg(all(any(target_os = "linux", target_os = "android"), not(fairlock_monotonic_clock)))]
+#[cfg(all(
+    any(target_os = "linux", target_os = "android"),
+    not(fairlock_monotonic_clock)
+))]
 const HOST_CLOCK: ClockId = ClockId::Boottime;
 
 /// Elsewhere the monotonic clock has to do. On macOS and OpenBSD it runs on during a suspend, on others it may stop;
 /// a lease then looks longer by that time than it is. The cfg has this built and tested on Linux.
-#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(fairlock_monotonic_clock))))]
+#[cfg(not(all(
+    any(target_os = "linux", target_os = "android"),
+    not(fairlock_monotonic_clock)
+)))]
 const HOST_CLOCK: ClockId = ClockId::Monotonic;
 
 #[cfg(not(unix))]
@@ -199,8 +215,11 @@ mod shift {
     impl Clock {
         /// A clock that runs on from the host's time, and that [`Clock::advance`] puts forward.
         pub(crate) fn movable() -> Clock {
-            let shift =
-                Shift { ns: AtomicU64::new(0), next_jump: Mutex::new(bounded(0)), sleepers: Mutex::new(Vec::new()) };
+            let shift = Shift {
+                ns: AtomicU64::new(0),
+                next_jump: Mutex::new(bounded(0)),
+                sleepers: Mutex::new(Vec::new()),
+            };
             Clock {
                 shift: Some(Arc::new(shift)),
                 #[cfg(feature = "sim")]
@@ -213,12 +232,18 @@ mod shift {
         pub(crate) fn advance(&self, by: Duration) {
             let Some(shift) = &self.shift else { return };
             let further = |ns: u64| Some(ns.saturating_add(nanos(by)).min(FURTHEST));
-            let _ = shift.ns.fetch_update(Ordering::SeqCst, Ordering::SeqCst, further);
+            let _ = shift
+                .ns
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, further);
             // The time is changed first: who takes the next receiver sees it.
             let over = std::mem::replace(&mut *shift.next_jump.lock(), bounded(0));
             drop(over);
             let sleepers = shift.sleepers.lock().clone();
-            let settled: Vec<_> = sleepers.iter().filter_map(Weak::upgrade).map(|s| s.wake_all()).collect();
+            let settled: Vec<_> = sleepers
+                .iter()
+                .filter_map(Weak::upgrade)
+                .map(|s| s.wake_all())
+                .collect();
             let patience = Instant::now() + SETTLING;
             for settled in settled {
                 let _ = settled.recv_deadline(patience);
@@ -248,7 +273,11 @@ mod shift {
             }
         }
 
-        pub(super) fn receive_while<T>(&self, from: &Receiver<T>, left: impl Fn() -> Duration) -> Option<T> {
+        pub(super) fn receive_while<T>(
+            &self,
+            from: &Receiver<T>,
+            left: impl Fn() -> Duration,
+        ) -> Option<T> {
             loop {
                 let jump = self.next_jump.lock().1.clone();
                 let left = left();
@@ -282,7 +311,10 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         let least = inner.elapsed();
         let passed = clock.now() - from;
-        assert!(least <= passed + slack && passed <= outer.elapsed() + slack, "{passed:?}, by instants {least:?}");
+        assert!(
+            least <= passed + slack && passed <= outer.elapsed() + slack,
+            "{passed:?}, by instants {least:?}"
+        );
     }
 
     #[cfg(fairlock_monotonic_clock)]

@@ -53,7 +53,9 @@ impl Connection {
 
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
         self.read_timeout = timeout;
-        self.socket.set_read_timeout(timeout).map_err(|e| fault(e.into(), Step::Connect))
+        self.socket
+            .set_read_timeout(timeout)
+            .map_err(|e| fault(e.into(), Step::Connect))
     }
 
     /// A system call only when the time really is shorter, or was.
@@ -80,9 +82,10 @@ pub(super) fn turned_away(connection: &mut Connection, error: RedisError) -> Fau
 /// A server's refusal as a fault, any other reply as it is.
 pub(super) fn refusal(value: Value) -> Result<Value, Fault> {
     match value {
-        Value::ServerError(e) => {
-            Err(Fault::Server { code: e.code().to_owned(), message: e.details().unwrap_or_default().to_owned() })
-        }
+        Value::ServerError(e) => Err(Fault::Server {
+            code: e.code().to_owned(),
+            message: e.details().unwrap_or_default().to_owned(),
+        }),
         value => Ok(value),
     }
 }
@@ -109,7 +112,11 @@ pub(super) fn was_interrupted(fault: &Fault) -> bool {
 }
 
 fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
-    let Fault::Unavailable { step: Step::Send | Step::Reply, source } = fault else {
+    let Fault::Unavailable {
+        step: Step::Send | Step::Reply,
+        source,
+    } = fault
+    else {
         return None;
     };
     source.downcast_ref::<io::Error>().map(io::Error::kind)
@@ -126,9 +133,10 @@ pub(super) fn fault(error: RedisError, step: Step) -> Fault {
                 // The system's words for it are of a resource that is temporarily unavailable.
                 io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return timed_out(step),
                 // The parser's words have several lines.
-                io::ErrorKind::InvalidData if step == Step::Connect => {
-                    io::Error::new(io::ErrorKind::InvalidData, "what answers there is not a redis")
-                }
+                io::ErrorKind::InvalidData if step == Step::Connect => io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "what answers there is not a redis",
+                ),
                 // As words, or whoever prints the causes one by one would have them twice.
                 kind => io::Error::new(kind, error.to_string()),
             };

@@ -62,7 +62,10 @@ enum Role {
 
 impl Line {
     pub(super) fn new() -> Line {
-        Line { is_led: AtomicBool::new(false), waiting: Mutex::new(VecDeque::new()) }
+        Line {
+            is_led: AtomicBool::new(false),
+            waiting: Mutex::new(VecDeque::new()),
+        }
     }
 
     /// Whoever comes now joins, and does not take from the leader the connection that it waits for.
@@ -77,7 +80,12 @@ impl Line {
             return Role::Leader;
         }
         let turn = Mutex::new(Turn::Waiting);
-        let joiner = Arc::new(Joiner { call: call.again(), reply, turn, changed: Condvar::new() });
+        let joiner = Arc::new(Joiner {
+            call: call.again(),
+            reply,
+            turn,
+            changed: Condvar::new(),
+        });
         waiting.push_back(Arc::clone(&joiner));
         Role::Joiner(joiner)
     }
@@ -120,7 +128,9 @@ struct Leading<'a>(Option<&'a Line>);
 
 impl Leading<'_> {
     fn take(mut self, most: usize, not_after: impl Fn(&Joiner) -> u64) -> Vec<(Arc<Joiner>, u64)> {
-        self.0.take().map_or_else(Vec::new, |line| line.take(most, not_after))
+        self.0
+            .take()
+            .map_or_else(Vec::new, |line| line.take(most, not_after))
     }
 }
 
@@ -189,9 +199,15 @@ impl Single {
         // along shall have that, too.
         let in_time = self.node.clock.now() + self.node.command_timeout / 2 <= patience.reply;
         let give_up = |joiner: &Joiner| joiner.reply.min(patience.reply);
-        let date = |joiner: &Joiner| self.node.date(&connection, &joiner.call, give_up(joiner)).not_after;
+        let date = |joiner: &Joiner| {
+            self.node
+                .date(&connection, &joiner.call, give_up(joiner))
+                .not_after
+        };
         let joiners = leading.take(if in_time { MOST } else { 0 }, date);
-        self.lent(connection, |connection| self.run_joined(connection, call, &joiners, patience.reply))
+        self.lent(connection, |connection| {
+            self.run_joined(connection, call, &joiners, patience.reply)
+        })
     }
 
     /// Runs the leader's call and those that go along.
@@ -204,19 +220,29 @@ impl Single {
     ) -> Result<Answer, Fault> {
         let mut puts = Vec::with_capacity(joiners.len() + 1);
         puts.push(self.node.date(connection, call, give_up));
-        puts.extend(joiners.iter().map(|(joiner, not_after)| Put::new(&joiner.call, *not_after)));
+        puts.extend(
+            joiners
+                .iter()
+                .map(|(joiner, not_after)| Put::new(&joiner.call, *not_after)),
+        );
         let mut own = None;
         let pool_generation = connection.pool_generation;
-        self.node.pipeline(connection, &mut puts, give_up, Order::Any, &mut |i, answer| {
-            if matches!(&answer, Err(fault) if fault.is_closed()) {
-                // Before any of them tries another.
-                self.node.retire_from_pool(pool_generation);
-            }
-            match i.checked_sub(1) {
-                None => own = Some(answer),
-                Some(i) => joiners[i].0.turns_to(Turn::Answered(answer)),
-            }
-        });
+        self.node.pipeline(
+            connection,
+            &mut puts,
+            give_up,
+            Order::Any,
+            &mut |i, answer| {
+                if matches!(&answer, Err(fault) if fault.is_closed()) {
+                    // Before any of them tries another.
+                    self.node.retire_from_pool(pool_generation);
+                }
+                match i.checked_sub(1) {
+                    None => own = Some(answer),
+                    Some(i) => joiners[i].0.turns_to(Turn::Answered(answer)),
+                }
+            },
+        );
         own.unwrap_or_else(|| Err(timed_out(Step::Reply)))
     }
 }

@@ -33,9 +33,21 @@ enum LinkState {
 
 impl SingleLink {
     /// `ring` is called when it can be used again after it could not.
-    pub(super) fn new(node: &Arc<Node>, ring: Arc<dyn Fn() + Send + Sync>, back_off: Duration) -> SingleLink {
-        let state = LinkState::Down { since: Time::from_nanos(0), why: None };
-        SingleLink { node: Arc::clone(node), ring, back_off, state }
+    pub(super) fn new(
+        node: &Arc<Node>,
+        ring: Arc<dyn Fn() + Send + Sync>,
+        back_off: Duration,
+    ) -> SingleLink {
+        let state = LinkState::Down {
+            since: Time::from_nanos(0),
+            why: None,
+        };
+        SingleLink {
+            node: Arc::clone(node),
+            ring,
+            back_off,
+            state,
+        }
     }
 
     fn advance(&mut self) {
@@ -43,7 +55,10 @@ impl SingleLink {
         if let LinkState::Up(connection) = &self.state
             && self.node.is_retired(connection)
         {
-            self.state = LinkState::Down { since: Time::from_nanos(0), why: None };
+            self.state = LinkState::Down {
+                since: Time::from_nanos(0),
+                why: None,
+            };
         }
         if let LinkState::Down { since, .. } = &self.state
             && now >= *since + self.back_off
@@ -51,15 +66,24 @@ impl SingleLink {
             let ring = Arc::clone(&self.ring);
             self.state = match self.node.connect_in_background(move || ring()) {
                 Ok(receiver) => LinkState::Opening(receiver),
-                Err(f) => LinkState::Down { since: now, why: Some(f) },
+                Err(f) => LinkState::Down {
+                    since: now,
+                    why: Some(f),
+                },
             };
         }
         if let LinkState::Opening(receiver) = &self.state {
             self.state = match receiver.try_recv() {
                 Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
-                Ok(Err(f)) => LinkState::Down { since: now, why: Some(f) },
+                Ok(Err(f)) => LinkState::Down {
+                    since: now,
+                    why: Some(f),
+                },
                 Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => LinkState::Down { since: now, why: None },
+                Err(TryRecvError::Disconnected) => LinkState::Down {
+                    since: now,
+                    why: None,
+                },
             };
         }
     }
@@ -70,21 +94,28 @@ impl Link for SingleLink {
         self.advance();
         let connection = match &mut self.state {
             LinkState::Up(connection) => connection,
-            LinkState::Down { why: Some(why), .. } => return calls.iter().map(|_| Err(not_sent(why))).collect(),
+            LinkState::Down { why: Some(why), .. } => {
+                return calls.iter().map(|_| Err(not_sent(why))).collect();
+            }
             _ => return calls.iter().map(|_| Err(Fault::NotReady)).collect(),
         };
         let give_up = self.node.clock.now() + self.node.command_timeout;
         let answers = self.node.exchange(connection, calls, give_up);
         if connection.broken {
             let now = self.node.clock.now();
-            let why = answers.iter().find_map(|a| a.as_ref().err().map(Fault::repeat));
+            let why = answers
+                .iter()
+                .find_map(|a| a.as_ref().err().map(Fault::repeat));
             // A connection that was closed while idle is no sign of an outage: open another at once.
             let aged = connection.opened + self.back_off < now;
             let closed = aged && why.as_ref().is_some_and(Fault::is_closed);
             // Nor is one that this process slept through.
             let slept = now > give_up + self.node.command_timeout;
             self.state = if closed || slept {
-                LinkState::Down { since: Time::from_nanos(0), why: why.filter(|_| !slept) }
+                LinkState::Down {
+                    since: Time::from_nanos(0),
+                    why: why.filter(|_| !slept),
+                }
             } else {
                 LinkState::Down { since: now, why }
             };
@@ -95,5 +126,9 @@ impl Link for SingleLink {
 
 /// Why there is no connection. What ended the last one is no reply to a call that was never sent.
 fn not_sent(why: &Fault) -> Fault {
-    if why.is_ambiguous() { Fault::unavailable(Step::Connect, why.to_string()) } else { why.repeat() }
+    if why.is_ambiguous() {
+        Fault::unavailable(Step::Connect, why.to_string())
+    } else {
+        why.repeat()
+    }
 }

@@ -136,7 +136,10 @@ pub(crate) enum Fault {
     /// Nothing was sent, because no connection is at hand.
     NotReady,
     /// No connection, or no reply in time. If it was sent, it may have been done.
-    Unavailable { step: Step, source: Box<dyn StdError + Send + Sync> },
+    Unavailable {
+        step: Step,
+        source: Box<dyn StdError + Send + Sync>,
+    },
     /// An earlier try had no reply, and this came of the next one: what was asked may have been done (P7).
     InDoubt(Box<Fault>),
     /// The server refused.
@@ -146,8 +149,14 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) fn unavailable(step: Step, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Fault {
-        Fault::Unavailable { step, source: source.into() }
+    pub(crate) fn unavailable(
+        step: Step,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Fault {
+        Fault::Unavailable {
+            step,
+            source: source.into(),
+        }
     }
 
     /// A batch fails as a whole, so one cause is told to several callers.
@@ -156,11 +165,19 @@ impl Fault {
             Fault::NotReady => Fault::NotReady,
             Fault::InDoubt(fault) => Fault::InDoubt(Box::new(fault.repeat())),
             Fault::Unavailable { step, source } => {
-                let kind = source.downcast_ref::<io::Error>().map_or(io::ErrorKind::Other, io::Error::kind);
+                let kind = source
+                    .downcast_ref::<io::Error>()
+                    .map_or(io::ErrorKind::Other, io::Error::kind);
                 Fault::unavailable(*step, io::Error::new(kind, source.to_string()))
             }
-            Fault::Server { code, message } => Fault::Server { code: code.clone(), message: message.clone() },
-            Fault::Unfit { what, message } => Fault::Unfit { what: what.clone(), message: message.clone() },
+            Fault::Server { code, message } => Fault::Server {
+                code: code.clone(),
+                message: message.clone(),
+            },
+            Fault::Unfit { what, message } => Fault::Unfit {
+                what: what.clone(),
+                message: message.clone(),
+            },
         }
     }
 
@@ -198,7 +215,8 @@ impl Fault {
             Fault::InDoubt(_) => true,
             // What a script raises after its first write leaves the writes; OOM and WRONGTYPE come before (R20).
             Fault::Server { code, message } => {
-                code == PROTOCOL || (message.contains("user_script") && code != "OOM" && code != "WRONGTYPE")
+                code == PROTOCOL
+                    || (message.contains("user_script") && code != "OOM" && code != "WRONGTYPE")
             }
             Fault::NotReady | Fault::Unfit { .. } => false,
         }
@@ -207,17 +225,34 @@ impl Fault {
     pub(crate) fn into_error(self, key: Option<&Key>, waited: Duration) -> Error {
         let lock = key.map(|key| key.name.clone());
         match self {
-            Fault::NotReady => {
-                Error::Unavailable { lock, step: Step::Connect, waited, source: "no connection is open".into() }
-            }
-            Fault::Unavailable { step, source } => Error::Unavailable { lock, step, waited, source },
+            Fault::NotReady => Error::Unavailable {
+                lock,
+                step: Step::Connect,
+                waited,
+                source: "no connection is open".into(),
+            },
+            Fault::Unavailable { step, source } => Error::Unavailable {
+                lock,
+                step,
+                waited,
+                source,
+            },
             Fault::InDoubt(fault) => match *fault {
-                Fault::Unavailable { source, .. } => Error::Unavailable { lock, step: Step::Reply, waited, source },
+                Fault::Unavailable { source, .. } => Error::Unavailable {
+                    lock,
+                    step: Step::Reply,
+                    waited,
+                    source,
+                },
                 other => other.into_error(key, waited),
             },
             Fault::Server { code, message } => {
                 let message = for_people(&message);
-                Error::Server { lock, code, message }
+                Error::Server {
+                    lock,
+                    code,
+                    message,
+                }
             }
             Fault::Unfit { what, message } => Error::Config { what, message },
         }
@@ -232,14 +267,25 @@ fn for_people(message: &str) -> String {
         _ => message,
     };
     let missing = said.starts_with("The user executing the script can't run");
-    if missing { format!("{said}; to lock and wait, the user needs {RIGHTS}") } else { said.to_owned() }
+    if missing {
+        format!("{said}; to lock and wait, the user needs {RIGHTS}")
+    } else {
+        said.to_owned()
+    }
 }
 
 /// Whether a server's refusal is one of a state that it leaves by itself or by its operator.
 pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
     matches!(
         code,
-        "LOADING" | "BUSY" | "MISCONF" | "NOREPLICAS" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN"
+        "LOADING"
+            | "BUSY"
+            | "MISCONF"
+            | "NOREPLICAS"
+            | "READONLY"
+            | "MASTERDOWN"
+            | "CLUSTERDOWN"
+            | "TRYAGAIN"
     ) || message.starts_with("max number of clients")
 }
 
@@ -254,7 +300,10 @@ const PROTOCOL: &str = "PROTOCOL";
 
 impl From<Malformed> for Fault {
     fn from(malformed: Malformed) -> Fault {
-        Fault::Server { code: PROTOCOL.to_owned(), message: malformed.to_string() }
+        Fault::Server {
+            code: PROTOCOL.to_owned(),
+            message: malformed.to_string(),
+        }
     }
 }
 

@@ -71,7 +71,8 @@ impl Node {
     }
 
     pub(super) fn is_retired_from_pool(&self, connection: &Connection) -> bool {
-        self.is_retired(connection) || connection.pool_generation != self.pool_generation.load(Ordering::Acquire)
+        self.is_retired(connection)
+            || connection.pool_generation != self.pool_generation.load(Ordering::Acquire)
     }
 
     /// All that are as old as this.
@@ -109,10 +110,16 @@ impl Node {
         let pool_generation = self.pool_generation.load(Ordering::Acquire);
         let connecting = |e: std::io::Error| fault(e.into(), Step::Connect);
         let mut socket = Socket::connect(&self.addr, self.connect_timeout).map_err(connecting)?;
-        socket.set_write_timeout(self.command_timeout).map_err(connecting)?;
+        socket
+            .set_write_timeout(self.command_timeout)
+            .map_err(connecting)?;
         let mut connection = Connection {
             socket,
-            anchor: Anchor { server: 0, sent: started, received: started },
+            anchor: Anchor {
+                server: 0,
+                sent: started,
+                received: started,
+            },
             generation,
             pool_generation,
             broken: false,
@@ -143,7 +150,11 @@ impl Node {
         Ok(receiver)
     }
 
-    pub(super) fn shake_hands(&self, connection: &mut Connection, give_up: Time) -> Result<(), Fault> {
+    pub(super) fn shake_hands(
+        &self,
+        connection: &mut Connection,
+        give_up: Time,
+    ) -> Result<(), Fault> {
         let mut commands = Vec::new();
         if let Some(password) = self.credentials.password() {
             let mut auth = redis::cmd("AUTH");
@@ -164,7 +175,9 @@ impl Node {
         commands.push(redis::cmd("TIME"));
 
         let sent = self.clock.now();
-        connection.send(&commands).map_err(|e| turned_away(connection, e))?;
+        connection
+            .send(&commands)
+            .map_err(|e| turned_away(connection, e))?;
         // A refusal of AUTH explains every refusal after it, so the first one is the one to tell.
         let mut replies = Vec::with_capacity(commands.len());
         for _ in &commands {
@@ -173,9 +186,10 @@ impl Node {
                 Ok(reply) => replies.push(reply),
                 Err(e) => {
                     let said = replies.into_iter().find_map(|reply| refusal(reply).err());
-                    return Err(
-                        said.map_or_else(|| fault(e, Step::Connect), |f| f.without(self.credentials.password()))
-                    );
+                    return Err(said.map_or_else(
+                        || fault(e, Step::Connect),
+                        |f| f.without(self.credentials.password()),
+                    ));
                 }
             }
         }
@@ -186,7 +200,11 @@ impl Node {
             refusal(reply).map_err(|f| f.without(self.credentials.password()))?;
         }
         check_version(hello.unwrap_or_default())?;
-        connection.anchor = Anchor { server: server_time(refusal(time.unwrap_or_default())?)?, sent, received };
+        connection.anchor = Anchor {
+            server: server_time(refusal(time.unwrap_or_default())?)?,
+            sent,
+            received,
+        };
         self.note(connection.anchor);
         Ok(())
     }
@@ -199,13 +217,30 @@ impl Node {
         give_up: Time,
     ) -> Vec<Result<Answer, Fault>> {
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
-        let mut puts: Vec<Put> = calls.iter().map(|call| self.date(connection, call, give_up)).collect();
-        self.pipeline(connection, &mut puts, give_up, Order::Kept, &mut |i, answer| answers[i] = Some(answer));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(timed_out(Step::Reply)))).collect()
+        let mut puts: Vec<Put> = calls
+            .iter()
+            .map(|call| self.date(connection, call, give_up))
+            .collect();
+        self.pipeline(
+            connection,
+            &mut puts,
+            give_up,
+            Order::Kept,
+            &mut |i, answer| answers[i] = Some(answer),
+        );
+        answers
+            .into_iter()
+            .map(|answer| answer.unwrap_or_else(|| Err(timed_out(Step::Reply))))
+            .collect()
     }
 
     /// A call that is to be put on this connection now, by somebody who gives it up at `give_up`.
-    pub(super) fn date<'a>(&self, connection: &Connection, call: &'a Call, give_up: Time) -> Put<'a> {
+    pub(super) fn date<'a>(
+        &self,
+        connection: &Connection,
+        call: &'a Call,
+        give_up: Time,
+    ) -> Put<'a> {
         let give_up = give_up.min(self.clock.now() + self.command_timeout);
         let not_after = connection.anchor.server_time_at_least(give_up);
         Put::new(call, not_after)
@@ -246,9 +281,13 @@ impl Node {
         let sent = self.clock.now();
         let give_up = give_up.min(sent + self.command_timeout);
         self.time_left(give_up)?;
-        let mut open: Vec<(usize, &mut Put)> =
-            puts.iter_mut().enumerate().filter(|(_, put)| !put.is_answered).collect();
-        let by_source = order == Order::Kept && open.iter().filter(|(_, put)| put.call.is_acquire()).count() > 1;
+        let mut open: Vec<(usize, &mut Put)> = puts
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, put)| !put.is_answered)
+            .collect();
+        let by_source = order == Order::Kept
+            && open.iter().filter(|(_, put)| put.call.is_acquire()).count() > 1;
         let mut sources = [false; SCRIPTS];
         let commands: Vec<Cmd> = open
             .iter()
@@ -256,16 +295,30 @@ impl Node {
                 // One source brings the script back for all that follow it in the pipeline. Several acquires in an
                 // order always begin so: put again one by one, they could be enqueued in another (R4).
                 let wanted = put.form.by_source || (by_source && put.call.is_acquire());
-                let by_source = wanted && !std::mem::replace(&mut sources[put.call.script_id()], true);
-                put.call.command(&self.terms, Form { by_source, ..put.form }, put.not_after)
+                let by_source =
+                    wanted && !std::mem::replace(&mut sources[put.call.script_id()], true);
+                put.call.command(
+                    &self.terms,
+                    Form {
+                        by_source,
+                        ..put.form
+                    },
+                    put.not_after,
+                )
             })
             .collect();
-        self.requests.fetch_add(commands.len() as u64, Ordering::Relaxed);
-        connection.send(&commands).map_err(|e| fault(e, Step::Send))?;
+        self.requests
+            .fetch_add(commands.len() as u64, Ordering::Relaxed);
+        connection
+            .send(&commands)
+            .map_err(|e| fault(e, Step::Send))?;
         for (i, put) in &mut open {
             // Each reply may take only what the others have left.
             connection.limit(self.time_left(give_up)?)?;
-            let value = connection.socket.receive().map_err(|e| fault(e, Step::Reply))?;
+            let value = connection
+                .socket
+                .receive()
+                .map_err(|e| fault(e, Step::Reply))?;
             let received = self.clock.now();
             let answer = match refusal(value) {
                 Ok(value) => {
@@ -275,18 +328,32 @@ impl Node {
                             put.is_answered = true;
                             answered(*i, Err(malformed.into()));
                             // Whose the next ones are is not certain, and theirs may be good: they are sent again.
-                            let after = io::Error::new(io::ErrorKind::ConnectionAborted, "behind a malformed reply");
+                            let after = io::Error::new(
+                                io::ErrorKind::ConnectionAborted,
+                                "behind a malformed reply",
+                            );
                             return Err(Fault::unavailable(Step::Reply, after));
                         }
                     };
                     if let Some(server) = reply.now {
-                        connection.anchor = Anchor { server, sent, received };
+                        connection.anchor = Anchor {
+                            server,
+                            sent,
+                            received,
+                        };
                     }
                     if reply.outcome == Outcome::Queued {
                         let message = "the slot is in migration".to_owned();
-                        Err(Fault::Server { code: "TRYAGAIN".to_owned(), message })
+                        Err(Fault::Server {
+                            code: "TRYAGAIN".to_owned(),
+                            message,
+                        })
                     } else {
-                        Ok(Answer { reply, sent, resent: false })
+                        Ok(Answer {
+                            reply,
+                            sent,
+                            resent: false,
+                        })
                     }
                 }
                 Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => {
@@ -294,7 +361,9 @@ impl Node {
                     continue;
                 }
                 Err(Fault::Server { code, .. })
-                    if code == "TRYAGAIN" && put.call.has_single_key_form() && !put.form.single_key =>
+                    if code == "TRYAGAIN"
+                        && put.call.has_single_key_form()
+                        && !put.form.single_key =>
                 {
                     put.form.single_key = true;
                     continue;
@@ -314,7 +383,11 @@ impl Node {
 
     fn time_left(&self, until: Time) -> Result<Duration, Fault> {
         let left = until - self.clock.now();
-        if left.is_zero() { Err(timed_out(Step::Reply)) } else { Ok(left) }
+        if left.is_zero() {
+            Err(timed_out(Step::Reply))
+        } else {
+            Ok(left)
+        }
     }
 
     fn note(&self, anchor: Anchor) {
@@ -341,7 +414,12 @@ pub(super) struct Put<'a> {
 
 impl<'a> Put<'a> {
     pub(super) fn new(call: &'a Call, not_after: u64) -> Put<'a> {
-        Put { call, not_after, form: Form::default(), is_answered: false }
+        Put {
+            call,
+            not_after,
+            form: Form::default(),
+            is_answered: false,
+        }
     }
 }
 
@@ -357,31 +435,55 @@ pub(super) enum Order {
 fn check_version(hello: Value) -> Result<(), Fault> {
     let unfit = |version: &str| Fault::Unfit {
         what: "server".to_owned(),
-        message: format!("redis {}.{} or newer; this one is {version}", OLDEST_SERVER.0, OLDEST_SERVER.1),
+        message: format!(
+            "redis {}.{} or newer; this one is {version}",
+            OLDEST_SERVER.0, OLDEST_SERVER.1
+        ),
     };
     match refusal(hello) {
         Ok(Value::Array(fields)) => {
-            let fields: Vec<String> =
-                fields.iter().map(|f| redis::from_redis_value_ref(f).unwrap_or_default()).collect();
-            let version = fields.chunks(2).find(|pair| pair[0] == "version").and_then(|pair| pair.get(1));
-            let Some(version) = version else { return Ok(()) };
+            let fields: Vec<String> = fields
+                .iter()
+                .map(|f| redis::from_redis_value_ref(f).unwrap_or_default())
+                .collect();
+            let version = fields
+                .chunks(2)
+                .find(|pair| pair[0] == "version")
+                .and_then(|pair| pair.get(1));
+            let Some(version) = version else {
+                return Ok(());
+            };
             let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
             let version_numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-            if version_numbers < OLDEST_SERVER { Err(unfit(version)) } else { Ok(()) }
+            if version_numbers < OLDEST_SERVER {
+                Err(unfit(version))
+            } else {
+                Ok(())
+            }
         }
         Ok(_) => Ok(()),
         Err(Fault::Server { code, .. }) if code == "NOPERM" => Ok(()),
-        Err(Fault::Server { message, .. }) if message.contains("unknown command") => Err(unfit("older than 6")),
+        Err(Fault::Server { message, .. }) if message.contains("unknown command") => {
+            Err(unfit("older than 6"))
+        }
         Err(other) => Err(other),
     }
 }
 
 fn server_time(value: Value) -> Result<u64, Fault> {
-    let time = redis::from_redis_value(value).ok().and_then(|(seconds, micros): (u64, u64)| {
-        // Sums with it have room for ages.
-        seconds.checked_mul(1_000_000)?.checked_add(micros).filter(|time| i64::try_from(*time).is_ok())
-    });
-    let malformed = || Fault::Server { code: "PROTOCOL".to_owned(), message: "TIME did not answer a time".to_owned() };
+    let time = redis::from_redis_value(value)
+        .ok()
+        .and_then(|(seconds, micros): (u64, u64)| {
+            // Sums with it have room for ages.
+            seconds
+                .checked_mul(1_000_000)?
+                .checked_add(micros)
+                .filter(|time| i64::try_from(*time).is_ok())
+        });
+    let malformed = || Fault::Server {
+        code: "PROTOCOL".to_owned(),
+        message: "TIME did not answer a time".to_owned(),
+    };
     time.ok_or_else(malformed)
 }
 
@@ -393,12 +495,27 @@ mod tests {
     #[test]
     fn a_time_that_no_sum_has_room_for_is_none() {
         let time = |seconds: &str, micros: &str| {
-            server_time(Value::Array([seconds, micros].map(|n| Value::BulkString(n.into())).into()))
+            server_time(Value::Array(
+                [seconds, micros]
+                    .map(|n| Value::BulkString(n.into()))
+                    .into(),
+            ))
         };
-        assert_eq!(time("1700000000", "7").expect("a time"), 1_700_000_000_000_007);
-        for (seconds, micros) in [("18446744073709551615", "0"), ("18446744073709", "551615"), ("0", "-1"), ("", "")] {
+        assert_eq!(
+            time("1700000000", "7").expect("a time"),
+            1_700_000_000_000_007
+        );
+        for (seconds, micros) in [
+            ("18446744073709551615", "0"),
+            ("18446744073709", "551615"),
+            ("0", "-1"),
+            ("", ""),
+        ] {
             let refused = time(seconds, micros);
-            assert!(matches!(&refused, Err(Fault::Server { code, .. }) if code == "PROTOCOL"), "{refused:?}");
+            assert!(
+                matches!(&refused, Err(Fault::Server { code, .. }) if code == "PROTOCOL"),
+                "{refused:?}"
+            );
         }
     }
 }

@@ -43,7 +43,8 @@ struct Refusal {
     fault: Fault,
 }
 
-const NOT_ENCODED: &str = "it does not parse; special characters of a user or password are percent-encoded, # as %23";
+const NOT_ENCODED: &str =
+    "it does not parse; special characters of a user or password are percent-encoded, # as %23";
 
 /// A URL as what to connect to. The error never repeats the URL, which may hold a password.
 pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
@@ -56,14 +57,23 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
             ),
         )
     };
-    let info = url.into_connection_info().map_err(|e| match url.split_once("://") {
-        None => wrong("it does not begin with redis://"),
-        Some(("rediss" | "valkeys", _)) => wrong("this version has no TLS"),
-        Some(("memory", _)) => wrong("an in-memory store is passed as a &Memory"),
-        Some((_, rest)) if rest.contains(['#', '@']) => wrong(NOT_ENCODED),
-        // Without the kind, which says no more.
-        Some(_) => wrong(&e.to_string().to_lowercase().split(" - ").next().unwrap_or_default().replace("url", "URL")),
-    })?;
+    let info = url
+        .into_connection_info()
+        .map_err(|e| match url.split_once("://") {
+            None => wrong("it does not begin with redis://"),
+            Some(("rediss" | "valkeys", _)) => wrong("this version has no TLS"),
+            Some(("memory", _)) => wrong("an in-memory store is passed as a &Memory"),
+            Some((_, rest)) if rest.contains(['#', '@']) => wrong(NOT_ENCODED),
+            // Without the kind, which says no more.
+            Some(_) => wrong(
+                &e.to_string()
+                    .to_lowercase()
+                    .split(" - ")
+                    .next()
+                    .unwrap_or_default()
+                    .replace("url", "URL"),
+            ),
+        })?;
     // What stands behind it would be passed over, and the password may have begun before it.
     if url.contains('#') {
         return Err(wrong(NOT_ENCODED));
@@ -74,10 +84,15 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
         _ => &[],
     };
     let query = url.split_once('?').map_or("", |(_, query)| query);
-    let names = query.split('&').filter_map(|pair| pair.split('=').next()).filter(|name| !name.is_empty());
+    let names = query
+        .split('&')
+        .filter_map(|pair| pair.split('=').next())
+        .filter(|name| !name.is_empty());
     match names.into_iter().find(|name| !known.contains(name)) {
         // A password that is not encoded may have ended in it.
-        Some(_) if url.contains('@') || info.redis_settings().password().is_some() => Err(wrong(NOT_ENCODED)),
+        Some(_) if url.contains('@') || info.redis_settings().password().is_some() => {
+            Err(wrong(NOT_ENCODED))
+        }
         Some(name) => Err(wrong(&format!("it has a parameter {name:?}"))),
         None => Ok(info),
     }
@@ -85,26 +100,43 @@ pub(crate) fn parse_url(url: &str) -> ApiResult<ConnectionInfo> {
 
 impl Single {
     /// Opens one connection, so that a wrong address or password is told at once and in the server's words.
-    pub(crate) fn connect(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> ApiResult<Single> {
+    pub(crate) fn connect(
+        info: ConnectionInfo,
+        config: &Config,
+        terms: Arc<Terms>,
+    ) -> ApiResult<Single> {
         let clock = Clock::default();
         let started = clock.now();
-        Single::open(info, config, terms).map_err(|fault| fault.into_error(None, clock.now() - started))
+        Single::open(info, config, terms)
+            .map_err(|fault| fault.into_error(None, clock.now() - started))
     }
 
     fn open(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> Result<Single, Fault> {
-        let node = Arc::new(Node::new(info, terms, Clock::default(), config.connect_timeout, config.command_timeout));
+        let node = Arc::new(Node::new(
+            info,
+            terms,
+            Clock::default(),
+            config.connect_timeout,
+            config.command_timeout,
+        ));
         let first = node
             .connect_in_background(|| {})?
             .recv_timeout(config.connect_timeout)
             .unwrap_or_else(|_| Err(timed_out(Step::Connect)))?;
         let refusal = Arc::new(Mutex::new(None));
-        let opener = Opener { node: Arc::clone(&node), first: Mutex::new(Some(first)), refusal: Arc::clone(&refusal) };
+        let opener = Opener {
+            node: Arc::clone(&node),
+            first: Mutex::new(Some(first)),
+            refusal: Arc::clone(&refusal),
+        };
         // One worker, since connections are opened for one node alone. It ends with the pool, and not
         // when the pool's next look for idle connections would be due.
         let worker = Arc::new(
             scheduled_thread_pool::ScheduledThreadPool::builder()
                 .num_threads(1)
-                .on_drop_behavior(scheduled_thread_pool::OnPoolDropBehavior::DiscardPendingScheduled)
+                .on_drop_behavior(
+                    scheduled_thread_pool::OnPoolDropBehavior::DiscardPendingScheduled,
+                )
                 .thread_name_pattern("fairlock-pool")
                 .build(),
         );
@@ -116,37 +148,63 @@ impl Single {
             .thread_pool(worker)
             .error_handler(Box::new(LogAtDebug))
             .build_unchecked(opener);
-        Ok(Single { node, pool, line: Line::new(), refusal, back_off: config.back_off })
+        Ok(Single {
+            node,
+            pool,
+            line: Line::new(),
+            refusal,
+            back_off: config.back_off,
+        })
     }
 
     fn check_out(&self, checkout: Checkout) -> Result<r2d2::PooledConnection<Opener>, Fault> {
-        self.pool.try_get().map_or_else(|| self.wait_for_connection(checkout), Ok)
+        self.pool
+            .try_get()
+            .map_or_else(|| self.wait_for_connection(checkout), Ok)
     }
 
-    pub(super) fn wait_for_connection(&self, checkout: Checkout) -> Result<r2d2::PooledConnection<Opener>, Fault> {
+    pub(super) fn wait_for_connection(
+        &self,
+        checkout: Checkout,
+    ) -> Result<r2d2::PooledConnection<Opener>, Fault> {
         let Checkout::Until(until) = checkout else {
             return Err(Fault::NotReady);
         };
         let started = self.node.clock.now();
         let patience = (until - started).clamp(Duration::from_millis(1), self.node.command_timeout);
-        self.pool.get_timeout(patience).map_err(|e| self.no_connection(started, e))
+        self.pool
+            .get_timeout(patience)
+            .map_err(|e| self.no_connection(started, e))
     }
 
     /// Why none came for somebody who has waited since then.
-    pub(super) fn no_connection(&self, started: Time, e: impl Into<Box<dyn StdError + Send + Sync>>) -> Fault {
+    pub(super) fn no_connection(
+        &self,
+        started: Time,
+        e: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Fault {
         match &*self.refusal.lock() {
-            Some(refusal) if refusal.at >= started - self.node.command_timeout => refusal.fault.repeat(),
+            Some(refusal) if refusal.at >= started - self.node.command_timeout => {
+                refusal.fault.repeat()
+            }
             _ => Fault::unavailable(Step::Pool, e),
         }
     }
 
     /// The answers, and whether the connection turned out to be closed, so that another one may do better.
     fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
-        let free = if self.line.is_led() { None } else { self.pool.try_get() };
+        let free = if self.line.is_led() {
+            None
+        } else {
+            self.pool.try_get()
+        };
         let answers = match (free, calls) {
             (None, [call]) => vec![self.join(call, patience)],
-            (free, _) => match free.map_or_else(|| self.wait_for_connection(patience.checkout), Ok) {
-                Ok(connection) => self.lent(connection, |connection| self.exchange(connection, calls, patience.reply)),
+            (free, _) => match free.map_or_else(|| self.wait_for_connection(patience.checkout), Ok)
+            {
+                Ok(connection) => self.lent(connection, |connection| {
+                    self.exchange(connection, calls, patience.reply)
+                }),
                 Err(f) => calls.iter().map(|_| Err(f.repeat())).collect(),
             },
         };
@@ -169,7 +227,12 @@ impl Single {
         result
     }
 
-    fn exchange(&self, connection: &mut Connection, calls: &[Call], give_up: Time) -> Vec<Result<Answer, Fault>> {
+    fn exchange(
+        &self,
+        connection: &mut Connection,
+        calls: &[Call],
+        give_up: Time,
+    ) -> Vec<Result<Answer, Fault>> {
         let answers = self.node.exchange(connection, calls, give_up);
         if matches!(answers.first(), Some(Err(f)) if f.is_closed()) {
             // The others of its age are as likely closed.
@@ -178,7 +241,10 @@ impl Single {
         answers
     }
 
-    fn with_connection<T>(&self, run: impl Fn(&mut Connection) -> Result<T, Fault>) -> Result<T, Fault> {
+    fn with_connection<T>(
+        &self,
+        run: impl Fn(&mut Connection) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         let until = self.node.clock.now() + self.node.command_timeout;
         let attempt = || {
             let connection = self.check_out(Checkout::Until(until))?;
@@ -217,7 +283,13 @@ impl Store for Single {
                 Checkout::IfFree => Checkout::IfFree,
                 Checkout::Until(_) => Checkout::Until(patience.reply),
             };
-            let (next, more) = self.attempt(calls, Patience { checkout, reply: patience.reply });
+            let (next, more) = self.attempt(
+                calls,
+                Patience {
+                    checkout,
+                    reply: patience.reply,
+                },
+            );
             if matches!(next.first(), Some(Err(Fault::NotReady))) {
                 break;
             }
@@ -261,10 +333,14 @@ impl Store for Single {
         loop {
             let told = match connection.socket.receive() {
                 Ok(value) => match refusal(value)? {
-                    Value::Array(words) if is_word(words.first(), "message") => match words.last() {
-                        Some(Value::BulkString(message)) => heard(Heard::Message(&String::from_utf8_lossy(message))),
-                        _ => ControlFlow::Continue(()),
-                    },
+                    Value::Array(words) if is_word(words.first(), "message") => {
+                        match words.last() {
+                            Some(Value::BulkString(message)) => {
+                                heard(Heard::Message(&String::from_utf8_lossy(message)))
+                            }
+                            _ => ControlFlow::Continue(()),
+                        }
+                    }
                     // The answer to a ping: within a subscription it comes as a message does.
                     _ => {
                         asked = false;
@@ -273,11 +349,16 @@ impl Store for Single {
                 },
                 // A bump of the generation says that this node is not the one to listen to any more.
                 Err(e) if e.is_timeout() && node.generation() != generation => {
-                    return Err(Fault::unavailable(Step::Reply, "the connection was retired"));
+                    return Err(Fault::unavailable(
+                        Step::Reply,
+                        "the connection was retired",
+                    ));
                 }
                 Err(e) if e.is_timeout() && !asked => {
                     asked = true;
-                    connection.send(&[redis::cmd("PING")]).map_err(|e| fault(e, Step::Send))?;
+                    connection
+                        .send(&[redis::cmd("PING")])
+                        .map_err(|e| fault(e, Step::Send))?;
                     ControlFlow::Continue(())
                 }
                 Err(e) => return Err(fault(e, Step::Reply)),
@@ -300,8 +381,16 @@ impl Store for Single {
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(512).arg("TYPE").arg("hash");
-        let answer = self.with_connection(|connection| connection.request(scan.clone(), self.node.command_timeout))?;
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(pattern)
+            .arg("COUNT")
+            .arg(512)
+            .arg("TYPE")
+            .arg("hash");
+        let answer = self.with_connection(|connection| {
+            connection.request(scan.clone(), self.node.command_timeout)
+        })?;
         page(answer)
     }
 
@@ -320,10 +409,18 @@ impl Store for Single {
 
 /// What SCAN answers: the next cursor, and keys.
 pub(super) fn page(answer: Value) -> Result<(u64, Vec<String>), Fault> {
-    let malformed = |_| Fault::Server { code: "PROTOCOL".to_owned(), message: "SCAN did not answer a page".to_owned() };
+    let malformed = |_| Fault::Server {
+        code: "PROTOCOL".to_owned(),
+        message: "SCAN did not answer a page".to_owned(),
+    };
     let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(malformed)?;
     // Our keys are UTF-8; what is not belongs to somebody else.
-    Ok((next, keys.into_iter().filter_map(|key| String::from_utf8(key).ok()).collect()))
+    Ok((
+        next,
+        keys.into_iter()
+            .filter_map(|key| String::from_utf8(key).ok())
+            .collect(),
+    ))
 }
 
 fn is_word(value: Option<&Value>, word: &str) -> bool {
@@ -339,7 +436,10 @@ impl r2d2::ManageConnection for Opener {
             return Ok(first);
         }
         self.node.connect().inspect_err(|fault| {
-            *self.refusal.lock() = Some(Refusal { at: self.node.clock.now(), fault: fault.repeat() });
+            *self.refusal.lock() = Some(Refusal {
+                at: self.node.clock.now(),
+                fault: fault.repeat(),
+            });
         })
     }
 

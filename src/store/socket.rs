@@ -39,7 +39,12 @@ impl Socket {
     }
 
     fn new(stream: Stream, timeout: Duration) -> io::Result<Socket> {
-        let mut socket = Socket { stream, parser: Parser::new(), read_timeout: timeout, write_timeout: timeout };
+        let mut socket = Socket {
+            stream,
+            parser: Parser::new(),
+            read_timeout: timeout,
+            write_timeout: timeout,
+        };
         socket.set_read_timeout(timeout)?;
         socket.set_write_timeout(timeout)?;
         Ok(socket)
@@ -82,7 +87,10 @@ impl Socket {
     }
 
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
-        let mut reader = Reader { stream: &mut self.stream, patience: Patience::new(self.read_timeout) };
+        let mut reader = Reader {
+            stream: &mut self.stream,
+            patience: Patience::new(self.read_timeout),
+        };
         let value = self.parser.parse_value(&mut reader);
         if reader.patience.was_tried {
             self.stream.limit_reads(self.read_timeout)?;
@@ -126,7 +134,10 @@ struct Patience {
 
 impl Patience {
     fn new(timeout: Duration) -> Patience {
-        Patience { until: Instant::now() + timeout, was_tried: false }
+        Patience {
+            until: Instant::now() + timeout,
+            was_tried: false,
+        }
     }
 
     /// The time for going on, if a signal is all that happened.
@@ -140,7 +151,11 @@ impl Patience {
     fn left(&mut self) -> io::Result<Duration> {
         self.was_tried = true;
         let left = self.until.saturating_duration_since(Instant::now());
-        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(left)
+        }
     }
 }
 
@@ -207,7 +222,9 @@ mod tests {
         let trickle = std::thread::spawn(move || {
             let mut bit = [0; 4096];
             // It ends, so that whoever would write on and on is told from who gives up.
-            while started.elapsed() < 2 * (TIMEOUT + SLACK) && peer.read(&mut bit).is_ok_and(|read| read > 0) {
+            while started.elapsed() < 2 * (TIMEOUT + SLACK)
+                && peer.read(&mut bit).is_ok_and(|read| read > 0)
+            {
                 std::thread::sleep(TIMEOUT / 6);
             }
         });

@@ -35,19 +35,29 @@ impl Told {
         let terms = Arc::new(Terms::new("fairlock", PATIENCE, PATIENCE));
         let clock = Clock::default();
         let (socket, mut server) = Socket::pair(PATIENCE).expect("a pair of sockets");
-        server.write_all(&bytes[..bytes.len().min(MOST)]).expect("it fits");
+        server
+            .write_all(&bytes[..bytes.len().min(MOST)])
+            .expect("it fits");
         server.shutdown(Shutdown::Write).expect("it is open");
         let now = clock.now();
         let connection = Connection {
             socket,
-            anchor: Anchor { server: 0, sent: now, received: now },
+            anchor: Anchor {
+                server: 0,
+                sent: now,
+                received: now,
+            },
             generation: 0,
             pool_generation: 0,
             broken: false,
             opened: now,
             read_timeout: PATIENCE,
         };
-        Told { node: Node::new(info, terms, clock, PATIENCE, PATIENCE), connection, _server: server }
+        Told {
+            node: Node::new(info, terms, clock, PATIENCE, PATIENCE),
+            connection,
+            _server: server,
+        }
     }
 
     pub(crate) fn shake_hands(&mut self) -> Result<(), Fault> {
@@ -67,6 +77,9 @@ impl Told {
 
     /// The pairings of clocks that it believes in.
     pub(crate) fn anchors(&self) -> impl Iterator<Item = Anchor> {
-        self.node.anchor().into_iter().chain([self.connection.anchor])
+        self.node
+            .anchor()
+            .into_iter()
+            .chain([self.connection.anchor])
     }
 }

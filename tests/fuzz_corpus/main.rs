@@ -13,7 +13,9 @@ fn corpus() -> PathBuf {
 
 fn names_in(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -38,11 +40,23 @@ fn each_target_is_one_of_the_fuzzers_and_the_corpus_is_small() {
     targets.sort();
     assert_eq!(names_in(&corpus()), targets);
     let files = names_in(&corpus().join("../fuzz_targets"));
-    assert_eq!(files, targets.iter().map(|name| format!("{name}.rs")).collect::<Vec<_>>());
+    assert_eq!(
+        files,
+        targets
+            .iter()
+            .map(|name| format!("{name}.rs"))
+            .collect::<Vec<_>>()
+    );
     let inputs = targets.iter().flat_map(|name| {
         let dir = corpus().join(name);
         names_in(&dir).into_iter().map(move |input| dir.join(input))
     });
-    let sizes: Vec<u64> = inputs.map(|input| fs::metadata(input).unwrap().len()).collect();
-    assert!(sizes.len() <= 200 && sizes.iter().sum::<u64>() <= 200 * 1024, "{} inputs", sizes.len());
+    let sizes: Vec<u64> = inputs
+        .map(|input| fs::metadata(input).unwrap().len())
+        .collect();
+    assert!(
+        sizes.len() <= 200 && sizes.iter().sum::<u64>() <= 200 * 1024,
+        "{} inputs",
+        sizes.len()
+    );
 }

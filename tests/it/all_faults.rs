@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use fairlock::{LockManager, PreviousHolder};
 
 use crate::managers::{self, assert_nothing_left, patient};
-use crate::scene::{P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, request, steady, warm_up};
+use crate::scene::{
+    P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, request, steady, warm_up,
+};
 use crate::support::{Proxy, SLACK, Server, until};
 use crate::worker;
 
@@ -22,7 +24,10 @@ fn names_that_are_free_are_taken_and_given_back_in_one_write_each() {
     let mgr = patient(server.url());
     let names = names(40);
     drop(mgr.lock_all(&names).unwrap());
-    let before = (mgr.stats().requests, server.counted("total_reads_processed"));
+    let before = (
+        mgr.stats().requests,
+        server.counted("total_reads_processed"),
+    );
     let guard = mgr.lock_all(&names).unwrap();
     guard.unlock().unwrap();
     let reads = server.counted("total_reads_processed") - before.1;
@@ -45,13 +50,20 @@ fn p9_threads_that_want_several_names_share_one_connection_without_deadlock() {
                 for turn in 0..4 {
                     // Each in another order, and each with another one.
                     let mine = [i % 6, (i + 1 + turn) % 6, (i + 3) % 6];
-                    let guard =
-                        mgr.try_lock_all_for(mine.map(|at| &names[at]), 4 * SOON).unwrap().expect("no deadlock");
+                    let guard = mgr
+                        .try_lock_all_for(mine.map(|at| &names[at]), 4 * SOON)
+                        .unwrap()
+                        .expect("no deadlock");
                     let mut once = mine.to_vec();
                     once.sort_unstable();
                     once.dedup();
                     for at in &once {
-                        assert_eq!(inside[*at].fetch_add(1, Ordering::SeqCst), 0, "two hold {}", names[*at]);
+                        assert_eq!(
+                            inside[*at].fetch_add(1, Ordering::SeqCst),
+                            0,
+                            "two hold {}",
+                            names[*at]
+                        );
                     }
                     guard.check().unwrap();
                     for at in &once {
@@ -90,7 +102,10 @@ fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
             let guard = waiting.join().unwrap();
             let reply = trap.wait(SOON);
             let same = format!(":{}\r\n", guard.fence(lost).unwrap());
-            assert!(lost == "b" || String::from_utf8_lossy(&reply).contains(&same), "{lost} was granted twice");
+            assert!(
+                lost == "b" || String::from_utf8_lossy(&reply).contains(&same),
+                "{lost} was granted twice"
+            );
             for name in ["a", "b", "c"] {
                 let record = Record::of(&server, name);
                 assert_eq!(record.number("f"), guard.fence(name).unwrap(), "{lost}");
@@ -108,7 +123,9 @@ fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
 
 /// Whether an acquire in these bytes may wait.
 fn waits(bytes: &[u8]) -> bool {
-    bytes.windows(b"$1\r\n1\r\n".len()).any(|w| w == b"$1\r\n1\r\n")
+    bytes
+        .windows(b"$1\r\n1\r\n".len())
+        .any(|w| w == b"$1\r\n1\r\n")
 }
 
 /// A copy of the request for all comes when its caller has given up: it takes none of them, not for a moment.
@@ -122,12 +139,19 @@ fn p7_a_request_for_several_that_arrives_after_its_caller_gave_up_takes_none() {
     let start = Instant::now();
     let end = ours.try_lock_all(["a", "b", "c"]);
     assert!(start.elapsed() <= 3 * T + SLACK, "{:?}", start.elapsed());
-    assert!(matches!(end, Err(fairlock::Error::Unavailable { .. })), "{end:?}");
+    assert!(
+        matches!(end, Err(fairlock::Error::Unavailable { .. })),
+        "{end:?}"
+    );
     assert!(String::from_utf8_lossy(&held.release()).contains("late"));
     for name in ["a", "b", "c"] {
         assert_eq!(Record::of(&server, name).field("f"), None, "{name}");
     }
-    ours.try_lock_all(["a", "b", "c"]).unwrap().expect("they are free").unlock().unwrap();
+    ours.try_lock_all(["a", "b", "c"])
+        .unwrap()
+        .expect("they are free")
+        .unlock()
+        .unwrap();
 }
 
 #[test]
@@ -137,10 +161,19 @@ fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
     let guard = ours.lock_all(["a", "b", "c"]).unwrap();
     let fences = ["a", "b", "c"].map(|name| guard.fence(name).unwrap());
     server.restart();
-    let loss = guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+    let loss = guard
+        .lost()
+        .recv_timeout(TTL / 3 + SLACK)
+        .expect("the loss is told");
     assert!(!guard.is_held() && fences.contains(&loss.fence));
-    assert!(guard.lost().recv_timeout(Duration::ZERO).is_err(), "and once");
-    let next = other.try_lock_all_for(["a", "b", "c"], SOON).unwrap().expect("they are free");
+    assert!(
+        guard.lost().recv_timeout(Duration::ZERO).is_err(),
+        "and once"
+    );
+    let next = other
+        .try_lock_all_for(["a", "b", "c"], SOON)
+        .unwrap()
+        .expect("they are free");
     for (name, fence) in ["a", "b", "c"].iter().zip(fences) {
         assert!(next.fence(name).unwrap() > fence);
         assert_ne!(next.previous_holder(name), Some(PreviousHolder::Forced));
@@ -156,7 +189,8 @@ fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
 
 /// One has all of its names, another the first of them and a place at the second.
 #[test]
-fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_cost_each_name_one_ttl() {
+fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_cost_each_name_one_ttl()
+ {
     const TTL: Duration = Duration::from_secs(2);
     let server = Server::start();
     let mgr = managers::manager(server.url(), TTL);
@@ -164,14 +198,21 @@ fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_c
     holds.tell("all b c");
     holds.expect("got all", worker::SOON);
     waits.tell("all a b c");
-    until(SOON, "it waits for the second", || mgr.inspect("b").unwrap().is_some_and(|b| b.waiters == 1));
+    until(SOON, "it waits for the second", || {
+        mgr.inspect("b").unwrap().is_some_and(|b| b.waiters == 1)
+    });
     let waiters = ["a", "b", "c"].map(|name| mgr.enqueue(name).unwrap());
     let crash = Instant::now();
     holds.kill();
     waits.kill();
     let bound = TTL + managers::check_period(TTL) + SLACK;
     for mut waiter in waiters {
-        waiter.wait_for(bound).unwrap().expect("its turn comes").unlock().unwrap();
+        waiter
+            .wait_for(bound)
+            .unwrap()
+            .expect("its turn comes")
+            .unlock()
+            .unwrap();
     }
     assert!(crash.elapsed() < bound, "{:?}", crash.elapsed());
     for name in ["a", "b", "c"] {

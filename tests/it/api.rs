@@ -4,8 +4,8 @@
 use std::{collections::HashSet, error::Error as StdError, fmt::Debug, thread, time::Duration};
 
 use fairlock::{
-    Builder, Endpoint, Error, FenceGate, Kind, List, LockGuard, LockInfo, LockManager, LockOptions, LockState, Loss,
-    LossReason, Mutex, Party, PreviousHolder, Shutdown, Stats, Step, Waiter,
+    Builder, Endpoint, Error, FenceGate, Kind, List, LockGuard, LockInfo, LockManager, LockOptions,
+    LockState, Loss, LossReason, Mutex, Party, PreviousHolder, Shutdown, Stats, Step, Waiter,
 };
 
 use crate::support::{Fake, FakeReply, Proxy, SLACK, Server, fake::is, until};
@@ -63,7 +63,11 @@ fn types_are_shared_sent_cloned_and_shown_as_promised() {
 
     fn an_error<T: StdError + Send + Sync + 'static>() {}
     an_error::<Error>();
-    const _OPTIONS: LockOptions = LockOptions::new().ttl(TTL).fixed_lease(TTL).max_hold(TTL).hold_at_least(TTL);
+    const _OPTIONS: LockOptions = LockOptions::new()
+        .ttl(TTL)
+        .fixed_lease(TTL)
+        .max_hold(TTL)
+        .hold_at_least(TTL);
     static _GATE: FenceGate = FenceGate::new();
 }
 
@@ -83,11 +87,16 @@ fn an_endpoint_is_made_of_a_str_or_a_string() {
 #[test]
 fn a_database_of_the_url_is_used_by_every_connection() {
     let server = Server::start();
-    let (zero, one) = (manager(&server), to(&format!("{}?db=1", server.url())).build().unwrap());
+    let (zero, one) = (
+        manager(&server),
+        to(&format!("{}?db=1", server.url())).build().unwrap(),
+    );
     let guard = one.lock("n").unwrap();
     assert!(zero.try_lock("n").unwrap().is_some());
     let waiter = one.enqueue("n").unwrap();
-    until(TTL + SLACK, "it is renewed there", || one.stats().renewed > 0);
+    until(TTL + SLACK, "it is renewed there", || {
+        one.stats().renewed > 0
+    });
     guard.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
     assert!(server.keys_without_ttl().is_empty());
@@ -131,7 +140,16 @@ fn every_error_is_in_lower_case_without_a_full_stop_and_without_its_cause() {
     proxy.refuse();
     proxy.close_all();
     let refused = mgr.try_lock("n").unwrap_err();
-    assert!(matches!(&refused, Error::Unavailable { step: Step::Connect | Step::Reply, .. }), "{refused:?}");
+    assert!(
+        matches!(
+            &refused,
+            Error::Unavailable {
+                step: Step::Connect | Step::Reply,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
     errors.push(("Unavailable", refused));
     mgr.shutdown(Duration::ZERO).unwrap();
     errors.push(("Closed", mgr.lock("n").unwrap_err()));
@@ -148,10 +166,17 @@ fn every_error_is_in_lower_case_without_a_full_stop_and_without_its_cause() {
 #[track_caller]
 fn assert_well_worded(variant: &str, error: &Error) {
     let said = error.to_string();
-    assert!(format!("{error:?}").starts_with(variant), "{variant}: {error:?}");
+    assert!(
+        format!("{error:?}").starts_with(variant),
+        "{variant}: {error:?}"
+    );
     assert!(said.starts_with(|c: char| c.is_lowercase()), "{said}");
     assert!(!said.ends_with('.') && !said.contains('\n'), "{said}");
-    assert_eq!(error.source().is_some(), variant == "Unavailable", "{error:?}");
+    assert_eq!(
+        error.source().is_some(),
+        variant == "Unavailable",
+        "{error:?}"
+    );
     let mut source = error.source();
     while let Some(cause) = source {
         assert!(!said.contains(&cause.to_string()), "{said} repeats {cause}");
@@ -180,15 +205,29 @@ fn an_error_without_a_lock_names_none() {
 fn a_servers_refusal_is_told_with_its_code_and_words() {
     let fake = Fake::start(|words| {
         if is(words, "EVALSHA") || is(words, "EVAL") {
-            return FakeReply::error("NOPERM this user has no permissions to run the 'evalsha' command");
+            return FakeReply::error(
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+            );
         }
         FakeReply::polite(words)
     });
     let mgr = to(&fake.url()).build().unwrap();
-    for result in [mgr.lock("n").map(drop), mgr.try_lock("n").map(drop), mgr.inspect("n").map(drop)] {
+    for result in [
+        mgr.lock("n").map(drop),
+        mgr.try_lock("n").map(drop),
+        mgr.inspect("n").map(drop),
+    ] {
         let error = result.unwrap_err();
         assert_well_worded("Server", &error);
-        let Error::Server { lock, code, message, .. } = &error else { panic!("{error:?}") };
+        let Error::Server {
+            lock,
+            code,
+            message,
+            ..
+        } = &error
+        else {
+            panic!("{error:?}")
+        };
         assert_eq!((lock.as_deref(), code.as_str()), (Some("n"), "NOPERM"));
         assert!(message.contains("'evalsha'"), "{message}");
         assert!(error.to_string().contains("NOPERM"), "{error}");
@@ -222,11 +261,16 @@ fn a_fence_gate_admits_the_newest_and_its_equals() {
 
 #[test]
 fn a_loss_says_why_in_words() {
-    let said: HashSet<String> =
-        [LossReason::Expired, LossReason::Taken, LossReason::MaxHold, LossReason::Forced, LossReason::Shutdown]
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+    let said: HashSet<String> = [
+        LossReason::Expired,
+        LossReason::Taken,
+        LossReason::MaxHold,
+        LossReason::Forced,
+        LossReason::Shutdown,
+    ]
+    .iter()
+    .map(ToString::to_string)
+    .collect();
     assert_eq!(said.len(), 5);
     assert!(said.iter().all(|reason| !reason.ends_with('.')));
 }

@@ -47,7 +47,10 @@ fn p10_a_url_that_is_none_is_refused_without_repeating_its_password() {
     for url in bad {
         let endpoint = Endpoint::from(url.as_str());
         let error = LockManager::connect(endpoint.clone()).unwrap_err();
-        assert!(matches!(&error, Error::Config { what, .. } if what == "url"), "{error:?}");
+        assert!(
+            matches!(&error, Error::Config { what, .. } if what == "url"),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("redis://"), "{error}");
         let builder = LockManager::builder(url);
         assert_no_secret(&format!("{error} {error:?} {endpoint:?} {builder:?}"));
@@ -59,7 +62,10 @@ fn p10_a_url_is_refused_for_what_would_be_passed_over_and_says_what_it_is() {
     let bad = [
         ("redis://127.0.0.1/?db=1", "parameter \"db\""),
         ("redis://127.0.0.1/1?x", "parameter \"x\""),
-        ("redis+unix:///nonexistent/s?database=1", "parameter \"database\""),
+        (
+            "redis+unix:///nonexistent/s?database=1",
+            "parameter \"database\"",
+        ),
         ("redis://127.0.0.1/one", "invalid database number"),
         ("redis://127.0.0.1:99999/", "did not parse"),
         ("redis://:pa#ss@127.0.0.1/", "%23"),
@@ -70,7 +76,10 @@ fn p10_a_url_is_refused_for_what_would_be_passed_over_and_says_what_it_is() {
     ];
     for (url, why) in bad {
         let error = LockManager::connect(url).unwrap_err();
-        assert!(matches!(&error, Error::Config { what, .. } if what == "url"), "{url}: {error:?}");
+        assert!(
+            matches!(&error, Error::Config { what, .. } if what == "url"),
+            "{url}: {error:?}"
+        );
         assert!(error.to_string().contains(why), "{url}: {error}");
     }
 }
@@ -83,11 +92,22 @@ fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
     };
     let error = LockManager::connect(format!("redis://{addr}/")).unwrap_err();
     let cause = error.source().expect("a cause");
-    assert_eq!(cause.downcast_ref::<io::Error>().map(io::Error::kind), Some(io::ErrorKind::ConnectionRefused));
-    assert!(cause.source().is_none_or(|deeper| deeper.to_string() != cause.to_string()), "{cause}");
+    assert_eq!(
+        cause.downcast_ref::<io::Error>().map(io::Error::kind),
+        Some(io::ErrorKind::ConnectionRefused)
+    );
+    assert!(
+        cause
+            .source()
+            .is_none_or(|deeper| deeper.to_string() != cause.to_string()),
+        "{cause}"
+    );
     let web = Fake::start(|_| FakeReply::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
     let error = LockManager::connect(web.url()).unwrap_err();
-    assert_eq!(error.source().expect("a cause").to_string(), "what answers there is not a redis");
+    assert_eq!(
+        error.source().expect("a cause").to_string(),
+        "what answers there is not a redis"
+    );
 }
 
 #[test]
@@ -114,20 +134,31 @@ fn p8_a_server_that_accepts_and_never_answers_is_told_within_the_connect_timeout
 fn assert_unreachable(url: &str) {
     let timeout = ms(300);
     let started = Instant::now();
-    let error = LockManager::builder(url).connect_timeout(timeout).build().unwrap_err();
+    let error = LockManager::builder(url)
+        .connect_timeout(timeout)
+        .build()
+        .unwrap_err();
     let took = started.elapsed();
     assert!(took < timeout + SLACK, "{took:?}: {error}");
-    let Error::Unavailable { lock, step, .. } = &error else { panic!("{error:?}") };
+    let Error::Unavailable { lock, step, .. } = &error else {
+        panic!("{error:?}")
+    };
     assert_eq!((lock, *step), (&None, Step::Connect), "{error:?}");
     assert!(error.source().is_some(), "{error:?}");
 }
 
 #[test]
 fn garbage_from_something_that_is_no_redis_is_an_error() {
-    for reply in ["HTTP/1.1 400 Bad Request\r\n\r\n", "*-5\r\n", ":1\r\n:1\r\n"] {
+    for reply in [
+        "HTTP/1.1 400 Bad Request\r\n\r\n",
+        "*-5\r\n",
+        ":1\r\n:1\r\n",
+    ] {
         let web = Fake::start(move |_| FakeReply::Raw(reply.into()));
         let started = Instant::now();
-        let result = LockManager::builder(web.url()).connect_timeout(ms(300)).build();
+        let result = LockManager::builder(web.url())
+            .connect_timeout(ms(300))
+            .build();
         assert!(result.is_err(), "{reply:?}");
         assert!(started.elapsed() < ms(300) + SLACK, "{reply:?}");
     }
@@ -139,7 +170,10 @@ fn a_wrong_password_is_told_at_once_in_the_servers_words() {
     let patient = Duration::from_secs(10);
     let wrong = format!("{}?pass={SECRET}", server.url());
     let started = Instant::now();
-    let error = LockManager::builder(wrong).connect_timeout(patient).build().unwrap_err();
+    let error = LockManager::builder(wrong)
+        .connect_timeout(patient)
+        .build()
+        .unwrap_err();
     // It is an answer, so the connect timeout is not waited out.
     assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
     assert_code(&error, "WRONGPASS");
@@ -155,23 +189,44 @@ fn a_password_changed_while_running_is_told_by_the_next_connection() {
     let server = Server::start_with(&["--requirepass", SECRET]);
     let url = format!("{}?pass={SECRET}", server.url());
     let timeout = ms(200);
-    let mgr =
-        LockManager::builder(url.as_str()).options(LockOptions::new().ttl(Duration::from_secs(2))).build().unwrap();
+    let mgr = LockManager::builder(url.as_str())
+        .options(LockOptions::new().ttl(Duration::from_secs(2)))
+        .build()
+        .unwrap();
     let guard = mgr.lock("held").unwrap();
-    let mut admin = redis::Client::open(url.as_str()).unwrap().get_connection().unwrap();
-    let _: () = redis::cmd("CONFIG").arg(&["SET", "requirepass", "another"]).query(&mut admin).unwrap();
-    let _: () = redis::cmd("CLIENT").arg(&["KILL", "SKIPME", "yes", "TYPE", "normal"]).query(&mut admin).unwrap();
+    let mut admin = redis::Client::open(url.as_str())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let _: () = redis::cmd("CONFIG")
+        .arg(&["SET", "requirepass", "another"])
+        .query(&mut admin)
+        .unwrap();
+    let _: () = redis::cmd("CLIENT")
+        .arg(&["KILL", "SKIPME", "yes", "TYPE", "normal"])
+        .query(&mut admin)
+        .unwrap();
     // The first to notice has sent its request on a connection that was closed under it.
     for _ in 0..2 {
         let started = Instant::now();
         let error = mgr.try_lock("n").unwrap_err();
-        assert!(started.elapsed() < timeout * 2 + SLACK, "{:?}", started.elapsed());
+        assert!(
+            started.elapsed() < timeout * 2 + SLACK,
+            "{:?}",
+            started.elapsed()
+        );
         assert_code(&error, "WRONGPASS");
-        assert!(matches!(&error, Error::Server { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
+        assert!(
+            matches!(&error, Error::Server { lock: Some(lock), .. } if &**lock == "n"),
+            "{error:?}"
+        );
         assert_no_secret(&spell_out(&error));
     }
     // No renewal gets through any more.
-    let loss = guard.lost().recv_timeout(Duration::from_secs(2) + timeout + SLACK).unwrap();
+    let loss = guard
+        .lost()
+        .recv_timeout(Duration::from_secs(2) + timeout + SLACK)
+        .unwrap();
     assert_eq!(loss.reason, fairlock::LossReason::Expired);
     assert_no_secret(&format!("{mgr:?} {guard:?} {loss:?}"));
 }
@@ -192,7 +247,10 @@ fn a_password_is_in_no_log_and_no_message() {
     kid.expect("ready", Duration::from_secs(20));
     server.kill();
     kid.tell("go on");
-    let logged: usize = kid.expect("logged", Duration::from_secs(20)).parse().unwrap();
+    let logged: usize = kid
+        .expect("logged", Duration::from_secs(20))
+        .parse()
+        .unwrap();
     assert!(logged > 0, "the kid's logger caught nothing");
     assert_eq!(kid.expect("leaks", Duration::from_secs(20)), "0");
     kid.join(Duration::from_secs(20));
@@ -207,24 +265,39 @@ fn spill(args: &[String]) {
             true
         }
         fn log(&self, record: &log::Record<'_>) {
-            LINES.lock().unwrap().push(format!("{record:?} {}", record.args()));
+            LINES
+                .lock()
+                .unwrap()
+                .push(format!("{record:?} {}", record.args()));
         }
         fn flush(&self) {}
     }
     log::set_logger(&Capture).unwrap();
     log::set_max_level(log::LevelFilter::Trace);
-    let [url, secret] = args else { panic!("a url and its password") };
+    let [url, secret] = args else {
+        panic!("a url and its password")
+    };
 
     let mut shown = Vec::new();
     let wrong = url.replace(secret, &format!("{secret}-and-more"));
-    shown.push(spell_out(&LockManager::connect(wrong.as_str()).unwrap_err()));
-    let builder = LockManager::builder(url.as_str()).options(LockOptions::new().ttl(Duration::from_secs(1)));
-    shown.push(format!("{builder:?} {builder:#?} {:?}", Endpoint::from(url.as_str())));
+    shown.push(spell_out(
+        &LockManager::connect(wrong.as_str()).unwrap_err(),
+    ));
+    let builder =
+        LockManager::builder(url.as_str()).options(LockOptions::new().ttl(Duration::from_secs(1)));
+    shown.push(format!(
+        "{builder:?} {builder:#?} {:?}",
+        Endpoint::from(url.as_str())
+    ));
     let mgr = builder.build().unwrap();
     let guard = mgr.lock("held").unwrap();
     let waiter = mgr.enqueue("held").unwrap();
     let mutex = mgr.mutex("held");
-    shown.push(format!("{mgr:#?} {guard:#?} {waiter:#?} {mutex:#?} {:#?} {:#?}", mgr.inspect("held"), mgr.stats()));
+    shown.push(format!(
+        "{mgr:#?} {guard:#?} {waiter:#?} {mutex:#?} {:#?} {:#?}",
+        mgr.inspect("held"),
+        mgr.stats()
+    ));
     say("ready");
     crate::support::kid::hear();
     // The server is gone now: the pool, the listener and the renewals all complain.
@@ -234,7 +307,10 @@ fn spill(args: &[String]) {
     drop((waiter, guard, mutex, mgr));
 
     let lines = LINES.lock().unwrap();
-    let leaks = lines.iter().chain(&shown).filter(|line| line.contains(secret.as_str()));
+    let leaks = lines
+        .iter()
+        .chain(&shown)
+        .filter(|line| line.contains(secret.as_str()));
     leaks.clone().for_each(|leak| eprintln!("leak: {leak}"));
     say(format_args!("logged {}", lines.len()));
     say(format_args!("leaks {}", leaks.count()));
@@ -258,7 +334,9 @@ fn assert_no_secret(said: &str) {
 
 #[track_caller]
 fn assert_code(error: &Error, expected: &str) {
-    let Error::Server { code, message, .. } = error else { panic!("{error:?}") };
+    let Error::Server { code, message, .. } = error else {
+        panic!("{error:?}")
+    };
     assert_eq!(code, expected, "{error:?}");
     assert!(!message.is_empty());
 }
@@ -268,23 +346,37 @@ fn p10_a_server_older_than_6_2_is_refused() {
     for version in ["6.0.16", "6.1.240", "5.9.9"] {
         let old = Fake::start(move |words| {
             if is(words, "HELLO") {
-                return FakeReply::array(["server", "redis", "version", version].map(FakeReply::bulk));
+                return FakeReply::array(
+                    ["server", "redis", "version", version].map(FakeReply::bulk),
+                );
             }
             FakeReply::polite(words)
         });
-        assert_config(LockManager::connect(old.url()), "server", &["redis 6.2 or newer", version]);
+        assert_config(
+            LockManager::connect(old.url()),
+            "server",
+            &["redis 6.2 or newer", version],
+        );
     }
     let ancient = Fake::start(|words| {
         if is(words, "HELLO") {
-            return FakeReply::error("ERR unknown command `HELLO`, with args beginning with: `2`, ");
+            return FakeReply::error(
+                "ERR unknown command `HELLO`, with args beginning with: `2`, ",
+            );
         }
         FakeReply::polite(words)
     });
-    assert_config(LockManager::connect(ancient.url()), "server", &["redis 6.2 or newer", "older than 6"]);
+    assert_config(
+        LockManager::connect(ancient.url()),
+        "server",
+        &["redis 6.2 or newer", "older than 6"],
+    );
     for version in ["6.2.0", "7.0.15", "10.1.0"] {
         let good = Fake::start(move |words| {
             if is(words, "HELLO") {
-                return FakeReply::array(["server", "redis", "version", version].map(FakeReply::bulk));
+                return FakeReply::array(
+                    ["server", "redis", "version", version].map(FakeReply::bulk),
+                );
             }
             FakeReply::polite(words)
         });

@@ -37,7 +37,10 @@ impl Relay {
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
         listener.listen(4).unwrap();
-        let (hung, streams) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+        let (hung, streams) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(Mutex::new(Vec::new())),
+        );
         let server_socket = server_socket.to_owned();
         thread::spawn({
             let (hung, streams) = (Arc::clone(&hung), Arc::clone(&streams));
@@ -61,7 +64,12 @@ impl Relay {
                 }
             }
         });
-        Relay { path, hung, streams, queued: Mutex::new(Vec::new()) }
+        Relay {
+            path,
+            hung,
+            streams,
+            queued: Mutex::new(Vec::new()),
+        }
     }
 
     fn url(&self) -> String {
@@ -102,13 +110,17 @@ fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
     let _guard = holder.lock("k").unwrap();
     let waiting = build(builder(relay.url()).outage_limit(limit));
     let ended = wait_both_ways(&waiting, 2 * limit);
-    until(SLACK, "they wait", || holder.inspect("k").unwrap().unwrap().waiters == 2);
+    until(SLACK, "they wait", || {
+        holder.inspect("k").unwrap().unwrap().waiters == 2
+    });
     // A connection that has just been opened is not reopened at once.
     thread::sleep(2 * P);
     relay.hang();
     let late = Instant::now() + 2 * limit + T + SLACK;
     for _ in 0..2 {
-        let end = ended.recv_deadline(late).expect("it does not wait for a connection for ever");
+        let end = ended
+            .recv_deadline(late)
+            .expect("it does not wait for a connection for ever");
         assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     }
 }
@@ -119,11 +131,19 @@ fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
     let relay = Relay::to(&server, &socket_of(&server));
     let manager = manager(relay.url());
     let guard = manager.lock("k").unwrap();
-    until(SOON, "the renewal thread is connected", || manager.stats().renewed > 0);
+    until(SOON, "the renewal thread is connected", || {
+        manager.stats().renewed > 0
+    });
     relay.hang();
     let deadline = Instant::now() + guard.remaining();
-    let loss = guard.lost().recv_deadline(deadline + T + SLACK).expect("the loss is told");
-    assert_eq!((loss.reason, loss.fence), (LossReason::Expired, guard.fence()));
+    let loss = guard
+        .lost()
+        .recv_deadline(deadline + T + SLACK)
+        .expect("the loss is told");
+    assert_eq!(
+        (loss.reason, loss.fence),
+        (LossReason::Expired, guard.fence())
+    );
     assert!(!guard.is_held());
 }
 
@@ -134,9 +154,15 @@ fn p8_a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
     let proxy = Proxy::to(server.addr());
     let holder = manager(server.url());
     let _guard = holder.lock("k").unwrap();
-    let waiting = build(builder(proxy.url()).outage_limit(limit).connect_timeout(patience));
+    let waiting = build(
+        builder(proxy.url())
+            .outage_limit(limit)
+            .connect_timeout(patience),
+    );
     let ended = wait_both_ways(&waiting, limit);
-    until(SLACK, "they wait", || holder.inspect("k").unwrap().unwrap().waiters == 2);
+    until(SLACK, "they wait", || {
+        holder.inspect("k").unwrap().unwrap().waiters == 2
+    });
     thread::sleep(2 * P);
     let since = Instant::now();
     proxy.pause_requests();
@@ -144,7 +170,9 @@ fn p8_a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
     proxy.close_all();
     // The one with a deadline has one timeout, the other two.
     for late in [limit + T, limit + 2 * T] {
-        let end = ended.recv_deadline(since + late + SLACK).expect("it does not wait for the connection");
+        let end = ended
+            .recv_deadline(since + late + SLACK)
+            .expect("it does not wait for the connection");
         assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     }
 }
@@ -157,7 +185,9 @@ fn wait_both_ways(manager: &LockManager, at_most: Duration) -> Receiver<Result<b
         thread::spawn(move || {
             let _ = sender.send(match at_most {
                 None => manager.lock("k").map(|_| true),
-                Some(at_most) => manager.try_lock_for("k", at_most).map(|guard| guard.is_some()),
+                Some(at_most) => manager
+                    .try_lock_for("k", at_most)
+                    .map(|guard| guard.is_some()),
             });
         });
     }

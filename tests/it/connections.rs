@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, Step};
 
-use crate::scene::{Record, SOON, STEADY_TTL, T, Verb, build, builder, release, request, steady, warm_up};
+use crate::scene::{
+    Record, SOON, STEADY_TTL, T, Verb, build, builder, release, request, steady, warm_up,
+};
 use crate::support::{Fake, FakeReply, Proxy, SLACK, Server, fake::is, until};
 
 #[test]
@@ -54,7 +56,12 @@ fn the_connection_of_build_may_be_closed_before_its_first_use() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    manager.try_lock("a").unwrap().expect("it is free").unlock().unwrap();
+    manager
+        .try_lock("a")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
 }
 
 #[test]
@@ -108,14 +115,25 @@ fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
 #[test]
 fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
     let grant = granted(77);
-    let FakeReply::Raw(whole) = grant.clone() else { unreachable!() };
+    let FakeReply::Raw(whole) = grant.clone() else {
+        unreachable!()
+    };
     // The rest of the first reply stays out. Were the connection used again, its next reply would be
     // read as the rest of the one before.
     let half = FakeReply::Raw(whole[..whole.len() / 2].to_vec());
     for first in [half, FakeReply::Silent] {
         let (fake, manager) = fake_that_answers(first);
         let end = manager.try_lock("a");
-        assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+        assert!(
+            matches!(
+                end,
+                Err(Error::Unavailable {
+                    step: Step::Reply,
+                    ..
+                })
+            ),
+            "{end:?}"
+        );
         let connects = manager.stats().connects;
         let guard = manager.try_lock("a").unwrap().expect("it is free");
         assert_eq!(guard.fence(), 77);
@@ -128,14 +146,25 @@ fn a_request_that_is_taken_in_part_costs_no_lease_and_spoils_no_connection() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     // Each brace is three bytes in a key, and so many keys are more than a unix socket takes from who does not read.
-    let names: Vec<String> = (0..140).map(|i| format!("{i:03}{}", "{".repeat(509))).collect();
-    let guards: Vec<_> = names.iter().map(|name| manager.lock(name).unwrap()).collect();
-    until(STEADY_TTL, "the renewal thread is connected", || manager.stats().renewed >= names.len() as u64);
+    let names: Vec<String> = (0..140)
+        .map(|i| format!("{i:03}{}", "{".repeat(509)))
+        .collect();
+    let guards: Vec<_> = names
+        .iter()
+        .map(|name| manager.lock(name).unwrap())
+        .collect();
+    until(STEADY_TTL, "the renewal thread is connected", || {
+        manager.stats().renewed >= names.len() as u64
+    });
     server.stop();
-    until(STEADY_TTL / 2 + SLACK, "the next renewals fail", || manager.stats().renewal_failures >= 128);
+    until(STEADY_TTL / 2 + SLACK, "the next renewals fail", || {
+        manager.stats().renewal_failures >= 128
+    });
     server.cont();
     let renewed = manager.stats().renewed;
-    until(STEADY_TTL / 2, "all are renewed", || manager.stats().renewed >= renewed + names.len() as u64);
+    until(STEADY_TTL / 2, "all are renewed", || {
+        manager.stats().renewed >= renewed + names.len() as u64
+    });
     for guard in guards {
         guard.unlock().unwrap();
     }
@@ -145,12 +174,19 @@ fn a_request_that_is_taken_in_part_costs_no_lease_and_spoils_no_connection() {
 
 #[test]
 fn garbage_is_an_error_and_the_next_call_is_clean() {
-    for garbage in
-        [&b"garbage\r\n"[..], b"\r\n\r\n", b"*3\r\n:1\r\n$x\r\n", b"$-7\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"]
-    {
+    for garbage in [
+        &b"garbage\r\n"[..],
+        b"\r\n\r\n",
+        b"*3\r\n:1\r\n$x\r\n",
+        b"$-7\r\n",
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    ] {
         let (_fake, manager) = fake_that_answers(FakeReply::Raw(garbage.to_vec()));
         let end = manager.try_lock("a");
-        assert!(matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })), "{garbage:?} gave {end:?}");
+        assert!(
+            matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })),
+            "{garbage:?} gave {end:?}"
+        );
         let guard = manager.try_lock("a").unwrap().expect("it is free");
         assert_eq!(guard.fence(), 77);
     }
@@ -177,7 +213,13 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
         none(),
         list(vec![text("granted")]),
         list(vec![text("granted"), int(1), int(0), list(fields())]),
-        list(vec![text("granted"), int(1), int(0), list(fields()), none()]),
+        list(vec![
+            text("granted"),
+            int(1),
+            int(0),
+            list(fields()),
+            none(),
+        ]),
         answer(int(7), int(1), fields()),
         answer(text("granted"), text("now"), fields()),
         answer(text("granted"), int(-1), fields()),
@@ -196,7 +238,13 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
         says("synced", fields()),
         says("busy", vec![text("soon")]),
         says("kind", vec![int(3)]),
-        list(vec![list(vec![]), list(vec![]), list(vec![]), list(vec![]), list(vec![])]),
+        list(vec![
+            list(vec![]),
+            list(vec![]),
+            list(vec![]),
+            list(vec![]),
+            list(vec![]),
+        ]),
         FakeReply::Raw(b"*3\r\n$7\r\ngr\xff\xfeted\r\n:1\r\n:0\r\n".to_vec()),
     ];
     for shape in shapes {
@@ -207,7 +255,10 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
             Err(Error::Server { code, .. }) => assert_eq!(code, "PROTOCOL", "{shown}"),
             other => panic!("{shown} gave {other:?}"),
         }
-        let guard = manager.try_lock("a").unwrap().expect("the second answer is a grant");
+        let guard = manager
+            .try_lock("a")
+            .unwrap()
+            .expect("the second answer is a grant");
         assert_eq!(guard.fence(), 77);
         assert!(guard.renew().is_err(), "{shown}");
         assert!(guard.unlock().is_err(), "{shown}");
@@ -219,11 +270,16 @@ fn p7_what_a_malformed_reply_may_have_granted_is_given_back() {
     let (fake, manager) = fake_that_answers(FakeReply::array([FakeReply::bulk("granted")]));
     assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
     until(SOON, "the token is abandoned", || {
-        fake.commands().iter().any(|words| words.last().is_some_and(|mode| mode == "unused"))
+        fake.commands()
+            .iter()
+            .any(|words| words.last().is_some_and(|mode| mode == "unused"))
     });
     let commands = fake.commands();
     let token = |count: usize| {
-        let words = commands.iter().find(|words| words.len() == count).expect("it was sent");
+        let words = commands
+            .iter()
+            .find(|words| words.len() == count)
+            .expect("it was sent");
         words[9].clone()
     };
     assert_eq!(token(13), token(12), "the one that was asked with");
@@ -239,7 +295,9 @@ fn p9_renewals_of_many_leases_outlast_a_flapping_network() {
         counting.fetch_add(1, Ordering::SeqCst);
     });
     let manager = build(steady(proxy.url())).with(options);
-    let guards: Vec<_> = (0..40).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
+    let guards: Vec<_> = (0..40)
+        .map(|i| manager.lock(&format!("a{i}")).unwrap())
+        .collect();
     let end = Instant::now() + STEADY_TTL + T;
     while Instant::now() < end {
         thread::sleep(Duration::from_millis(300));
@@ -259,7 +317,9 @@ fn p9_waiters_hold_no_connection() {
         let mgr = mgr.clone();
         move || mgr.lock("n").unwrap().unlock()
     });
-    until(SLACK, "a thread waits as well", || mgr.inspect("n").unwrap().unwrap().waiters == 21);
+    until(SLACK, "a thread waits as well", || {
+        mgr.inspect("n").unwrap().unwrap().waiters == 21
+    });
     mgr.lock("another").unwrap().unlock().unwrap();
     // The pool's, the renewal thread's and the listener's.
     assert!(server.clients().len() <= 3, "{:?}", server.clients());
@@ -296,7 +356,10 @@ fn a_pool_is_no_larger_than_asked_for() {
     });
     // The renewal thread and the listener have one each of their own.
     assert!(most <= size as usize + 2, "{most} connections");
-    assert!(most > size as usize, "{most} connections: nothing was measured");
+    assert!(
+        most > size as usize,
+        "{most} connections: nothing was measured"
+    );
 }
 
 #[test]
@@ -309,7 +372,10 @@ fn connections_are_opened_as_they_are_needed() {
 
 /// The server's reply to an acquire that takes the lock.
 pub(crate) fn granted(fence: i64) -> FakeReply {
-    let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_micros() as i64;
+    let now = std::time::UNIX_EPOCH
+        .elapsed()
+        .expect("it is after 1970")
+        .as_micros() as i64;
     FakeReply::array([
         FakeReply::bulk("granted"),
         FakeReply::integer(now),
@@ -327,7 +393,9 @@ fn fake_that_answers(first: FakeReply) -> (Fake, LockManager) {
 }
 
 /// A server that answers the n-th script, from 0 on, as it is told.
-pub(crate) fn fake_that(answer: impl Fn(usize) -> FakeReply + Send + Sync + 'static) -> (Fake, LockManager) {
+pub(crate) fn fake_that(
+    answer: impl Fn(usize) -> FakeReply + Send + Sync + 'static,
+) -> (Fake, LockManager) {
     let fake = fake(answer);
     let manager = build(steady(fake.url()).outage_limit(Duration::from_secs(1)));
     (fake, manager)

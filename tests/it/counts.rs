@@ -37,7 +37,10 @@ fn count(server: &Server) -> Count {
         Some((command.to_owned(), rest.split(',').next()?.parse().ok()?))
     };
     let bytes = server.counted("total_net_input_bytes") + server.counted("total_net_output_bytes");
-    Count { commands: stats.lines().filter_map(calls).collect(), bytes }
+    Count {
+        commands: stats.lines().filter_map(calls).collect(),
+        bytes,
+    }
 }
 
 #[track_caller]
@@ -48,17 +51,33 @@ fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce())
     let before = count(server);
     what();
     let after = count(server);
-    let grown = |command: &str| after.commands.get(command).unwrap_or(&0) - before.commands.get(command).unwrap_or(&0);
+    let grown = |command: &str| {
+        after.commands.get(command).unwrap_or(&0) - before.commands.get(command).unwrap_or(&0)
+    };
     let ours = ["info", "eval", "evalsha"];
-    let inner: u64 = after.commands.keys().filter(|command| !ours.contains(&command.as_str())).map(|c| grown(c)).sum();
+    let inner: u64 = after
+        .commands
+        .keys()
+        .filter(|command| !ours.contains(&command.as_str()))
+        .map(|c| grown(c))
+        .sum();
     let scripts = (grown("evalsha") + grown("eval")) as f64 / times as f64;
     let commands = inner as f64 / times as f64;
     let bytes = (after.bytes - before.bytes).saturating_sub(asking) / times;
     println!("{scripts:.2} scripts, {commands:.2} commands in them, {bytes} bytes");
     // A part of one is what renewals and syncs may add meanwhile.
-    let fits = scripts <= limit.scripts + 0.1 && commands <= limit.commands + 0.5 && bytes <= limit.bytes;
-    let seen: Vec<_> = after.commands.keys().map(|command| (command, grown(command))).filter(|(_, n)| *n > 0).collect();
-    assert!(fits, "{scripts} scripts, {commands} commands in them, {bytes} bytes each: {seen:?}");
+    let fits =
+        scripts <= limit.scripts + 0.1 && commands <= limit.commands + 0.5 && bytes <= limit.bytes;
+    let seen: Vec<_> = after
+        .commands
+        .keys()
+        .map(|command| (command, grown(command)))
+        .filter(|(_, n)| *n > 0)
+        .collect();
+    assert!(
+        fits,
+        "{scripts} scripts, {commands} commands in them, {bytes} bytes each: {seen:?}"
+    );
 }
 
 #[test]
@@ -66,7 +85,11 @@ fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
     let server = Server::start();
     let mgr = patient(server.url());
     drop(mgr.lock("k").unwrap());
-    let limit = Limit { scripts: 2.0, commands: 6.0, bytes: 700 };
+    let limit = Limit {
+        scripts: 2.0,
+        commands: 6.0,
+        bytes: 700,
+    };
     assert_costs(&server, TIMES, &limit, || {
         for _ in 0..TIMES {
             mgr.lock("k").unwrap().unlock().unwrap();
@@ -82,7 +105,11 @@ fn permits_cost_two_requests_and_eleven_commands_and_one_more_where_others_hold_
     drop(n.acquire().unwrap());
     for (others, commands) in [(0, 11.0), (500, 11.0)] {
         let _held: Vec<_> = (0..others).map(|_| n.acquire().unwrap()).collect();
-        let limit = Limit { scripts: 2.0, commands, bytes: 900 };
+        let limit = Limit {
+            scripts: 2.0,
+            commands,
+            bytes: 900,
+        };
         assert_costs(&server, TIMES, &limit, || {
             for _ in 0..TIMES {
                 n.acquire().unwrap().unlock().unwrap();
@@ -94,8 +121,15 @@ fn permits_cost_two_requests_and_eleven_commands_and_one_more_where_others_hold_
 #[test]
 fn a_place_in_the_queue_and_its_hand_over_cost_two_requests() {
     let server = Server::start();
-    for managers in [vec![patient(server.url())], vec![patient(server.url()), patient(server.url())]] {
-        let limit = Limit { scripts: 2.0, commands: 14.0, bytes: 905 };
+    for managers in [
+        vec![patient(server.url())],
+        vec![patient(server.url()), patient(server.url())],
+    ] {
+        let limit = Limit {
+            scripts: 2.0,
+            commands: 14.0,
+            bytes: 905,
+        };
         let mut guard = managers[0].lock("k").unwrap();
         let mut stands = managers[managers.len() - 1].enqueue("k").unwrap();
         assert_costs(&server, TIMES, &limit, || {
@@ -114,10 +148,20 @@ fn a_renewal_costs_one_request_and_four_commands() {
     const LOCKS: usize = 50;
     let server = Server::start();
     let mgr = manager(server.url(), Duration::from_secs(1));
-    let guards: Vec<_> = (0..LOCKS).map(|i| mgr.lock(&format!("k{i}")).unwrap()).collect();
-    let limit = Limit { scripts: 1.0, commands: 4.0, bytes: 290 };
+    let guards: Vec<_> = (0..LOCKS)
+        .map(|i| mgr.lock(&format!("k{i}")).unwrap())
+        .collect();
+    let limit = Limit {
+        scripts: 1.0,
+        commands: 4.0,
+        bytes: 290,
+    };
     // The first of them make the script known.
-    until(Duration::from_secs(1) + SLACK, "all are renewed once", || mgr.stats().renewed >= LOCKS as u64);
+    until(
+        Duration::from_secs(1) + SLACK,
+        "all are renewed once",
+        || mgr.stats().renewed >= LOCKS as u64,
+    );
     let renewed = mgr.stats().renewed;
     assert_costs(&server, 4 * LOCKS as u64, &limit, || {
         until(Duration::from_secs(4) + SLACK, "four renewals each", || {
@@ -132,12 +176,21 @@ fn a_second_of_waiting_costs_no_more_than_the_check() {
     const WAITERS: usize = 20;
     let server = Server::start();
     let holder = LockManager::connect(server.url()).unwrap();
-    let _guard = holder.with(LockOptions::new().fixed_lease(Duration::from_secs(60))).lock("k").unwrap();
+    let _guard = holder
+        .with(LockOptions::new().fixed_lease(Duration::from_secs(60)))
+        .lock("k")
+        .unwrap();
     let mgr = LockManager::connect(server.url()).unwrap();
     let waiters: Vec<_> = (0..WAITERS).map(|_| mgr.enqueue("k").unwrap()).collect();
-    let limit = Limit { scripts: 1.0, commands: 6.0, bytes: 470 };
+    let limit = Limit {
+        scripts: 1.0,
+        commands: 6.0,
+        bytes: 470,
+    };
     // The first waiter looks at the list as well.
-    until(SOON, "it is checked once", || count(&server).commands.get("llen").is_some_and(|n| *n > 1));
+    until(SOON, "it is checked once", || {
+        count(&server).commands.get("llen").is_some_and(|n| *n > 1)
+    });
     // One check and one sign of life a second, however many wait.
     assert_costs(&server, 4, &limit, || thread::sleep(Duration::from_secs(4)));
     drop(waiters);

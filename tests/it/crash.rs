@@ -8,7 +8,9 @@ use std::{
 use fairlock::{LockGuard, LockManager, PreviousHolder, Waiter};
 
 use crate::{
-    managers::{assert_nothing_left, check_period, command_timeout, horizon, manager, owner, queue},
+    managers::{
+        assert_nothing_left, check_period, command_timeout, horizon, manager, owner, queue,
+    },
     support::{Kid, Proxy, SLACK, Server, until, until_some},
     worker::{self, SOON, expect_got},
 };
@@ -30,7 +32,10 @@ fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.fence() > dead.fence);
     guard.unlock().unwrap();
-    assert_eq!(mgr.lock("k").unwrap().previous_holder(), PreviousHolder::Released);
+    assert_eq!(
+        mgr.lock("k").unwrap().previous_holder(),
+        PreviousHolder::Released
+    );
     assert_nothing_left(&server, "k");
 }
 
@@ -43,7 +48,10 @@ fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
     expect_got(&kid, "k", SOON);
     let crash = Instant::now();
     kid.kill();
-    assert!(mgr.try_lock("k").unwrap().is_none(), "the dead one's lease runs on");
+    assert!(
+        mgr.try_lock("k").unwrap().is_none(),
+        "the dead one's lease runs on"
+    );
     let guard = mgr.lock("k").unwrap();
     in_time(crash);
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
@@ -60,7 +68,10 @@ fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
     let waiter = mgr.enqueue("k").unwrap();
     kid.kill();
     let owners = owners_until_granted(&server, waiter, || guard.unlock().unwrap());
-    assert!(owners.len() <= 1, "one dead waiter was granted more than once: {owners:?}");
+    assert!(
+        owners.len() <= 1,
+        "one dead waiter was granted more than once: {owners:?}"
+    );
     assert_nothing_left(&server, "k");
 }
 
@@ -74,7 +85,10 @@ fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
     assert_eq!(waiter.position(), Some(21));
     kids.iter_mut().for_each(Kid::kill);
     let owners = owners_until_granted(&server, waiter, || guard.unlock().unwrap());
-    assert!(owners.len() <= 1, "more than one dead waiter was granted: {owners:?}");
+    assert!(
+        owners.len() <= 1,
+        "more than one dead waiter was granted: {owners:?}"
+    );
     assert_nothing_left(&server, "k");
 }
 
@@ -91,8 +105,16 @@ fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
     let release = Instant::now();
     guard.unlock().unwrap();
     let guard = waiter.wait().unwrap();
-    assert!(release.elapsed() < check_period(TTL) + SLACK, "{:?}", release.elapsed());
-    assert_eq!(guard.previous_holder(), PreviousHolder::Released, "a dead one was granted in between");
+    assert!(
+        release.elapsed() < check_period(TTL) + SLACK,
+        "{:?}",
+        release.elapsed()
+    );
+    assert_eq!(
+        guard.previous_holder(),
+        PreviousHolder::Released,
+        "a dead one was granted in between"
+    );
     guard.unlock().unwrap();
     assert_nothing_left(&server, "k");
 }
@@ -129,14 +151,24 @@ fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
         kid.expect("queued", SOON);
     }
     kid.kill();
-    until(TTL + SLACK, "the lease lapses", || mgr.inspect("k").unwrap().expect("it is awaited").time_left.is_zero());
+    until(TTL + SLACK, "the lease lapses", || {
+        mgr.inspect("k")
+            .unwrap()
+            .expect("it is awaited")
+            .time_left
+            .is_zero()
+    });
     let held = owner(&server, "k");
     // The server may have been away meanwhile: the holder has one step to be heard of, and no more.
     assert!(mgr.try_lock("k").unwrap().is_none());
-    let guard = until_some(check_period(TTL) + command_timeout(TTL) + SLACK, "nobody alive is before us", || {
-        assert_eq!(owner(&server, "k"), held, "a dead waiter was granted");
-        mgr.try_lock("k").unwrap()
-    });
+    let guard = until_some(
+        check_period(TTL) + command_timeout(TTL) + SLACK,
+        "nobody alive is before us",
+        || {
+            assert_eq!(owner(&server, "k"), held, "a dead waiter was granted");
+            mgr.try_lock("k").unwrap()
+        },
+    );
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     guard.unlock().unwrap();
     assert_nothing_left(&server, "k");
@@ -154,12 +186,22 @@ fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
         kid.tell(&format!("queue {name}"));
         kid.expect("queued", SOON);
     }
-    let waiters: Vec<Waiter> = names.iter().map(|name| mgr.enqueue(name).unwrap()).collect();
+    let waiters: Vec<Waiter> = names
+        .iter()
+        .map(|name| mgr.enqueue(name).unwrap())
+        .collect();
     let crash = Instant::now();
     kid.kill();
-    let guards: Vec<_> = waiters.into_iter().map(|waiter| waiter.wait().unwrap()).collect();
+    let guards: Vec<_> = waiters
+        .into_iter()
+        .map(|waiter| waiter.wait().unwrap())
+        .collect();
     in_time(crash);
-    assert!(guards.iter().all(|guard| guard.previous_holder() == PreviousHolder::Lapsed));
+    assert!(
+        guards
+            .iter()
+            .all(|guard| guard.previous_holder() == PreviousHolder::Lapsed)
+    );
 }
 
 #[test]
@@ -189,7 +231,13 @@ fn p5_processes_that_died_unseen_cost_whoever_waits_next_one_ttl() {
     let mut kids = queue_up(&server, 5);
     kids.push(kid);
     kids.iter_mut().for_each(Kid::kill);
-    until(TTL + SLACK, "the lease lapses", || mgr.inspect("k").unwrap().expect("it is awaited").time_left.is_zero());
+    until(TTL + SLACK, "the lease lapses", || {
+        mgr.inspect("k")
+            .unwrap()
+            .expect("it is awaited")
+            .time_left
+            .is_zero()
+    });
     let start = Instant::now();
     let guard = mgr.lock("k").unwrap();
     in_time(start);
@@ -249,7 +297,11 @@ pub(crate) fn a_hold_at_least_is_all_that_a_crash_costs(
     kid.kill();
     let guard = next(&mgr);
     assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
-    assert!(told.elapsed() < LEAST + check_period(TTL) + SLACK, "{:?}", told.elapsed());
+    assert!(
+        told.elapsed() < LEAST + check_period(TTL) + SLACK,
+        "{:?}",
+        told.elapsed()
+    );
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     guard.unlock().unwrap();
 }
@@ -275,7 +327,10 @@ fn p5_waiters_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
     guard.unlock().unwrap();
     let guard = waiter.wait().unwrap();
     let took = release.elapsed();
-    assert!(took < LEASE + horizon(TTL) + check_period(TTL) + SLACK, "{took:?}");
+    assert!(
+        took < LEASE + horizon(TTL) + check_period(TTL) + SLACK,
+        "{took:?}"
+    );
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     guard.unlock().unwrap();
     assert_nothing_left(&server, "k");
@@ -290,7 +345,9 @@ fn in_time(since: Instant) {
 
 /// Worker processes that stand in the queue of `k`, one place each.
 fn queue_up(server: &Server, count: usize) -> Vec<Kid> {
-    let mut kids: Vec<Kid> = (0..count).map(|_| worker::launch(&server.url(), TTL)).collect();
+    let mut kids: Vec<Kid> = (0..count)
+        .map(|_| worker::launch(&server.url(), TTL))
+        .collect();
     for kid in &mut kids {
         kid.expect("ready", SOON);
         kid.tell("queue k");
@@ -301,16 +358,24 @@ fn queue_up(server: &Server, count: usize) -> Vec<Kid> {
 
 /// The owners that the record of `k` shows from the moment in which `strike` is over until the waiter
 /// is granted; a grant to a dead one lasts a TTL and is not overlooked.
-fn owners_until_granted(server: &Server, waiter: Waiter, strike: impl FnOnce()) -> BTreeSet<String> {
+fn owners_until_granted(
+    server: &Server,
+    waiter: Waiter,
+    strike: impl FnOnce(),
+) -> BTreeSet<String> {
     let last = queue(server, "k").pop().expect("the waiter stands last");
     strike();
     let start = Instant::now();
     let mut owners = BTreeSet::new();
-    until(TTL + check_period(TTL) + SLACK, "the live waiter owns it", || {
-        let now = owner(server, "k");
-        owners.extend(now.clone());
-        now.as_ref() == Some(&last)
-    });
+    until(
+        TTL + check_period(TTL) + SLACK,
+        "the live waiter owns it",
+        || {
+            let now = owner(server, "k");
+            owners.extend(now.clone());
+            now.as_ref() == Some(&last)
+        },
+    );
     let guard = waiter.wait().unwrap();
     in_time(start);
     assert!(guard.is_held());

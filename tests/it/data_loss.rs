@@ -21,8 +21,17 @@ fn p3_an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
 /// The policy takes whatever it likes, so the keys of locks too.
 pub(crate) fn evict_all(server: &Server) {
     let mut evicting = redis::pipe();
-    for (setting, value) in [("maxmemory-policy", "allkeys-random"), ("maxmemory", "1"), ("maxmemory", "0")] {
-        evicting.cmd("CONFIG").arg("SET").arg(setting).arg(value).ignore();
+    for (setting, value) in [
+        ("maxmemory-policy", "allkeys-random"),
+        ("maxmemory", "1"),
+        ("maxmemory", "0"),
+    ] {
+        evicting
+            .cmd("CONFIG")
+            .arg("SET")
+            .arg(setting)
+            .arg(value)
+            .ignore();
         // Each command that comes while memory is short evicts first.
         evicting.cmd("PING").ignore();
     }
@@ -54,9 +63,18 @@ fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told()
     line.stand(&other);
 
     server.restart();
-    assert!(Record::of(&server, "a").owner().is_some(), "it names the first one again");
-    let loss = second.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
-    assert_eq!((loss.reason, loss.fence), (LossReason::Taken, second.fence()));
+    assert!(
+        Record::of(&server, "a").owner().is_some(),
+        "it names the first one again"
+    );
+    let loss = second
+        .lost()
+        .recv_timeout(TTL / 3 + SLACK)
+        .expect("the loss is told");
+    assert_eq!(
+        (loss.reason, loss.fence),
+        (LossReason::Taken, second.fence())
+    );
     // Who is named has released it long ago, and holds the others up like one that crashed.
     let mut largest = second.fence();
     for _ in 0..2 {
@@ -84,7 +102,9 @@ fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
 
     server.restart();
     let before = holding.stats().renewed;
-    until(TTL, "the lease is renewed", || holding.stats().renewed > before);
+    until(TTL, "the lease is renewed", || {
+        holding.stats().renewed > before
+    });
     holder.check().unwrap();
     assert!(line.is_quiet());
     holder.unlock().unwrap();
@@ -93,7 +113,11 @@ fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
         assert_eq!(guard.previous_holder(), PreviousHolder::Released);
         guard.unlock().unwrap();
     }
-    assert_eq!(holding.stats().requeued + waiting.stats().requeued, 0, "every place was kept");
+    assert_eq!(
+        holding.stats().requeued + waiting.stats().requeued,
+        0,
+        "every place was kept"
+    );
     Record::of(&server, "a").comes_to_rest();
 }
 
@@ -113,8 +137,14 @@ fn no_caller_notices_scripts_flushed_in_a_loop() {
                 let end = Instant::now() + Duration::from_millis(1200);
                 while Instant::now() < end {
                     let guard = managers[i % 2].lock(["x", "y"][name]).unwrap();
-                    assert!(!inside[name].swap(true, Ordering::SeqCst), "two holders at once");
-                    managers[i % 2].inspect(["x", "y"][name]).unwrap().expect("it is held");
+                    assert!(
+                        !inside[name].swap(true, Ordering::SeqCst),
+                        "two holders at once"
+                    );
+                    managers[i % 2]
+                        .inspect(["x", "y"][name])
+                        .unwrap()
+                        .expect("it is held");
                     assert!(inside[name].swap(false, Ordering::SeqCst));
                     guard.unlock().unwrap();
                     turns.fetch_add(1, Ordering::Relaxed);
@@ -127,5 +157,8 @@ fn no_caller_notices_scripts_flushed_in_a_loop() {
     kept.renew().unwrap();
     kept.unlock().unwrap();
     let stats = managers.each_ref().map(|m| m.stats());
-    assert_eq!(stats.map(|s| s.lost + s.renewal_failures + s.requeued), [0, 0]);
+    assert_eq!(
+        stats.map(|s| s.lost + s.renewal_failures + s.requeued),
+        [0, 0]
+    );
 }

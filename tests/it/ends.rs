@@ -40,7 +40,11 @@ fn check_end_of_process(verb: &str) {
     kid.wait(SOON);
     let start = Instant::now();
     let guard = mgr.lock("k").unwrap();
-    assert!(start.elapsed() < TTL + check_period(TTL) + SLACK, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < TTL + check_period(TTL) + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
 }
 

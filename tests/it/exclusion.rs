@@ -34,7 +34,9 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let mut kids: Vec<Kid> = (0..PROCESSES).map(|_| Kid::spawn("turns", &[&server.url(), path])).collect();
+    let mut kids: Vec<Kid> = (0..PROCESSES)
+        .map(|_| Kid::spawn("turns", &[&server.url(), path]))
+        .collect();
     for kid in &kids {
         kid.expect("ready", SOON);
     }
@@ -55,7 +57,10 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     turns.sort_by_key(|turn| turn.start);
     for pair in turns.windows(2) {
         assert!(pair[0].end < pair[1].start, "two held it at once: {pair:?}");
-        assert!(pair[0].fence < pair[1].fence, "a fence did not rise: {pair:?}");
+        assert!(
+            pair[0].fence < pair[1].fence,
+            "a fence did not rise: {pair:?}"
+        );
     }
     assert_nothing_left(&server, "till");
 }
@@ -65,20 +70,39 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
 #[test]
 fn p2_the_documented_script_turns_away_a_holder_that_was_overtaken() {
     let doc = include_str!("../../src/fence.rs");
-    let block = doc.split("/// ```lua\n").nth(1).and_then(|rest| rest.split("/// ```").next()).expect("a script");
-    let script: String = block.lines().map(|line| line.trim_start_matches("///").trim()).collect::<Vec<_>>().join("\n");
+    let block = doc
+        .split("/// ```lua\n")
+        .nth(1)
+        .and_then(|rest| rest.split("/// ```").next())
+        .expect("a script");
+    let script: String = block
+        .lines()
+        .map(|line| line.trim_start_matches("///").trim())
+        .collect::<Vec<_>>()
+        .join("\n");
     let server = Server::start();
     let mgr = manager(server.url(), DEFAULT_TTL);
     let old = mgr.lock("n").unwrap().fence();
     let new = mgr.lock("n").unwrap().fence();
     let write = |value: &str, fence: u64| -> i64 {
-        server.query(&["EVAL", &script, "2", "data", "fence", value, &fence.to_string()])
+        server.query(&[
+            "EVAL",
+            &script,
+            "2",
+            "data",
+            "fence",
+            value,
+            &fence.to_string(),
+        ])
     };
     assert_eq!(write("by the first", old), 1);
     assert_eq!(write("by the second", new), 1);
     assert_eq!(write("by the second again", new), 1);
     assert_eq!(write("late", old), 0, "fences {old} and {new}");
-    assert_eq!(server.query::<String>(&["GET", "data"]), "by the second again");
+    assert_eq!(
+        server.query::<String>(&["GET", "data"]),
+        "by the second again"
+    );
 }
 
 #[test]
@@ -87,7 +111,9 @@ fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_kil
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let mut kids: Vec<Kid> = (0..4).map(|_| Kid::spawn("believers", &[&server.url(), path])).collect();
+    let mut kids: Vec<Kid> = (0..4)
+        .map(|_| Kid::spawn("believers", &[&server.url(), path]))
+        .collect();
     let (mut newest, mut lapses) = (0, 0);
     for round in 0..ROUNDS {
         let mut next = |but: usize| {
@@ -95,7 +121,9 @@ fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_kil
                 let mut granted = None;
                 for (who, kid) in kids.iter().enumerate().filter(|(who, _)| *who != but) {
                     for said in kid.said() {
-                        let (fence, previous) = said.split_once(' ').expect("a fence and what was before it");
+                        let (fence, previous) = said
+                            .split_once(' ')
+                            .expect("a fence and what was before it");
                         lapses += usize::from(previous == "Lapsed");
                         let fence: u64 = fence.parse().unwrap();
                         if fence > newest {
@@ -129,7 +157,10 @@ fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_kil
     seen.sort_by_key(|glimpse| (glimpse.fence, glimpse.after));
     let mut latest = &seen[0];
     for glimpse in &seen {
-        assert!(glimpse.fence == latest.fence || latest.before <= glimpse.after, "both hold: {latest:?} {glimpse:?}");
+        assert!(
+            glimpse.fence == latest.fence || latest.before <= glimpse.after,
+            "both hold: {latest:?} {glimpse:?}"
+        );
         if glimpse.before > latest.before {
             latest = glimpse;
         }
@@ -147,8 +178,15 @@ struct Glimpse {
 impl Glimpse {
     /// None of the half of a line that a killed process leaves.
     fn parse(line: &str) -> Option<Self> {
-        let mut words = line.strip_suffix('.')?.split(' ').map(|n| n.parse().unwrap());
-        Some(Self { fence: words.next()?, before: words.next()?, after: words.next()? })
+        let mut words = line
+            .strip_suffix('.')?
+            .split(' ')
+            .map(|n| n.parse().unwrap());
+        Some(Self {
+            fence: words.next()?,
+            before: words.next()?,
+            after: words.next()?,
+        })
     }
 }
 
@@ -189,7 +227,11 @@ impl Turn {
     fn parse(line: &str) -> Self {
         let mut words = line.split(' ').map(|n| n.parse().unwrap());
         let mut next = || words.next().unwrap();
-        Self { fence: next(), start: next(), end: next() }
+        Self {
+            fence: next(),
+            start: next(),
+            end: next(),
+        }
     }
 }
 
@@ -209,12 +251,19 @@ pub(crate) fn turns(args: &[String]) {
                     assert!(guard.is_held());
                     let fence = guard.fence();
                     drop(guard);
-                    taken.lock().unwrap().push_str(&format!("{fence} {start} {end}\n"));
+                    taken
+                        .lock()
+                        .unwrap()
+                        .push_str(&format!("{fence} {start} {end}\n"));
                 }
             });
         }
     });
-    fs::write(dir.join(std::process::id().to_string()), taken.into_inner().unwrap()).unwrap();
+    fs::write(
+        dir.join(std::process::id().to_string()),
+        taken.into_inner().unwrap(),
+    )
+    .unwrap();
     say("done");
 }
 

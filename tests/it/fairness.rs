@@ -17,7 +17,10 @@ fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
     let holder = patient(server.url());
     let guard = holder.lock("k").unwrap();
     let local = [holder.clone(), patient(server.url())];
-    let mut kids = [worker::start(&server.url(), DEFAULT_TTL), worker::start(&server.url(), DEFAULT_TTL)];
+    let mut kids = [
+        worker::start(&server.url(), DEFAULT_TTL),
+        worker::start(&server.url(), DEFAULT_TTL),
+    ];
 
     // In each round all four come, each round beginning with another.
     let granted = Mutex::new(Vec::new());
@@ -49,7 +52,9 @@ fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
         granted.extend((0..ROUNDS).map(|_| (expect_got(kid, "k", SOON).fence, i + 2)));
     }
     granted.sort_unstable();
-    let came: Vec<usize> = (0..ROUNDS).flat_map(|round| (0..4).map(move |i| (round + i) % 4)).collect();
+    let came: Vec<usize> = (0..ROUNDS)
+        .flat_map(|round| (0..4).map(move |i| (round + i) % 4))
+        .collect();
     let went: Vec<usize> = granted.iter().map(|(_, who)| *who).collect();
     assert_eq!(went, came, "grants by fence: {granted:?}");
     until(SLACK, "the last release", || queue(&server, "k").is_empty());

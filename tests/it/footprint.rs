@@ -8,7 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, LockGuard, LockManager, LockOptions};
+use fairlock::{
+    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, LockGuard, LockManager, LockOptions,
+};
 
 use crate::{
     managers::{manager, queue},
@@ -37,7 +39,10 @@ fn p9_a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_se
     let most = 3 * u64::from(PERIODS);
     let seen = requests(&server) - before;
     let told = counted(&mut kid) - told;
-    assert!((1..=most).contains(&seen) && (1..=most).contains(&told), "{seen} seen by Redis, {told} counted");
+    assert!(
+        (1..=most).contains(&seen) && (1..=most).contains(&told),
+        "{seen} seen by Redis, {told} counted"
+    );
     check_crowd(&server, &mut kid);
 }
 
@@ -82,12 +87,22 @@ fn all_threads_and_connections_end_with_a_handle_that_goes_last_in_a_callback() 
 /// A worker of a hundred waiting threads on so many names, and the guards for which they wait. Those
 /// have one connection and no renewal that could open another.
 fn crowd_of(server: &Server, names: usize) -> (Kid, Vec<LockGuard>) {
-    let holder = LockManager::builder(server.url()).pool_size(1).build().unwrap();
+    let holder = LockManager::builder(server.url())
+        .pool_size(1)
+        .build()
+        .unwrap();
     let holder = holder.with(LockOptions::new().fixed_lease(Duration::from_secs(60)));
-    let locks = (0..names).map(|i| holder.lock(&format!("k{i}")).unwrap()).collect();
+    let locks = (0..names)
+        .map(|i| holder.lock(&format!("k{i}")).unwrap())
+        .collect();
     assert_eq!(server.clients().len(), 1);
     let kid = Kid::spawn("crowd", &[&server.url(), &names.to_string()]);
-    until(SOON, "all wait", || (0..names).map(|i| queue(server, &format!("k{i}")).len()).sum::<usize>() == CROWD);
+    until(SOON, "all wait", || {
+        (0..names)
+            .map(|i| queue(server, &format!("k{i}")).len())
+            .sum::<usize>()
+            == CROWD
+    });
     (kid, locks)
 }
 
@@ -99,14 +114,20 @@ fn check_crowd(server: &Server, kid: &mut Kid) {
     let clients = server.clients();
     assert_eq!(clients.len(), 4, "{clients:#?}");
     kid.tell("try");
-    assert_eq!(kid.expect("tried", SOON), "true", "waiters hold the pool's only connection");
+    assert_eq!(
+        kid.expect("tried", SOON),
+        "true",
+        "waiters hold the pool's only connection"
+    );
 }
 
 /// Requests of clients that Redis has run, but for the commands inside scripts, which it counts too.
 fn requests(server: &Server) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
     let calls = |command: &str| -> u64 {
-        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     };
     // A sync, the only script that runs while a crowd waits, has one HMGET; what is beyond them was sent by itself.
@@ -121,7 +142,10 @@ fn counted(kid: &mut Kid) -> u64 {
 }
 
 pub(crate) fn crowd(args: &[String]) {
-    let mgr = LockManager::builder(&*args[0]).pool_size(1).build().unwrap();
+    let mgr = LockManager::builder(&*args[0])
+        .pool_size(1)
+        .build()
+        .unwrap();
     let names: usize = args[1].parse().unwrap();
     for i in 0..CROWD {
         let mutex = mgr.mutex(&format!("k{}", i % names));
@@ -131,11 +155,16 @@ pub(crate) fn crowd(args: &[String]) {
         match &*line {
             "threads" => {
                 // A connection that is being opened has a thread of its own until it is.
-                until(SOON, "the connections are open", || own_threads().len() == STANDING.len());
+                until(SOON, "the connections are open", || {
+                    own_threads().len() == STANDING.len()
+                });
                 say(format_args!("threads {}", own_threads().join(" ")));
             }
             "requests" => say(format_args!("requests {}", mgr.stats().requests)),
-            _ => say(format_args!("tried {}", mgr.try_lock("free").unwrap().is_some())),
+            _ => say(format_args!(
+                "tried {}",
+                mgr.try_lock("free").unwrap().is_some()
+            )),
         }
     }
 }
@@ -143,7 +172,10 @@ pub(crate) fn crowd(args: &[String]) {
 fn check_sleep(mode: &str) {
     let server = Server::start();
     let mut kid = Kid::spawn("cycles", &[&server.url(), mode]);
-    let woken: u64 = kid.expect("woken", Duration::from_secs(60)).parse().unwrap();
+    let woken: u64 = kid
+        .expect("woken", Duration::from_secs(60))
+        .parse()
+        .unwrap();
     assert!(woken <= 20, "{woken} context switches");
     kid.join(SOON);
 }
@@ -168,7 +200,9 @@ fn check_end(last: &str) {
     let server = Server::start();
     let mut kid = Kid::spawn("last_handle", &[&server.url(), last]);
     kid.expect("threads are gone", SOON);
-    until(SLACK, "the connections are closed", || server.clients().is_empty());
+    until(SLACK, "the connections are closed", || {
+        server.clients().is_empty()
+    });
     kid.hush();
     kid.join(SOON);
 }
@@ -180,13 +214,15 @@ pub(crate) fn last_handle(args: &[String]) {
     let last = Arc::new(Mutex::new(None::<LockManager>));
     let (told, tell) = mpsc::channel();
     let in_callback = Arc::clone(&last);
-    let options = LockOptions::new().max_hold(Duration::from_millis(200)).on_lost(move |_| {
-        // The guard has to live until the loss is told, and be dropped before the handle.
-        told.send(()).unwrap();
-        in_main.lock().unwrap().recv().unwrap();
-        drop(in_callback.lock().unwrap().take());
-        told.send(()).unwrap();
-    });
+    let options = LockOptions::new()
+        .max_hold(Duration::from_millis(200))
+        .on_lost(move |_| {
+            // The guard has to live until the loss is told, and be dropped before the handle.
+            told.send(()).unwrap();
+            in_main.lock().unwrap().recv().unwrap();
+            drop(in_callback.lock().unwrap().take());
+            told.send(()).unwrap();
+        });
     let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     contend(&mgr);
     let lossy = mgr.with(options);
@@ -222,9 +258,17 @@ pub(crate) fn last_handle(args: &[String]) {
             start
         }
     };
-    assert!(start.elapsed() < DEFAULT_COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < DEFAULT_COMMAND_TIMEOUT + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
     // The kernel shows a thread for a moment after it was joined.
-    until(SLACK, &format!("the threads end: {:?}", own_threads()), || own_threads().is_empty());
+    until(
+        SLACK,
+        &format!("the threads end: {:?}", own_threads()),
+        || own_threads().is_empty(),
+    );
     say("threads are gone");
     hear();
 }
@@ -239,14 +283,19 @@ fn contend(mgr: &LockManager) {
 
 /// The names of this process's threads that are fairlock's, as the kernel has them.
 fn own_threads() -> Vec<String> {
-    let mut names: Vec<String> = tasks().map(|(name, _)| name).filter(|name| name.starts_with(PREFIX)).collect();
+    let mut names: Vec<String> = tasks()
+        .map(|(name, _)| name)
+        .filter(|name| name.starts_with(PREFIX))
+        .collect();
     names.sort();
     names
 }
 
 fn sleeps_of(thread: &str) -> u64 {
     let (_, status) = tasks().find(|(name, _)| name == thread).expect("it runs");
-    let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    let sleeps = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     sleeps.expect("Linux tells it").trim().parse().unwrap()
 }
 
@@ -255,7 +304,10 @@ fn tasks() -> impl Iterator<Item = (String, String)> {
     // A thread may end between the listing and the look at it.
     fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
         let task = task.ok()?.path();
-        let name = fs::read_to_string(task.join("comm")).ok()?.trim().to_owned();
+        let name = fs::read_to_string(task.join("comm"))
+            .ok()?
+            .trim()
+            .to_owned();
         Some((name, fs::read_to_string(task.join("status")).ok()?))
     })
 }

@@ -28,7 +28,9 @@ fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
     }
     kid.expect("unlocked", SOON);
     kid.join(SOON);
-    until(SLACK, "all is released", || owner(&server, "busy").is_none() && queue(&server, "busy").is_empty());
+    until(SLACK, "all is released", || {
+        owner(&server, "busy").is_none() && queue(&server, "busy").is_empty()
+    });
     assert_nothing_left(&server, "k");
 }
 
@@ -62,9 +64,17 @@ pub(crate) fn forks_with_permits(args: &[String]) {
             });
         }
         for _ in 0..FORKS {
-            let permits = [mgr.semaphore("n", 3).acquire_many(2).unwrap(), mgr.semaphore("n", 3).acquire().unwrap()];
+            let permits = [
+                mgr.semaphore("n", 3).acquire_many(2).unwrap(),
+                mgr.semaphore("n", 3).acquire().unwrap(),
+            ];
             let again = mgr.reentrant_mutex("e").lock().unwrap();
-            let held = (permits, mgr.rw_lock("r").write().unwrap(), mgr.lock_all(["a", "b"]).unwrap(), again);
+            let held = (
+                permits,
+                mgr.rw_lock("r").write().unwrap(),
+                mgr.lock_all(["a", "b"]).unwrap(),
+                again,
+            );
             let told = in_child(|| inherit_permits(&mgr, &held));
             say(format_args!("child {told}"));
             let (permits, writer, both, again) = held;
@@ -74,7 +84,9 @@ pub(crate) fn forks_with_permits(args: &[String]) {
             both.unlock().unwrap();
             assert_eq!(mgr.reentrant_mutex("e").lock().unwrap().depth(), 2);
             again.unlock().unwrap();
-            permits.into_iter().for_each(|guard| guard.unlock().unwrap());
+            permits
+                .into_iter()
+                .for_each(|guard| guard.unlock().unwrap());
             writer.downgrade().unwrap().unlock().unwrap();
         }
         over.store(true, Ordering::Relaxed);
@@ -114,17 +126,25 @@ pub(crate) fn forks(args: &[String]) {
 fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
     // SAFETY: the child has a copy of the parent's memory for itself and never returns to the code
     // that would drop these again, so each is moved out of once.
-    let (mgr, [first, second], mut waiter) =
-        unsafe { (std::ptr::read(mgr), std::ptr::read(held), std::ptr::read(waiter)) };
+    let (mgr, [first, second], mut waiter) = unsafe {
+        (
+            std::ptr::read(mgr),
+            std::ptr::read(held),
+            std::ptr::read(waiter),
+        )
+    };
     let closed = |e: Error| matches!(e, Error::Closed);
     let wrong = [
         !mgr.lock("x").is_err_and(closed),
         !mgr.try_lock("x").is_err_and(closed),
-        !mgr.try_lock_for("x", Duration::from_secs(1)).is_err_and(closed),
+        !mgr.try_lock_for("x", Duration::from_secs(1))
+            .is_err_and(closed),
         !mgr.enqueue("x").is_err_and(closed),
         !mgr.mutex("x").lock().is_err_and(closed),
         !mgr.inspect("k").is_err_and(closed),
-        !mgr.list("*").next().is_some_and(|first| first.is_err_and(closed)),
+        !mgr.list("*")
+            .next()
+            .is_some_and(|first| first.is_err_and(closed)),
         !mgr.force_release("k", first.fence()).is_err_and(closed),
         !mgr.shutdown(Duration::ZERO).is_err_and(closed),
         first.is_held() || !first.remaining().is_zero(),
@@ -141,16 +161,22 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
 }
 
 /// The same with guards of permits, of a writer, of several names, and one that the thread can take again.
-fn inherit_permits(mgr: &LockManager, held: &([LockGuard; 2], WriteGuard, MultiGuard, ReentrantGuard)) -> i32 {
+fn inherit_permits(
+    mgr: &LockManager,
+    held: &([LockGuard; 2], WriteGuard, MultiGuard, ReentrantGuard),
+) -> i32 {
     // SAFETY: as in `inherit`.
-    let (mgr, ([first, second], writer, both, again)) = unsafe { (std::ptr::read(mgr), std::ptr::read(held)) };
+    let (mgr, ([first, second], writer, both, again)) =
+        unsafe { (std::ptr::read(mgr), std::ptr::read(held)) };
     let closed = |e: Error| matches!(e, Error::Closed);
     let wrong = [
         !mgr.semaphore("x", 3).acquire().is_err_and(closed),
         !mgr.semaphore("n", 3).try_acquire_many(2).is_err_and(closed),
         !mgr.rw_lock("x").read().is_err_and(closed),
         !mgr.rw_lock("x").try_write().is_err_and(closed),
-        !mgr.rw_lock("r").try_read_for(Duration::from_secs(1)).is_err_and(closed),
+        !mgr.rw_lock("r")
+            .try_read_for(Duration::from_secs(1))
+            .is_err_and(closed),
         !mgr.lock_all(["x", "y"]).is_err_and(closed),
         !mgr.try_lock_all(["x", "y"]).is_err_and(closed),
         !mgr.reentrant_mutex("x").lock().is_err_and(closed),
@@ -188,7 +214,11 @@ fn in_child(body: impl FnOnce() -> i32) -> i32 {
             // SAFETY: the pointer is valid for the call, and the child is ours and awaited once.
             let awaited = unsafe { libc::waitpid(child, &raw mut status, 0) };
             assert_eq!(awaited, child);
-            if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+            if libc::WIFEXITED(status) {
+                libc::WEXITSTATUS(status)
+            } else {
+                -libc::WTERMSIG(status)
+            }
         }
     }
 }

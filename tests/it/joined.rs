@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
 
-use crate::scene::{H, P, Record, SOON, STEADY_T, TTL, Verb, build, request, steady, warm_up, with_ttl};
+use crate::scene::{
+    H, P, Record, SOON, STEADY_T, TTL, Verb, build, request, steady, warm_up, with_ttl,
+};
 use crate::support::{Proxy, SLACK, Server, contains, proxy, until};
 
 /// So long that nobody gives up while others are looked at.
@@ -16,7 +18,10 @@ const LONG: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(100);
 
 fn patient(url: String) -> Builder {
-    with_ttl(url, 8 * LONG).command_timeout(LONG).check_period(P).horizon(4 * LONG)
+    with_ttl(url, 8 * LONG)
+        .command_timeout(LONG)
+        .check_period(P)
+        .horizon(4 * LONG)
 }
 
 /// A manager whose requests pass through a proxy, on the only connection that it has for calls.
@@ -31,7 +36,11 @@ fn one_connection(builder: impl FnOnce(String) -> Builder) -> Scene {
     let proxy = Proxy::to(server.addr());
     let ours = build(builder(proxy.url()).pool_size(1));
     warm_up(&ours);
-    Scene { server, proxy, ours }
+    Scene {
+        server,
+        proxy,
+        ours,
+    }
 }
 
 /// Callers on threads of their own, in a call that they do not return from soon.
@@ -52,10 +61,14 @@ impl<'scope> Callers<'scope> {
         let callers = format!("callers{}-", CALLERS.fetch_add(1, Ordering::Relaxed));
         let spawn = |i| {
             let thread = thread::Builder::new().name(format!("{callers}{i}"));
-            thread.spawn_scoped(scope, move || call(&format!("{name}{i}"))).expect("a thread")
+            thread
+                .spawn_scoped(scope, move || call(&format!("{name}{i}")))
+                .expect("a thread")
         };
         let calls = (0..count).map(spawn).collect();
-        until(SOON, "all of them sleep in their calls", || sleeping(&callers) == count);
+        until(SOON, "all of them sleep in their calls", || {
+            sleeping(&callers) == count
+        });
         Callers { calls }
     }
 
@@ -72,11 +85,17 @@ impl<'scope> Callers<'scope> {
     }
 
     fn guards(self) -> Vec<LockGuard> {
-        self.ends().into_iter().map(|end| end.expect("no error").expect("it is free")).collect()
+        self.ends()
+            .into_iter()
+            .map(|end| end.expect("no error").expect("it is free"))
+            .collect()
     }
 
     fn ends(self) -> Vec<Result<Option<LockGuard>>> {
-        self.calls.into_iter().map(|call| call.join().expect("no panic")).collect()
+        self.calls
+            .into_iter()
+            .map(|call| call.join().expect("no panic"))
+            .collect()
     }
 }
 
@@ -84,24 +103,38 @@ impl<'scope> Callers<'scope> {
 fn sleeping(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("this process has threads");
     // "1234 (name) S 1 ..."
-    let stats = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
-    stats.filter(|stat| stat.contains(&format!("({name}")) && stat.contains(") S ")).count()
+    let stats = tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    stats
+        .filter(|stat| stat.contains(&format!("({name}")) && stat.contains(") S "))
+        .count()
 }
 
 #[test]
 fn calls_that_find_no_free_connection_share_one_write() {
-    let Scene { server, proxy, ours } = one_connection(patient);
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(patient);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 40, |name| ours.try_lock(name));
-        let before = (ours.stats().requests, server.counted("total_reads_processed"));
+        let before = (
+            ours.stats().requests,
+            server.counted("total_reads_processed"),
+        );
         first.release();
         let guards = many.guards();
         let reads = server.counted("total_reads_processed") - before.1;
         assert!(ours.stats().requests - before.0 >= 40);
         // The first one's own, what the test itself asks, and a piece more if the proxy cut the pipeline up.
         assert!(reads <= 8, "the server read {reads} times for 40 calls");
-        guards.into_iter().chain(one.guards()).for_each(|guard| guard.unlock().unwrap());
+        guards
+            .into_iter()
+            .chain(one.guards())
+            .for_each(|guard| guard.unlock().unwrap());
     });
     assert_eq!(server.keys_without_ttl(), [""; 0]);
 }
@@ -114,7 +147,8 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
     warm_up(&ours);
     let turns = AtomicU64::new(0);
     thread::scope(|scope| {
-        let holds = ["first0", "second0"].map(|name| proxy.hold_request_when(request(Verb::Acquire, name)));
+        let holds =
+            ["first0", "second0"].map(|name| proxy.hold_request_when(request(Verb::Acquire, name)));
         let first = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
         let second = Callers::call(scope, "second", 1, |name| ours.try_lock(name));
         holds.iter().for_each(|hold| hold.wait(SOON));
@@ -135,26 +169,49 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
                 }
             });
         }
-        until(LONG, "the others have their turns", || turns.load(Ordering::Relaxed) == 16 * 20);
+        until(LONG, "the others have their turns", || {
+            turns.load(Ordering::Relaxed) == 16 * 20
+        });
         assert!(stuck.is_held() && callers.calls.iter().all(|call| !call.is_finished()));
         stuck.release();
-        let guards = [first, second, callers].into_iter().flat_map(Callers::guards);
+        let guards = [first, second, callers]
+            .into_iter()
+            .flat_map(Callers::guards);
         guards.for_each(|guard| guard.unlock().unwrap());
     });
 }
 
 #[test]
 fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
-    let Scene { server, proxy, ours } =
-        one_connection(|url| with_ttl(url, 3 * TTL).command_timeout(STEADY_T).check_period(P).horizon(2 * H + P));
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(|url| {
+        with_ttl(url, 3 * TTL)
+            .command_timeout(STEADY_T)
+            .check_period(P)
+            .horizon(2 * H + P)
+    });
     // Whoever comes is taken along by a leader whose pipeline has no reply.
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let start = Instant::now();
         let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
-        let short = Callers::call(scope, "short", 4, |name| ours.try_lock_for(name, STEADY_T / 4));
+        let short = Callers::call(scope, "short", 4, |name| {
+            ours.try_lock_for(name, STEADY_T / 4)
+        });
         for end in short.ends() {
-            assert!(matches!(end, Err(Error::Unavailable { step: Step::Pool, .. })), "{end:?}");
+            assert!(
+                matches!(
+                    end,
+                    Err(Error::Unavailable {
+                        step: Step::Pool,
+                        ..
+                    })
+                ),
+                "{end:?}"
+            );
         }
         let took = start.elapsed();
         assert!(took <= STEADY_T / 4 + STEADY_T + SLACK, "{took:?}");
@@ -169,7 +226,11 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
 
 #[test]
 fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
-    let Scene { server, proxy, ours } = one_connection(patient);
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(patient);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
@@ -181,12 +242,25 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
         first.release();
         second.wait(SOON);
         for end in short.ends() {
-            assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+            assert!(
+                matches!(
+                    end,
+                    Err(Error::Unavailable {
+                        step: Step::Reply,
+                        ..
+                    })
+                ),
+                "{end:?}"
+            );
         }
         let took = start.elapsed();
         assert!(took <= SHORT + LONG + SLACK, "{took:?}");
         let said = second.release();
-        assert!(contains("late")(&said), "R5: it took the lock: {:?}", String::from_utf8_lossy(&said));
+        assert!(
+            contains("late")(&said),
+            "R5: it took the lock: {:?}",
+            String::from_utf8_lossy(&said)
+        );
         drop((one.ends(), leader.ends()));
     });
     for name in ["short0", "short1", "short2"] {
@@ -196,16 +270,31 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
 
 #[test]
 fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
-    let Scene { server, proxy, ours } = one_connection(steady);
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(steady);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
-        let along = Callers::call(scope, "along", 3, |name| ours.try_lock_for(name, STEADY_T / 4));
+        let along = Callers::call(scope, "along", 3, |name| {
+            ours.try_lock_for(name, STEADY_T / 4)
+        });
         let second = proxy.hold_request_when(request(Verb::Acquire, "along1"));
         first.release();
         second.wait(SOON);
         for end in along.ends() {
-            assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+            assert!(
+                matches!(
+                    end,
+                    Err(Error::Unavailable {
+                        step: Step::Reply,
+                        ..
+                    })
+                ),
+                "{end:?}"
+            );
         }
         // Late, it is carried out, or refused as late; whichever, it is given back.
         second.release();
@@ -218,7 +307,11 @@ fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
 
 #[test]
 fn whoever_waits_for_a_connection_that_breaks_has_another() {
-    let Scene { server: _server, proxy, ours } = one_connection(patient);
+    let Scene {
+        server: _server,
+        proxy,
+        ours,
+    } = one_connection(patient);
     thread::scope(|scope| {
         let (_first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
@@ -231,7 +324,11 @@ fn whoever_waits_for_a_connection_that_breaks_has_another() {
 
 #[test]
 fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
-    let Scene { server, proxy, ours } = one_connection(patient);
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(patient);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
@@ -248,7 +345,11 @@ fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
 
 #[test]
 fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
-    let Scene { server, proxy, ours } = one_connection(patient);
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(patient);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
@@ -265,7 +366,11 @@ fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
 
 #[test]
 fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
-    let Scene { server: _server, proxy, ours } = one_connection(steady);
+    let Scene {
+        server: _server,
+        proxy,
+        ours,
+    } = one_connection(steady);
     thread::scope(|scope| {
         let (_first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
@@ -276,13 +381,19 @@ fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
         }
         proxy.accept();
     });
-    until(SOON, "connections can be had again", || ours.try_lock("next").is_ok());
+    until(SOON, "connections can be had again", || {
+        ours.try_lock("next").is_ok()
+    });
     assert!(ours.try_lock("next").unwrap().is_some());
 }
 
 #[test]
 fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
-    let Scene { server, proxy, ours } = one_connection(patient);
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(patient);
     ours.lock("spoilt").unwrap().unlock().unwrap();
     // How its last holder ended is told in a way that there is not.
     Record::of(&server, "spoilt").set(&[("d", "5")]);
@@ -293,7 +404,10 @@ fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
         let behind = Callers::call(scope, "behind", 6, |name| ours.try_lock(name));
         first.release();
         let refused = spoilt.ends().remove(0);
-        assert!(matches!(&refused, Err(Error::Server { code, .. }) if code == "PROTOCOL"), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::Server { code, .. }) if code == "PROTOCOL"),
+            "{refused:?}"
+        );
         let guards = [one, before, behind].into_iter().flat_map(Callers::guards);
         guards.for_each(|guard| guard.unlock().unwrap());
     });
@@ -301,7 +415,11 @@ fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
 
 #[test]
 fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
-    let Scene { server: _server, proxy, ours } = one_connection(steady);
+    let Scene {
+        server: _server,
+        proxy,
+        ours,
+    } = one_connection(steady);
     let scan = proxy.swallow_silently_when(contains("SCAN"));
     thread::scope(|scope| {
         let listing = scope.spawn(|| ours.list("*").next());
@@ -309,14 +427,21 @@ fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
         // Whoever begins to wait now has half of the time for a connection left when the list has failed.
         thread::sleep(STEADY_T / 2);
         let one = Callers::call(scope, "one", 1, |name| ours.try_lock(name));
-        assert!(matches!(listing.join().unwrap(), Some(Err(Error::Unavailable { .. }))));
+        assert!(matches!(
+            listing.join().unwrap(),
+            Some(Err(Error::Unavailable { .. }))
+        ));
         assert_eq!(one.guards().len(), 1);
     });
 }
 
 #[test]
 fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
-    let Scene { server: _server, proxy, ours } = one_connection(patient);
+    let Scene {
+        server: _server,
+        proxy,
+        ours,
+    } = one_connection(patient);
     proxy.delay(Duration::from_millis(2));
     thread::scope(|scope| {
         for i in 0..16 {
@@ -324,7 +449,10 @@ fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
             scope.spawn(move || {
                 let name = format!("own{i}");
                 for turn in 0..20 {
-                    assert!(ours.try_lock(&name).unwrap().is_some(), "turn {turn} of {name}");
+                    assert!(
+                        ours.try_lock(&name).unwrap().is_some(),
+                        "turn {turn} of {name}"
+                    );
                 }
             });
         }
@@ -334,7 +462,11 @@ fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
 
 #[test]
 fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
-    let Scene { server, proxy, ours } = one_connection(steady);
+    let Scene {
+        server,
+        proxy,
+        ours,
+    } = one_connection(steady);
     let (inside, turns) = (AtomicU64::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for i in 0..24 {
@@ -353,7 +485,9 @@ fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
             });
         }
         for breaks in 1..=4 {
-            until(4 * SOON, "some have had a turn", || turns.load(Ordering::SeqCst) >= 40 * breaks);
+            until(4 * SOON, "some have had a turn", || {
+                turns.load(Ordering::SeqCst) >= 40 * breaks
+            });
             proxy.reset_all();
         }
     });

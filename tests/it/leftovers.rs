@@ -16,7 +16,10 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 fn nothing_is_left_after_contention_timeouts_and_crashes() {
     let server = Server::start();
     let managers = [manager(server.url(), TTL), manager(server.url(), TTL)];
-    let mut kids: Vec<Kid> = NAMES.iter().map(|_| worker::launch(&server.url(), TTL)).collect();
+    let mut kids: Vec<Kid> = NAMES
+        .iter()
+        .map(|_| worker::launch(&server.url(), TTL))
+        .collect();
     for (kid, name) in kids.iter_mut().zip(NAMES) {
         kid.expect("ready", SOON);
         kid.tell(&format!("lock {name}"));
@@ -36,14 +39,25 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
     });
     for name in NAMES {
         drop(managers[0].lock(name).unwrap());
-        until(TTL + SLACK, "what went on in the background ends", || fields(&server, name, "w:") == 0);
-        until(TTL + SLACK, "the last owner ends", || owner(&server, name).is_none());
+        until(TTL + SLACK, "what went on in the background ends", || {
+            fields(&server, name, "w:") == 0
+        });
+        until(TTL + SLACK, "the last owner ends", || {
+            owner(&server, name).is_none()
+        });
         assert_nothing_left(&server, name);
     }
     for key in server.query::<Vec<String>>(&["KEYS", "*"]) {
         let left: u64 = server.query(&["PTTL", &key]);
         let retention = RETENTION.1 + TTL;
-        assert!(Duration::from_millis(left) <= retention, "{key} stays for {left} ms");
+        assert!(
+            Duration::from_millis(left) <= retention,
+            "{key} stays for {left} ms"
+        );
     }
-    assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
+    assert!(
+        managers
+            .iter()
+            .all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0)
+    );
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, Step};
 
 use crate::scene::{
-    Line, P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, release, request, steady, warm_up,
+    Line, P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, release, request, steady,
+    warm_up,
 };
 use crate::support::proxy::Trap;
 use crate::support::{Proxy, SLACK, Server, until, until_some};
@@ -29,7 +30,12 @@ pub(crate) fn scene() -> Scene {
     let other = build(steady(server.url()));
     warm_up(&ours);
     warm_up(&other);
-    Scene { server, proxy, ours, other }
+    Scene {
+        server,
+        proxy,
+        ours,
+        other,
+    }
 }
 
 /// The ways in which a reply is lost that the client sees at once.
@@ -63,7 +69,16 @@ fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
     let start = Instant::now();
     let end = s.ours.try_lock("a");
     assert!(start.elapsed() <= 2 * T + SLACK);
-    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(
+        matches!(
+            end,
+            Err(Error::Unavailable {
+                step: Step::Reply,
+                ..
+            })
+        ),
+        "{end:?}"
+    );
     assert!(says(&trap.wait(SOON), "granted"));
     // Released well before it would have lapsed: the holder before the next one is not Lapsed.
     Record::of(&s.server, "a").comes_to_rest();
@@ -88,7 +103,10 @@ fn p7_lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
     let s = scene();
     let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let guard = s.ours.lock("a").unwrap();
-    assert!(says(&trap.wait(SOON), &format!(":{}\r\n", guard.fence())), "one fence");
+    assert!(
+        says(&trap.wait(SOON), &format!(":{}\r\n", guard.fence())),
+        "one fence"
+    );
     guard.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
 }
@@ -108,7 +126,8 @@ fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
 #[test]
 fn p7_a_place_whose_reply_was_lost_is_taken_once() {
     let s = scene();
-    let silent: fn(&Proxy, Verb) -> Trap = |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
+    let silent: fn(&Proxy, Verb) -> Trap =
+        |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
     for lose in SEEN.into_iter().chain([silent]) {
         let holder = s.other.lock("a").unwrap();
         let trap = lose(&s.proxy, Verb::Acquire);
@@ -138,7 +157,10 @@ fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
         assert!(says(&trap.wait(SOON), "released"));
         let first = line.serve(0, P + T + SLACK);
         s.ours.inspect("a").unwrap().expect("it is held");
-        assert!(line.is_quiet(), "a release that is sent twice releases once");
+        assert!(
+            line.is_quiet(),
+            "a release that is sent twice releases once"
+        );
         first.unlock().unwrap();
         line.serve(1, P + T + SLACK).unlock().unwrap();
         Record::of(&s.server, "a").comes_to_rest();
@@ -153,12 +175,23 @@ fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
     let start = Instant::now();
     let end = guard.unlock();
     assert!(start.elapsed() <= T + SLACK);
-    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(
+        matches!(
+            end,
+            Err(Error::Unavailable {
+                step: Step::Reply,
+                ..
+            })
+        ),
+        "{end:?}"
+    );
     assert!(says(&trap.wait(SOON), "released"));
     let next = s.other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
     // The release that is sent again in the background is not the successor's.
-    until(SOON, "the background is done", || s.ours.stats().background_releases > 0);
+    until(SOON, "the background is done", || {
+        s.ours.stats().background_releases > 0
+    });
     next.renew().unwrap();
     next.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
@@ -167,7 +200,8 @@ fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
 #[test]
 fn p8_a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
     let s = scene();
-    let silent: fn(&Proxy, Verb) -> Trap = |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
+    let silent: fn(&Proxy, Verb) -> Trap =
+        |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
     for lose in SEEN.into_iter().chain([silent]) {
         let guard = s.ours.lock("a").unwrap();
         let mut line = Line::of("a");
@@ -195,7 +229,9 @@ fn p7_a_renewal_whose_reply_was_lost_is_asked_for_again() {
     let trap = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
     assert!(says(&trap.wait(TTL / 3 + SLACK), "renewed"));
     let renewed = s.ours.stats().renewed;
-    until(TTL, "the next renewal comes through", || s.ours.stats().renewed > renewed);
+    until(TTL, "the next renewal comes through", || {
+        s.ours.stats().renewed > renewed
+    });
     guard.check().unwrap();
     assert_eq!(s.ours.stats().lost, 0);
     guard.unlock().unwrap();
@@ -207,9 +243,18 @@ type SetTrap = Box<dyn Fn(&Proxy) -> Trap>;
 /// What may become of a request to leave: its reply is lost, seen or unseen, or it never arrives at all.
 fn leave_traps(mode: &'static str) -> [(bool, SetTrap); 3] {
     [
-        (false, Box::new(move |proxy| proxy.swallow_reply_when(release(mode, "a")))),
-        (true, Box::new(move |proxy| proxy.swallow_silently_when(release(mode, "a")))),
-        (false, Box::new(move |proxy| proxy.reset_request_when(release(mode, "a")))),
+        (
+            false,
+            Box::new(move |proxy| proxy.swallow_reply_when(release(mode, "a"))),
+        ),
+        (
+            true,
+            Box::new(move |proxy| proxy.swallow_silently_when(release(mode, "a"))),
+        ),
+        (
+            false,
+            Box::new(move |proxy| proxy.reset_request_when(release(mode, "a"))),
+        ),
     ]
 }
 
@@ -228,13 +273,20 @@ fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
             Err(Error::Unavailable { .. }) if silent => {}
             other => panic!("{other:?}"),
         }
-        until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
+        until(SOON, "the place is given up", || {
+            Record::of(&s.server, "a").number("r") == 0
+        });
     }
     // Nor if no request to leave ever comes through in time.
     let held = s.proxy.hold_request_when(release("keep_if_owner", "a"));
     let end = s.ours.try_lock_for("a", T);
-    assert!(matches!(end, Ok(None) | Err(Error::Unavailable { .. })), "{end:?}");
-    until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
+    assert!(
+        matches!(end, Ok(None) | Err(Error::Unavailable { .. })),
+        "{end:?}"
+    );
+    until(SOON, "the place is given up", || {
+        Record::of(&s.server, "a").number("r") == 0
+    });
     held.release();
     holder.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
@@ -246,7 +298,9 @@ fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_
     let holder = s.other.lock("a").unwrap();
     // The lock is handed over while the request that leaves the queue is under way. Neither its message
     // nor the first reply arrives.
-    let deaf = s.proxy.swallow_silently_when(crate::support::contains("PING"));
+    let deaf = s
+        .proxy
+        .swallow_silently_when(crate::support::contains("PING"));
     deaf.wait(SOON);
     let held = s.proxy.hold_request_when(release("keep_if_owner", "a"));
     let ours = s.ours.clone();
@@ -254,7 +308,11 @@ fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_
     held.wait(SOON);
     holder.unlock().unwrap();
     let answer = held.release();
-    assert!(says(&answer, "granted"), "{}", String::from_utf8_lossy(&answer));
+    assert!(
+        says(&answer, "granted"),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
     match call.join().unwrap() {
         Ok(Some(guard)) => guard.unlock().unwrap(),
         // On a slow machine the answer was too late for its caller.
@@ -275,7 +333,9 @@ fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
         drop(waiter);
         assert!(start.elapsed() <= T + SLACK);
         trap.wait(SOON);
-        until(SOON, "the place is given up", || Record::of(&s.server, "a").number("r") == 0);
+        until(SOON, "the place is given up", || {
+            Record::of(&s.server, "a").number("r") == 0
+        });
     }
     holder.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
@@ -343,7 +403,12 @@ fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
         let held = s.proxy.hold_request_when(request(Verb::Renew, "a"));
         held.wait(TTL / 3 + SLACK);
         guard.unlock().unwrap();
-        let next = successor.then(|| s.other.with(LockOptions::new().fixed_lease(TTL)).lock("a").unwrap());
+        let next = successor.then(|| {
+            s.other
+                .with(LockOptions::new().fixed_lease(TTL))
+                .lock("a")
+                .unwrap()
+        });
         let before = record.dump();
         assert!(says(&held.release(), "gone"));
         assert_eq!(record.dump(), before, "it wrote nothing");
@@ -363,36 +428,57 @@ fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back()
     let record = Record::of(&s.server, "a");
     let fixed = s.ours.with(LockOptions::new().fixed_lease(TTL / 3));
     // A machine that is too slow for the deadline or for the timeout tries again.
-    let guard = until_some(5 * TTL, "a confirmation comes after the deadline, and within the timeout", || {
-        let guard = fixed.try_lock("a").unwrap().expect("it is free");
-        until(TTL / 3 + SLACK, "the deadline is near", || guard.remaining() < T / 2);
-        let end = record.number("e");
-        let is_renewed = || record.field("e").is_some_and(|now| now.parse::<u64>().unwrap() > end);
-        s.proxy.pause_replies();
-        let (renewed, told) = thread::scope(|scope| {
-            let renewal = scope.spawn(|| guard.renew());
-            let renewed = until_some(SOON, "the server renews it", || {
-                if is_renewed() { Some(true) } else { (!guard.is_held()).then_some(false) }
+    let guard = until_some(
+        5 * TTL,
+        "a confirmation comes after the deadline, and within the timeout",
+        || {
+            let guard = fixed.try_lock("a").unwrap().expect("it is free");
+            until(TTL / 3 + SLACK, "the deadline is near", || {
+                guard.remaining() < T / 2
             });
-            until(SOON, "the deadline has passed", || !guard.is_held());
-            s.proxy.resume_replies();
-            (renewed, renewal.join().unwrap())
-        });
-        match told {
-            Err(Error::Lost { loss, .. }) if renewed => {
-                assert_eq!(loss.reason, LossReason::Expired);
-                Some(guard)
+            let end = record.number("e");
+            let is_renewed = || {
+                record
+                    .field("e")
+                    .is_some_and(|now| now.parse::<u64>().unwrap() > end)
+            };
+            s.proxy.pause_replies();
+            let (renewed, told) = thread::scope(|scope| {
+                let renewal = scope.spawn(|| guard.renew());
+                let renewed = until_some(SOON, "the server renews it", || {
+                    if is_renewed() {
+                        Some(true)
+                    } else {
+                        (!guard.is_held()).then_some(false)
+                    }
+                });
+                until(SOON, "the deadline has passed", || !guard.is_held());
+                s.proxy.resume_replies();
+                (renewed, renewal.join().unwrap())
+            });
+            match told {
+                Err(Error::Lost { loss, .. }) if renewed => {
+                    assert_eq!(loss.reason, LossReason::Expired);
+                    Some(guard)
+                }
+                Err(Error::Lost { .. } | Error::Unavailable { .. }) => {
+                    record.comes_to_rest();
+                    None
+                }
+                other => panic!("{other:?}"),
             }
-            Err(Error::Lost { .. } | Error::Unavailable { .. }) => {
-                record.comes_to_rest();
-                None
-            }
-            other => panic!("{other:?}"),
-        }
-    });
+        },
+    );
     record.comes_to_rest();
     assert!(!guard.is_held() && guard.remaining().is_zero());
-    assert_eq!(guard.lost().recv_timeout(T + SLACK).expect("it is told").reason, LossReason::Expired);
+    assert_eq!(
+        guard
+            .lost()
+            .recv_timeout(T + SLACK)
+            .expect("it is told")
+            .reason,
+        LossReason::Expired
+    );
 }
 
 #[test]
@@ -406,10 +492,20 @@ fn p7_a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
         leaving.wait(SLACK);
         guard.unlock().unwrap();
         leaving.release();
-        let guard = trying.join().unwrap().expect("it was granted before it left the queue");
+        let guard = trying
+            .join()
+            .unwrap()
+            .expect("it was granted before it left the queue");
         guard.renew().unwrap();
         guard.unlock().unwrap();
     });
     let stats = s.ours.stats();
-    assert_eq!((stats.granted - before.granted, stats.missed - before.missed, stats.waiting), (1, 0, 0));
+    assert_eq!(
+        (
+            stats.granted - before.granted,
+            stats.missed - before.missed,
+            stats.waiting
+        ),
+        (1, 0, 0)
+    );
 }

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager};
+use fairlock::{
+    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager,
+};
 
 use crate::place::Keyspace;
 use crate::scene::{build, with_ttl};
@@ -20,7 +22,11 @@ pub(crate) fn manager(to: impl Into<Endpoint>, ttl: Duration) -> LockManager {
 /// A manager for tests of order alone: it bears with a machine that is too busy to answer for seconds.
 pub(crate) fn patient(to: impl Into<Endpoint>) -> LockManager {
     let builder = with_ttl(to, Duration::from_secs(60)).command_timeout(Duration::from_secs(5));
-    build(builder.check_period(DEFAULT_CHECK_PERIOD).horizon(Duration::from_secs(20)))
+    build(
+        builder
+            .check_period(DEFAULT_CHECK_PERIOD)
+            .horizon(Duration::from_secs(20)),
+    )
 }
 
 /// The T of a manager with this ttl.
@@ -29,7 +35,8 @@ pub(crate) fn command_timeout(ttl: Duration) -> Duration {
 }
 
 /// How long the keys of a name last after all leases in them, at least and at most.
-pub(crate) const RETENTION: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(3661));
+pub(crate) const RETENTION: (Duration, Duration) =
+    (Duration::from_secs(3600), Duration::from_secs(3661));
 
 /// The P of a manager with this ttl.
 pub(crate) fn check_period(ttl: Duration) -> Duration {
@@ -48,7 +55,10 @@ pub(crate) fn record(keys: &dyn Keyspace, name: &str) -> BTreeMap<String, String
 
 /// How many fields of a name's record begin so: `w:` for waiters, `m:` for managers' stamps.
 pub(crate) fn fields(keys: &dyn Keyspace, name: &str, prefix: &str) -> usize {
-    record(keys, name).keys().filter(|field| field.starts_with(prefix)).count()
+    record(keys, name)
+        .keys()
+        .filter(|field| field.starts_with(prefix))
+        .count()
 }
 
 /// The token that a name's record has as the owner.
@@ -65,11 +75,17 @@ pub(crate) fn queue(keys: &dyn Keyspace, name: &str) -> Vec<String> {
 #[track_caller]
 pub(crate) fn assert_nothing_left(keys: &dyn Keyspace, name: &str) {
     let record = record(keys, name);
-    let waiters: Vec<_> = record.keys().filter(|field| field.starts_with("w:")).collect();
+    let waiters: Vec<_> = record
+        .keys()
+        .filter(|field| field.starts_with("w:"))
+        .collect();
     assert!(waiters.is_empty(), "waiters are left: {record:?}");
     assert_eq!(record.get("o"), None, "an owner is left: {record:?}");
     for count in ["n", "r"] {
-        assert!(record.get(count).is_none_or(|n| n == "0"), "{count} is not 0: {record:?}");
+        assert!(
+            record.get(count).is_none_or(|n| n == "0"),
+            "{count} is not 0: {record:?}"
+        );
     }
     assert_eq!(queue(keys, name), [""; 0], "the queue has entries");
     assert_eq!(keys.keys_without_ttl(), [""; 0], "keys would stay for ever");

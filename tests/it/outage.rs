@@ -8,11 +8,17 @@ use crate::scene::{Line, Record, SOON};
 use crate::support::{SLACK, Server};
 
 #[test]
-fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_longer_are_served_in_order() {
+fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_longer_are_served_in_order()
+ {
     const OUTAGE: Duration = Duration::from_secs(13);
     let server = Server::start();
     let default = LockManager::connect(server.url()).unwrap();
-    let longer = || LockManager::builder(server.url()).outage_limit(Duration::from_secs(30)).build().unwrap();
+    let longer = || {
+        LockManager::builder(server.url())
+            .outage_limit(Duration::from_secs(30))
+            .build()
+            .unwrap()
+    };
     // The holder is of a third process: its waiters would lose their places with its lease (R10).
     let (holding, patient) = (longer(), [longer(), longer()]);
     let holder = holding.lock("a").unwrap();
@@ -25,19 +31,35 @@ fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_lo
     server.stop();
     let start = Instant::now();
     let (_, end) = impatient.next(DEFAULT_OUTAGE_LIMIT + 2 * DEFAULT_COMMAND_TIMEOUT + SLACK);
-    let Err(Error::Unavailable { waited, .. }) = &end else { panic!("{end:?}") };
+    let Err(Error::Unavailable { waited, .. }) = &end else {
+        panic!("{end:?}")
+    };
     assert!(*waited >= DEFAULT_OUTAGE_LIMIT, "{waited:?}");
     assert!(line.is_quiet());
     std::thread::sleep(OUTAGE.saturating_sub(start.elapsed()));
     server.cont();
     let back = Instant::now();
     for who in 0..6 {
-        line.serve(who, Duration::from_secs(2) + SLACK).unlock().unwrap();
+        line.serve(who, Duration::from_secs(2) + SLACK)
+            .unlock()
+            .unwrap();
     }
-    assert!(back.elapsed() <= Duration::from_secs(2) + SLACK, "{:?}", back.elapsed());
-    assert_eq!(patient.each_ref().map(|manager| manager.stats().requeued), [0, 0]);
+    assert!(
+        back.elapsed() <= Duration::from_secs(2) + SLACK,
+        "{:?}",
+        back.elapsed()
+    );
+    assert_eq!(
+        patient.each_ref().map(|manager| manager.stats().requeued),
+        [0, 0]
+    );
     assert!(!holder.is_held(), "its lease ran out meanwhile");
     // Whose waits ended is served as soon as it asks.
-    default.try_lock_for("c", SOON).unwrap().expect("it is free").unlock().unwrap();
+    default
+        .try_lock_for("c", SOON)
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
     Record::of(&server, "a").comes_to_rest();
 }

@@ -24,14 +24,20 @@ fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
     let mgr = manager(server.url(), TTL);
     let mut waiter = mgr.enqueue("k").unwrap();
     kid.stop();
-    let guard = waiter.wait_for(TTL + check_period(TTL) + SLACK).unwrap().expect("the pause costs one ttl");
+    let guard = waiter
+        .wait_for(TTL + check_period(TTL) + SLACK)
+        .unwrap()
+        .expect("the pause costs one ttl");
     let granted = machine_time();
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert!(gate.admit(guard.fence()));
     kid.cont();
     let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
     assert!(last_held < granted, "both believed that they held it");
-    assert!(!gate.admit(old.fence), "the write of the one that was overtaken");
+    assert!(
+        !gate.admit(old.fence),
+        "the write of the one that was overtaken"
+    );
     kid.tell("unlock k");
     assert_eq!(kid.expect("unlocked k", SOON), "lost Expired");
     assert!(guard.is_held(), "the late release harmed its successor");
@@ -51,7 +57,11 @@ fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
     guard.unlock().unwrap();
     // It is granted in its sleep, its lease lapses, and the next one has the lock.
     let guard = waiter.wait().unwrap();
-    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed, "the sleeper was granted before");
+    assert_eq!(
+        guard.previous_holder(),
+        PreviousHolder::Lapsed,
+        "the sleeper was granted before"
+    );
     kid.cont();
     // Long enough for the sleeper to hear all that it missed.
     thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
@@ -98,7 +108,12 @@ fn p8_a_waiter_paused_past_its_outage_limit_waits_on() {
     kid.tell("queue k");
     kid.expect("queued", SOON);
     kid.stop();
-    let stamps = || record(&server, "k").into_iter().filter(|(field, _)| field.starts_with("m:")).collect::<Vec<_>>();
+    let stamps = || {
+        record(&server, "k")
+            .into_iter()
+            .filter(|(field, _)| field.starts_with("m:"))
+            .collect::<Vec<_>>()
+    };
     let before = stamps();
     thread::sleep(2 * limit);
     kid.cont();

@@ -32,14 +32,26 @@ fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for
     let mut line = Takers::of(&server, "k");
     line.stand(&other, Want::Write);
     kid.kill();
-    until(in_time(), "the dead one's lapse is seen", || record.used() == 3);
+    until(in_time(), "the dead one's lapse is seen", || {
+        record.used() == 3
+    });
     assert!(readers.iter().all(|reader| reader.is_held()) && line.is_quiet());
     readers.iter().for_each(|reader| reader.renew().unwrap());
     let released = Instant::now();
-    readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+    readers
+        .into_iter()
+        .for_each(|reader| reader.unlock().unwrap());
     let writer = line.serve(0, check_period(TTL) + SLACK);
-    assert!(released.elapsed() < check_period(TTL) + SLACK, "{:?}", released.elapsed());
-    assert_ne!(writer.previous_holder(), PreviousHolder::Lapsed, "a reader leaves nothing half done");
+    assert!(
+        released.elapsed() < check_period(TTL) + SLACK,
+        "{:?}",
+        released.elapsed()
+    );
+    assert_ne!(
+        writer.previous_holder(),
+        PreviousHolder::Lapsed,
+        "a reader leaves nothing half done"
+    );
     writer.unlock().unwrap();
     assert_eq!(ours.stats().lost + other.stats().lost, 0);
     record.comes_to_rest();
@@ -75,7 +87,8 @@ fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("acquire 2/5 k");
     let dead = expect_got(&kid, "k", SOON);
-    let held = [(&ours, 1), (&other, 2)].map(|(mgr, many)| Want::Permits(many, 5).take(mgr, "k").unwrap());
+    let held =
+        [(&ours, 1), (&other, 2)].map(|(mgr, many)| Want::Permits(many, 5).take(mgr, "k").unwrap());
     let mut line = Takers::of(&server, "k");
     line.stand(&ours, Want::Permits(1, 5));
     line.stand(&other, Want::Permits(1, 5));
@@ -83,10 +96,14 @@ fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
     kid.kill();
     let next = line.serve_together(0..2, in_time());
     assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
-    assert!(next.iter().all(|guard| guard.previous_holder() == PreviousHolder::Lapsed && guard.fence() > dead.fence));
+    assert!(next.iter().all(
+        |guard| guard.previous_holder() == PreviousHolder::Lapsed && guard.fence() > dead.fence
+    ));
     assert!(held.iter().all(|guard| guard.is_held()));
     assert_eq!(record.used(), 5);
-    held.into_iter().chain(next).for_each(|guard| guard.unlock().unwrap());
+    held.into_iter()
+        .chain(next)
+        .for_each(|guard| guard.unlock().unwrap());
     assert_eq!(ours.stats().lost + other.stats().lost, 0);
     record.comes_to_rest();
 }
@@ -107,14 +124,30 @@ fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told()
     kid.kill();
     let readers = line.serve_together(0..4, in_time());
     assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
-    assert!(readers.iter().all(|reader| reader.is_held() && reader.previous_holder() == PreviousHolder::Lapsed));
-    assert!(readers.iter().all(|reader| reader.fence() == dead.fence), "the last writer's");
+    assert!(
+        readers
+            .iter()
+            .all(|reader| reader.is_held() && reader.previous_holder() == PreviousHolder::Lapsed)
+    );
+    assert!(
+        readers.iter().all(|reader| reader.fence() == dead.fence),
+        "the last writer's"
+    );
     assert!(line.is_quiet());
-    readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+    readers
+        .into_iter()
+        .for_each(|reader| reader.unlock().unwrap());
     let writer = line.serve(4, check_period(TTL) + SLACK);
-    assert_eq!(writer.previous_holder(), PreviousHolder::Lapsed, "nobody has put it right yet");
+    assert_eq!(
+        writer.previous_holder(),
+        PreviousHolder::Lapsed,
+        "nobody has put it right yet"
+    );
     writer.unlock().unwrap();
-    assert_eq!(Want::Read.take(&ours, "k").unwrap().previous_holder(), PreviousHolder::Released);
+    assert_eq!(
+        Want::Read.take(&ours, "k").unwrap().previous_holder(),
+        PreviousHolder::Released
+    );
     Permits::of(&server, "k").comes_to_rest();
 }
 
@@ -130,7 +163,9 @@ fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon()
     let mut kids = launch(&server, TTL, 2);
     for (stood, kid) in kids.iter_mut().enumerate() {
         kid.tell("acquire 3/3 k");
-        until(SOON, "it stands in the queue", || record.waiting_for(3) == stood + 1);
+        until(SOON, "it stands in the queue", || {
+            record.waiting_for(3) == stood + 1
+        });
     }
     let mut line = Takers::of(&server, "k");
     line.stand(&other, Want::Permits(1, 3));
@@ -142,7 +177,12 @@ fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon()
     let light = line.serve_together(0..2, bound);
     assert!(crash.elapsed() < bound, "{:?}", crash.elapsed());
     assert!(holder.is_held());
-    assert!(light.iter().all(|guard| guard.previous_holder() == PreviousHolder::Unknown), "a dead one was granted");
+    assert!(
+        light
+            .iter()
+            .all(|guard| guard.previous_holder() == PreviousHolder::Unknown),
+        "a dead one was granted"
+    );
     drop((holder, light));
     record.comes_to_rest();
 }
@@ -157,7 +197,9 @@ fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_toge
     for (stood, kid) in kids.iter_mut().enumerate() {
         kid.tell("read k");
         kid.tell("read k");
-        until(SOON, "they stand in the queue", || record.waiting_for(1) == 2 * (stood + 1));
+        until(SOON, "they stand in the queue", || {
+            record.waiting_for(1) == 2 * (stood + 1)
+        });
     }
     let mut line = Takers::of(&server, "k");
     line.stand(&mgr, Want::Read);
@@ -186,7 +228,9 @@ fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_togeth
     }
     for (stood, kid) in kids.iter_mut().enumerate() {
         kid.tell("acquire 5/6 k");
-        until(SOON, "it stands in the queue", || record.waiters().len() == stood + 1);
+        until(SOON, "it stands in the queue", || {
+            record.waiters().len() == stood + 1
+        });
     }
     let mut line = Takers::of(&server, "k");
     line.stand(&mgr, Want::Permits(6, 6));
@@ -212,11 +256,20 @@ fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
     }
     // It waits for itself, and so it has a place to lose.
     kids[0].tell("acquire 2/2 k");
-    until(SOON, "it stands in the queue", || record.waiters().len() == 1);
+    until(SOON, "it stands in the queue", || {
+        record.waiters().len() == 1
+    });
     kids.iter_mut().for_each(Kid::kill);
-    until(TTL + SLACK, "they lapse", || mgr.inspect("k").unwrap().is_none_or(|seen| seen.time_left.is_zero()));
+    until(TTL + SLACK, "they lapse", || {
+        mgr.inspect("k")
+            .unwrap()
+            .is_none_or(|seen| seen.time_left.is_zero())
+    });
     let start = Instant::now();
-    let next = Want::Permits(2, 2).take_for(&mgr, "k", in_time()).unwrap().expect("its turn comes");
+    let next = Want::Permits(2, 2)
+        .take_for(&mgr, "k", in_time())
+        .unwrap()
+        .expect("its turn comes");
     assert!(start.elapsed() < in_time(), "{:?}", start.elapsed());
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     next.unlock().unwrap();
@@ -237,14 +290,18 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
         let mut kid = worker::start(&proxy.url(), TTL);
         if waits {
             kid.tell("acquire 2/3 k");
-            until(SOON, "it stands in the queue", || record.waiters().len() == 1);
+            until(SOON, "it stands in the queue", || {
+                record.waiters().len() == 1
+            });
         }
         proxy.pause_replies();
         match holder {
             Some(holder) => holder.unlock().unwrap(),
             None => kid.tell("acquire 2/3 k"),
         }
-        until(SOON, "it is granted", || record.used() == 2 && record.holding().is_disjoint(&before));
+        until(SOON, "it is granted", || {
+            record.used() == 2 && record.holding().is_disjoint(&before)
+        });
         let light = Want::Permits(1, 3).take(&mgr, "k").unwrap();
         let mut line = Takers::of(&server, "k");
         line.stand(&mgr, Want::Permits(2, 3));
@@ -260,9 +317,12 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
 }
 
 #[test]
-fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_if_their_holder_crashes() {
+fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_if_their_holder_crashes()
+ {
     let server = Server::start();
-    a_hold_at_least_is_all_that_a_crash_costs(&server, "acquire 2/2 k", |mgr| mgr.semaphore("k", 2).acquire().unwrap());
+    a_hold_at_least_is_all_that_a_crash_costs(&server, "acquire 2/2 k", |mgr| {
+        mgr.semaphore("k", 2).acquire().unwrap()
+    });
     Permits::of(&server, "k").comes_to_rest();
 }
 
@@ -280,7 +340,9 @@ fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_hor
     // One lease for each would be far more than the bound.
     for stood in 1..=8 {
         kid.tell("acquire 2/2 k");
-        until(SOON, "it stands in the queue", || record.waiters().len() == stood);
+        until(SOON, "it stands in the queue", || {
+            record.waiters().len() == stood
+        });
     }
     let mut line = Takers::of(&server, "k");
     line.stand(&mgr, Want::Permits(1, 2));
@@ -288,7 +350,11 @@ fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_hor
     let release = Instant::now();
     holder.unlock().unwrap();
     let next = line.serve(0, LEASE + horizon(TTL) + check_period(TTL) + SLACK);
-    assert!(release.elapsed() < LEASE + horizon(TTL) + check_period(TTL) + SLACK, "{:?}", release.elapsed());
+    assert!(
+        release.elapsed() < LEASE + horizon(TTL) + check_period(TTL) + SLACK,
+        "{:?}",
+        release.elapsed()
+    );
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     next.unlock().unwrap();
     record.comes_to_rest();
@@ -309,25 +375,43 @@ fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reade
     kid.stop();
     let readers = line.serve_together(0..2, in_time());
     let granted = machine_time();
-    assert!(readers.iter().all(|reader| reader.previous_holder() == PreviousHolder::Lapsed));
+    assert!(
+        readers
+            .iter()
+            .all(|reader| reader.previous_holder() == PreviousHolder::Lapsed)
+    );
     kid.cont();
     let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
-    assert!(last_held < granted, "it believed that it wrote while others read");
+    assert!(
+        last_held < granted,
+        "it believed that it wrote while others read"
+    );
     kid.tell("unlock k");
     assert_eq!(kid.expect("unlocked k", SOON), "lost Expired");
-    readers.iter().for_each(|reader| reader.renew().expect("the late release harmed a reader"));
+    readers
+        .iter()
+        .for_each(|reader| reader.renew().expect("the late release harmed a reader"));
     assert_eq!(Permits::of(&server, "k").used(), 2);
-    readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+    readers
+        .into_iter()
+        .for_each(|reader| reader.unlock().unwrap());
     let writer = Want::Write.take(&mgr, "k").unwrap();
-    assert!(gate.admit(writer.fence()) && !gate.admit(old.fence), "the write of the one that was overtaken");
+    assert!(
+        gate.admit(writer.fence()) && !gate.admit(old.fence),
+        "the write of the one that was overtaken"
+    );
 }
 
 #[test]
-fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_release_frees_none_of_theirs() {
+fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_release_frees_none_of_theirs()
+ {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
-    for (takes, behind) in [("acquire 2/3 k", Want::Permits(2, 3)), ("read r", Want::Write)] {
+    for (takes, behind) in [
+        ("acquire 2/3 k", Want::Permits(2, 3)),
+        ("read r", Want::Write),
+    ] {
         let name = takes.rsplit(' ').next().unwrap();
         let mut kid = worker::start(&server.url(), TTL);
         kid.tell(takes);
@@ -340,7 +424,10 @@ fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_rel
         let used = Permits::of(&server, name).used();
         kid.cont();
         kid.tell(&format!("unlock {name}"));
-        assert_eq!(kid.expect(&format!("unlocked {name}"), SOON), "lost Expired");
+        assert_eq!(
+            kid.expect(&format!("unlocked {name}"), SOON),
+            "lost Expired"
+        );
         next.renew().expect("the late release harmed its successor");
         assert_eq!(Permits::of(&server, name).used(), used);
         assert!(Want::try_take(behind, &mgr, name).unwrap().is_none());
@@ -358,16 +445,24 @@ fn p6_permits_granted_to_a_waiter_in_its_sleep_make_no_guard_of_the_past() {
     let holder = Want::Permits(3, 3).take(&mgr, "k").unwrap();
     let mut kid = worker::start(&server.url(), TTL);
     kid.tell("acquire 2/3 k");
-    until(SOON, "it stands in the queue", || record.waiters().len() == 1);
+    until(SOON, "it stands in the queue", || {
+        record.waiters().len() == 1
+    });
     let mut line = Takers::of(&server, "k");
     line.stand(&mgr, Want::Permits(3, 3));
     kid.stop();
     holder.unlock().unwrap();
     // It is granted in its sleep, its lease lapses, and the next one has the permits.
     let next = line.serve(0, in_time());
-    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed, "the sleeper was granted before");
+    assert_eq!(
+        next.previous_holder(),
+        PreviousHolder::Lapsed,
+        "the sleeper was granted before"
+    );
     kid.cont();
-    until(SOON, "the sleeper has heard what it missed", || record.waiting_for(2) == 1);
+    until(SOON, "the sleeper has heard what it missed", || {
+        record.waiting_for(2) == 1
+    });
     std::thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
     next.renew().unwrap();
     assert_eq!(kid.said(), [""; 0], "it took permits of another");
@@ -382,7 +477,9 @@ fn p6_permits_granted_to_a_waiter_in_its_sleep_make_no_guard_of_the_past() {
 
 /// Worker processes, started together.
 fn launch(server: &Server, ttl: Duration, count: usize) -> Vec<Kid> {
-    let kids: Vec<Kid> = (0..count).map(|_| worker::launch(&server.url(), ttl)).collect();
+    let kids: Vec<Kid> = (0..count)
+        .map(|_| worker::launch(&server.url(), ttl))
+        .collect();
     kids.iter().for_each(|kid| drop(kid.expect("ready", SOON)));
     kids
 }

@@ -8,7 +8,9 @@ use fairlock::{Error, LockOptions, PreviousHolder, Step};
 
 use crate::lost_replies::{self, Scene, says};
 use crate::permits::{Held, Permits, Takers, Want, release, request};
-use crate::scene::{P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, warm_up, with_ttl};
+use crate::scene::{
+    P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, warm_up, with_ttl,
+};
 use crate::support::proxy::Trap;
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
@@ -21,7 +23,12 @@ fn scene() -> Scene {
     // The server knows the scripts of permits from here on, so that a request is one.
     for mgr in [&scene.ours, &scene.other] {
         let writer = mgr.rw_lock("warm-rw").write().unwrap();
-        assert!(mgr.rw_lock("warm-rw").try_read_for(2 * P).unwrap().is_none());
+        assert!(
+            mgr.rw_lock("warm-rw")
+                .try_read_for(2 * P)
+                .unwrap()
+                .is_none()
+        );
         writer.renew().unwrap();
         writer.unlock().unwrap();
     }
@@ -45,9 +52,20 @@ fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
             // Only a call that waits asks again after a silence.
             let guard = want.take(&s.ours, "a").unwrap();
             let lost = trap.wait(SOON);
-            assert!(says(&lost, "granted"), "{way}: {}", String::from_utf8_lossy(&lost));
-            assert_eq!((record.used(), record.holding().len()), (used, 1), "{way}: {want:?} is one grant");
-            assert!(want == Want::Read || says(&lost, &format!(":{}\r\n", guard.fence())), "one fence");
+            assert!(
+                says(&lost, "granted"),
+                "{way}: {}",
+                String::from_utf8_lossy(&lost)
+            );
+            assert_eq!(
+                (record.used(), record.holding().len()),
+                (used, 1),
+                "{way}: {want:?} is one grant"
+            );
+            assert!(
+                want == Want::Read || says(&lost, &format!(":{}\r\n", guard.fence())),
+                "one fence"
+            );
             guard.renew().unwrap();
             guard.unlock().unwrap();
             record.comes_to_rest();
@@ -64,12 +82,29 @@ fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
     let start = Instant::now();
     let end = TWO.try_take(&s.ours, "a");
     assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
-    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(
+        matches!(
+            end,
+            Err(Error::Unavailable {
+                step: Step::Reply,
+                ..
+            })
+        ),
+        "{end:?}"
+    );
     assert!(says(&trap.wait(SOON), "granted"));
-    until(T + SLACK, "the two are given back, well before they would have lapsed", || record.used() == 1);
+    until(
+        T + SLACK,
+        "the two are given back, well before they would have lapsed",
+        || record.used() == 1,
+    );
     kept.renew().expect("and only those");
     let next = TWO.try_take(&s.other, "a").unwrap().expect("they are free");
-    assert_eq!(next.previous_holder(), PreviousHolder::Unknown, "nobody ever had them");
+    assert_eq!(
+        next.previous_holder(),
+        PreviousHolder::Unknown,
+        "nobody ever had them"
+    );
     drop((kept, next));
     record.comes_to_rest();
 }
@@ -89,7 +124,15 @@ fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
         check.wait(SOON);
         check.release();
         line.stand(&s.other, ONE);
-        assert_eq!((record.tokens().len(), record.number("n"), record.number("r")), (2, 2, 2), "{way}");
+        assert_eq!(
+            (
+                record.tokens().len(),
+                record.number("n"),
+                record.number("r")
+            ),
+            (2, 2, 2),
+            "{way}"
+        );
         holder.unlock().unwrap();
         let heavy = line.serve(0, SOON);
         assert_eq!((record.used(), record.holding().len()), (3, 1), "{way}");
@@ -105,7 +148,10 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
     let s = scene();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
-        let (guard, kept) = (ONE.take(&s.ours, "a").unwrap(), TWO.take(&s.other, "a").unwrap());
+        let (guard, kept) = (
+            ONE.take(&s.ours, "a").unwrap(),
+            TWO.take(&s.other, "a").unwrap(),
+        );
         let mut line = Takers::of(&s.server, "a");
         // One of them stands in the process that does not hear that it was served.
         line.stand(&s.ours, ONE);
@@ -115,14 +161,19 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
         match guard.unlock() {
             Ok(()) => {}
             Err(Error::Unavailable { .. }) => {
-                until(SOON, "the background is done", || s.ours.stats().background_releases > background);
+                until(SOON, "the background is done", || {
+                    s.ours.stats().background_releases > background
+                });
             }
             other => panic!("{other:?}"),
         }
         assert!(says(&trap.wait(SOON), "released"));
         let first = line.serve(0, P + 2 * T + SLACK);
         assert_eq!((record.used(), record.holding().len()), (3, 2));
-        assert!(line.is_quiet(), "a release that is sent twice releases once");
+        assert!(
+            line.is_quiet(),
+            "a release that is sent twice releases once"
+        );
         kept.renew().unwrap();
         first.unlock().unwrap();
         line.serve(1, P + T + SLACK).unlock().unwrap();
@@ -137,13 +188,18 @@ fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
         // They have the same fence.
-        let (guard, stays) = (Want::Read.take(&s.ours, "a").unwrap(), Want::Read.take(&s.ours, "a").unwrap());
+        let (guard, stays) = (
+            Want::Read.take(&s.ours, "a").unwrap(),
+            Want::Read.take(&s.ours, "a").unwrap(),
+        );
         let mut line = Takers::of(&s.server, "a");
         line.stand(&s.other, Want::Write);
         let background = s.ours.stats().background_releases;
         let trap = lose(&s.proxy, Verb::Release);
         if guard.unlock().is_err() {
-            until(SOON, "the background is done", || s.ours.stats().background_releases > background);
+            until(SOON, "the background is done", || {
+                s.ours.stats().background_releases > background
+            });
         }
         assert!(says(&trap.wait(SOON), "released"));
         assert_eq!((record.used(), record.holding().len()), (1, 1));
@@ -160,7 +216,10 @@ fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
     let s = scene();
     let record = Permits::of(&s.server, "a");
     for lose in &WAYS[..2] {
-        let readers = [Want::Read.take(&s.other, "a").unwrap(), Want::Read.take(&s.other, "a").unwrap()];
+        let readers = [
+            Want::Read.take(&s.other, "a").unwrap(),
+            Want::Read.take(&s.other, "a").unwrap(),
+        ];
         let trap = lose(&s.proxy, Verb::Release);
         assert!(s.ours.force_release("a", readers[0].fence()).unwrap());
         assert!(says(&trap.wait(SOON), "released"));
@@ -195,7 +254,11 @@ fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() 
     for lose in WAYS {
         let writer = s.ours.rw_lock("a").write().unwrap();
         let mut line = Takers::of(&s.server, "a");
-        for (mgr, want) in [(&s.ours, Want::Read), (&s.other, Want::Read), (&s.other, Want::Write)] {
+        for (mgr, want) in [
+            (&s.ours, Want::Read),
+            (&s.other, Want::Read),
+            (&s.other, Want::Write),
+        ] {
             line.stand(mgr, want);
         }
         let trap = lose(&s.proxy, Verb::Release);
@@ -263,10 +326,19 @@ fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind
         let end = ALL.take_for(&s.ours, "a", T);
         assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
         trap.wait(SOON);
-        assert!(matches!(end, Ok(None) | Err(Error::Unavailable { .. })), "{end:?}");
+        assert!(
+            matches!(end, Ok(None) | Err(Error::Unavailable { .. })),
+            "{end:?}"
+        );
         // A heavy one that is gone keeps nobody back.
-        ONE.take_for(&s.other, "a", SOON).unwrap().expect("one is left").unlock().unwrap();
-        until(SOON, "the place is given up", || record.waiters().is_empty());
+        ONE.take_for(&s.other, "a", SOON)
+            .unwrap()
+            .expect("one is left")
+            .unlock()
+            .unwrap();
+        until(SOON, "the place is given up", || {
+            record.waiters().is_empty()
+        });
     }
     holder.unlock().unwrap();
     record.comes_to_rest();
@@ -277,14 +349,22 @@ fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
     let s = scene();
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
-        let holder = if want == TWO { ALL } else { Want::Write }.take(&s.other, "a").unwrap();
+        let holder = if want == TWO { ALL } else { Want::Write }
+            .take(&s.other, "a")
+            .unwrap();
         let leaving = s.proxy.hold_request_when(release("keep_if_owner", "a"));
         thread::scope(|scope| {
-            let trying = scope.spawn(|| want.take_for(&s.ours, "a", Duration::from_millis(50)).unwrap());
+            let trying = scope.spawn(|| {
+                want.take_for(&s.ours, "a", Duration::from_millis(50))
+                    .unwrap()
+            });
             leaving.wait(SLACK);
             holder.unlock().unwrap();
             leaving.release();
-            let guard = trying.join().unwrap().expect("it was granted before it left the queue");
+            let guard = trying
+                .join()
+                .unwrap()
+                .expect("it was granted before it left the queue");
             assert_eq!(record.holding().len(), 1);
             guard.renew().unwrap();
             guard.unlock().unwrap();
@@ -328,7 +408,10 @@ fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
         let before = record.dump();
         assert!(says(&held.release(), "gone"));
         assert_eq!(record.dump(), before, "it wrote nothing");
-        assert!(told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()), "it is no loss");
+        assert!(
+            told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()),
+            "it is no loss"
+        );
         next.unlock().unwrap();
         record.comes_to_rest();
     }
@@ -340,7 +423,10 @@ fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop(
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
-    let kills = server.repeat(&["CLIENT", "KILL", "TYPE", "pubsub"], Duration::from_millis(10));
+    let kills = server.repeat(
+        &["CLIENT", "KILL", "TYPE", "pubsub"],
+        Duration::from_millis(10),
+    );
     for _ in 0..4 {
         let holder = Want::Write.take(&other, "a").unwrap();
         let mut line = Takers::of(&server, "a");
@@ -349,9 +435,15 @@ fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop(
         }
         holder.unlock().unwrap();
         let readers = line.serve_together(0..2, P + 2 * crate::scene::T + SLACK);
-        readers.into_iter().for_each(|reader| reader.unlock().unwrap());
-        line.serve(2, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
-        line.serve(3, P + 2 * crate::scene::T + SLACK).unlock().unwrap();
+        readers
+            .into_iter()
+            .for_each(|reader| reader.unlock().unwrap());
+        line.serve(2, P + 2 * crate::scene::T + SLACK)
+            .unlock()
+            .unwrap();
+        line.serve(3, P + 2 * crate::scene::T + SLACK)
+            .unlock()
+            .unwrap();
     }
     drop(kills);
     assert_eq!(ours.stats().requeued, 0);

@@ -24,7 +24,8 @@ fn p3_permits_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in
 }
 
 #[test]
-fn p3_readers_and_writers_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order() {
+fn p3_readers_and_writers_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order()
+{
     let place = Place::redis();
     let server = place.server().expect("it is one");
     loses_all_readers(&place, || server.restart());
@@ -43,7 +44,8 @@ fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
     let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (holding, waiting) = (build(steady(server.url())), build(steady(server.url())));
     let readers = [&holding, &waiting, &holding].map(|mgr| Want::Read.take(mgr, "r").unwrap());
-    let permits = [(&holding, 1), (&waiting, 2)].map(|(mgr, many)| Want::Permits(many, 3).take(mgr, "n").unwrap());
+    let permits = [(&holding, 1), (&waiting, 2)]
+        .map(|(mgr, many)| Want::Permits(many, 3).take(mgr, "n").unwrap());
     let (mut writers, mut takers) = (Takers::of(&server, "r"), Takers::of(&server, "n"));
     for (want, many) in [(Want::Write, 1), (Want::Read, 2), (Want::Read, 3)] {
         writers.stand(&waiting, want);
@@ -55,18 +57,30 @@ fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
     until(STEADY_TTL, "the leases are renewed", || {
         holding.stats().renewed >= before[0] + 3 && waiting.stats().renewed >= before[1] + 2
     });
-    readers.iter().chain(&permits).for_each(|guard| guard.check().unwrap());
+    readers
+        .iter()
+        .chain(&permits)
+        .for_each(|guard| guard.check().unwrap());
     assert!(writers.is_quiet() && takers.is_quiet());
-    readers.into_iter().chain(permits).for_each(|guard| guard.unlock().unwrap());
+    readers
+        .into_iter()
+        .chain(permits)
+        .for_each(|guard| guard.unlock().unwrap());
     writers.serve(0, 2 * P + SLACK).unlock().unwrap();
-    for guard in
-        writers.serve_together(1..3, 2 * P + SLACK).into_iter().chain(takers.serve_together(0..2, 2 * P + SLACK))
+    for guard in writers
+        .serve_together(1..3, 2 * P + SLACK)
+        .into_iter()
+        .chain(takers.serve_together(0..2, 2 * P + SLACK))
     {
         assert_eq!(guard.previous_holder(), PreviousHolder::Released);
         guard.unlock().unwrap();
     }
     takers.serve(2, 2 * P + SLACK).unlock().unwrap();
-    assert_eq!(holding.stats().requeued + waiting.stats().requeued, 0, "every place was kept");
+    assert_eq!(
+        holding.stats().requeued + waiting.stats().requeued,
+        0,
+        "every place was kept"
+    );
     assert_eq!(holding.stats().lost + waiting.stats().lost, 0);
     for name in ["r", "n"] {
         Permits::of(&server, name).comes_to_rest();
@@ -87,7 +101,10 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
                 let end = Instant::now() + Duration::from_millis(1200);
                 while Instant::now() < end {
                     let guard = Want::Permits(1, 3).take(mgr, "n").unwrap();
-                    assert!(believed.fetch_add(1, Ordering::SeqCst) < 3, "more permits than there are");
+                    assert!(
+                        believed.fetch_add(1, Ordering::SeqCst) < 3,
+                        "more permits than there are"
+                    );
                     mgr.inspect("n").unwrap().expect("it is held");
                     believed.fetch_sub(1, Ordering::SeqCst);
                     guard.unlock().unwrap();
@@ -105,7 +122,10 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
     kept.renew().unwrap();
     kept.unlock().unwrap();
     let stats = managers.each_ref().map(|mgr| mgr.stats());
-    assert_eq!(stats.map(|s| s.lost + s.renewal_failures + s.requeued), [0, 0]);
+    assert_eq!(
+        stats.map(|s| s.lost + s.renewal_failures + s.requeued),
+        [0, 0]
+    );
     for name in ["r", "n"] {
         Permits::of(&server, name).comes_to_rest();
     }
@@ -119,7 +139,11 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
     let n = Permits::of(&server, "n");
     let holder = Want::Permits(2, 3).take(&ours, "n").unwrap();
     let writer = ours.rw_lock("r").write().unwrap();
-    Want::Permits(3, 3).take(&ours, "free").unwrap().unlock().unwrap();
+    Want::Permits(3, 3)
+        .take(&ours, "free")
+        .unwrap()
+        .unlock()
+        .unwrap();
     let unrenewed = ours.with(LockOptions::new().fixed_lease(10 * TTL));
     let cools = ours.with(LockOptions::new().hold_at_least(TTL / 2));
     let cools = Want::Permits(1, 3).take(&cools, "cools").unwrap();
@@ -127,7 +151,11 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
     let (mut takers, mut readers) = (Takers::of(&server, "n"), Takers::of(&server, "r"));
     takers.stand(&other, Want::Permits(2, 3));
     takers.stand(&ours, Want::Permits(3, 3));
-    for (mgr, want) in [(&other, Want::Read), (&ours, Want::Read), (&other, Want::Write)] {
+    for (mgr, want) in [
+        (&other, Want::Read),
+        (&ours, Want::Read),
+        (&other, Want::Write),
+    ] {
         readers.stand(mgr, want);
     }
     until(SOON, "the scripts are known", || ours.stats().renewed > 0);
@@ -141,21 +169,36 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
         let record = Permits::of(&server, name);
         let before = record.dump();
         let start = Instant::now();
-        for end in [Want::Permits(1, 3).try_take(&ours, name), Want::Permits(1, 3).take(&ours, name).map(Some)] {
-            assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"), "{end:?}");
+        for end in [
+            Want::Permits(1, 3).try_take(&ours, name),
+            Want::Permits(1, 3).take(&ours, name).map(Some),
+        ] {
+            assert!(
+                matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"),
+                "{end:?}"
+            );
         }
         assert!(start.elapsed() <= T + SLACK, "at once");
         assert_eq!(record.dump(), before);
     }
     let (waiters, tokens) = (n.waiters(), n.tokens());
     let end = Want::Permits(1, 3).take(&ours, "n");
-    assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"), "{end:?}");
-    assert_eq!((n.waiters(), n.tokens()), (waiters, tokens), "nobody was added");
+    assert!(
+        matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"),
+        "{end:?}"
+    );
+    assert_eq!(
+        (n.waiters(), n.tokens()),
+        (waiters, tokens),
+        "nobody was added"
+    );
 
     holder.renew().unwrap();
     // The renewal thread's work too.
     let renewed = ours.stats().renewed;
-    until(TTL, "they are renewed", || ours.stats().renewed >= renewed + 3);
+    until(TTL, "they are renewed", || {
+        ours.stats().renewed >= renewed + 3
+    });
     holder.unlock().unwrap();
     takers.serve(0, P + T + SLACK).unlock().unwrap();
     takers.serve(1, P + T + SLACK).unlock().unwrap();
@@ -171,7 +214,11 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
     for name in ["n", "r"] {
         Permits::of(&server, name).comes_to_rest();
     }
-    Want::Permits(3, 3).take(&ours, "cools").unwrap().unlock().unwrap();
+    Want::Permits(3, 3)
+        .take(&ours, "cools")
+        .unwrap()
+        .unlock()
+        .unwrap();
 }
 
 /// A script is refused at the command that its user may not run, when what came before is done already.
@@ -181,11 +228,20 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
     let other = manager(server.url());
     warm_up(&other);
     let taken = Want::Permits(2, 3).take(&other, "taken").unwrap();
-    let rights =
-        "hget hmget hgetall hkeys hexists hlen hset hdel lindex llen lrange lpop rpop rpush del pexpireat pttl";
+    let rights = "hget hmget hgetall hkeys hexists hlen hset hdel lindex llen lrange lpop rpop rpush del pexpireat pttl";
     for right in rights.split(' ') {
         let user = format!("without-{right}");
-        let _: () = server.query(&["ACL", "SETUSER", &user, "on", ">p", "~*", "&*", "+@all", &format!("-{right}")]);
+        let _: () = server.query(&[
+            "ACL",
+            "SETUSER",
+            &user,
+            "on",
+            ">p",
+            "~*",
+            "&*",
+            "+@all",
+            &format!("-{right}"),
+        ]);
         let lacking = manager(format!("{}?user={user}&pass=p", server.url()));
         let used = |guard: crate::permits::Held| {
             guard.renew().expect("what is begun can be kept");
@@ -193,18 +249,27 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
         };
         let names = ["tried", "read", "written"].map(|how| format!("{right}-{how}"));
         let ends = [
-            Want::Permits(2, 3).try_take(&lacking, &names[0]).map(|guard| used(guard.expect("it is free"))),
+            Want::Permits(2, 3)
+                .try_take(&lacking, &names[0])
+                .map(|guard| used(guard.expect("it is free"))),
             Want::Read.take(&lacking, &names[1]).map(used),
             Want::Write.take(&lacking, &names[2]).map(used),
-            Want::Permits(2, 3).take_for(&lacking, "taken", 2 * P).map(drop),
+            Want::Permits(2, 3)
+                .take_for(&lacking, "taken", 2 * P)
+                .map(drop),
         ];
         for error in ends.iter().filter_map(|end| end.as_ref().err()) {
-            let Error::Server { message, .. } = error else { panic!("{right}: {error:?}") };
+            let Error::Server { message, .. } = error else {
+                panic!("{right}: {error:?}")
+            };
             assert!(message.contains(&format!("+{right}")), "{right}: {message}");
         }
         assert!(ends.iter().any(Result::is_err), "{right}: nobody was told");
         for name in &names {
-            assert!(Permits::of(&server, name).holding().is_empty(), "{right}: what it took it cannot give back");
+            assert!(
+                Permits::of(&server, name).holding().is_empty(),
+                "{right}: what it took it cannot give back"
+            );
         }
         assert_eq!(server.keys_without_ttl(), [""; 0], "{right}");
         let record = Permits::of(&server, "taken");
@@ -224,29 +289,57 @@ fn a_downgrade_that_is_refused_for_good_is_told() {
     let writer = ours.rw_lock("r").write().unwrap();
     let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
     let end = writer.downgrade();
-    assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"), "{end:?}");
+    assert!(
+        matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"),
+        "{end:?}"
+    );
     // It could not be given back, either.
     let other = manager(server.url());
-    let next = Want::Write.take_for(&other, "r", TTL + P + SLACK).unwrap().expect("its lease is over");
+    let next = Want::Write
+        .take_for(&other, "r", TTL + P + SLACK)
+        .unwrap()
+        .expect("its lease is over");
     next.unlock().unwrap();
 }
 
 #[test]
 fn rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
     let readme = include_str!("../../README.md");
-    let commands = readme.split('`').find(|code| code.starts_with("+hello")).expect("README names the rights");
-    let mut user = vec!["ACL", "SETUSER", "u", "on", ">p", "resetchannels", "~fairlock:*", "&fairlock:grants:*"];
+    let commands = readme
+        .split('`')
+        .find(|code| code.starts_with("+hello"))
+        .expect("README names the rights");
+    let mut user = vec![
+        "ACL",
+        "SETUSER",
+        "u",
+        "on",
+        ">p",
+        "resetchannels",
+        "~fairlock:*",
+        "&fairlock:grants:*",
+    ];
     user.extend(commands.split_whitespace());
     let server = Server::start();
     let _: () = server.query(&user);
     let [ours, other] = [(); 2].map(|()| manager(format!("{}?user=u&pass=p", server.url())));
     let writer = ours.rw_lock("r").write().unwrap();
     let mut line = Takers::of(&server, "r");
-    for (mgr, want) in [(&other, Want::Read), (&ours, Want::Read), (&other, Want::Write), (&ours, Want::Read)] {
+    for (mgr, want) in [
+        (&other, Want::Read),
+        (&ours, Want::Read),
+        (&other, Want::Write),
+        (&ours, Want::Read),
+    ] {
         line.stand(mgr, want);
     }
     writer.renew().unwrap();
-    assert!(Want::Write.take_for(&other, "r", Duration::from_millis(50)).unwrap().is_none());
+    assert!(
+        Want::Write
+            .take_for(&other, "r", Duration::from_millis(50))
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(ours.inspect("r").unwrap().expect("it is held").waiters, 4);
     let reader = writer.downgrade().unwrap();
     let both = line.serve_together(0..2, P + T + SLACK);
@@ -264,7 +357,11 @@ fn rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
     assert_eq!(last, [2, 3]);
     let held = Want::Permits(3, 3).take(&ours, "n").unwrap();
     assert!(other.force_release("n", held.fence()).unwrap());
-    Want::Permits(3, 3).take(&other, "n").unwrap().unlock().unwrap();
+    Want::Permits(3, 3)
+        .take(&other, "n")
+        .unwrap()
+        .unlock()
+        .unwrap();
     assert_eq!(server.keys_without_ttl(), [""; 0]);
 }
 
@@ -282,7 +379,9 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
             scope.spawn(move || {
                 let many = 1 + i as u32 % (PERMITS - 1);
                 while !over.load(Ordering::Relaxed) {
-                    let guard = Want::Permits(many, PERMITS).take_for(mgr, "n", 4 * SOON).unwrap();
+                    let guard = Want::Permits(many, PERMITS)
+                        .take_for(mgr, "n", 4 * SOON)
+                        .unwrap();
                     let guard = guard.expect("no deadlock");
                     assert!(believed.fetch_add(many, Ordering::SeqCst) + many <= PERMITS);
                     // So long that others meet it who should not.
@@ -301,11 +400,18 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
         }
         let before: Vec<u64> = turns.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         until(P + SLACK, "everybody's turn comes", || {
-            turns.iter().zip(&before).all(|(n, before)| n.load(Ordering::Relaxed) > *before)
+            turns
+                .iter()
+                .zip(&before)
+                .all(|(n, before)| n.load(Ordering::Relaxed) > *before)
         });
         drop(end);
     });
-    assert!(mgr.stats().renewed >= 2 && mgr.stats().lost == 0, "{:?}", mgr.stats());
+    assert!(
+        mgr.stats().renewed >= 2 && mgr.stats().lost == 0,
+        "{:?}",
+        mgr.stats()
+    );
     held.unlock().unwrap();
     Permits::of(&server, "n").comes_to_rest();
 }
@@ -315,23 +421,33 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
 fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_command_timeout() {
     const T: Duration = Duration::from_secs(2);
     let server = Server::start();
-    let builder = with_ttl(server.url(), Duration::from_secs(12)).command_timeout(T).horizon(P + 3 * T);
+    let builder = with_ttl(server.url(), Duration::from_secs(12))
+        .command_timeout(T)
+        .horizon(P + 3 * T);
     let ours = build(builder.check_period(P).pool_size(1));
     warm_up(&ours);
-    let guards =
-        [Want::Permits(2, 3), Want::Read, Want::Write].map(|want| (want, want.take(&ours, &format!("{want:?}"))));
+    let guards = [Want::Permits(2, 3), Want::Read, Want::Write]
+        .map(|want| (want, want.take(&ours, &format!("{want:?}"))));
     server.stop();
     thread::scope(|scope| {
         let before = ours.stats().requests;
         for _ in 0..3 {
             scope.spawn(|| Want::Read.try_take(&ours, "x").unwrap_err());
         }
-        until(SOON, "one has the connection and the others wait for it", || ours.stats().requests > before);
+        until(
+            SOON,
+            "one has the connection and the others wait for it",
+            || ours.stats().requests > before,
+        );
         for (want, guard) in guards {
             scope.spawn(move || {
                 let start = Instant::now();
                 drop(guard.unwrap());
-                assert!(start.elapsed() <= T + SLACK, "{want:?} took {:?}", start.elapsed());
+                assert!(
+                    start.elapsed() <= T + SLACK,
+                    "{want:?} took {:?}",
+                    start.elapsed()
+                );
             });
         }
     });
@@ -348,7 +464,11 @@ fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
     const MANY: usize = 150;
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
-    let (gone, ours, other) = (manager(proxy.url()), manager(server.url()), manager(server.url()));
+    let (gone, ours, other) = (
+        manager(proxy.url()),
+        manager(server.url()),
+        manager(server.url()),
+    );
     warm_up(&gone);
     let record = Permits::of(&server, "r");
     // The server has to know the scripts, so that the first request is the one that counts.

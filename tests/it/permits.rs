@@ -43,11 +43,19 @@ impl Want {
         self.take_for(mgr, name, Duration::ZERO)
     }
 
-    pub(crate) fn take_for(self, mgr: &LockManager, name: &str, at_most: Duration) -> Result<Option<Held>> {
+    pub(crate) fn take_for(
+        self,
+        mgr: &LockManager,
+        name: &str,
+        at_most: Duration,
+    ) -> Result<Option<Held>> {
         Ok(match self {
             Want::Read => mgr.rw_lock(name).try_read_for(at_most)?.map(Held::Reader),
             Want::Write => mgr.rw_lock(name).try_write_for(at_most)?.map(Held::Writer),
-            Want::Permits(many, of) => mgr.semaphore(name, of).try_acquire_many_for(many, at_most)?.map(Held::Guard),
+            Want::Permits(many, of) => mgr
+                .semaphore(name, of)
+                .try_acquire_many_for(many, at_most)?
+                .map(Held::Guard),
         })
     }
 
@@ -100,7 +108,12 @@ pub(crate) struct Takers<'a> {
 impl<'a> Takers<'a> {
     pub(crate) fn of(keys: &'a dyn Keyspace, name: &'a str) -> Takers<'a> {
         let (sender, served) = unbounded();
-        Takers { record: Permits::of(keys, name), sender, served, stood: 0 }
+        Takers {
+            record: Permits::of(keys, name),
+            sender,
+            served,
+            stood: 0,
+        }
     }
 
     /// One more, which stands in the queue when this returns. They are numbered from 0.
@@ -111,14 +124,20 @@ impl<'a> Takers<'a> {
         let (sender, who) = (self.sender.clone(), self.stood);
         thread::spawn(move || sender.send((who, want.take(&mgr, &name))));
         self.stood += 1;
-        until(SOON, "it stands in the queue", || self.record.waiting_for(want.weight()) > before);
+        until(SOON, "it stands in the queue", || {
+            self.record.waiting_for(want.weight()) > before
+        });
     }
 
     /// The next end of a wait.
     #[track_caller]
     pub(crate) fn next(&self, within: Duration) -> (usize, Result<Held>) {
-        self.next_within(within)
-            .unwrap_or_else(|| panic!("nobody was served within {within:?}: {}", self.record.dump()))
+        self.next_within(within).unwrap_or_else(|| {
+            panic!(
+                "nobody was served within {within:?}: {}",
+                self.record.dump()
+            )
+        })
     }
 
     /// The same, if one comes in that time.
@@ -129,7 +148,9 @@ impl<'a> Takers<'a> {
     /// The next one that is served must be this one.
     #[track_caller]
     pub(crate) fn serve(&self, who: usize, within: Duration) -> Held {
-        self.serve_together(who..who + 1, within).pop().expect("it is one")
+        self.serve_together(who..who + 1, within)
+            .pop()
+            .expect("it is one")
     }
 
     /// The next that are served must be these, which are granted together: whose thread is awake first is chance.
@@ -138,9 +159,16 @@ impl<'a> Takers<'a> {
         let mut held = BTreeMap::new();
         for _ in who.clone() {
             let (served, end) = self.next(within);
-            held.insert(served, end.unwrap_or_else(|e| panic!("{served} got {e} instead of permits")));
+            held.insert(
+                served,
+                end.unwrap_or_else(|e| panic!("{served} got {e} instead of permits")),
+            );
         }
-        assert_eq!(held.keys().copied().collect::<Vec<_>>(), who.collect::<Vec<_>>(), "the order in which they stood");
+        assert_eq!(
+            held.keys().copied().collect::<Vec<_>>(),
+            who.collect::<Vec<_>>(),
+            "the order in which they stood"
+        );
         held.into_values().collect()
     }
 
@@ -173,7 +201,13 @@ impl<'a> Permits<'a> {
     pub(crate) fn of(keys: &'a dyn Keyspace, name: &'a str) -> Permits<'a> {
         let key = format!("fairlock:{{{name}}}");
         let (queue, holders) = (format!("{key}:q"), format!("{key}:h"));
-        Permits { keys, name, key, queue, holders }
+        Permits {
+            keys,
+            name,
+            key,
+            queue,
+            holders,
+        }
     }
 
     /// The numbers that the record has packed, by the names that docs/PROTOCOL.md gives them.
@@ -197,13 +231,18 @@ impl<'a> Permits<'a> {
     #[track_caller]
     pub(crate) fn number(&self, of: &str) -> u64 {
         let state = self.state();
-        let text = state.get(of).unwrap_or_else(|| panic!("no {of}: {state:?}"));
-        text.parse().unwrap_or_else(|e| panic!("{of} is {text:?}: {e}"))
+        let text = state
+            .get(of)
+            .unwrap_or_else(|| panic!("no {of}: {state:?}"));
+        text.parse()
+            .unwrap_or_else(|e| panic!("{of} is {text:?}: {e}"))
     }
 
     /// How many permits the record counts as taken.
     pub(crate) fn used(&self) -> u64 {
-        self.state().get("used").map_or(0, |used| used.parse().expect("a number"))
+        self.state()
+            .get("used")
+            .map_or(0, |used| used.parse().expect("a number"))
     }
 
     /// All entries, by their tokens.
@@ -211,7 +250,11 @@ impl<'a> Permits<'a> {
         let entry = |line: &String| {
             let words: Vec<&str> = line.splitn(5, ' ').collect();
             let number = |at: usize| words[at].parse::<u64>().expect("a number");
-            Holder { token: words[0].to_owned(), ends: number(1), stands: number(3) as u32 }
+            Holder {
+                token: words[0].to_owned(),
+                ends: number(1),
+                stands: number(3) as u32,
+            }
         };
         self.entries().iter().map(entry).collect()
     }
@@ -232,7 +275,11 @@ impl<'a> Permits<'a> {
 
     /// The tokens of those who hold.
     pub(crate) fn holding(&self) -> BTreeSet<String> {
-        self.holders().into_iter().filter(|holder| holder.stands < 2).map(|holder| holder.token).collect()
+        self.holders()
+            .into_iter()
+            .filter(|holder| holder.stands < 2)
+            .map(|holder| holder.token)
+            .collect()
     }
 
     /// The requests of those who wait, dead ones included, in no order.
@@ -249,15 +296,26 @@ impl<'a> Permits<'a> {
     /// How many wait for so many permits.
     pub(crate) fn waiting_for(&self, permits: u32) -> usize {
         let permits = permits.to_string();
-        self.waiters().iter().filter(|waiter| waiter.split(' ').nth(6) == Some(&permits)).count()
+        self.waiters()
+            .iter()
+            .filter(|waiter| waiter.split(' ').nth(6) == Some(&permits))
+            .count()
     }
 
     /// How many stand before the only one who waits for so many permits.
     pub(crate) fn ahead_of(&self, permits: u32) -> usize {
         let permits = permits.to_string();
         let waiters = self.waiters();
-        let ticket = |waiter: &String| waiter.split(' ').next().and_then(|ticket| ticket.parse::<u64>().ok());
-        let its = waiters.iter().find(|waiter| waiter.split(' ').nth(6) == Some(&permits)).and_then(ticket);
+        let ticket = |waiter: &String| {
+            waiter
+                .split(' ')
+                .next()
+                .and_then(|ticket| ticket.parse::<u64>().ok())
+        };
+        let its = waiters
+            .iter()
+            .find(|waiter| waiter.split(' ').nth(6) == Some(&permits))
+            .and_then(ticket);
         waiters.iter().filter(|waiter| ticket(waiter) < its).count()
     }
 
@@ -269,9 +327,17 @@ impl<'a> Permits<'a> {
     /// All that there is under the three keys.
     pub(crate) fn dump(&self) -> String {
         let managers: Vec<String> = self.keys.query(&["HKEYS", &self.key]);
-        let managers: BTreeSet<_> = managers.into_iter().filter(|field| !field.starts_with("w:")).collect();
+        let managers: BTreeSet<_> = managers
+            .into_iter()
+            .filter(|field| !field.starts_with("w:"))
+            .collect();
         let waiters: BTreeSet<_> = self.waiters().into_iter().collect();
-        format!("{:?} {managers:?} {waiters:?} {:?} {:?}", self.state(), self.tokens(), self.entries())
+        format!(
+            "{:?} {managers:?} {waiters:?} {:?} {:?}",
+            self.state(),
+            self.tokens(),
+            self.entries()
+        )
     }
 
     /// Whoever holds by this token is not heard of any more, not even when it gives the token up: the entry becomes that of
@@ -282,7 +348,9 @@ impl<'a> Permits<'a> {
             redis.call('HDEL', KEYS[1], ARGV[1])
             redis.call('HSET', KEYS[1], string.reverse(ARGV[1]), had)
             return 1";
-        let _: i64 = self.keys.query(&["EVAL", script, "1", &self.holders, token]);
+        let _: i64 = self
+            .keys
+            .query(&["EVAL", script, "1", &self.holders, token]);
     }
 
     /// The times in the record are of a clock that went back by so much since: every lease ends that much later.
@@ -297,7 +365,14 @@ impl<'a> Permits<'a> {
             local b = struct.unpack('<d', string.sub(p, 9))
             redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', b + ARGV[1]) .. string.sub(p, 17))
             return 1";
-        let _: i64 = self.keys.query(&["EVAL", script, "2", &self.key, &self.holders, &micros(by).to_string()]);
+        let _: i64 = self.keys.query(&[
+            "EVAL",
+            script,
+            "2",
+            &self.key,
+            &self.holders,
+            &micros(by).to_string(),
+        ]);
     }
 
     /// Every lease ended so long ago, and nobody was served since: as an outage leaves it.
@@ -311,7 +386,14 @@ impl<'a> Permits<'a> {
             redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. past .. string.sub(p, 17),
                        'n', string.sub(n, 1, 8) .. past .. string.sub(n, 17))
             return 1";
-        let _: i64 = self.keys.query(&["EVAL", script, "2", &self.key, &self.holders, &micros(by).to_string()]);
+        let _: i64 = self.keys.query(&[
+            "EVAL",
+            script,
+            "2",
+            &self.key,
+            &self.holders,
+            &micros(by).to_string(),
+        ]);
     }
 
     /// No permit is taken, nobody waits, and nothing of those who did is left but the trace of who lapsed.
@@ -320,9 +402,17 @@ impl<'a> Permits<'a> {
         until(SOON, "all permits are back and the queue is empty", || {
             let state = self.state();
             let zero = |of: &str| state.get(of).is_none_or(|n| n == "0");
-            zero("used") && zero("n") && zero("r") && self.waiters().is_empty() && self.tokens().is_empty()
+            zero("used")
+                && zero("n")
+                && zero("r")
+                && self.waiters().is_empty()
+                && self.tokens().is_empty()
         });
-        let left: Vec<Holder> = self.holders().into_iter().filter(|holder| holder.stands < 3).collect();
+        let left: Vec<Holder> = self
+            .holders()
+            .into_iter()
+            .filter(|holder| holder.stands < 3)
+            .collect();
         assert!(left.is_empty(), "{left:?}");
         assert_eq!(self.keys.keys_without_ttl(), [""; 0]);
     }
@@ -335,14 +425,19 @@ pub(crate) fn request(verb: Verb, name: &str) -> impl Fn(&[u8]) -> bool + Send +
 
 /// A release in this mode.
 pub(crate) fn release(mode: &'static str, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
-    matching(name, move |words| is_verb(words, Verb::Release) && words[12] == mode.as_bytes())
+    matching(name, move |words| {
+        is_verb(words, Verb::Release) && words[12] == mode.as_bytes()
+    })
 }
 
 fn matching(
     name: &str,
     matches: impl Fn(&[Vec<u8>]) -> bool + Send + 'static,
 ) -> impl Fn(&[u8]) -> bool + Send + 'static {
-    let (key, holders) = (format!("fairlock:{{{name}}}"), format!("fairlock:{{{name}}}:h"));
+    let (key, holders) = (
+        format!("fairlock:{{{name}}}"),
+        format!("fairlock:{{{name}}}:h"),
+    );
     move |bytes| {
         let mut at = 0;
         while let Some((words, length)) = next_command(&bytes[at..]) {

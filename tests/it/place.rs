@@ -111,7 +111,8 @@ impl Place {
         let place = Arc::new(self);
         let (under_way, over) = bounded::<Infallible>(0);
         // Under the test's own name, by which its failure is told.
-        let named = thread::Builder::new().name(thread::current().name().unwrap_or("claim").to_owned());
+        let named =
+            thread::Builder::new().name(thread::current().name().unwrap_or("claim").to_owned());
         let holding = named.spawn({
             let place = Arc::clone(&place);
             move || {
@@ -192,9 +193,13 @@ impl Place {
                     if not owner then return false end\n\
                     redis.call('HSET', KEYS[1], 's', struct.pack('<d', ARGV[8]) .. string.sub(s, 9), 'u', \
                                string.format('%.0f', (struct.unpack('<d', string.sub(s, 17))))) end\n";
-                let source = lapsed.to_owned() + &whole(include_str!("../../src/script/mutex_release.lua"));
+                let source =
+                    lapsed.to_owned() + &whole(include_str!("../../src/script/mutex_release.lua"));
                 let step = Duration::from_secs(1).as_micros().to_string();
-                let (keys, caller) = ([&*key, &format!("{key}:q")], ["nobody", &step, &step, "fairlock:grants:"]);
+                let (keys, caller) = (
+                    [&*key, &format!("{key}:q")],
+                    ["nobody", &step, &step, "fairlock:grants:"],
+                );
                 let asked = ["0123456789abcdef0123456789abcdef", "0", "unused", now];
                 let command = [&["EVAL", &source, "2"][..], &keys, &caller, &asked].concat();
                 server.query::<Value>(&command) != Value::Nil
@@ -249,8 +254,12 @@ impl Place {
             Place::Memory(memory) => {
                 let (queue, holders) = (format!("{record}:q"), format!("{record}:h"));
                 // A key of another type is there as well, and answers with an error.
-                let is_there = |key: &String| memory.command(&["HKEYS", key]) != Reply::List(Vec::new());
-                [record, queue, holders].into_iter().filter(is_there).collect()
+                let is_there =
+                    |key: &String| memory.command(&["HKEYS", key]) != Reply::List(Vec::new());
+                [record, queue, holders]
+                    .into_iter()
+                    .filter(is_there)
+                    .collect()
             }
         }
     }
@@ -291,7 +300,12 @@ fn as_value(command: &[&str], reply: Reply) -> Value {
         Reply::Nil => Value::Nil,
         Reply::Int(n) => Value::Int(n),
         Reply::Text(text) => Value::BulkString(text.into_bytes()),
-        Reply::List(items) => Value::Array(items.into_iter().map(|item| as_value(command, item)).collect()),
+        Reply::List(items) => Value::Array(
+            items
+                .into_iter()
+                .map(|item| as_value(command, item))
+                .collect(),
+        ),
         Reply::Error(words) => panic!("{command:?} failed: {words}"),
         other => panic!("{command:?} was answered {other:?}"),
     }
@@ -313,9 +327,14 @@ impl From<&Place> for Endpoint {
 pub(crate) fn whole(script: &str) -> String {
     let mut whole = script.to_owned();
     while let Some((before, rest)) = whole.split_once("--include ") {
-        let (part, after) = rest.split_once('\n').expect("it stands in a line of its own");
+        let (part, after) = rest
+            .split_once('\n')
+            .expect("it stands in a line of its own");
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/script/").to_owned() + part;
-        whole = format!("{before}{}{after}", std::fs::read_to_string(&path).expect("the part is there"));
+        whole = format!(
+            "{before}{}{after}",
+            std::fs::read_to_string(&path).expect("the part is there")
+        );
     }
     whole
 }

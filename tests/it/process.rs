@@ -12,7 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder};
+use fairlock::{
+    DEFAULT_TTL, Error, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder,
+};
 
 use crate::{
     managers::{assert_nothing_left, check_period, command_timeout, manager},
@@ -53,9 +55,13 @@ fn signals_that_come_faster_than_replies_surface_in_no_verb() {
 fn check_hail(server: &Server, url: &str, flags: c_int, cycles: u64) {
     let mut kid = Kid::spawn("hailed", &[url, &flags.to_string(), &cycles.to_string()]);
     assert_eq!(kid.expect("cycles", 6 * SOON).parse(), Ok(cycles));
-    let [hits, threads]: [u64; 2] = [kid.expect("hits", SOON), kid.expect("threads", SOON)].map(|n| n.parse().unwrap());
+    let [hits, threads]: [u64; 2] =
+        [kid.expect("hits", SOON), kid.expect("threads", SOON)].map(|n| n.parse().unwrap());
     // Its four, the renewal thread and the listener; each was hit again and again.
-    assert!(threads >= 6 && hits > 1000, "{hits} signals in {threads} threads");
+    assert!(
+        threads >= 6 && hits > 1000,
+        "{hits} signals in {threads} threads"
+    );
     kid.join(SOON);
     for name in ["k0", "k1", "held"] {
         assert_nothing_left(server, name);
@@ -74,17 +80,29 @@ fn hail(flags: c_int) {
     for signal in [libc::SIGALRM, libc::SIGPROF] {
         handle(signal, count, flags);
     }
-    let each = libc::timeval { tv_sec: 0, tv_usec: 1000 };
-    let timer = libc::itimerval { it_interval: each, it_value: each };
+    let each = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 1000,
+    };
+    let timer = libc::itimerval {
+        it_interval: each,
+        it_value: each,
+    };
     for which in [libc::ITIMER_REAL, libc::ITIMER_PROF] {
         // SAFETY: the timer is valid for the call, and the old one is not asked for.
-        assert_eq!(unsafe { libc::setitimer(which, &raw const timer, ptr::null_mut()) }, 0);
+        assert_eq!(
+            unsafe { libc::setitimer(which, &raw const timer, ptr::null_mut()) },
+            0
+        );
     }
     thread::Builder::new()
         .name("hail".to_owned())
         .spawn(|| {
             loop {
-                tasks().iter().filter(|(_, name)| name != "hail").for_each(|(id, _)| signal_thread(*id, libc::SIGALRM));
+                tasks()
+                    .iter()
+                    .filter(|(_, name)| name != "hail")
+                    .for_each(|(id, _)| signal_thread(*id, libc::SIGALRM));
                 thread::sleep(Duration::from_millis(1));
             }
         })
@@ -97,7 +115,10 @@ fn handle(signal: c_int, handler: extern "C" fn(c_int), flags: c_int) {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = flags;
-        assert_eq!(libc::sigaction(signal, &raw const action, ptr::null_mut()), 0);
+        assert_eq!(
+            libc::sigaction(signal, &raw const action, ptr::null_mut()),
+            0
+        );
     }
 }
 
@@ -106,7 +127,10 @@ fn tasks() -> Vec<(libc::pid_t, String)> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
         let task = task.ok()?;
         let name = fs::read_to_string(task.path().join("comm")).ok()?;
-        Some((task.file_name().to_str()?.parse().ok()?, name.trim_end().to_owned()))
+        Some((
+            task.file_name().to_str()?.parse().ok()?,
+            name.trim_end().to_owned(),
+        ))
     });
     tasks.collect()
 }
@@ -128,7 +152,9 @@ pub(crate) fn hailed(args: &[String]) {
             scope.spawn(move || (0..cycles / 4).for_each(|turn| cycle(mgr, who, turn)));
         }
         // The listener starts with the first who has to wait.
-        until(SOON, "the listener has started", || tasks().iter().any(|(_, name)| name == "fairlock-listen"));
+        until(SOON, "the listener has started", || {
+            tasks().iter().any(|(_, name)| name == "fairlock-listen")
+        });
         tasks().into_iter().map(|(id, _)| id).collect()
     });
     held.renew().unwrap();
@@ -143,9 +169,23 @@ pub(crate) fn hailed(args: &[String]) {
 fn cycle(mgr: &LockManager, who: u64, turn: u64) {
     let (shared, own) = (format!("k{}", turn % 2), format!("own{who}"));
     match turn % 8 {
-        0 => mgr.try_lock(&own).unwrap().expect("it is this thread's").unlock().unwrap(),
-        1 => mgr.enqueue(&shared).unwrap().wait().unwrap().unlock().unwrap(),
-        2 => drop(mgr.try_lock_for(&shared, Duration::from_micros(500)).unwrap()),
+        0 => mgr
+            .try_lock(&own)
+            .unwrap()
+            .expect("it is this thread's")
+            .unlock()
+            .unwrap(),
+        1 => mgr
+            .enqueue(&shared)
+            .unwrap()
+            .wait()
+            .unwrap()
+            .unlock()
+            .unwrap(),
+        2 => drop(
+            mgr.try_lock_for(&shared, Duration::from_micros(500))
+                .unwrap(),
+        ),
         3 => {
             let guard = mgr.lock(&own).unwrap();
             guard.renew().unwrap();
@@ -171,7 +211,10 @@ fn without_descriptors_calls_fail_in_time_and_afterwards_all_is_well() {
     assert_eq!(kid.expect("lost", SOON), "Expired");
     kid.expect("served", SOON);
     kid.expect("recovered", 2 * SOON);
-    assert!(other.try_lock("kept").unwrap().is_none(), "it holds it again");
+    assert!(
+        other.try_lock("kept").unwrap().is_none(),
+        "it holds it again"
+    );
     kid.tell("end");
     kid.join(SOON);
     assert_nothing_left(&server, "kept");
@@ -182,17 +225,28 @@ const TTL: Duration = Duration::from_secs(2);
 
 pub(crate) fn short_of_files(args: &[String]) {
     let limit = Duration::from_secs(1);
-    let mgr = with_ttl(args[0].as_str(), TTL).outage_limit(limit).build().unwrap();
+    let mgr = with_ttl(args[0].as_str(), TTL)
+        .outage_limit(limit)
+        .build()
+        .unwrap();
     let guard = mgr.lock("kept").unwrap();
     // Neither the renewal thread nor the listener has a connection yet.
     let (taken, old) = exhaust();
     let deadline = Instant::now() + guard.remaining();
     // The one connection that is open serves one at a time.
-    mgr.try_lock("free").unwrap().expect("it is free").unlock().unwrap();
+    mgr.try_lock("free")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
     let start = Instant::now();
     let end = mgr.lock("theirs");
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
-    assert!(start.elapsed() < limit + 2 * command_timeout(TTL) + SLACK, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < limit + 2 * command_timeout(TTL) + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
     let start = Instant::now();
     thread::scope(|scope| {
         for i in 0..16 {
@@ -203,19 +257,35 @@ pub(crate) fn short_of_files(args: &[String]) {
             });
         }
     });
-    assert!(start.elapsed() < 3 * command_timeout(TTL) + SLACK, "{:?}", start.elapsed());
-    let loss = guard.lost().recv_deadline(deadline + command_timeout(TTL) + SLACK).expect("it is told on time");
+    assert!(
+        start.elapsed() < 3 * command_timeout(TTL) + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
+    let loss = guard
+        .lost()
+        .recv_deadline(deadline + command_timeout(TTL) + SLACK)
+        .expect("it is told on time");
     assert!(!guard.is_held());
     say(format_args!("lost {:?}", loss.reason));
     drop(guard);
-    mgr.try_lock("free").unwrap().expect("it is free").unlock().unwrap();
+    mgr.try_lock("free")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
     say("served");
     drop(taken);
     set_limit(old);
     let renewed = mgr.stats().renewed;
     let guard = mgr.lock("kept").unwrap();
-    until(TTL + SLACK, "it is renewed", || mgr.stats().renewed > renewed);
-    assert!(mgr.try_lock_for("theirs", limit).unwrap().is_none(), "it can wait again");
+    until(TTL + SLACK, "it is renewed", || {
+        mgr.stats().renewed > renewed
+    });
+    assert!(
+        mgr.try_lock_for("theirs", limit).unwrap().is_none(),
+        "it can wait again"
+    );
     guard.check().unwrap();
     say("recovered");
     hear();
@@ -235,7 +305,10 @@ fn exhaust() -> (Vec<File>, libc::rlim_t) {
 
 /// Sets RLIMIT_NOFILE, as its owner may lower and raise it again, and answers what it was.
 fn set_limit(to: libc::rlim_t) -> libc::rlim_t {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: both pointers are valid for the calls.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit), 0);
@@ -262,7 +335,9 @@ fn p6_a_lease_whose_renewal_thread_does_not_run_is_believed_no_longer_than_its_d
     // Nobody but the thread could tell of it, which it does when it runs again.
     assert_eq!(kid.expect("told", SOON), "Expired");
     assert_eq!(kid.expect("unlocked", SOON), "Expired");
-    guard.renew().expect("the late release harmed its successor");
+    guard
+        .renew()
+        .expect("the late release harmed its successor");
     guard.unlock().unwrap();
     kid.join(SOON);
 }
@@ -271,7 +346,10 @@ fn p6_a_lease_whose_renewal_thread_does_not_run_is_believed_no_longer_than_its_d
 const STARVED: Duration = Duration::from_secs(4);
 
 extern "C" fn sleep(_signal: c_int) {
-    let time = libc::timespec { tv_sec: STARVED.as_secs().cast_signed(), tv_nsec: 0 };
+    let time = libc::timespec {
+        tv_sec: STARVED.as_secs().cast_signed(),
+        tv_nsec: 0,
+    };
     // SAFETY: the pointer is valid for the call, which is async-signal-safe.
     unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
 }
@@ -280,10 +358,18 @@ pub(crate) fn starved(args: &[String]) {
     handle(libc::SIGUSR1, sleep, libc::SA_RESTART);
     let mgr = manager(args[0].as_str(), TTL);
     let guard = mgr.lock("k").unwrap();
-    say(format_args!("got k {} {:?} {}", guard.fence(), guard.previous_holder(), guard.is_held()));
+    say(format_args!(
+        "got k {} {:?} {}",
+        guard.fence(),
+        guard.previous_holder(),
+        guard.is_held()
+    ));
     hear();
     let start = Instant::now();
-    let (renewal, _) = tasks().into_iter().find(|(_, name)| name == RENEWAL).expect("it has been started");
+    let (renewal, _) = tasks()
+        .into_iter()
+        .find(|(_, name)| name == RENEWAL)
+        .expect("it has been started");
     signal_thread(renewal, libc::SIGUSR1);
     let deadline = start + guard.remaining();
     let mut last_held = machine_time();
@@ -291,10 +377,19 @@ pub(crate) fn starved(args: &[String]) {
         last_held = machine_time();
         thread::sleep(Duration::from_millis(1));
     }
-    assert!(Instant::now() <= deadline + SLACK, "it was believed past its deadline");
+    assert!(
+        Instant::now() <= deadline + SLACK,
+        "it was believed past its deadline"
+    );
     say(format_args!("false {last_held}"));
-    assert!(guard.lost().is_empty(), "the thread was not kept from running");
-    let loss = guard.lost().recv_deadline(start + STARVED + command_timeout(TTL) + SLACK).expect("it is told");
+    assert!(
+        guard.lost().is_empty(),
+        "the thread was not kept from running"
+    );
+    let loss = guard
+        .lost()
+        .recv_deadline(start + STARVED + command_timeout(TTL) + SLACK)
+        .expect("it is told");
     say(format_args!("told {:?}", loss.reason));
     match guard.unlock() {
         Err(Error::Lost { loss, .. }) => say(format_args!("unlocked {:?}", loss.reason)),
@@ -317,7 +412,10 @@ fn p6_leases_whose_renewal_thread_panicked_are_lost_and_told_at_once_and_the_man
     kid.expect("dropped", SOON);
     kid.join(SOON);
     let mgr = manager(server.url(), TTL);
-    let guard = mgr.try_lock_for("k0", TTL + check_period(TTL) + SLACK).unwrap().expect("left to its ttl at worst");
+    let guard = mgr
+        .try_lock_for("k0", TTL + check_period(TTL) + SLACK)
+        .unwrap()
+        .expect("left to its ttl at worst");
     guard.unlock().unwrap();
 }
 
@@ -330,7 +428,11 @@ pub(crate) fn panicky(args: &[String]) {
         }
         fn log(&self, record: &log::Record<'_>) {
             let on_it = thread::current().name() == Some("fairlock-renewal");
-            assert!(!(on_it && ARMED.load(Ordering::Relaxed)), "a logger that panics: {}", record.args());
+            assert!(
+                !(on_it && ARMED.load(Ordering::Relaxed)),
+                "a logger that panics: {}",
+                record.args()
+            );
         }
         fn flush(&self) {}
     }
@@ -347,15 +449,24 @@ pub(crate) fn panicky(args: &[String]) {
     say("locked");
     let deadline = Instant::now() + TTL;
     let told = guards.each_ref().map(|guard: &LockGuard| {
-        let loss = guard.lost().recv_deadline(deadline + command_timeout(TTL) + SLACK).expect("it is told");
+        let loss = guard
+            .lost()
+            .recv_deadline(deadline + command_timeout(TTL) + SLACK)
+            .expect("it is told");
         assert!(!guard.is_held());
         assert_eq!(loss.reason, LossReason::Expired);
         format!("{:?}", loss.reason)
     });
     say(format_args!("told {}", told.join(" ")));
-    until(SLACK, "each callback is called", || CALLED.load(Ordering::Relaxed) == 3);
+    until(SLACK, "each callback is called", || {
+        CALLED.load(Ordering::Relaxed) == 3
+    });
     say(format_args!("called {}", CALLED.load(Ordering::Relaxed)));
-    let ends = [mgr.try_lock("x").err(), mgr.lock("x").err(), waiter.wait().err()];
+    let ends = [
+        mgr.try_lock("x").err(),
+        mgr.lock("x").err(),
+        waiter.wait().err(),
+    ];
     let ends = ends.map(|end| match end {
         Some(Error::Closed) => "Closed".to_owned(),
         other => format!("{other:?}"),

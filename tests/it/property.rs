@@ -46,14 +46,26 @@ fn clients_of_a_memory_see_only_what_the_model_allows() {
 #[track_caller]
 fn assert_promises_hold(arm: &dyn Arm) {
     let default = Config::default();
-    let cases = if env::var_os("PROPTEST_CASES").is_some() { default.cases } else { CASES };
+    let cases = if env::var_os("PROPTEST_CASES").is_some() {
+        default.cases
+    } else {
+        CASES
+    };
     // A sequence that fails is found by its promise, not by a file of seeds.
-    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, max_shrink_time: 60_000, ..default });
+    let mut runner = TestRunner::new(Config {
+        cases,
+        failure_persistence: None,
+        max_shrink_time: 60_000,
+        ..default
+    });
     // What fails because nothing happens would make shrinking slow if each try waited for it as long.
     let patience = Cell::new(SOON);
     let result = runner.run(&(kinds(), vec(wish(), 1..LONGEST)), |(kinds, wishes)| {
         let mut run = Run::new(arm, kinds, patience.get());
-        let seen = wishes.iter().try_for_each(|wish| run.fulfil(wish)).and_then(|()| run.calm_down());
+        let seen = wishes
+            .iter()
+            .try_for_each(|wish| run.fulfil(wish))
+            .and_then(|()| run.calm_down());
         if seen.is_err() {
             patience.set(Duration::from_secs(1));
         }
@@ -70,12 +82,30 @@ fn assert_promises_hold(arm: &dyn Arm) {
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
-    (0..CLIENTS, 0..NAMES, any::<u8>(), any::<u8>(), what(), prop::bool::weighted(0.15))
-        .prop_map(|(client, name, pick, permits, what, twice)| Wish { client, name, pick, permits, what, twice })
+    (
+        0..CLIENTS,
+        0..NAMES,
+        any::<u8>(),
+        any::<u8>(),
+        what(),
+        prop::bool::weighted(0.15),
+    )
+        .prop_map(|(client, name, pick, permits, what, twice)| Wish {
+            client,
+            name,
+            pick,
+            permits,
+            what,
+            twice,
+        })
 }
 
 fn kinds() -> impl Strategy<Value = [Kind; NAMES as usize]> {
-    prop::array::uniform2(prop_oneof![Just(Kind::Mutex), Just(Kind::Semaphore(3)), Just(Kind::ReadWrite(WRITER))])
+    prop::array::uniform2(prop_oneof![
+        Just(Kind::Mutex),
+        Just(Kind::Semaphore(3)),
+        Just(Kind::ReadWrite(WRITER))
+    ])
 }
 
 fn what() -> impl Strategy<Value = What> {

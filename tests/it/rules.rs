@@ -9,8 +9,8 @@ use fairlock::{Error, LockManager, LockOptions, PreviousHolder};
 
 use crate::connections::fake_that;
 use crate::scene::{
-    LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, log_of_all, manager, manager_of, micros,
-    release, request, server_time, warm_up, with_ttl,
+    LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, log_of_all, manager,
+    manager_of, micros, release, request, server_time, warm_up, with_ttl,
 };
 use crate::support::{FakeReply, Proxy, SLACK, Server, until};
 
@@ -61,17 +61,29 @@ fn r2_a_step_of_the_clock_ages_no_waiter() {
     // Forwards by an hour, as after an outage, and backwards.
     for hours in [1, -1] {
         let (server, proxy, ours, other) = cuttable();
-        let holder = other.with(LockOptions::new().fixed_lease(TTL)).lock("a").unwrap();
+        let holder = other
+            .with(LockOptions::new().fixed_lease(TTL))
+            .lock("a")
+            .unwrap();
         let waiter = ours.enqueue("a").unwrap();
         cut(&proxy);
         let record = Record::of(&server, "a");
-        let [token] = &record.tokens()[..] else { panic!() };
+        let [token] = &record.tokens()[..] else {
+            panic!()
+        };
         let before = record.number("v");
         let last_seen = record.number("s") as i64 - hours * 3_600_000_000;
         record.set(&[("s", &last_seen.to_string())]);
         holder.unlock().unwrap();
-        assert_eq!(record.owner().as_ref(), Some(token), "the waiter counts as alive");
-        let aged = record.number("v").checked_sub(before).expect("served time never falls");
+        assert_eq!(
+            record.owner().as_ref(),
+            Some(token),
+            "the waiter counts as alive"
+        );
+        let aged = record
+            .number("v")
+            .checked_sub(before)
+            .expect("served time never falls");
         assert!(aged <= micros(P + T), "{aged} µs");
         mend(&proxy);
         drop(waiter);
@@ -105,7 +117,9 @@ fn r5_a_check_that_comes_too_late_does_nothing() {
     let held = proxy.hold_request_when(request(Verb::Sync, "a"));
     held.wait(P + SLACK);
     let sent = server_time(&server);
-    until(SOON, "its time is over", || server_time(&server) > sent + micros(2 * T));
+    until(SOON, "its time is over", || {
+        server_time(&server) > sent + micros(2 * T)
+    });
     assert!(String::from_utf8_lossy(&held.release()).contains("late"));
     holder.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
@@ -117,7 +131,11 @@ fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
     let (fake, manager) = fake_that(|n| {
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64 + 3_600_000_000;
         if n == 0 {
-            FakeReply::array([FakeReply::bulk("late"), FakeReply::integer(now), FakeReply::integer(0)])
+            FakeReply::array([
+                FakeReply::bulk("late"),
+                FakeReply::integer(now),
+                FakeReply::integer(0),
+            ])
         } else {
             crate::connections::granted(7)
         }
@@ -128,7 +146,10 @@ fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
     let asked: Vec<_> = commands.iter().filter(|words| words.len() == 13).collect();
     assert_eq!(asked.len(), 2);
     let not_after = |i: usize| asked[i][10].parse::<u64>().unwrap();
-    assert!(not_after(1) > not_after(0) + 3_000_000_000, "dated by the server's clock as it is now");
+    assert!(
+        not_after(1) > not_after(0) + 3_000_000_000,
+        "dated by the server's clock as it is now"
+    );
 }
 
 #[test]
@@ -150,8 +171,15 @@ fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
         (*first, *last) = (at.min(*first), at.max(*last));
     }
     // The dates are those of each attempt's end; both ends of an age are as far from its sending.
-    let oldest = sent.values().map(|(first, last)| last - first).max().unwrap();
-    assert!(oldest <= micros(ttl), "a token was asked for over {oldest} µs");
+    let oldest = sent
+        .values()
+        .map(|(first, last)| last - first)
+        .max()
+        .unwrap();
+    assert!(
+        oldest <= micros(ttl),
+        "a token was asked for over {oldest} µs"
+    );
     assert!(sent.len() >= 3, "another one each ttl: {}", sent.len());
 }
 
@@ -171,9 +199,14 @@ fn r7_an_abandon_is_repeated_until_no_copy_can_take_the_token() {
     first.wait(SOON);
     second.wait(SOON);
     third.wait(SOON);
-    until(SOON, "it was abandoned twice", || log_of(&server, Verb::Release, "a").len() >= 2);
+    until(SOON, "it was abandoned twice", || {
+        log_of(&server, Verb::Release, "a").len() >= 2
+    });
     let log = log_of(&server, Verb::Release, "a");
-    assert!(log.iter().all(|words| words[11] == "unused" && words[9] == log[0][9]));
+    assert!(
+        log.iter()
+            .all(|words| words[11] == "unused" && words[9] == log[0][9])
+    );
     assert!(Record::of(&server, "a").fields().is_empty());
 }
 
@@ -220,19 +253,28 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
     record.set(&[("e", &past.to_string())]);
     let guard = line.serve(0, ttl / 8 + ttl / 10 + SLACK);
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
-    assert_eq!(record.field(&format!("m:{dead}")), None, "its stamp is void");
+    assert_eq!(
+        record.field(&format!("m:{dead}")),
+        None,
+        "its stamp is void"
+    );
     mend(&proxy);
     holder.lost().recv_timeout(SOON).expect("it was lost");
     // It was not dead after all, and its waiter is at the end of the queue now.
     guard.unlock().unwrap();
     drop(unheard.wait().unwrap());
-    until(SLACK, "its new place is counted", || dying.stats().requeued == 1);
+    until(SLACK, "its new place is counted", || {
+        dying.stats().requeued == 1
+    });
 }
 
 #[test]
 fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
     let (server, proxy, ours, other) = cuttable();
-    let fixed = ours.with(LockOptions::new().fixed_lease(TTL)).lock("a").unwrap();
+    let fixed = ours
+        .with(LockOptions::new().fixed_lease(TTL))
+        .lock("a")
+        .unwrap();
     let waiter = ours.enqueue("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&other);
@@ -242,7 +284,9 @@ fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
     let past = server_time(&server) - 1;
     record.set(&[("e", &past.to_string())]);
     // The other's sync hands it to the first in line, who counts as alive for a horizon.
-    until(P + T + SLACK, "it is handed on", || record.owner().as_ref() == Some(&first));
+    until(P + T + SLACK, "it is handed on", || {
+        record.owner().as_ref() == Some(&first)
+    });
     mend(&proxy);
     let guard = waiter.wait().unwrap();
     assert_eq!(record.owner(), Some(first));
@@ -265,7 +309,10 @@ fn r12_no_deadline_is_later_than_the_servers() {
         // Read first, so that time that passes in between counts against us.
         let left = record.number("e").saturating_sub(server_time(&server));
         let remaining = guard.remaining();
-        assert!(micros(remaining) <= left, "{remaining:?} where the server leaves {left} µs");
+        assert!(
+            micros(remaining) <= left,
+            "{remaining:?} where the server leaves {left} µs"
+        );
         assert!(!remaining.is_zero());
     };
     // Every message and every reply is under way for longer than the margin.
@@ -296,11 +343,17 @@ fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
     holder.unlock().unwrap();
     let record = Record::of(&server, "a");
     let granted = record.number("g");
-    until(TTL, "more than half of the lease is over", || server_time(&server) - granted > micros(TTL / 2 + TTL / 10));
+    until(TTL, "more than half of the lease is over", || {
+        server_time(&server) - granted > micros(TTL / 2 + TTL / 10)
+    });
     proxy.resume_replies();
     let guard = waiter.wait().unwrap();
     let remaining = guard.remaining();
-    assert_eq!(record.number("g"), granted, "it is the grant that was made then");
+    assert_eq!(
+        record.number("g"),
+        granted,
+        "it is the grant that was made then"
+    );
     assert!(remaining > TTL / 2 - T, "{remaining:?}");
     assert!(record.number("e") > granted + micros(TTL), "it was renewed");
     guard.unlock().unwrap();
@@ -311,7 +364,9 @@ fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
 fn r14_a_lease_that_is_being_released_is_not_renewed_and_not_lost() {
     let (server, proxy, ours, _) = cuttable();
     let told = crossbeam_channel::unbounded();
-    let options = LockOptions::new().ttl(TTL).on_lost(move |loss| drop(told.0.send(loss.clone())));
+    let options = LockOptions::new()
+        .ttl(TTL)
+        .on_lost(move |loss| drop(told.0.send(loss.clone())));
     let guard = ours.with(options).lock("a").unwrap();
     let lost = guard.lost().clone();
     let held = proxy.hold_request_when(release("used", "a"));
@@ -323,9 +378,15 @@ fn r14_a_lease_that_is_being_released_is_not_renewed_and_not_lost() {
     thread::sleep(TTL / 3 + T);
     held.release();
     let end = unlock.join().unwrap();
-    assert!(end.is_err(), "its outcome is not known, or that it was gone");
+    assert!(
+        end.is_err(),
+        "its outcome is not known, or that it was gone"
+    );
     assert_eq!((ours.stats().renewed, ours.stats().lost), (renewed, 0));
-    assert!(told.1.is_empty() && lost.recv().is_err(), "nothing was told");
+    assert!(
+        told.1.is_empty() && lost.recv().is_err(),
+        "nothing was told"
+    );
 }
 
 #[test]
@@ -346,7 +407,11 @@ fn r15_a_lease_that_ends_too_late_is_cut_to_what_was_granted() {
     far();
     let start = Instant::now();
     let next = other.lock("a").unwrap();
-    assert!(start.elapsed() <= TTL + P + T + SLACK, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() <= TTL + P + T + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
     assert!(next.fence() > guard.fence());
     mend(&proxy);
 }
@@ -363,7 +428,11 @@ fn r20_scripts_are_never_loaded_and_numbers_never_rounded() {
     holder.unlock().unwrap();
     line.serve(0, P + T + SLACK).unlock().unwrap();
     let stats: String = server.query(&["INFO", "commandstats"]);
-    assert!(!stats.contains("script|load") && !stats.contains("cmdstat_function") && !stats.contains("fcall"));
+    assert!(
+        !stats.contains("script|load")
+            && !stats.contains("cmdstat_function")
+            && !stats.contains("fcall")
+    );
     for (field, value) in Record::of(&server, "a").fields() {
         assert!(!value.contains("e+"), "{field} is {value}");
     }
@@ -387,7 +456,9 @@ fn r7_a_late_copy_of_an_acquire_costs_no_permit() {
     let stays = thread::spawn(move || other.rw_lock("a").read().unwrap());
     waiting(2);
     assert!(gives_up.join().unwrap(), "nobody reads beside a writer");
-    let is_readers = |words: &Vec<String>| words.len() == 15 && words[12] == "1" && words[13].contains(" 0 0 1 ");
+    let is_readers = |words: &Vec<String>| {
+        words.len() == 15 && words[12] == "1" && words[13].contains(" 0 0 1 ")
+    };
     let mut copy = log_of_all(&server).into_iter().find(is_readers).unwrap();
     // As one that was sent just before it gave up.
     copy[11] = (server_time(&server) + micros(T)).to_string();
@@ -397,5 +468,10 @@ fn r7_a_late_copy_of_an_acquire_costs_no_permit() {
     writer.unlock().unwrap();
     stays.join().unwrap().unlock().unwrap();
     // Nobody has to lapse for that.
-    assert!(ours.rw_lock("a").try_write_for(P + T + SLACK).unwrap().is_some());
+    assert!(
+        ours.rw_lock("a")
+            .try_write_for(P + T + SLACK)
+            .unwrap()
+            .is_some()
+    );
 }

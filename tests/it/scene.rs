@@ -26,7 +26,10 @@ pub(crate) const STEADY_T: Duration = Duration::from_secs(1);
 pub(crate) const SOON: Duration = Duration::from_secs(8);
 
 pub(crate) fn builder(to: impl Into<Endpoint>) -> Builder {
-    with_ttl(to, TTL).command_timeout(T).check_period(P).horizon(H)
+    with_ttl(to, TTL)
+        .command_timeout(T)
+        .check_period(P)
+        .horizon(H)
 }
 
 pub(crate) fn with_ttl(to: impl Into<Endpoint>, ttl: Duration) -> Builder {
@@ -40,16 +43,21 @@ pub(crate) fn manager(to: impl Into<Endpoint>) -> LockManager {
 /// With timeouts that a loaded machine keeps, for tests that break only one thing.
 pub(crate) fn steady(to: impl Into<Endpoint>) -> Builder {
     let horizon = P + 13 * STEADY_T / 4;
-    with_ttl(to, STEADY_TTL).command_timeout(STEADY_T).check_period(P).horizon(horizon)
+    with_ttl(to, STEADY_TTL)
+        .command_timeout(STEADY_T)
+        .check_period(P)
+        .horizon(horizon)
 }
 
 /// Builds, again if the machine was too slow for the connect timeout.
 #[track_caller]
 pub(crate) fn build(builder: Builder) -> LockManager {
-    until_some(SOON, "the server is there", || match builder.clone().build() {
-        Ok(manager) => Some(manager),
-        Err(Error::Unavailable { .. }) => None,
-        Err(other) => panic!("{other}"),
+    until_some(SOON, "the server is there", || {
+        match builder.clone().build() {
+            Ok(manager) => Some(manager),
+            Err(Error::Unavailable { .. }) => None,
+            Err(other) => panic!("{other}"),
+        }
     })
 }
 
@@ -73,7 +81,12 @@ pub(crate) struct Line {
 impl Line {
     pub(crate) fn of(name: &str) -> Line {
         let (sender, served) = unbounded();
-        Line { name: name.to_owned(), sender, served, stood: 0 }
+        Line {
+            name: name.to_owned(),
+            sender,
+            served,
+            stood: 0,
+        }
     }
 
     /// One more waiter, which stands in the queue when this returns. They are numbered from 0.
@@ -131,17 +144,27 @@ impl<'a> Record<'a> {
 
     #[track_caller]
     pub(crate) fn number(&self, field: &str) -> u64 {
-        let text = self.field(field).unwrap_or_else(|| panic!("no field {field}: {:?}", self.fields()));
-        text.parse().unwrap_or_else(|e| panic!("{field} is {text:?}: {e}"))
+        let text = self
+            .field(field)
+            .unwrap_or_else(|| panic!("no field {field}: {:?}", self.fields()));
+        text.parse()
+            .unwrap_or_else(|e| panic!("{field} is {text:?}: {e}"))
     }
 
     /// Several at once, so that no script sees half of it.
     pub(crate) fn set(&self, fields: &[(&str, &str)]) {
-        let mut command = vec!["EVAL".to_owned(), packed::SET.to_owned(), "1".to_owned(), self.key.clone()];
+        let mut command = vec![
+            "EVAL".to_owned(),
+            packed::SET.to_owned(),
+            "1".to_owned(),
+            self.key.clone(),
+        ];
         for (field, value) in fields {
             command.extend(packed::words(field, value));
         }
-        let _: i64 = self.keys.query(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        let _: i64 = self
+            .keys
+            .query(&command.iter().map(String::as_str).collect::<Vec<_>>());
     }
 
     pub(crate) fn owner(&self) -> Option<String> {
@@ -154,7 +177,10 @@ impl<'a> Record<'a> {
 
     /// The names of the fields that begin with this.
     pub(crate) fn starting(&self, prefix: &str) -> Vec<String> {
-        self.fields().into_keys().filter(|field| field.starts_with(prefix)).collect()
+        self.fields()
+            .into_keys()
+            .filter(|field| field.starts_with(prefix))
+            .collect()
     }
 
     /// The tokens in the queue, dead ones included.
@@ -170,9 +196,20 @@ impl<'a> Record<'a> {
             let value = match kind.as_str() {
                 "none" => return None,
                 "hash" => {
-                    format!("{:?}", self.keys.query::<BTreeMap<String, String>>(&["EVAL", packed::LOOK, "1", key]))
+                    format!(
+                        "{:?}",
+                        self.keys.query::<BTreeMap<String, String>>(&[
+                            "EVAL",
+                            packed::LOOK,
+                            "1",
+                            key
+                        ])
+                    )
                 }
-                "list" => format!("{:?}", self.keys.query::<Vec<String>>(&["LRANGE", key, "0", "-1"])),
+                "list" => format!(
+                    "{:?}",
+                    self.keys.query::<Vec<String>>(&["LRANGE", key, "0", "-1"])
+                ),
                 _ => self.keys.query(&["GET", key]),
             };
             let expires: i64 = self.keys.query(&["PEXPIRETIME", key]);
@@ -198,7 +235,11 @@ impl<'a> Record<'a> {
 
 /// The manager that a record's request or waiter belongs to.
 pub(crate) fn manager_of(request: &str) -> String {
-    request.split(' ').nth(2).expect("a request names its manager").to_owned()
+    request
+        .split(' ')
+        .nth(2)
+        .expect("a request names its manager")
+        .to_owned()
 }
 
 /// The server's time in µs.
@@ -252,7 +293,11 @@ pub(crate) fn release(mode: &'static str, name: &str) -> impl Fn(&[u8]) -> bool 
     release_or_other(Verb::Release, name, Some(mode))
 }
 
-fn release_or_other(verb: Verb, name: &str, mode: Option<&'static str>) -> impl Fn(&[u8]) -> bool + Send + 'static {
+fn release_or_other(
+    verb: Verb,
+    name: &str,
+    mode: Option<&'static str>,
+) -> impl Fn(&[u8]) -> bool + Send + 'static {
     let name = name.to_owned();
     move |bytes| {
         let mut at = 0;
@@ -285,7 +330,9 @@ pub(crate) fn log_of_all(server: &Server) -> Vec<Vec<String>> {
     let mut requests: Vec<Vec<String>> = log
         .into_iter()
         .filter_map(|entry| {
-            let redis::Value::Array(parts) = entry else { return None };
+            let redis::Value::Array(parts) = entry else {
+                return None;
+            };
             redis::from_redis_value(parts.into_iter().nth(3)?).ok()
         })
         .collect();
@@ -293,4 +340,9 @@ pub(crate) fn log_of_all(server: &Server) -> Vec<Vec<String>> {
     requests
 }
 
-pub(crate) const LOG_ALL: [&str; 4] = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"];
+pub(crate) const LOG_ALL: [&str; 4] = [
+    "--slowlog-log-slower-than",
+    "0",
+    "--slowlog-max-len",
+    "100000",
+];

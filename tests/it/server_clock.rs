@@ -13,7 +13,9 @@ use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
 use tempfile::TempDir;
 
 use crate::permits::{Permits, Takers, Want};
-use crate::scene::{Line, P, Record, T, TTL, build, manager, micros, server_time, warm_up, with_ttl};
+use crate::scene::{
+    Line, P, Record, T, TTL, build, manager, micros, server_time, warm_up, with_ttl,
+};
 use crate::support::{SLACK, Server, until};
 use crate::worker::{self, SOON, expect_got};
 
@@ -30,14 +32,30 @@ impl Shifted {
     fn start() -> Shifted {
         let dir = tempfile::tempdir().unwrap();
         let [library, by] = ["clock.so", "by"].map(|name| dir.path().join(name));
-        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/shifted_clock.c");
-        let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).output();
+        let source =
+            PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/support/shifted_clock.c");
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(source)
+            .output();
         let built = built.expect("a C compiler, which the in-memory store needs too");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        assert!(
+            built.status.success(),
+            "{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
         fs::write(&by, 0i64.to_ne_bytes()).unwrap();
-        let preload = [("LD_PRELOAD", library.to_str().unwrap()), ("SHIFTED_CLOCK", by.to_str().unwrap())];
+        let preload = [
+            ("LD_PRELOAD", library.to_str().unwrap()),
+            ("SHIFTED_CLOCK", by.to_str().unwrap()),
+        ];
         let server = Server::start_with_env(&preload);
-        Shifted { server, by: File::options().write(true).open(&by).unwrap(), _dir: dir }
+        Shifted {
+            server,
+            by: File::options().write(true).open(&by).unwrap(),
+            _dir: dir,
+        }
     }
 
     /// From now on its clock is off by so much.
@@ -45,7 +63,10 @@ impl Shifted {
         self.by.write_all_at(&micros.to_ne_bytes(), 0).unwrap();
         let real = UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
         let off = server_time(&self.server).cast_signed() - real;
-        assert!((off - micros).abs() < 10_000_000, "its clock is off by {off}");
+        assert!(
+            (off - micros).abs() < 10_000_000,
+            "its clock is off by {off}"
+        );
     }
 }
 
@@ -66,15 +87,29 @@ fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_wai
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > holder.fence());
     let told = holder.renew();
-    assert!(matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{told:?}");
-    assert_eq!(holder.lost().recv_timeout(T + SLACK).expect("it is told").reason, LossReason::Expired);
+    assert!(
+        matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
+        "{told:?}"
+    );
+    assert_eq!(
+        holder
+            .lost()
+            .recv_timeout(T + SLACK)
+            .expect("it is told")
+            .reason,
+        LossReason::Expired
+    );
     next.renew().unwrap();
     let fence = next.fence();
     next.unlock().unwrap();
     let last = line.serve(1, P + T + SLACK);
     assert!(last.fence() > fence);
     last.unlock().unwrap();
-    assert_eq!(ours.stats().requeued + other.stats().requeued, 0, "the step aged a waiter");
+    assert_eq!(
+        ours.stats().requeued + other.stats().requeued,
+        0,
+        "the step aged a waiter"
+    );
     Record::of(server, "a").comes_to_rest();
 }
 
@@ -91,7 +126,9 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
     shifted.step_to(-HALF_AN_HOUR);
     let renewed = ours.stats().renewed;
     until(TTL, "it is renewed", || ours.stats().renewed > renewed);
-    guard.check().expect("a step back takes nothing from its holder");
+    guard
+        .check()
+        .expect("a step back takes nothing from its holder");
     let mut largest = guard.fence();
     guard.unlock().unwrap();
     for who in 0..2 {
@@ -108,7 +145,10 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
     dead.kill();
     shifted.step_to(-2 * HALF_AN_HOUR);
     let mut waiter = other.enqueue("b").unwrap();
-    let next = waiter.wait_for(TTL + P + T + SLACK).unwrap().expect("its lease is cut to its ttl");
+    let next = waiter
+        .wait_for(TTL + P + T + SLACK)
+        .unwrap()
+        .expect("its lease is cut to its ttl");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > fence);
     next.unlock().unwrap();
@@ -116,7 +156,8 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
 }
 
 #[test]
-fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them_and_the_others_go_on() {
+fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them_and_the_others_go_on()
+ {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
@@ -134,9 +175,14 @@ fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > goes.fence());
     for (lost, left) in [(&goes, 2), (&ends, 1)] {
-        until(P + T + SLACK, "its lapse is seen", || Permits::of(server, lost.name()).holding().len() == left);
+        until(P + T + SLACK, "its lapse is seen", || {
+            Permits::of(server, lost.name()).holding().len() == left
+        });
         let told = lost.renew();
-        assert!(matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{told:?}");
+        assert!(
+            matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
+            "{told:?}"
+        );
     }
     for kept in [&stays, &reads] {
         kept.renew().expect("its lease is longer than the step");
@@ -147,7 +193,11 @@ fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them
     reads.unlock().unwrap();
     writers.serve(0, P + T + SLACK).unlock().unwrap();
     next.unlock().unwrap();
-    assert_eq!(ours.stats().requeued + other.stats().requeued, 0, "the step aged a waiter");
+    assert_eq!(
+        ours.stats().requeued + other.stats().requeued,
+        0,
+        "the step aged a waiter"
+    );
     for name in ["n", "r"] {
         Permits::of(server, name).comes_to_rest();
     }
@@ -167,7 +217,8 @@ fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_t
     expect_got(&dead, "r", SOON);
     dead.kill();
     let fixed = ours.with(LockOptions::new().fixed_lease(40 * TTL));
-    let longer = [("n", Want::Permits(1, 3)), ("r", Want::Read)].map(|(name, want)| want.take(&fixed, name).unwrap());
+    let longer = [("n", Want::Permits(1, 3)), ("r", Want::Read)]
+        .map(|(name, want)| want.take(&fixed, name).unwrap());
     let live = Want::Permits(1, 3).take(&ours, "n").unwrap();
     let mut takers = Takers::of(server, "n");
     takers.stand(&other, Want::Permits(1, 3));
@@ -178,7 +229,8 @@ fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_t
     shifted.step_to(-micros(10 * TTL).cast_signed());
     let next = takers.serve(0, TTL + P + T + SLACK);
     assert!(next.fence() > live.fence());
-    live.renew().expect("a step back takes nothing from its holder");
+    live.renew()
+        .expect("a step back takes nothing from its holder");
     assert!(takers.is_quiet() && writers.is_quiet());
     let largest = next.fence();
     next.unlock().unwrap();

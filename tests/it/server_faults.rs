@@ -9,14 +9,19 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockManager, LockOptions};
 
 use crate::connections::{fake, fake_that, granted};
-use crate::scene::{Line, P, Record, SOON, T, TTL, Verb, build, builder, manager, steady, warm_up, with_ttl};
+use crate::scene::{
+    Line, P, Record, SOON, T, TTL, Verb, build, builder, manager, steady, warm_up, with_ttl,
+};
 use crate::support::{Fake, FakeReply, SLACK, Server, fake::is, until};
 
 #[track_caller]
 fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str) {
     match end {
         Err(Error::Server { code, message, .. }) => {
-            assert!(code == code_is && message.contains(says), "{code} {message}");
+            assert!(
+                code == code_is && message.contains(says),
+                "{code} {message}"
+            );
         }
         other => panic!("{other:?} instead of {code_is}"),
     }
@@ -26,14 +31,19 @@ fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str)
 #[track_caller]
 fn waits_on<X>(server: &Server, refusals: &str, waiting: &thread::JoinHandle<X>) {
     let before = server.counted(refusals);
-    until(SOON, "it is refused again and again", || server.counted(refusals) >= before + 3);
+    until(SOON, "it is refused again and again", || {
+        server.counted(refusals) >= before + 3
+    });
     assert!(!waiting.is_finished());
 }
 
 const TRANSIENT: [(&str, &str); 6] = [
     ("LOADING", "Redis is loading the dataset in memory"),
     ("BUSY", "Redis is busy running a script"),
-    ("MISCONF", "Redis is configured to save RDB snapshots, but it is unable to persist to disk"),
+    (
+        "MISCONF",
+        "Redis is configured to save RDB snapshots, but it is unable to persist to disk",
+    ),
     ("NOREPLICAS", "Not enough good replicas to write"),
     ("MASTERDOWN", "Link with MASTER is down"),
     ("READONLY", "You can't write against a read only replica"),
@@ -43,10 +53,26 @@ const TRANSIENT: [(&str, &str); 6] = [
 fn transient_refusals_pass_within_the_bound() {
     for (code, words) in TRANSIENT {
         let refuse = format!("{code} {words}");
-        let (_fake, manager) = fake_that(move |n| if n < 3 { FakeReply::error(&refuse) } else { granted(7) });
-        assert_eq!(manager.try_lock("a").unwrap().expect("it is free").fence(), 7, "{code}");
+        let (_fake, manager) = fake_that(move |n| {
+            if n < 3 {
+                FakeReply::error(&refuse)
+            } else {
+                granted(7)
+            }
+        });
+        assert_eq!(
+            manager.try_lock("a").unwrap().expect("it is free").fence(),
+            7,
+            "{code}"
+        );
         let refuse = format!("{code} {words}");
-        let (_fake, manager) = fake_that(move |n| if n < 3 { FakeReply::error(&refuse) } else { granted(7) });
+        let (_fake, manager) = fake_that(move |n| {
+            if n < 3 {
+                FakeReply::error(&refuse)
+            } else {
+                granted(7)
+            }
+        });
         assert_eq!(manager.lock("a").unwrap().fence(), 7, "{code}");
     }
 }
@@ -82,10 +108,19 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
             scope.spawn(move || {
                 let fake = fake(move |_| {
                     thread::sleep(T * 19 / 20);
-                    let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970").as_micros() as i64;
-                    FakeReply::array([FakeReply::bulk(status), FakeReply::integer(now), FakeReply::integer(1)])
+                    let now = std::time::UNIX_EPOCH
+                        .elapsed()
+                        .expect("it is after 1970")
+                        .as_micros() as i64;
+                    FakeReply::array([
+                        FakeReply::bulk(status),
+                        FakeReply::integer(now),
+                        FakeReply::integer(1),
+                    ])
                 });
-                let builder = with_ttl(fake.url(), Duration::from_secs(15)).command_timeout(T).horizon(P + 3 * T);
+                let builder = with_ttl(fake.url(), Duration::from_secs(15))
+                    .command_timeout(T)
+                    .horizon(P + 3 * T);
                 let manager = build(builder.check_period(P).outage_limit(T));
                 let [tried, waited, locked] = thread::scope(|scope| {
                     let verbs: [Verb; 3] = [
@@ -104,7 +139,10 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
                 });
                 for ((end, took), bound) in [(tried, 2 * T), (waited, T / 2 + T), (locked, T + T)] {
                     assert!(!matches!(end, Ok(true)), "{status}: {end:?}");
-                    assert!(took <= bound + SLACK, "{status}: {took:?} where {bound:?} is promised");
+                    assert!(
+                        took <= bound + SLACK,
+                        "{status}: {took:?} where {bound:?} is promised"
+                    );
                 }
             });
         }
@@ -114,7 +152,8 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
 #[test]
 fn other_refusals_are_told_at_once() {
     for code in ["ERR", "NOPERM", "OOM", "WRONGTYPE", "NOAUTH", "CROSSSLOT"] {
-        let (fake, manager) = fake_that(move |_| FakeReply::error(&format!("{code} whatever the server says")));
+        let (fake, manager) =
+            fake_that(move |_| FakeReply::error(&format!("{code} whatever the server says")));
         refused(manager.try_lock("a"), code, "whatever the server says");
         refused(manager.lock("a"), code, "whatever the server says");
         let asked = fake.count("EVALSHA") + fake.count("EVAL");
@@ -135,7 +174,10 @@ fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut connection = server.connection();
-            let busy = redis::cmd("EVAL").arg("while true do end").arg(0).query::<()>(&mut connection);
+            let busy = redis::cmd("EVAL")
+                .arg("while true do end")
+                .arg(0)
+                .query::<()>(&mut connection);
             assert!(busy.is_err(), "it was killed");
         });
         until(
@@ -150,7 +192,12 @@ fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
     });
     drop(holder);
     line.serve(0, TTL + P + SLACK).unlock().unwrap();
-    patient.try_lock("b").unwrap().expect("it is free").unlock().unwrap();
+    patient
+        .try_lock("b")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
     Record::of(&server, "a").comes_to_rest();
 }
 
@@ -204,7 +251,12 @@ fn a_server_that_wants_more_replicas_is_told_and_serves_again() {
 #[test]
 fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
     // So many keys, each so slow, are loaded for two seconds and more, with a look at the clients in between.
-    let slow = ["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
+    let slow = [
+        "--key-load-delay",
+        "1000",
+        "--loading-process-events-interval-bytes",
+        "1024",
+    ];
     let server = Server::start_with(&slow);
     let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
     warm_up(&ours);
@@ -230,7 +282,11 @@ fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
     line.serve(0, P + T + SLACK).unlock().unwrap();
     line.serve(1, P + T + SLACK).unlock().unwrap();
     assert_eq!(ours.stats().requeued, 0);
-    ours.try_lock("b").unwrap().expect("it is free").unlock().unwrap();
+    ours.try_lock("b")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
 }
 
 #[test]
@@ -241,7 +297,11 @@ fn a_server_with_too_many_clients_is_told_and_serves_again() {
     let _: () = server.query(&["CONFIG", "SET", "maxclients", "1"]);
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     refused(manager.try_lock("a"), "ERR", "max number of clients");
-    refused(LockManager::connect(server.url()), "ERR", "max number of clients");
+    refused(
+        LockManager::connect(server.url()),
+        "ERR",
+        "max number of clients",
+    );
     let waiting = thread::spawn({
         let manager = manager.clone();
         move || manager.lock("a").unwrap().unlock()
@@ -257,9 +317,11 @@ fn r17_a_master_demoted_retires_all_connections_and_serves_again() {
     let manager = build(steady(server.url()));
     warm_up(&manager);
     let held = manager.lock("held").unwrap();
-    until(SOON, "the listener and the renewal thread are connected", || {
-        manager.stats().renewed > 0 && subscriptions(&server).len() == 1
-    });
+    until(
+        SOON,
+        "the listener and the renewal thread are connected",
+        || manager.stats().renewed > 0 && subscriptions(&server).len() == 1,
+    );
     let (ids, subscription) = (ids(&server), subscriptions(&server));
     let _: () = server.query(&["REPLICAOF", "127.0.0.1", "1"]);
     refused(manager.try_lock("a"), "READONLY", "");
@@ -330,14 +392,26 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
 #[test]
 fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
     let server = Server::start();
-    let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "resetchannels", "+@all"]);
+    let _: () = server.query(&[
+        "ACL",
+        "SETUSER",
+        "u",
+        "on",
+        ">p",
+        "~*",
+        "resetchannels",
+        "+@all",
+    ]);
     let ours = manager(format!("{}?user=u&pass=p", server.url()));
     let other = manager(server.url());
     warm_up(&other);
     // What is free needs no channel.
     ours.lock("a").unwrap().unlock().unwrap();
     let holder = other.lock("a").unwrap();
-    for wait in [|m: &LockManager| m.try_lock_for("a", SOON).map(drop), |m: &LockManager| m.lock("a").map(drop)] {
+    for wait in [
+        |m: &LockManager| m.try_lock_for("a", SOON).map(drop),
+        |m: &LockManager| m.lock("a").map(drop),
+    ] {
         let start = Instant::now();
         refused(wait(&ours), "NOPERM", "&fairlock:grants:*");
         assert!(start.elapsed() <= 3 * T + SLACK);
@@ -356,19 +430,38 @@ fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() 
 #[test]
 fn the_rights_that_the_readme_names_are_enough() {
     let readme = include_str!("../../README.md");
-    let commands = readme.split('`').find(|code| code.starts_with("+hello")).expect("README names the rights");
-    let mut user = vec!["ACL", "SETUSER", "u", "on", ">p", "resetchannels", "~fairlock:*", "&fairlock:grants:*"];
+    let commands = readme
+        .split('`')
+        .find(|code| code.starts_with("+hello"))
+        .expect("README names the rights");
+    let mut user = vec![
+        "ACL",
+        "SETUSER",
+        "u",
+        "on",
+        ">p",
+        "resetchannels",
+        "~fairlock:*",
+        "&fairlock:grants:*",
+    ];
     user.extend(commands.split_whitespace());
     let server = Server::start();
     let _: () = server.query(&user);
-    let (ours, other) = [(); 2].map(|()| manager(format!("{}?user=u&pass=p", server.url()))).into();
+    let (ours, other) = [(); 2]
+        .map(|()| manager(format!("{}?user=u&pass=p", server.url())))
+        .into();
     let mut line = Line::of("a");
     let holder = ours.lock("a").unwrap();
     holder.renew().unwrap();
     for who in [&other, &ours, &other] {
         line.stand(who);
     }
-    assert!(other.try_lock_for("a", Duration::from_millis(50)).unwrap().is_none());
+    assert!(
+        other
+            .try_lock_for("a", Duration::from_millis(50))
+            .unwrap()
+            .is_none()
+    );
     drop(ours.enqueue("a").unwrap());
     assert_eq!(ours.inspect("a").unwrap().expect("it is held").waiters, 3);
     assert_eq!(other.list("*").count(), 1);
@@ -383,7 +476,9 @@ fn the_rights_that_the_readme_names_are_enough() {
 fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~other:*", "&*", "+@all"]);
-    let _: () = server.query(&["ACL", "SETUSER", "v", "on", ">p", "~*", "&*", "+@all", "-evalsha", "-eval"]);
+    let _: () = server.query(&[
+        "ACL", "SETUSER", "v", "on", ">p", "~*", "&*", "+@all", "-evalsha", "-eval",
+    ]);
     for user in ["u", "v"] {
         let manager = manager(format!("{}?user={user}&pass=p", server.url()));
         refused(manager.try_lock("a"), "NOPERM", "");
@@ -402,22 +497,48 @@ fn no_missing_right_leaves_a_lock_without_an_end_or_a_place_without_a_queue() {
     let rights = "hget hmget hgetall hkeys hexists hset hdel lindex llen lrange lpop rpop rpush del pexpireat";
     for right in rights.split(' ') {
         let user = format!("without-{right}");
-        let _: () = server.query(&["ACL", "SETUSER", &user, "on", ">p", "~*", "&*", "+@all", &format!("-{right}")]);
+        let _: () = server.query(&[
+            "ACL",
+            "SETUSER",
+            &user,
+            "on",
+            ">p",
+            "~*",
+            "&*",
+            "+@all",
+            &format!("-{right}"),
+        ]);
         let lacking = manager(format!("{}?user={user}&pass=p", server.url()));
         let free = Record::of(&server, right);
-        let ends =
-            [lacking.try_lock(right).map(|guard| drop(guard.expect("it is free"))), lacking.lock(right).map(drop)];
+        let ends = [
+            lacking
+                .try_lock(right)
+                .map(|guard| drop(guard.expect("it is free"))),
+            lacking.lock(right).map(drop),
+        ];
         let waits = lacking.try_lock_for("taken", 2 * P).map(drop);
-        for end in ends.iter().chain([&waits]).filter_map(|end| end.as_ref().err()) {
-            let Error::Server { message, .. } = end else { panic!("{right}: {end:?}") };
+        for end in ends
+            .iter()
+            .chain([&waits])
+            .filter_map(|end| end.as_ref().err())
+        {
+            let Error::Server { message, .. } = end else {
+                panic!("{right}: {end:?}")
+            };
             assert!(message.contains(&format!("+{right}")), "{right}: {message}");
         }
         let told = ends.iter().chain([&waits]).any(Result::is_err);
         assert!(told, "{right}: nobody was told");
-        assert_eq!(free.owner(), None, "{right}: what it took it cannot give back");
+        assert_eq!(
+            free.owner(),
+            None,
+            "{right}: what it took it cannot give back"
+        );
         assert_eq!(server.keys_without_ttl(), [""; 0], "{right}");
         let record = Record::of(&server, "taken");
-        until(SOON, "its place is gone", || record.starting("w:").is_empty());
+        until(SOON, "its place is gone", || {
+            record.starting("w:").is_empty()
+        });
         assert_eq!(record.tokens(), [""; 0], "{right}");
     }
     taken.renew().unwrap();
@@ -438,7 +559,11 @@ fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
     refused(manager.inspect("a"), "WRONGTYPE", "");
     refused(manager.force_release("a", 1), "WRONGTYPE", "");
     assert_eq!(record.dump(), before);
-    assert_eq!(server.query::<i64>(&["PTTL", &record.key]), -1, "not even an expiry");
+    assert_eq!(
+        server.query::<i64>(&["PTTL", &record.key]),
+        -1,
+        "not even an expiry"
+    );
     let _: () = server.query(&["DEL", &record.key]);
 
     // The queue's key, which only somebody who has to wait comes to.
@@ -449,7 +574,10 @@ fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
     refused(manager.enqueue("a"), "WRONGTYPE", "");
     let [hash, list] = record.dump();
     assert_eq!(list, before[1]);
-    assert!(record.starting("w:").is_empty() && record.starting("m:").is_empty(), "{hash:?}");
+    assert!(
+        record.starting("w:").is_empty() && record.starting("m:").is_empty(),
+        "{hash:?}"
+    );
     assert_eq!((record.field("n"), record.field("r")), (None, None));
     holder.unlock().unwrap();
 }
@@ -468,10 +596,18 @@ fn tryagain_is_served_by_the_form_with_one_key() {
     let manager = manager(fake.url());
     let guard = manager.try_lock("a").unwrap().expect("it is free");
     assert_eq!(guard.fence(), 7);
-    let singles = fake.commands().iter().filter(|words| words[0] == "EVALSHA" && words[2] == "1").count();
+    let singles = fake
+        .commands()
+        .iter()
+        .filter(|words| words[0] == "EVALSHA" && words[2] == "1")
+        .count();
     assert_eq!(singles, 1);
     // A release takes the same way, to a lock that nobody awaits.
-    let released = FakeReply::array([FakeReply::bulk("released"), FakeReply::integer(1), FakeReply::integer(0)]);
+    let released = FakeReply::array([
+        FakeReply::bulk("released"),
+        FakeReply::integer(1),
+        FakeReply::integer(0),
+    ]);
     let released = Arc::new(released);
     let fake = Fake::start(move |words| {
         if is(words, "EVALSHA") && words[2] == b"2" {
@@ -516,7 +652,10 @@ fn a_script_that_the_server_forgot_is_sent_whole_once() {
     assert_eq!((first.fence(), second.fence()), (7, 8));
     assert_eq!(sources.load(Ordering::SeqCst), 1);
     // R20: never SCRIPT LOAD or FUNCTION, which a failover or a flush would undo.
-    assert_eq!(fake.count("SCRIPT") + fake.count("FUNCTION") + fake.count("FCALL"), 0);
+    assert_eq!(
+        fake.count("SCRIPT") + fake.count("FUNCTION") + fake.count("FCALL"),
+        0
+    );
 }
 
 #[test]
@@ -535,7 +674,10 @@ fn a_server_that_is_too_old_is_refused_as_a_setting() {
         let fake = says(version);
         match LockManager::connect(fake.url()) {
             Err(Error::Config { what, message, .. }) => {
-                assert!(what == "server" && message.contains(version) && message.contains("6.2"), "{what}: {message}");
+                assert!(
+                    what == "server" && message.contains(version) && message.contains("6.2"),
+                    "{what}: {message}"
+                );
             }
             other => panic!("{version} gave {other:?}"),
         }
@@ -550,12 +692,20 @@ fn a_server_that_is_too_old_is_refused_as_a_setting() {
             FakeReply::polite(words)
         }
     });
-    assert!(matches!(LockManager::connect(ancient.url()), Err(Error::Config { .. })));
+    assert!(matches!(
+        LockManager::connect(ancient.url()),
+        Err(Error::Config { .. })
+    ));
 }
 
 fn ids(server: &Server) -> Vec<String> {
     let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
-    server.clients().iter().filter(|line| !line.contains("cmd=replicaof")).map(id).collect()
+    server
+        .clients()
+        .iter()
+        .filter(|line| !line.contains("cmd=replicaof"))
+        .map(id)
+        .collect()
 }
 
 fn subscriptions(server: &Server) -> Vec<String> {

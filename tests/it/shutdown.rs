@@ -20,7 +20,10 @@ fn manager(server: &Server) -> LockManager {
 }
 
 fn to(url: &str) -> LockManager {
-    LockManager::builder(url).options(LockOptions::new().ttl(TTL)).build().unwrap()
+    LockManager::builder(url)
+        .options(LockOptions::new().ttl(TTL))
+        .build()
+        .unwrap()
 }
 
 #[test]

@@ -14,7 +14,10 @@ use fairlock::{Error, LockManager, LockOptions};
 
 use crate::{
     managers::{EndLoops, assert_nothing_left, check_period},
-    scene::{Line, P, Record, SOON, STEADY_T, STEADY_TTL, Verb, build, manager, request, steady, warm_up, with_ttl},
+    scene::{
+        Line, P, Record, SOON, STEADY_T, STEADY_TTL, Verb, build, manager, request, steady,
+        warm_up, with_ttl,
+    },
     support::{Proxy, SLACK, Server, until},
 };
 
@@ -30,8 +33,13 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
         told.fetch_add(1, Ordering::Relaxed);
     });
     // The longest timeout that fits the ttl.
-    let builder = LockManager::builder(server.url()).pool_size(1).options(options);
-    let builder = builder.command_timeout(TTL / 7).check_period(TTL / 10).horizon(TTL * 11 / 20);
+    let builder = LockManager::builder(server.url())
+        .pool_size(1)
+        .options(options);
+    let builder = builder
+        .command_timeout(TTL / 7)
+        .check_period(TTL / 10)
+        .horizon(TTL * 11 / 20);
     let mgr = builder.build().unwrap();
     let held = mgr.lock("held").unwrap();
     let over = AtomicBool::new(false);
@@ -57,7 +65,10 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
         }
         let before: Vec<u64> = turns.iter().map(|n| n.load(Ordering::Relaxed)).collect();
         until(check_period(TTL) + SLACK, "everybody's turn comes", || {
-            turns.iter().zip(&before).all(|(n, before)| n.load(Ordering::Relaxed) > *before)
+            turns
+                .iter()
+                .zip(&before)
+                .all(|(n, before)| n.load(Ordering::Relaxed) > *before)
         });
         drop(end);
     });
@@ -76,13 +87,16 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     let ours = build(steady(proxy.url()).pool_size(1));
     let other = build(steady(server.url()));
     warm_up(&ours);
-    let [kept, released, unlocked] = ["kept", "released", "unlocked"].map(|name| ours.lock(name).unwrap());
+    let [kept, released, unlocked] =
+        ["kept", "released", "unlocked"].map(|name| ours.lock(name).unwrap());
     let theirs = other.lock("theirs").unwrap();
     let [mut after, mut before] = [Line::of("released"), Line::of("theirs")];
     after.stand(&other);
     before.stand(&ours);
     let renewed = ours.stats().renewed;
-    until(STEADY_TTL, "the renewal thread is connected", || ours.stats().renewed > renewed);
+    until(STEADY_TTL, "the renewal thread is connected", || {
+        ours.stats().renewed > renewed
+    });
     // The only connection of the pool breaks, and no other can be had; those of the threads stand.
     proxy.refuse();
     let trap = proxy.swallow_reply_when(request(Verb::Acquire, "x"));
@@ -99,7 +113,10 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
         kept.check().unwrap();
         thread::sleep(Duration::from_millis(10));
     }
-    assert!(matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })), "the pool had a connection all the while");
+    assert!(
+        matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })),
+        "the pool had a connection all the while"
+    );
     kept.unlock().unwrap();
     for name in ["kept", "released", "unlocked", "theirs", "x"] {
         Record::of(&server, name).comes_to_rest();
@@ -111,7 +128,10 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
 fn p9_a_silent_server_delays_nothing_on_another() {
     const TTL: Duration = crate::scene::TTL;
     let (silent, sound) = (Server::start(), Server::start());
-    let builder = with_ttl(silent.url(), 14 * TTL).command_timeout(2 * TTL).check_period(P).horizon(P + 6 * TTL);
+    let builder = with_ttl(silent.url(), 14 * TTL)
+        .command_timeout(2 * TTL)
+        .check_period(P)
+        .horizon(P + 6 * TTL);
     let stuck = build(builder);
     let (ours, other) = (manager(sound.url()), manager(sound.url()));
     warm_up(&ours);
@@ -119,7 +139,11 @@ fn p9_a_silent_server_delays_nothing_on_another() {
     let _taken = stuck.lock("taken").unwrap();
     let _waiter = stuck.enqueue("taken").unwrap();
     let before = stuck.stats().requests;
-    until(SOON, "its renewal thread asks after the waiter, once each period", || stuck.stats().requests > before);
+    until(
+        SOON,
+        "its renewal thread asks after the waiter, once each period",
+        || stuck.stats().requests > before,
+    );
     silent.stop();
     let start = Instant::now();
     while start.elapsed() < TTL + P {
@@ -140,7 +164,9 @@ fn p9_a_silent_server_delays_nothing_on_another() {
 fn p8_what_is_dropped_while_the_pool_is_exhausted_and_redis_silent_ends_within_a_command_timeout() {
     const T: Duration = Duration::from_secs(2);
     let server = Server::start();
-    let builder = with_ttl(server.url(), Duration::from_secs(12)).command_timeout(T).horizon(P + 3 * T);
+    let builder = with_ttl(server.url(), Duration::from_secs(12))
+        .command_timeout(T)
+        .horizon(P + 3 * T);
     let ours = build(builder.check_period(P).pool_size(1));
     warm_up(&ours);
     let other = manager(server.url());
@@ -153,17 +179,28 @@ fn p8_what_is_dropped_while_the_pool_is_exhausted_and_redis_silent_ends_within_a
         for _ in 0..4 {
             scope.spawn(|| ours.try_lock("x").unwrap_err());
         }
-        until(SOON, "one has the connection and the others wait for it", || ours.stats().requests > before);
+        until(
+            SOON,
+            "one has the connection and the others wait for it",
+            || ours.stats().requests > before,
+        );
         let bounded = |what: &'static str, call: Box<dyn FnOnce() + Send>| {
             scope.spawn(move || {
                 let start = Instant::now();
                 call();
-                assert!(start.elapsed() <= T + SLACK, "{what} took {:?}", start.elapsed());
+                assert!(
+                    start.elapsed() <= T + SLACK,
+                    "{what} took {:?}",
+                    start.elapsed()
+                );
             });
         };
         bounded("a guard's drop", Box::new(move || drop(dropped)));
         bounded("a waiter's drop", Box::new(move || drop(waiter)));
-        bounded("unlock", Box::new(move || assert!(matches!(unlocked.unlock(), Err(Error::Unavailable { .. })))));
+        bounded(
+            "unlock",
+            Box::new(move || assert!(matches!(unlocked.unlock(), Err(Error::Unavailable { .. })))),
+        );
     });
     server.cont();
     for name in ["dropped", "unlocked", "x"] {

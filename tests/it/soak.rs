@@ -30,14 +30,21 @@ fn read(lines: &[&str]) -> History {
 }
 
 fn found(lines: &[&str], rule: Rule) -> Finding {
-    judge(&read(lines), &TERMS).into_iter().find(|finding| finding.rule == rule).unwrap()
+    judge(&read(lines), &TERMS)
+        .into_iter()
+        .find(|finding| finding.rule == rule)
+        .unwrap()
 }
 
 /// What is broken in a history, and no more than that.
 #[track_caller]
 fn breaks(lines: &[&str], rules: &[Rule]) {
     let findings = judge(&read(lines), &TERMS);
-    let broken: Vec<_> = findings.iter().filter(|f| !f.broken.is_empty()).map(|f| f.rule).collect();
+    let broken: Vec<_> = findings
+        .iter()
+        .filter(|f| !f.broken.is_empty())
+        .map(|f| f.rule)
+        .collect();
     assert_eq!(broken, rules, "{findings:#?}");
 }
 
@@ -67,10 +74,21 @@ const CLEAN: [&str; 19] = [
 #[test]
 fn a_history_without_faults_passes_and_everything_in_it_is_judged() {
     breaks(&CLEAN, &[]);
-    for rule in [Rule::Exclusion, Rule::Fences, Rule::WakeUp, Rule::Loss, Rule::End, Rule::Resource, Rule::Keys] {
+    for rule in [
+        Rule::Exclusion,
+        Rule::Fences,
+        Rule::WakeUp,
+        Rule::Loss,
+        Rule::End,
+        Rule::Resource,
+        Rule::Keys,
+    ] {
         assert!(found(&CLEAN, rule).judged > 0, "{rule:?}");
     }
-    assert_eq!(longest_wait(&read(&CLEAN), &TERMS), Duration::from_nanos(45));
+    assert_eq!(
+        longest_wait(&read(&CLEAN), &TERMS),
+        Duration::from_nanos(45)
+    );
 }
 
 #[test]
@@ -119,7 +137,11 @@ fn two_holders_at_once_are_spared_only_around_a_loss_of_data() {
     assert_eq!(found(&lines, Rule::Exclusion).spared, 1);
     let late = [&OVERLAP[..], &["300 - begin 1 flushall", "301 - end 1"]].concat();
     breaks(&late, &[Rule::Exclusion]);
-    let harmless = [&OVERLAP[..], &["140 - begin 1 server-killed", "141 - end 1"]].concat();
+    let harmless = [
+        &OVERLAP[..],
+        &["140 - begin 1 server-killed", "141 - end 1"],
+    ]
+    .concat();
     breaks(&harmless, &[Rule::Exclusion]);
 }
 
@@ -179,11 +201,23 @@ const OVERTAKING: [&str; 7] = [
 #[test]
 fn one_who_asks_later_and_is_granted_earlier_is_found() {
     breaks(&OVERTAKING, &[Rule::Order]);
-    let never_granted = [&OVERTAKING[..5], &["10050 a.0 leave a1", "10060 a.0 ended a1 none"]].concat();
+    let never_granted = [
+        &OVERTAKING[..5],
+        &["10050 a.0 leave a1", "10060 a.0 ended a1 none"],
+    ]
+    .concat();
     breaks(&never_granted, &[Rule::Order]);
-    let gone_by_then = [&OVERTAKING[..5], &["10025 a.0 leave a1", "10060 a.0 ended a1 none"]].concat();
+    let gone_by_then = [
+        &OVERTAKING[..5],
+        &["10025 a.0 leave a1", "10060 a.0 ended a1 none"],
+    ]
+    .concat();
     breaks(&gone_by_then, &[]);
-    let died = [&OVERTAKING[..5], &["10050 a.0 begin 1 kill", "10051 - end 1"]].concat();
+    let died = [
+        &OVERTAKING[..5],
+        &["10050 a.0 begin 1 kill", "10051 - end 1"],
+    ]
+    .concat();
     breaks(&died, &[Rule::Order]);
 }
 
@@ -224,15 +258,31 @@ fn a_waiter_whom_nobody_serves_while_all_is_well_is_found() {
     };
     let broken = |granted: u64, more: &[&str]| {
         let lines = lines(granted);
-        let lines: Vec<&str> = lines.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let lines: Vec<&str> = lines
+            .iter()
+            .map(String::as_str)
+            .chain(more.iter().copied())
+            .collect();
         found(&lines, Rule::WakeUp).broken.len()
     };
     assert_eq!(broken(10_000 + CRASH, &[]), 0);
     assert_eq!(broken(10_001 + CRASH, &[]), 1);
     // While something is wrong, and for as long again, nobody is to blame.
-    assert_eq!(broken(10_001 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]), 0);
-    assert_eq!(broken(11_501 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]), 1);
-    assert_eq!(broken(10_001 + CRASH, &["11000 - begin 1 script-flush", "11500 - end 1"]), 1);
+    assert_eq!(
+        broken(10_001 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
+        0
+    );
+    assert_eq!(
+        broken(11_501 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
+        1
+    );
+    assert_eq!(
+        broken(
+            10_001 + CRASH,
+            &["11000 - begin 1 script-flush", "11500 - end 1"]
+        ),
+        1
+    );
 }
 
 #[test]
@@ -252,19 +302,29 @@ fn a_crash_that_costs_more_than_it_may_is_found() {
     };
     let crash = |next: u64, more: &[&str]| {
         let lines = lines(next);
-        let lines: Vec<&str> = lines.iter().map(String::as_str).chain(more.iter().copied()).collect();
+        let lines: Vec<&str> = lines
+            .iter()
+            .map(String::as_str)
+            .chain(more.iter().copied())
+            .collect();
         let finding = found(&lines, Rule::Crash);
         (finding.judged, finding.broken.len())
     };
     assert_eq!(crash(10_100 + CRASH, &[]), (1, 0));
     assert_eq!(crash(10_101 + CRASH, &[]), (1, 1));
-    assert_eq!(crash(10_101 + CRASH, &["11000 b.0 begin 2 stop", "11500 - end 2"]), (0, 0));
+    assert_eq!(
+        crash(10_101 + CRASH, &["11000 b.0 begin 2 stop", "11500 - end 2"]),
+        (0, 0)
+    );
 }
 
 /// The history with this line in the place of one of its own.
 fn instead<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
     let mut lines = lines.to_vec();
-    let at = lines.iter().position(|line| *line == old).expect("a line of the history");
+    let at = lines
+        .iter()
+        .position(|line| *line == old)
+        .expect("a line of the history");
     lines[at] = new;
     lines
 }
@@ -286,7 +346,11 @@ const SHARING: [&str; 10] = [
 #[test]
 fn more_permits_than_there_are_held_at_once_are_found() {
     breaks(&SHARING, &[]);
-    let heavy = instead(&SHARING, "130 b.0 ask b1 n lock 1/3", "130 b.0 ask b1 n lock 2/3");
+    let heavy = instead(
+        &SHARING,
+        "130 b.0 ask b1 n lock 1/3",
+        "130 b.0 ask b1 n lock 2/3",
+    );
     breaks(&heavy, &[Rule::Exclusion]);
     // Of three it takes all together.
     let third = |from: u64, to: u64| {
@@ -300,7 +364,14 @@ fn more_permits_than_there_are_held_at_once_are_found() {
     };
     let with = |from, to| {
         let third = third(from, to);
-        found(&SHARING.iter().copied().chain(third.iter().map(String::as_str)).collect::<Vec<_>>(), Rule::Exclusion)
+        found(
+            &SHARING
+                .iter()
+                .copied()
+                .chain(third.iter().map(String::as_str))
+                .collect::<Vec<_>>(),
+            Rule::Exclusion,
+        )
     };
     assert_eq!(with(155, 158).broken.len(), 1);
     assert_eq!(with(162, 168).broken.len(), 0);
@@ -333,13 +404,27 @@ const READING: [&str; 14] = [
 #[test]
 fn a_writer_beside_others_is_found_and_one_who_reads_from_now_on_is_not() {
     breaks(&READING, &[]);
-    let still_writes: Vec<_> = READING.iter().copied().filter(|line| !line.contains("downgrade")).collect();
+    let still_writes: Vec<_> = READING
+        .iter()
+        .copied()
+        .filter(|line| !line.contains("downgrade"))
+        .collect();
     breaks(&still_writes, &[Rule::Exclusion]);
     // It began to read when the other was there already.
     let late = instead(&READING, "140 a.0 downgrade a1", "153 a.0 downgrade a1");
-    breaks(&instead(&late, "145 a.0 downgraded a1", "154 a.0 downgraded a1"), &[Rule::Exclusion]);
-    let both_write = instead(&READING, "130 b.0 ask b1 n lock read", "130 b.0 ask b1 n lock write");
-    breaks(&instead(&both_write, "150 b.0 granted b1 7", "150 b.0 granted b1 8"), &[Rule::Exclusion]);
+    breaks(
+        &instead(&late, "145 a.0 downgraded a1", "154 a.0 downgraded a1"),
+        &[Rule::Exclusion],
+    );
+    let both_write = instead(
+        &READING,
+        "130 b.0 ask b1 n lock read",
+        "130 b.0 ask b1 n lock write",
+    );
+    breaks(
+        &instead(&both_write, "150 b.0 granted b1 7", "150 b.0 granted b1 8"),
+        &[Rule::Exclusion],
+    );
 }
 
 #[test]
@@ -356,17 +441,32 @@ fn readers_at_once_with_different_fences_are_found() {
 #[test]
 fn a_fence_of_permits_that_does_not_rise_is_found_and_that_of_a_reader_may_stay() {
     let after = |first: &str, second: &str, fence: u64| {
-        let (a, b) = (format!("100 a.0 ask a1 n lock {first}"), format!("220 b.0 ask b1 n lock {second}"));
+        let (a, b) = (
+            format!("100 a.0 ask a1 n lock {first}"),
+            format!("220 b.0 ask b1 n lock {second}"),
+        );
         let granted = format!("230 b.0 granted b1 {fence}");
-        let lines =
-            [&a, "120 a.0 granted a1 7", "180 a.0 ended a1 released", &b, &granted, "240 b.0 ended b1 released"];
+        let lines = [
+            &a,
+            "120 a.0 granted a1 7",
+            "180 a.0 ended a1 released",
+            &b,
+            &granted,
+            "240 b.0 ended b1 released",
+        ];
         !found(&lines, Rule::Fences).broken.is_empty()
     };
     for (first, second) in [("1/3", "1/3"), ("write", "write"), ("read", "write")] {
-        assert!(after(first, second, 7) && after(first, second, 6) && !after(first, second, 8), "{first} {second}");
+        assert!(
+            after(first, second, 7) && after(first, second, 6) && !after(first, second, 8),
+            "{first} {second}"
+        );
     }
     for first in ["write", "read"] {
-        assert!(after(first, "read", 6) && !after(first, "read", 7) && !after(first, "read", 8), "{first}");
+        assert!(
+            after(first, "read", 6) && !after(first, "read", 7) && !after(first, "read", 8),
+            "{first}"
+        );
     }
 }
 
@@ -395,7 +495,10 @@ fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out()
         ("read", "write", true),
         ("read", "read", false),
     ] {
-        let (a, b) = (format!("100 a.0 ask a1 n lock {first}"), format!("101 b.0 ask b1 n lock {second}"));
+        let (a, b) = (
+            format!("100 a.0 ask a1 n lock {first}"),
+            format!("101 b.0 ask b1 n lock {second}"),
+        );
         let lines = [
             &a,
             &b,
@@ -411,8 +514,20 @@ fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out()
         breaks(&lines, if guilty { &[Rule::Fences] } else { &[] });
         // It had all when the other came, and looked late: a reader by then.
         if second == "write" {
-            let lines = [&lines[..8], &["155 b.0 downgrade b1", "156 b.0 downgraded b1"], &lines[8..]].concat();
-            breaks(&lines, if first == "read" { &[] } else { &[Rule::Fences] });
+            let lines = [
+                &lines[..8],
+                &["155 b.0 downgrade b1", "156 b.0 downgraded b1"],
+                &lines[8..],
+            ]
+            .concat();
+            breaks(
+                &lines,
+                if first == "read" {
+                    &[]
+                } else {
+                    &[Rule::Fences]
+                },
+            );
         }
     }
 }
@@ -428,19 +543,44 @@ fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
         ];
         let stands = "10010 a.0 stands a1 10009";
         let ends = ["10040 b.0 ended b1 released", "10060 a.0 ended a1 released"];
-        let lines = [&asks[0], stands, &asks[1], &asks[2], ends[0], &asks[3], ends[1]];
+        let lines = [
+            &asks[0], stands, &asks[1], &asks[2], ends[0], &asks[3], ends[1],
+        ];
         found(&lines, Rule::Order).broken.len()
     };
-    for (a, b) in [("3/3", "1/3"), ("1/3", "1/3"), ("write", "read"), ("write", "write"), ("read", "write")] {
-        assert_eq!((overtaking(a, b, [6, 5]), overtaking(a, b, [5, 6])), (1, 0), "{a} {b}");
+    for (a, b) in [
+        ("3/3", "1/3"),
+        ("1/3", "1/3"),
+        ("write", "read"),
+        ("write", "write"),
+        ("read", "write"),
+    ] {
+        assert_eq!(
+            (overtaking(a, b, [6, 5]), overtaking(a, b, [5, 6])),
+            (1, 0),
+            "{a} {b}"
+        );
     }
     // A reader who comes before a writer has an earlier one's fence.
-    assert_eq!((overtaking("read", "write", [5, 5]), overtaking("write", "read", [6, 5])), (1, 1));
-    assert_eq!((overtaking("read", "read", [5, 5]), overtaking("read", "read", [6, 5])), (0, 1));
+    assert_eq!(
+        (
+            overtaking("read", "write", [5, 5]),
+            overtaking("write", "read", [6, 5])
+        ),
+        (1, 1)
+    );
+    assert_eq!(
+        (
+            overtaking("read", "read", [5, 5]),
+            overtaking("read", "read", [6, 5])
+        ),
+        (0, 1)
+    );
 }
 
 #[test]
-fn one_who_was_never_granted_is_found_overtaken_if_it_was_still_seen_in_the_queue_or_kept_the_other_out() {
+fn one_who_was_never_granted_is_found_overtaken_if_it_was_still_seen_in_the_queue_or_kept_the_other_out()
+ {
     let never = |weight: &str, stood: u64, left: &str| {
         let ask = format!("10000 a.0 ask a1 n {left} {weight}");
         let stands = format!("10050 a.0 stands a1 {stood}");
@@ -466,18 +606,62 @@ fn one_who_was_never_granted_is_found_overtaken_if_it_was_still_seen_in_the_queu
 #[test]
 fn a_waiter_for_whom_there_is_enough_is_found_unless_one_may_be_before_it_for_whom_there_is_not() {
     let broken = |holder: &str, waiter: &str, more: &[&str]| {
-        let asks = [format!("9000 b.0 ask b1 n lock {holder}"), format!("10000 a.0 ask a1 n lock {waiter}")];
+        let asks = [
+            format!("9000 b.0 ask b1 n lock {holder}"),
+            format!("10000 a.0 ask a1 n lock {waiter}"),
+        ];
         let granted = format!("{} a.0 granted a1 6", 10_001 + CRASH);
-        let lines = [&asks[0], "9010 b.0 granted b1 5", &asks[1], &granted, "19000 b.0 ended b1 released"];
-        found(&lines.into_iter().chain(more.iter().copied()).collect::<Vec<_>>(), Rule::WakeUp).broken.len()
+        let lines = [
+            &asks[0],
+            "9010 b.0 granted b1 5",
+            &asks[1],
+            &granted,
+            "19000 b.0 ended b1 released",
+        ];
+        found(
+            &lines
+                .into_iter()
+                .chain(more.iter().copied())
+                .collect::<Vec<_>>(),
+            Rule::WakeUp,
+        )
+        .broken
+        .len()
     };
-    assert_eq!((broken("1/3", "2/3", &[]), broken("2/3", "2/3", &[])), (1, 0));
-    assert_eq!((broken("read", "read", &[]), broken("write", "read", &[]), broken("read", "write", &[])), (1, 0, 0));
-    assert_eq!(broken("1/3", "2/3", &["10500 c.0 ask c1 n lock 3/3", "19500 c.0 ended c1 none"]), 0);
-    assert_eq!(broken("read", "read", &["10500 c.0 ask c1 n lock write", "19500 c.0 ended c1 none"]), 0);
+    assert_eq!(
+        (broken("1/3", "2/3", &[]), broken("2/3", "2/3", &[])),
+        (1, 0)
+    );
+    assert_eq!(
+        (
+            broken("read", "read", &[]),
+            broken("write", "read", &[]),
+            broken("read", "write", &[])
+        ),
+        (1, 0, 0)
+    );
+    assert_eq!(
+        broken(
+            "1/3",
+            "2/3",
+            &["10500 c.0 ask c1 n lock 3/3", "19500 c.0 ended c1 none"]
+        ),
+        0
+    );
+    assert_eq!(
+        broken(
+            "read",
+            "read",
+            &["10500 c.0 ask c1 n lock write", "19500 c.0 ended c1 none"]
+        ),
+        0
+    );
     // From then on it reads, and others may.
     let downgraded = |at: u64| {
-        let lines = [format!("{at} b.0 downgrade b1"), format!("{} b.0 downgraded b1", at + 1)];
+        let lines = [
+            format!("{at} b.0 downgrade b1"),
+            format!("{} b.0 downgraded b1", at + 1),
+        ];
         broken("write", "read", &lines.each_ref().map(String::as_str))
     };
     assert_eq!((downgraded(9500), downgraded(10_500)), (1, 0));
@@ -517,32 +701,77 @@ fn of_several_wanted_together_each_may_be_held_from_the_question_on() {
     let waits = |verb: &str| {
         let ask = format!("9500 b.0 ask b1+n n {verb}");
         let granted = format!("{} a.0 granted a1 6", 10_001 + CRASH);
-        let lines = [&ask, "10000 a.0 ask a1 n lock", &granted, "19000 b.0 ended b1+n none"];
+        let lines = [
+            &ask,
+            "10000 a.0 ask a1 n lock",
+            &granted,
+            "19000 b.0 ended b1+n none",
+        ];
         found(&lines, Rule::WakeUp).broken.len()
     };
-    assert_eq!((waits("lock_all"), waits("try_lock_all_for:5"), waits("try_lock_for:5")), (0, 0, 1));
+    assert_eq!(
+        (
+            waits("lock_all"),
+            waits("try_lock_all_for:5"),
+            waits("try_lock_for:5")
+        ),
+        (0, 0, 1)
+    );
 }
 
 #[test]
 fn a_downgrade_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
     let ends = |at: u64, how: &str, more: &[&str]| {
         let over = format!("{at} a.0 {how}");
-        let lines = ["100 a.0 ask a1 n lock write", "120 a.0 granted a1 7", "1000 a.0 downgrade a1", &over];
+        let lines = [
+            "100 a.0 ask a1 n lock write",
+            "120 a.0 granted a1 7",
+            "1000 a.0 downgrade a1",
+            &over,
+        ];
         let rest = ["3000 a.0 release a1", "3001 a.0 ended a1 released"];
-        let rest = if how.starts_with("ended") { &rest[..0] } else { &rest[..] };
-        found(&[&lines[..], rest, more].concat(), Rule::End).broken.len()
+        let rest = if how.starts_with("ended") {
+            &rest[..0]
+        } else {
+            &rest[..]
+        };
+        found(&[&lines[..], rest, more].concat(), Rule::End)
+            .broken
+            .len()
     };
     for how in ["downgraded a1", "ended a1 lost:Taken"] {
-        assert_eq!((ends(1300, how, &[]), ends(1301, how, &[])), (0, 1), "{how}");
-        assert_eq!(ends(1310, how, &["1010 a.0 begin 1 stop", "1020 - end 1"]), 0, "{how}");
+        assert_eq!(
+            (ends(1300, how, &[]), ends(1301, how, &[])),
+            (0, 1),
+            "{how}"
+        );
+        assert_eq!(
+            ends(1310, how, &["1010 a.0 begin 1 stop", "1020 - end 1"]),
+            0,
+            "{how}"
+        );
     }
 }
 
 #[test]
 fn a_reader_that_is_let_in_with_a_fence_older_than_the_newest_writers_is_found() {
-    let late = [&READING[..], &["200 resource write c1 n 8 accepted", "201 resource write b1 n 7 accepted"]].concat();
+    let late = [
+        &READING[..],
+        &[
+            "200 resource write c1 n 8 accepted",
+            "201 resource write b1 n 7 accepted",
+        ],
+    ]
+    .concat();
     breaks(&late, &[Rule::Resource]);
-    let refused = [&READING[..], &["200 resource write c1 n 8 accepted", "201 resource write b1 n 7 refused"]].concat();
+    let refused = [
+        &READING[..],
+        &[
+            "200 resource write c1 n 8 accepted",
+            "201 resource write b1 n 7 refused",
+        ],
+    ]
+    .concat();
     breaks(&refused, &[]);
 }
 
@@ -562,19 +791,40 @@ fn a_call_that_never_ends_is_found_unless_its_process_was_killed() {
 
 #[test]
 fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
-    for (verb, bound) in
-        [("try_lock", 500), ("try_lock_for:800", 1100), ("try_lock_all", 700), ("try_lock_all_for:800", 1300)]
-    {
-        let lines = |took: u64| [format!("1000 a.0 ask a1 n {verb}"), format!("{} a.0 ended a1 none", 1000 + took)];
+    for (verb, bound) in [
+        ("try_lock", 500),
+        ("try_lock_for:800", 1100),
+        ("try_lock_all", 700),
+        ("try_lock_all_for:800", 1300),
+    ] {
+        let lines = |took: u64| {
+            [
+                format!("1000 a.0 ask a1 n {verb}"),
+                format!("{} a.0 ended a1 none", 1000 + took),
+            ]
+        };
         let ends = |took: u64, more: &[&str]| {
             let lines = lines(took);
-            let lines: Vec<&str> = lines.iter().map(String::as_str).chain(more.iter().copied()).collect();
+            let lines: Vec<&str> = lines
+                .iter()
+                .map(String::as_str)
+                .chain(more.iter().copied())
+                .collect();
             found(&lines, Rule::End).broken.len()
         };
         assert_eq!(ends(bound, &[]), 0);
         assert_eq!(ends(bound + 1, &[]), 1);
-        assert_eq!(ends(bound + 10, &["1010 a.0 begin 1 stop", "1020 - end 1"]), 0);
-        assert_eq!(ends(bound + 10, &["1010 a.0 begin 1 link-refuse", "1020 - end 1"]), 1);
+        assert_eq!(
+            ends(bound + 10, &["1010 a.0 begin 1 stop", "1020 - end 1"]),
+            0
+        );
+        assert_eq!(
+            ends(
+                bound + 10,
+                &["1010 a.0 begin 1 link-refuse", "1020 - end 1"]
+            ),
+            1
+        );
     }
 }
 

@@ -12,7 +12,10 @@ fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
-    let kills = server.repeat(&["CLIENT", "KILL", "TYPE", "pubsub"], Duration::from_millis(10));
+    let kills = server.repeat(
+        &["CLIENT", "KILL", "TYPE", "pubsub"],
+        Duration::from_millis(10),
+    );
     for _ in 0..5 {
         let holder = other.lock("a").unwrap();
         let mut line = Line::of("a");
@@ -44,8 +47,14 @@ fn p4_what_was_missed_without_a_subscription_is_asked_for_as_soon_as_it_stands_a
     let server = Server::start();
     // No check would come within the time that this may take, nor would the holder's time be up.
     let period = SOON + SLACK;
-    let patient =
-        || build(with_ttl(server.url(), period * 4).check_period(period).command_timeout(T).horizon(period + 3 * T));
+    let patient = || {
+        build(
+            with_ttl(server.url(), period * 4)
+                .check_period(period)
+                .command_timeout(T)
+                .horizon(period + 3 * T),
+        )
+    };
     let (ours, other) = (patient(), patient());
     warm_up(&ours);
     let holder = other.lock("a").unwrap();
@@ -53,7 +62,12 @@ fn p4_what_was_missed_without_a_subscription_is_asked_for_as_soon_as_it_stands_a
     until(SOON, "it listens", || !listeners(&server).is_empty());
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     holder.unlock().unwrap();
-    waiter.wait_for(SOON).unwrap().expect("it is asked for").unlock().unwrap();
+    waiter
+        .wait_for(SOON)
+        .unwrap()
+        .expect("it is asked for")
+        .unlock()
+        .unwrap();
 }
 
 /// A manager whose leases are so long that only its checks can bring what a message did not.
@@ -65,7 +79,9 @@ fn checking(to: impl Into<Endpoint>) -> LockManager {
 /// Lets the place be checked a few times, so that the next check is the ordinary one.
 fn settle(manager: &LockManager) {
     let before = manager.stats().requests;
-    until(SOON, "the place is checked", || manager.stats().requests >= before + 3);
+    until(SOON, "the place is checked", || {
+        manager.stats().requests >= before + 3
+    });
 }
 
 #[test]
@@ -99,7 +115,9 @@ fn p4_a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
 #[test]
 fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
     let server = Server::start();
-    let _: () = server.query(&["ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all", "-publish"]);
+    let _: () = server.query(&[
+        "ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all", "-publish",
+    ]);
     let mute = checking(format!("{}?user=mute&pass=p", server.url()));
     let ours = checking(server.url());
     warm_up(&ours);
@@ -109,11 +127,20 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
     line.stand(&ours);
     settle(&ours);
     holder.unlock().unwrap();
-    assert_eq!(mute.stats().background_releases, 0, "the release was refused for its last step");
+    assert_eq!(
+        mute.stats().background_releases,
+        0,
+        "the release was refused for its last step"
+    );
     let first = line.serve(0, P + T + SLACK);
     let stats: String = server.query(&["INFO", "commandstats"]);
-    let published = stats.lines().find(|line| line.starts_with("cmdstat_publish:"));
-    assert!(published.is_none_or(|line| line.contains("calls=0,")), "{published:?}");
+    let published = stats
+        .lines()
+        .find(|line| line.starts_with("cmdstat_publish:"));
+    assert!(
+        published.is_none_or(|line| line.contains("calls=0,")),
+        "{published:?}"
+    );
     first.unlock().unwrap();
     line.serve(1, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
@@ -140,5 +167,10 @@ fn p4_a_subscription_that_cannot_be_had_fails_no_wait() {
 /// The ids of the connections with a subscription.
 fn listeners(server: &Server) -> Vec<String> {
     let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
-    server.clients().iter().filter(|line| line.contains(" sub=1 ")).map(id).collect()
+    server
+        .clients()
+        .iter()
+        .filter(|line| line.contains(" sub=1 "))
+        .map(id)
+        .collect()
 }

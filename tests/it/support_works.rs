@@ -45,7 +45,9 @@ fn server_with_aof_keeps_its_data_on_the_same_port() {
 fn stopped_server_answers_when_it_goes_on() {
     let server = Server::start();
     let mut connection = server.connection();
-    connection.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    connection
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
     server.stop();
     assert!(ping(&mut connection).is_err());
     server.cont();
@@ -72,13 +74,19 @@ fn proxy_swallows_a_reply_after_the_request_was_carried_out() {
     let (server, proxy) = proxied();
     let mut connection = open(&proxy);
     let trap = proxy.swallow_reply_when(contains("mine"));
-    let _: i64 = redis::cmd("INCR").arg("other").query(&mut connection).unwrap();
+    let _: i64 = redis::cmd("INCR")
+        .arg("other")
+        .query(&mut connection)
+        .unwrap();
     assert!(!trap.sprung());
     let lost = redis::cmd("INCR").arg("mine").query::<i64>(&mut connection);
     assert!(lost.unwrap_err().is_connection_dropped());
     assert_eq!(trap.wait(SOON), b":1\r\n");
     assert_eq!(server.query::<i64>(&["GET", "mine"]), 1);
-    let _: i64 = redis::cmd("INCR").arg("mine").query(&mut open(&proxy)).unwrap();
+    let _: i64 = redis::cmd("INCR")
+        .arg("mine")
+        .query(&mut open(&proxy))
+        .unwrap();
 }
 
 #[test]
@@ -98,7 +106,12 @@ fn proxy_sends_a_held_request_after_its_client_has_gone() {
     let (server, proxy) = proxied();
     let mut connection = open(&proxy);
     let held = proxy.hold_request_when(contains("late"));
-    assert!(redis::cmd("INCR").arg("late").query::<i64>(&mut connection).is_err());
+    assert!(
+        redis::cmd("INCR")
+            .arg("late")
+            .query::<i64>(&mut connection)
+            .is_err()
+    );
     drop(connection);
     held.wait(SOON);
     until(SOON, "the client has gone", || proxy.connections() == 0);
@@ -112,14 +125,26 @@ fn proxy_pauses_either_direction() {
     let (server, proxy) = proxied();
     let mut connection = open(&proxy);
     proxy.pause_requests();
-    assert!(redis::cmd("INCR").arg("a").query::<i64>(&mut connection).is_err());
+    assert!(
+        redis::cmd("INCR")
+            .arg("a")
+            .query::<i64>(&mut connection)
+            .is_err()
+    );
     assert_eq!(server.query::<Option<i64>>(&["GET", "a"]), None);
     proxy.resume_requests();
-    until(SOON, "the request arrives", || server.query::<i64>(&["EXISTS", "a"]) == 1);
+    until(SOON, "the request arrives", || {
+        server.query::<i64>(&["EXISTS", "a"]) == 1
+    });
 
     let mut connection = open(&proxy);
     proxy.pause_replies();
-    assert!(redis::cmd("INCR").arg("b").query::<i64>(&mut connection).is_err());
+    assert!(
+        redis::cmd("INCR")
+            .arg("b")
+            .query::<i64>(&mut connection)
+            .is_err()
+    );
     assert_eq!(server.query::<i64>(&["GET", "b"]), 1);
     let before = proxy.replies_bytes();
     proxy.resume_replies();
@@ -204,23 +229,35 @@ fn proxy_refuses_and_accepts() {
 fn fake_says_what_it_is_told_to() {
     let fake = Fake::start(|words| match words {
         _ if is(words, "GET") => FakeReply::error("LOADING not yet"),
-        _ if is(words, "LRANGE") => {
-            FakeReply::array([FakeReply::bulk("a\r\nb"), FakeReply::integer(7), FakeReply::nil()])
-        }
+        _ if is(words, "LRANGE") => FakeReply::array([
+            FakeReply::bulk("a\r\nb"),
+            FakeReply::integer(7),
+            FakeReply::nil(),
+        ]),
         _ if is(words, "DEL") => FakeReply::Close,
         _ if is(words, "SET") => FakeReply::Silent,
         _ => FakeReply::polite(words),
     });
     let mut connection = connect(&fake.url());
-    let error = redis::cmd("GET").arg("k").query::<()>(&mut connection).unwrap_err();
+    let error = redis::cmd("GET")
+        .arg("k")
+        .query::<()>(&mut connection)
+        .unwrap_err();
     assert_eq!(error.code(), Some("LOADING"));
     let list: (String, i64, Option<String>) = redis::cmd("LRANGE").query(&mut connection).unwrap();
     assert_eq!(list, ("a\r\nb".into(), 7, None));
-    let two: (String, String) = redis::pipe().cmd("PING").cmd("ECHO").arg("x").query(&mut connection).unwrap();
+    let two: (String, String) = redis::pipe()
+        .cmd("PING")
+        .cmd("ECHO")
+        .arg("x")
+        .query(&mut connection)
+        .unwrap();
     assert_eq!(two, ("PONG".into(), "OK".into()));
     let error = redis::cmd("DEL").query::<()>(&mut connection).unwrap_err();
     assert!(error.is_connection_dropped());
-    let error = redis::cmd("SET").query::<()>(&mut connect(&fake.url())).unwrap_err();
+    let error = redis::cmd("SET")
+        .query::<()>(&mut connect(&fake.url()))
+        .unwrap_err();
     assert!(error.is_timeout());
     assert_eq!(fake.count("get"), 1);
     assert!(fake.commands().contains(&vec!["ECHO".into(), "x".into()]));
@@ -271,7 +308,9 @@ fn open(proxy: &Proxy) -> Connection {
 fn connect(url: &str) -> Connection {
     let client = redis::Client::open(url).unwrap();
     let connection = client.get_connection_with_timeout(SOON).unwrap();
-    connection.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    connection
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
     connection
 }
 

@@ -47,7 +47,9 @@ fn arrows_run_down() {
                 wrong.push(format!("{place}: {from} names {to}, which stands outside"));
             } else if !is_module(&to) {
                 if from != "lib" {
-                    wrong.push(format!("{place}: {to} is named by way of lib, which is above"));
+                    wrong.push(format!(
+                        "{place}: {to} is named by way of lib, which is above"
+                    ));
                 }
             } else if layer(&to) < layer(&from) {
                 wrong.push(format!("{place}: {from} names {to}, which is above it"));
@@ -85,19 +87,31 @@ fn clock_is_asked_only_by_engine_and_stores() {
         let code = code_of(&text);
         // A unit test has to begin its story at some instant.
         let end = code.find("#[cfg(test)]").unwrap_or(code.len());
-        for name in ["Instant::now", "SystemTime::now", "elapsed(", "sleep(", "clock_gettime"] {
+        for name in [
+            "Instant::now",
+            "SystemTime::now",
+            "elapsed(",
+            "sleep(",
+            "clock_gettime",
+        ] {
             for at in words(&code[..end], name) {
                 wrong.push(format!("{}: {name}", place(&path, &code, at)));
             }
         }
     }
-    none(&wrong, "only src/engine and src/store may ask the clock or sleep");
+    none(
+        &wrong,
+        "only src/engine and src/store may ask the clock or sleep",
+    );
 }
 
 #[test]
 fn unsafe_code_is_forbidden() {
     let lib = fs::read_to_string(root().join("src/lib.rs")).unwrap();
-    assert!(code_of(&lib).contains("#![forbid(unsafe_code)]"), "src/lib.rs does not forbid it");
+    assert!(
+        code_of(&lib).contains("#![forbid(unsafe_code)]"),
+        "src/lib.rs does not forbid it"
+    );
 }
 
 #[test]
@@ -108,7 +122,10 @@ fn scripts_say_what_they_are() {
     for (path, text) in scripts {
         let name = path.file_stem().unwrap().to_str().unwrap();
         let well_formed = |s: &str| !s.is_empty() && s.chars().all(|c| c.is_ascii_lowercase());
-        if !name.split_once('_').is_some_and(|(family, verb)| well_formed(family) && verb.split('_').all(well_formed)) {
+        if !name
+            .split_once('_')
+            .is_some_and(|(family, verb)| well_formed(family) && verb.split('_').all(well_formed))
+        {
             wrong.push(format!("{}: not named <family>_<verb>.lua", path.display()));
         }
         let header: Vec<_> = text.lines().take_while(|l| l.starts_with("--")).collect();
@@ -118,7 +135,10 @@ fn scripts_say_what_they_are() {
             }
         }
     }
-    none(&wrong, "scripts are headed by purpose, KEYS, ARGV and returns");
+    none(
+        &wrong,
+        "scripts are headed by purpose, KEYS, ARGV and returns",
+    );
 }
 
 #[test]
@@ -139,9 +159,14 @@ fn default_build_has_no_async_runtime() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "cargo tree failed: {said}");
     let tree = String::from_utf8(output.stdout).unwrap();
-    assert!(tree.lines().any(|line| line.starts_with("redis ")), "not our tree:\n{tree}");
+    assert!(
+        tree.lines().any(|line| line.starts_with("redis ")),
+        "not our tree:\n{tree}"
+    );
     for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
-        let found = tree.lines().find(|line| line.split(' ').next() == Some(runtime));
+        let found = tree
+            .lines()
+            .find(|line| line.split(' ').next() == Some(runtime));
         assert_eq!(found, None, "an async runtime is in the default build");
     }
 }
@@ -154,7 +179,11 @@ fn commands_in_readme_exist() {
     let mut fence = None;
     for (number, line) in readme.lines().enumerate() {
         if let Some(info) = line.trim_start().strip_prefix("```") {
-            fence = if fence.is_some() { None } else { Some(info.trim()) };
+            fence = if fence.is_some() {
+                None
+            } else {
+                Some(info.trim())
+            };
             continue;
         }
         let line = line.trim();
@@ -173,23 +202,35 @@ fn commands_in_readme_exist() {
 #[test]
 fn readme_names_the_oldest_rust_that_is_promised() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
-    let promised = manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    let promised = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
     let promise = format!("Rust {}", promised.expect("a rust-version"));
     let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
-    assert!(readme.contains(&promise), "README.md does not say {promise:?}");
+    assert!(
+        readme.contains(&promise),
+        "README.md does not say {promise:?}"
+    );
 }
 
 #[test]
 fn architecture_is_short() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
     let lines = text.lines().count();
-    assert!(lines <= 170, "ARCHITECTURE.md has {lines} lines; more than 170 nobody reads");
+    assert!(
+        lines <= 170,
+        "ARCHITECTURE.md has {lines} lines; more than 170 nobody reads"
+    );
 }
 
 #[test]
 fn nothing_is_skipped_or_left_undone() {
     // In two halves, so that this file does not find itself.
-    let needles = [concat!("#[ign", "ore"), concat!("to", "do!("), concat!("unimpl", "emented!(")];
+    let needles = [
+        concat!("#[ign", "ore"),
+        concat!("to", "do!("),
+        concat!("unimpl", "emented!("),
+    ];
     let mut wrong = Vec::new();
     for dir in ["src", "tests", "examples", "benches"] {
         for (path, text) in read(dir, "rs") {
@@ -206,11 +247,19 @@ fn nothing_is_skipped_or_left_undone() {
 /// The suite over both stores is where a test belongs, unless it says why it cannot be there.
 #[test]
 fn behaviours_are_tested_on_both_stores_or_say_why_not() {
-    let reasons = ["On Redis alone", "On this store alone", "On both stores", "On no store"];
+    let reasons = [
+        "On Redis alone",
+        "On this store alone",
+        "On both stores",
+        "On no store",
+    ];
     let files = read("tests/it", "rs");
     let head = |text: &str| {
         let lines = text.lines().take_while(|line| line.starts_with("//!"));
-        lines.map(|line| line.trim_start_matches("//!").trim()).collect::<Vec<_>>().join(" ")
+        lines
+            .map(|line| line.trim_start_matches("//!").trim())
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     let says = |text: &str| reasons.iter().any(|reason| head(text).contains(reason));
     let mut wrong = Vec::new();
@@ -224,10 +273,16 @@ fn behaviours_are_tested_on_both_stores_or_say_why_not() {
                 ));
             }
         } else if has_tests && !path.ends_with("main.rs") && !path.ends_with("place.rs") {
-            let of_folder = [path.with_file_name("mod.rs"), path.with_file_name("").with_extension("rs")];
+            let of_folder = [
+                path.with_file_name("mod.rs"),
+                path.with_file_name("").with_extension("rs"),
+            ];
             let mut folder = files.iter().filter(|(path, _)| of_folder.contains(path));
             if !says(text) && !folder.any(|(_, text)| says(text)) {
-                wrong.push(format!("{}: its head says none of {reasons:?}", path.display()));
+                wrong.push(format!(
+                    "{}: its head says none of {reasons:?}",
+                    path.display()
+                ));
             }
         }
     }
@@ -287,7 +342,10 @@ fn is_module(name: &str) -> bool {
 }
 
 fn layer(module: &str) -> usize {
-    LAYERS.iter().position(|layer| layer.contains(&module)).unwrap_or(LAYERS.len())
+    LAYERS
+        .iter()
+        .position(|layer| layer.contains(&module))
+        .unwrap_or(LAYERS.len())
 }
 
 /// The files with this extension below a directory of the repository, and what is in them. The
@@ -296,7 +354,8 @@ fn read(dir: &str, extension: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut dirs = vec![PathBuf::from(dir)];
     while let Some(dir) = dirs.pop() {
-        let entries = fs::read_dir(root().join(&dir)).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        let entries =
+            fs::read_dir(root().join(&dir)).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         for entry in entries.map(|e| e.unwrap()) {
             let path = dir.join(entry.file_name());
             if entry.file_type().unwrap().is_dir() {
@@ -315,7 +374,11 @@ fn read(dir: &str, extension: &str) -> Vec<(PathBuf, String)> {
 }
 
 fn place(path: &Path, text: &str, at: usize) -> String {
-    format!("{}:{}", path.display(), text[..at].matches('\n').count() + 1)
+    format!(
+        "{}:{}",
+        path.display(),
+        text[..at].matches('\n').count() + 1
+    )
 }
 
 #[track_caller]

@@ -109,7 +109,12 @@ pub(crate) fn worker(args: &[String]) {
             "acquire" => {
                 let (permits, name) = name.split_once(' ').unwrap();
                 let (many, of) = permits.split_once('/').unwrap();
-                take(&mgr, Want::Permits(many.parse().unwrap(), of.parse().unwrap()), name, &guards);
+                take(
+                    &mgr,
+                    Want::Permits(many.parse().unwrap(), of.parse().unwrap()),
+                    name,
+                    &guards,
+                );
             }
             "all" => take_all(&mgr, name),
             "unlock" => unlock(name, &guards),
@@ -163,15 +168,25 @@ fn keep(guard: Held, guards: &Guards) {
 
 fn tell(guard: &LockGuard) {
     let held = guard.is_held();
-    say(format_args!("got {} {} {:?} {held}", guard.name(), guard.fence(), guard.previous_holder()));
+    say(format_args!(
+        "got {} {} {:?} {held}",
+        guard.name(),
+        guard.fence(),
+        guard.previous_holder()
+    ));
 }
 
 fn unlock(name: &str, guards: &Guards) {
     let mut guards = guards.lock().unwrap();
-    let at = guards.iter().position(|guard| guard.name() == name).expect("it is held");
+    let at = guards
+        .iter()
+        .position(|guard| guard.name() == name)
+        .expect("it is held");
     match guards.remove(at).unlock() {
         Ok(()) => say(format_args!("unlocked {name} ok")),
-        Err(Error::Lost { loss, .. }) => say(format_args!("unlocked {name} lost {:?}", loss.reason)),
+        Err(Error::Lost { loss, .. }) => {
+            say(format_args!("unlocked {name} lost {:?}", loss.reason))
+        }
         Err(other) => say(format_args!("unlocked {name} {other}")),
     }
 }
@@ -182,7 +197,11 @@ fn watch(name: &str, guards: &Guards) {
         let mut last = 0;
         loop {
             let now = machine_time();
-            let held = guards.lock().unwrap().iter().any(|guard| guard.name() == name && guard.is_held());
+            let held = guards
+                .lock()
+                .unwrap()
+                .iter()
+                .any(|guard| guard.name() == name && guard.is_held());
             if !held {
                 break;
             }

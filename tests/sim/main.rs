@@ -11,12 +11,22 @@ const STEPS: u64 = 1_000_000;
 
 #[test]
 fn virtual_processes_keep_all_promises_whatever_goes_wrong() {
-    let number = |name: &str| env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+    let number = |name: &str| {
+        env::var(name)
+            .ok()
+            .map(|text| text.parse::<u64>().expect(name))
+    };
     let seed = number("FAIRLOCK_SEED");
     let steps = number("FAIRLOCK_STEPS").unwrap_or(if seed.is_some() { 1 } else { STEPS });
     let begun = Instant::now();
-    let tally = sim::simulate(seed.unwrap_or(0), steps, None).unwrap_or_else(|failure| panic!("{failure}"));
-    println!("{} steps in {} runs took {:?}", tally.steps, tally.runs, begun.elapsed());
+    let tally =
+        sim::simulate(seed.unwrap_or(0), steps, None).unwrap_or_else(|failure| panic!("{failure}"));
+    println!(
+        "{} steps in {} runs took {:?}",
+        tally.steps,
+        tally.runs,
+        begun.elapsed()
+    );
 }
 
 #[track_caller]
@@ -63,7 +73,10 @@ fn a_lapse_that_leaves_the_dead_their_places_is_found() {
 
 #[test]
 fn a_queue_whose_loss_is_not_noticed_is_found() {
-    assert_found(Defect::R11, &[Promise::Service, Promise::WakeUp, Promise::Order]);
+    assert_found(
+        Defect::R11,
+        &[Promise::Service, Promise::WakeUp, Promise::Order],
+    );
 }
 
 #[test]
@@ -153,7 +166,10 @@ fn a_reader_with_a_fence_of_its_own_is_found() {
 
 #[test]
 fn a_grant_of_permits_that_keeps_the_fence_is_found() {
-    assert_found(Defect::PermitFenceKept, &[Promise::Fencing, Promise::OneGrant]);
+    assert_found(
+        Defect::PermitFenceKept,
+        &[Promise::Fencing, Promise::OneGrant],
+    );
 }
 
 #[test]

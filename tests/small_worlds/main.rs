@@ -15,7 +15,15 @@ use fairlock::sim::small::{Budget, Mutant, Report, Setting, Violation, explore};
 /// Worlds of the larger sets of faults that are looked at, unless the environment says otherwise.
 const MOST: usize = 2_000;
 
-const NONE: Budget = Budget { messages: 0, requests: 0, replies: 0, resends: 0, delays: 0, give_ups: 0, crashes: 0 };
+const NONE: Budget = Budget {
+    messages: 0,
+    requests: 0,
+    replies: 0,
+    resends: 0,
+    delays: 0,
+    give_ups: 0,
+    crashes: 0,
+};
 
 #[test]
 fn three_clients_without_any_fault_break_nothing() {
@@ -24,7 +32,10 @@ fn three_clients_without_any_fault_break_nothing() {
 
 #[test]
 fn three_clients_with_one_lost_message_break_nothing() {
-    assert_all_hold(Budget { messages: 1, ..NONE });
+    assert_all_hold(Budget {
+        messages: 1,
+        ..NONE
+    });
 }
 
 #[test]
@@ -34,7 +45,10 @@ fn three_clients_with_one_request_that_arrives_twice_break_nothing() {
 
 #[test]
 fn three_clients_of_which_one_gives_up_break_nothing() {
-    assert_all_hold(Budget { give_ups: 1, ..NONE });
+    assert_all_hold(Budget {
+        give_ups: 1,
+        ..NONE
+    });
 }
 
 #[test]
@@ -47,25 +61,61 @@ fn three_clients_of_which_one_crashes_break_nothing() {
 #[test]
 fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
     let most = most(MOST);
-    let one_of_each = Budget { messages: 1, requests: 1, replies: 1, resends: 1, delays: 1, give_ups: 1, crashes: 1 };
+    let one_of_each = Budget {
+        messages: 1,
+        requests: 1,
+        replies: 1,
+        resends: 1,
+        delays: 1,
+        give_ups: 1,
+        crashes: 1,
+    };
     for budget in [
         // 6,590
-        Budget { requests: 1, ..NONE },
+        Budget {
+            requests: 1,
+            ..NONE
+        },
         // 6,344
         Budget { replies: 1, ..NONE },
         // 38,802
         Budget { delays: 1, ..NONE },
         // 21,225
-        Budget { messages: 1, give_ups: 1, crashes: 1, ..NONE },
+        Budget {
+            messages: 1,
+            give_ups: 1,
+            crashes: 1,
+            ..NONE
+        },
         // 56,179
-        Budget { messages: 1, requests: 1, crashes: 1, ..NONE },
+        Budget {
+            messages: 1,
+            requests: 1,
+            crashes: 1,
+            ..NONE
+        },
         // 105,071
-        Budget { requests: 3, ..NONE },
+        Budget {
+            requests: 3,
+            ..NONE
+        },
         // 157,833
-        Budget { delays: 1, crashes: 1, ..NONE },
+        Budget {
+            delays: 1,
+            crashes: 1,
+            ..NONE
+        },
         // 140,122
-        Budget { delays: 1, give_ups: 1, ..NONE },
-        Budget { requests: 2, replies: 2, ..NONE },
+        Budget {
+            delays: 1,
+            give_ups: 1,
+            ..NONE
+        },
+        Budget {
+            requests: 2,
+            replies: 2,
+            ..NONE
+        },
         Budget { delays: 2, ..NONE },
         one_of_each,
     ] {
@@ -75,8 +125,19 @@ fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
 
 #[test]
 fn a_release_without_the_owner_check_is_found() {
-    let mutant = Mutant { line: "elseif owner == token then", instead: "elseif owner then" };
-    assert_found(Setting::mutex(), mutant, Budget { give_ups: 1, ..NONE }, "P1");
+    let mutant = Mutant {
+        line: "elseif owner == token then",
+        instead: "elseif owner then",
+    };
+    assert_found(
+        Setting::mutex(),
+        mutant,
+        Budget {
+            give_ups: 1,
+            ..NONE
+        },
+        "P1",
+    );
 }
 
 #[test]
@@ -103,7 +164,12 @@ fn a_hand_over_that_does_not_skip_a_dead_head_is_found() {
         line: "if process == alive or stamp and struct.unpack(STAMP, stamp) >= v then",
         instead: "if true then",
     };
-    assert_found(Setting::mutex(), mutant, Budget { crashes: 1, ..NONE }, "P3");
+    assert_found(
+        Setting::mutex(),
+        mutant,
+        Budget { crashes: 1, ..NONE },
+        "P3",
+    );
 }
 
 #[test]
@@ -112,26 +178,53 @@ fn an_abandon_that_forgets_a_grant_is_found() {
         line: "elseif owner == token and mode == 'keep_if_owner' then",
         instead: "elseif owner == token and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
-    assert_found(Setting::mutex(), mutant, Budget { messages: 1, give_ups: 1, ..NONE }, "P7");
+    assert_found(
+        Setting::mutex(),
+        mutant,
+        Budget {
+            messages: 1,
+            give_ups: 1,
+            ..NONE
+        },
+        "P7",
+    );
 }
 
 /// R5
 #[test]
 fn a_request_that_takes_something_too_late_is_found() {
-    let mutant = Mutant { line: "if now > not_after then return { 'late', now, 0 } end", instead: "" };
-    assert_found(Setting::mutex(), mutant, Budget { delays: 1, give_ups: 1, ..NONE }, "P7");
+    let mutant = Mutant {
+        line: "if now > not_after then return { 'late', now, 0 } end",
+        instead: "",
+    };
+    assert_found(
+        Setting::mutex(),
+        mutant,
+        Budget {
+            delays: 1,
+            give_ups: 1,
+            ..NONE
+        },
+        "P7",
+    );
 }
 
 #[test]
 fn a_renewal_that_does_not_renew_is_found() {
-    let mutant = Mutant { line: "e, state_changed = math.max(e, now + 1000 * ttl), true", instead: "" };
+    let mutant = Mutant {
+        line: "e, state_changed = math.max(e, now + 1000 * ttl), true",
+        instead: "",
+    };
     assert_found(Setting::mutex(), mutant, NONE, "P6");
 }
 
 /// R2
 #[test]
 fn a_served_time_that_stands_still_is_found() {
-    let mutant = Mutant { line: "v = v + math.max(0, math.min(passed, step))", instead: "" };
+    let mutant = Mutant {
+        line: "v = v + math.max(0, math.min(passed, step))",
+        instead: "",
+    };
     assert_found(Setting::mutex(), mutant, NONE, "R2");
 }
 
@@ -148,8 +241,20 @@ fn a_check_that_takes_owners_of_others_for_its_own_is_found() {
 /// R10
 #[test]
 fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
-    let mutant = Mutant { line: "dead[holder] = true", instead: "" };
-    assert_found(Setting::mutex(), mutant, Budget { delays: 1, crashes: 1, ..NONE }, "P3");
+    let mutant = Mutant {
+        line: "dead[holder] = true",
+        instead: "",
+    };
+    assert_found(
+        Setting::mutex(),
+        mutant,
+        Budget {
+            delays: 1,
+            crashes: 1,
+            ..NONE
+        },
+        "P3",
+    );
 }
 
 #[track_caller]
@@ -163,16 +268,31 @@ fn assert_all_hold(budget: Budget) {
 #[track_caller]
 fn assert_holds(setting: Setting, budget: Budget, most: usize) {
     let report = told(setting, budget, most, None);
-    assert!(report.violation.is_none(), "{setting:?}, {budget:?}: {report}");
-    assert!(report.is_complete || report.worlds >= most, "{setting:?}, {budget:?}: {report}");
+    assert!(
+        report.violation.is_none(),
+        "{setting:?}, {budget:?}: {report}"
+    );
+    assert!(
+        report.is_complete || report.worlds >= most,
+        "{setting:?}, {budget:?}: {report}"
+    );
 }
 
 #[track_caller]
 fn assert_found(setting: Setting, mutant: Mutant, budget: Budget, what: &str) -> Violation {
-    assert!(mutant.lines_changed() > 0, "no script has the line {:?} any more", mutant.line);
+    assert!(
+        mutant.lines_changed() > 0,
+        "no script has the line {:?} any more",
+        mutant.line
+    );
     let report = told(setting, budget, 200_000, Some(&mutant));
-    let violation = report.violation.unwrap_or_else(|| panic!("{mutant:?} was not found in {} worlds", report.worlds));
-    assert!(violation.what.contains(what), "found by something else: {violation}");
+    let violation = report
+        .violation
+        .unwrap_or_else(|| panic!("{mutant:?} was not found in {} worlds", report.worlds));
+    assert!(
+        violation.what.contains(what),
+        "found by something else: {violation}"
+    );
     violation
 }
 
@@ -184,6 +304,9 @@ fn most(otherwise: usize) -> usize {
 fn told(setting: Setting, budget: Budget, most: usize, mutant: Option<&Mutant>) -> Report {
     let started = Instant::now();
     let report = explore(setting, budget, most, mutant);
-    println!("{:.1} s, {setting}, {budget:?}: {report}", started.elapsed().as_secs_f64());
+    println!(
+        "{:.1} s, {setting}, {budget:?}: {report}",
+        started.elapsed().as_secs_f64()
+    );
     report
 }

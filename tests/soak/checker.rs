@@ -76,7 +76,11 @@ pub(crate) fn judge(history: &History, terms: &Terms) -> Vec<Finding> {
 /// The longest time from a question that may wait to its end.
 pub(crate) fn longest_wait(history: &History, terms: &Terms) -> Duration {
     let case = Case::new(history, *terms);
-    let waits = history.attempts.iter().filter(|a| a.may_wait()).map(|a| case.over(a).saturating_sub(a.asked));
+    let waits = history
+        .attempts
+        .iter()
+        .filter(|a| a.may_wait())
+        .map(|a| case.over(a).saturating_sub(a.asked));
     Duration::from_nanos(waits.max().unwrap_or(0))
 }
 
@@ -92,10 +96,23 @@ impl<'a> Case<'a> {
     fn new(history: &'a History, terms: Terms) -> Case<'a> {
         let mut names = BTreeMap::<_, Vec<_>>::new();
         for attempt in &history.attempts {
-            names.entry(attempt.name.as_str()).or_default().push(attempt);
+            names
+                .entry(attempt.name.as_str())
+                .or_default()
+                .push(attempt);
         }
-        let deaths = history.faults.iter().filter(|f| f.kind == "kill").map(|f| (f.victim.as_str(), f.from)).collect();
-        Case { history, terms, names, deaths }
+        let deaths = history
+            .faults
+            .iter()
+            .filter(|f| f.kind == "kill")
+            .map(|f| (f.victim.as_str(), f.from))
+            .collect();
+        Case {
+            history,
+            terms,
+            names,
+            deaths,
+        }
     }
 
     fn exclusion(&self) -> Finding {
@@ -104,17 +121,28 @@ impl<'a> Case<'a> {
             for (b, others) in meetings(attempts) {
                 finding.judged += 1;
                 let of = b.of.wish.of;
-                let together = |others: &[Holding]| b.permits + others.iter().map(|a| a.permits).sum::<u64>();
+                let together =
+                    |others: &[Holding]| b.permits + others.iter().map(|a| a.permits).sum::<u64>();
                 if together(&others) <= of {
                     continue;
                 }
-                let certain: Vec<Holding> = others.into_iter().filter(|a| !self.lost_between(a.of, b.of)).collect();
+                let certain: Vec<Holding> = others
+                    .into_iter()
+                    .filter(|a| !self.lost_between(a.of, b.of))
+                    .collect();
                 if together(&certain) <= of {
                     finding.spared += 1;
                     continue;
                 }
-                let all: Vec<_> = certain.iter().chain([&b]).map(|h| (&h.of.id, h.permits, h.held)).collect();
-                finding.accuse(format!("{:?} of {of} was held by these at once: {all:?}", b.of.name));
+                let all: Vec<_> = certain
+                    .iter()
+                    .chain([&b])
+                    .map(|h| (&h.of.id, h.permits, h.held))
+                    .collect();
+                finding.accuse(format!(
+                    "{:?} of {of} was held by these at once: {all:?}",
+                    b.of.name
+                ));
             }
         }
         finding
@@ -132,7 +160,10 @@ impl<'a> Case<'a> {
 
     /// Whoever asked after another had its guard was granted later, also over a loss of data.
     fn fences_after_grants(&self, attempts: &[&Attempt], finding: &mut Finding) {
-        let grants: Vec<(&Attempt, &Grant)> = attempts.iter().filter_map(|a| Some((*a, a.granted.as_ref()?))).collect();
+        let grants: Vec<(&Attempt, &Grant)> = attempts
+            .iter()
+            .filter_map(|a| Some((*a, a.granted.as_ref()?)))
+            .collect();
         let mut by_end = grants.clone();
         by_end.sort_by_key(|(_, grant)| grant.at);
         let mut by_end = by_end.into_iter().peekable();
@@ -145,7 +176,8 @@ impl<'a> Case<'a> {
                     largest = Some(earlier);
                 }
             }
-            if let Some((a, earlier)) = largest.filter(|(_, earlier)| !b.may_follow(earlier.fence)) {
+            if let Some((a, earlier)) = largest.filter(|(_, earlier)| !b.may_follow(earlier.fence))
+            {
                 finding.accuse(format!(
                     "{} was granted {:?} with {} after {} with {}",
                     b.id, b.name, grant.fence, a.id, earlier.fence
@@ -155,15 +187,20 @@ impl<'a> Case<'a> {
                 continue;
             }
             if let Some(a) = own.insert(grant.fence, &b.id) {
-                finding.accuse(format!("{a} and {} were both granted {:?} with {}", b.id, b.name, grant.fence));
+                finding.accuse(format!(
+                    "{a} and {} were both granted {:?} with {}",
+                    b.id, b.name, grant.fence
+                ));
             }
         }
     }
 
     /// Of two that leave no room for each other, whoever held later was granted later.
     fn fences_after_turns(&self, attempts: &[&Attempt], finding: &mut Finding) {
-        let mut turns: Vec<_> =
-            attempts.iter().filter_map(|a| Some((*a, a.granted.as_ref()?.fence, a.granted.as_ref()?.held?))).collect();
+        let mut turns: Vec<_> = attempts
+            .iter()
+            .filter_map(|a| Some((*a, a.granted.as_ref()?.fence, a.granted.as_ref()?.held?)))
+            .collect();
         let mut by_end = turns.clone();
         by_end.sort_by_key(|(_, _, (_, last))| *last);
         let mut by_end = by_end.into_iter().peekable();
@@ -183,7 +220,10 @@ impl<'a> Case<'a> {
                 if self.lost_between(a, b) && *earlier != later {
                     finding.spared += 1;
                 } else {
-                    finding.accuse(format!("{} held {:?} with {later} after {} with {earlier}", b.id, b.name, a.id));
+                    finding.accuse(format!(
+                        "{} held {:?} with {later} after {} with {earlier}",
+                        b.id, b.name, a.id
+                    ));
                 }
             }
         }
@@ -192,7 +232,10 @@ impl<'a> Case<'a> {
     /// No writer comes between readers who hold at the same time.
     fn fences_at_once(&self, attempts: &[&Attempt], finding: &mut Finding) {
         for (b, others) in meetings(attempts) {
-            for a in others.iter().filter(|a| a.reads && b.reads && a.fence != b.fence) {
+            for a in others
+                .iter()
+                .filter(|a| a.reads && b.reads && a.fence != b.fence)
+            {
                 if self.lost_between(a.of, b.of) {
                     finding.spared += 1;
                 } else {
@@ -209,7 +252,11 @@ impl<'a> Case<'a> {
         let mut finding = Finding::new(Rule::Order);
         for attempts in self.names.values() {
             let mut standing: Vec<&Attempt> = Vec::new();
-            let mut queued: Vec<&Attempt> = attempts.iter().copied().filter(|a| a.queued.is_some()).collect();
+            let mut queued: Vec<&Attempt> = attempts
+                .iter()
+                .copied()
+                .filter(|a| a.queued.is_some())
+                .collect();
             queued.sort_by_key(|a| a.queued);
             let mut queued = queued.into_iter().peekable();
             for b in attempts {
@@ -223,7 +270,9 @@ impl<'a> Case<'a> {
                         // A reader has the fence of the writer that came before it.
                         Some(own) if a.wish.reads() && !b.wish.reads() => own.fence >= grant.fence,
                         Some(own) => own.fence > grant.fence,
-                        None => a.stood.is_some_and(|at| at > grant.at) || self.was_passed_over(a, b),
+                        None => {
+                            a.stood.is_some_and(|at| at > grant.at) || self.was_passed_over(a, b)
+                        }
                     };
                     if overtaken && self.lost_its_place(a, grant.at) {
                         finding.spared += 1;
@@ -245,8 +294,13 @@ impl<'a> Case<'a> {
 
     fn wake_up(&self) -> Finding {
         let mut finding = Finding::new(Rule::WakeUp);
-        let faults: Vec<(u64, u64)> =
-            self.history.faults.iter().filter(|f| !f.is(&HARMLESS)).map(|f| (f.from, f.to)).collect();
+        let faults: Vec<(u64, u64)> = self
+            .history
+            .faults
+            .iter()
+            .filter(|f| !f.is(&HARMLESS))
+            .map(|f| (f.from, f.to))
+            .collect();
         for attempts in self.names.values() {
             let busy = union([self.taken(attempts), faults.clone()].concat());
             for attempt in attempts.iter().filter(|a| a.may_wait()) {
@@ -254,7 +308,10 @@ impl<'a> Case<'a> {
                 let over = self.over(attempt);
                 let mut idle_from = attempt.asked;
                 let first = busy.partition_point(|(_, to)| *to < attempt.asked);
-                let ends = busy[first..].iter().take_while(|(from, _)| *from < over).copied();
+                let ends = busy[first..]
+                    .iter()
+                    .take_while(|(from, _)| *from < over)
+                    .copied();
                 for (from, to) in ends.chain([(over, over)]) {
                     let bound = self.bound_after_crashes(idle_from, from);
                     if from.saturating_sub(idle_from) > bound {
@@ -276,28 +333,47 @@ impl<'a> Case<'a> {
             for (worker, died) in &self.deaths {
                 let held = attempts.iter().any(|a| {
                     a.worker == *worker
-                        && a.granted.as_ref().is_some_and(|g| g.release.is_none() && g.lost.is_none())
+                        && a.granted
+                            .as_ref()
+                            .is_some_and(|g| g.release.is_none() && g.lost.is_none())
                         && a.ended.is_none()
                 });
                 if !held {
                     continue;
                 }
                 // The living may have as much as keeps the others out.
-                let living: Vec<&Attempt> = attempts.iter().copied().filter(|a| a.worker != *worker).collect();
+                let living: Vec<&Attempt> = attempts
+                    .iter()
+                    .copied()
+                    .filter(|a| a.worker != *worker)
+                    .collect();
                 let taken = self.taken(&living);
-                let free_at = taken.iter().find(|(from, to)| from <= died && to > died).map_or(*died, |(_, to)| *to);
+                let free_at = taken
+                    .iter()
+                    .find(|(from, to)| from <= died && to > died)
+                    .map_or(*died, |(_, to)| *to);
                 let bound = self.bound_after_crashes(*died, *died);
-                let next = attempts.iter().filter_map(|a| Some(a.granted.as_ref()?.at)).filter(|at| at > died).min();
+                let next = attempts
+                    .iter()
+                    .filter_map(|a| Some(a.granted.as_ref()?.at))
+                    .filter(|at| at > died)
+                    .min();
                 let watched_until = next.unwrap_or(u64::MAX).min(free_at.saturating_add(bound));
-                let awaited = living.iter().any(|a| a.may_wait() && a.asked < *died && self.over(a) >= watched_until);
+                let awaited = living
+                    .iter()
+                    .any(|a| a.may_wait() && a.asked < *died && self.over(a) >= watched_until);
                 if !awaited {
                     continue;
                 }
                 // What the machine does to all in passing is what the slack is for.
                 let slack = nanos(self.terms.slack);
-                let serious = |f: &Fault| !f.is(&HARMLESS) && (f.kind != "gap" || f.to - f.from > slack);
-                let during = |f: &Fault| f.victim != *worker && f.from < watched_until && f.to > *died;
-                let later = taken.iter().any(|(from, to)| *from < watched_until && *to > free_at);
+                let serious =
+                    |f: &Fault| !f.is(&HARMLESS) && (f.kind != "gap" || f.to - f.from > slack);
+                let during =
+                    |f: &Fault| f.victim != *worker && f.from < watched_until && f.to > *died;
+                let later = taken
+                    .iter()
+                    .any(|(from, to)| *from < watched_until && *to > free_at);
                 if watched_until > self.history.end
                     || later
                     || self.history.faults.iter().any(|f| serious(f) && during(f))
@@ -307,7 +383,9 @@ impl<'a> Case<'a> {
                 }
                 finding.judged += 1;
                 if next.is_none_or(|next| next.saturating_sub(free_at) > bound) {
-                    finding.accuse(format!("{worker} died with {name:?} at {died}; the next grant was at {next:?}"));
+                    finding.accuse(format!(
+                        "{worker} died with {name:?} at {died}; the next grant was at {next:?}"
+                    ));
                 }
             }
         }
@@ -336,10 +414,18 @@ impl<'a> Case<'a> {
                 }
                 continue;
             };
-            let from = if a.wants_others_too() { a.asked } else { grant.at };
+            let from = if a.wants_others_too() {
+                a.asked
+            } else {
+                grant.at
+            };
             let looks = grant.held.map(|(_, last)| last);
             let end = a.ended.as_ref().map(|(at, _)| *at);
-            let to = looks.max(grant.release).max(end).max(grant.lost).unwrap_or(grant.at);
+            let to = looks
+                .max(grant.release)
+                .max(end)
+                .max(grant.lost)
+                .unwrap_or(grant.at);
             let shared_from = grant.downgraded.unwrap_or(to).min(to);
             add((from, shared_from), Event::Has(a.wish.permits));
             if shared_from < to {
@@ -355,7 +441,9 @@ impl<'a> Case<'a> {
             match event {
                 Event::Has(permits) if which == BEGINS => had += permits,
                 Event::Has(permits) => had -= permits,
-                Event::Waits(permits) if which == BEGINS => *waiting.entry(permits).or_default() += 1,
+                Event::Waits(permits) if which == BEGINS => {
+                    *waiting.entry(permits).or_default() += 1
+                }
                 Event::Waits(permits) => {
                     let of_these = waiting.get_mut(&permits).expect("it began");
                     *of_these -= 1;
@@ -380,10 +468,19 @@ impl<'a> Case<'a> {
     fn losses(&self) -> Finding {
         let mut finding = Finding::new(Rule::Loss);
         for attempt in &self.history.attempts {
-            let Some(grant) = attempt.granted.as_ref().filter(|grant| grant.lost.is_some()) else { continue };
+            let Some(grant) = attempt
+                .granted
+                .as_ref()
+                .filter(|grant| grant.lost.is_some())
+            else {
+                continue;
+            };
             finding.judged += 1;
             if let Some(at) = grant.revived {
-                finding.accuse(format!("{} lost {:?}, and held it again at {at}", attempt.id, attempt.name));
+                finding.accuse(format!(
+                    "{} lost {:?}, and held it again at {at}",
+                    attempt.id, attempt.name
+                ));
             }
         }
         finding
@@ -391,7 +488,12 @@ impl<'a> Case<'a> {
 
     fn ends(&self) -> Finding {
         let mut finding = Finding::new(Rule::End);
-        for attempt in self.history.attempts.iter().filter(|a| !self.deaths.contains_key(a.worker.as_str())) {
+        for attempt in self
+            .history
+            .attempts
+            .iter()
+            .filter(|a| !self.deaths.contains_key(a.worker.as_str()))
+        {
             finding.judged += 1;
             let (id, verb, name) = (&attempt.id, &attempt.verb, &attempt.name);
             if attempt.ended.is_none() {
@@ -401,18 +503,27 @@ impl<'a> Case<'a> {
             let asleep = |f: &&Fault| f.victim == attempt.worker && !f.kind.starts_with("link-");
             let took = |from: u64, until: u64| {
                 let part = |f: &Fault| f.to.min(until).saturating_sub(f.from.max(from));
-                (until - from).saturating_sub(self.history.faults.iter().filter(asleep).map(part).sum())
+                (until - from)
+                    .saturating_sub(self.history.faults.iter().filter(asleep).map(part).sum())
             };
             let answered = took(attempt.asked, self.over(attempt));
             if self.bound_of(verb).is_some_and(|bound| answered > bound) {
-                finding.accuse(format!("{id} asked ({verb}) for {name:?} and had no answer for {answered} ns"));
+                finding.accuse(format!(
+                    "{id} asked ({verb}) for {name:?} and had no answer for {answered} ns"
+                ));
             }
-            let Some(grant) = &attempt.granted else { continue };
-            let downgraded = grant.downgraded.or(attempt.ended.as_ref().map(|(at, _)| *at));
+            let Some(grant) = &attempt.granted else {
+                continue;
+            };
+            let downgraded = grant
+                .downgraded
+                .or(attempt.ended.as_ref().map(|(at, _)| *at));
             if let (Some(from), Some(until)) = (grant.downgrade, downgraded)
                 && took(from, until) > nanos(self.terms.command_timeout + self.terms.slack)
             {
-                finding.accuse(format!("{id} began to read {name:?} at {from}, which took until {until}"));
+                finding.accuse(format!(
+                    "{id} began to read {name:?} at {from}, which took until {until}"
+                ));
             }
         }
         finding
@@ -448,11 +559,17 @@ impl<'a> Case<'a> {
 
     /// How long a call may take that does not wait for its turn.
     fn bound_of(&self, verb: &str) -> Option<u64> {
-        let Terms { command_timeout, slack, .. } = self.terms;
+        let Terms {
+            command_timeout,
+            slack,
+            ..
+        } = self.terms;
         match verb.split_once(':') {
             None if verb == "try_lock" => Some(nanos(command_timeout * 2 + slack)),
             None if verb == "try_lock_all" => Some(nanos(command_timeout * 3 + slack)),
-            Some(("try_lock_for", at_most)) => Some(at_most.parse::<u64>().ok()? + nanos(command_timeout + slack)),
+            Some(("try_lock_for", at_most)) => {
+                Some(at_most.parse::<u64>().ok()? + nanos(command_timeout + slack))
+            }
             Some(("try_lock_all_for", at_most)) => {
                 Some(at_most.parse::<u64>().ok()? + nanos(command_timeout * 2 + slack))
             }
@@ -462,7 +579,10 @@ impl<'a> Case<'a> {
 
     /// Whether data may have been lost between these.
     fn data_lost(&self, from: u64, to: u64) -> bool {
-        self.history.faults.iter().any(|f| f.is(&LOSSES) && f.from < to && f.to > from)
+        self.history
+            .faults
+            .iter()
+            .any(|f| f.is(&LOSSES) && f.from < to && f.to > from)
     }
 
     /// Whether that happened between these two grants.
@@ -473,7 +593,10 @@ impl<'a> Case<'a> {
     /// Whether `a`, who never had a guard, was still waiting when `b` had one. It may have been granted without having
     /// heard of it, unless that would have kept the other out.
     fn was_passed_over(&self, a: &Attempt, b: &Attempt) -> bool {
-        a.wish.permits + b.wish.permits > a.wish.of && self.stood_until(a).is_some_and(|until| until > granted_at(b))
+        a.wish.permits + b.wish.permits > a.wish.of
+            && self
+                .stood_until(a)
+                .is_some_and(|until| until > granted_at(b))
     }
 
     /// Whether P3 lets `a` go to the end of the queue before `until`.
@@ -498,14 +621,24 @@ impl<'a> Case<'a> {
         // of the horizon is for the machine.
         let patience = nanos(terms.horizon - terms.check_period - terms.command_timeout * 2) / 2;
         let lapsed = self.names[a.name.as_str()].iter().any(|other| {
-            let Some(grant) = other.granted.as_ref().filter(|g| other.worker == a.worker && g.at < until) else {
+            let Some(grant) = other
+                .granted
+                .as_ref()
+                .filter(|g| other.worker == a.worker && g.at < until)
+            else {
                 return false;
             };
             let badly = |how: &str| how.starts_with("lost") || how.starts_with("unavailable");
-            other.ended.as_ref().is_some_and(|(at, how)| *at > from && (grant.lost.is_some() || badly(how)))
+            other
+                .ended
+                .as_ref()
+                .is_some_and(|(at, how)| *at > from && (grant.lost.is_some() || badly(how)))
         });
         // Over a long outage leases end that nobody has heard of yet, and their processes count as dead.
-        self.data_lost(a.asked, until) || silent > patience || outage > nanos(terms.ttl / 4) || lapsed
+        self.data_lost(a.asked, until)
+            || silent > patience
+            || outage > nanos(terms.ttl / 4)
+            || lapsed
     }
 
     /// Until when this one certainly stood in the queue, unless it was passed over; `None` if that is not known.
@@ -527,8 +660,15 @@ impl<'a> Case<'a> {
 
     /// Until when this one waited.
     fn over(&self, a: &Attempt) -> u64 {
-        let ended = a.granted.as_ref().map(|g| g.at).or(a.left).or(a.ended.as_ref().map(|(at, _)| *at));
-        ended.or(self.deaths.get(a.worker.as_str()).copied()).unwrap_or(self.history.end)
+        let ended = a
+            .granted
+            .as_ref()
+            .map(|g| g.at)
+            .or(a.left)
+            .or(a.ended.as_ref().map(|(at, _)| *at));
+        ended
+            .or(self.deaths.get(a.worker.as_str()).copied())
+            .unwrap_or(self.history.end)
     }
 
     /// How long a lock may be out of everybody's hands: a ttl for each that died lately, at least one, and what the
@@ -536,7 +676,12 @@ impl<'a> Case<'a> {
     fn bound_after_crashes(&self, from: u64, to: u64) -> u64 {
         let terms = &self.terms;
         let lately = from.saturating_sub(nanos(terms.ttl * 2));
-        let crashes = self.deaths.values().filter(|at| (lately..=to).contains(at)).count().max(1) as u32;
+        let crashes = self
+            .deaths
+            .values()
+            .filter(|at| (lately..=to).contains(at))
+            .count()
+            .max(1) as u32;
         nanos(terms.ttl * crashes + terms.check_period + terms.command_timeout + terms.slack)
     }
 }
@@ -555,15 +700,37 @@ struct Holding<'a> {
 impl<'a> Holding<'a> {
     /// A writer that became a reader had all until then at least.
     fn of(of: &'a Attempt) -> Vec<Holding<'a>> {
-        let Some(grant) = &of.granted else { return Vec::new() };
-        let Some((first, last)) = grant.held else { return Vec::new() };
-        let whole =
-            Holding { of, fence: grant.fence, permits: of.wish.permits, reads: of.wish.reads(), held: (first, last) };
-        let reader = Holding { permits: 1, reads: true, ..whole };
+        let Some(grant) = &of.granted else {
+            return Vec::new();
+        };
+        let Some((first, last)) = grant.held else {
+            return Vec::new();
+        };
+        let whole = Holding {
+            of,
+            fence: grant.fence,
+            permits: of.wish.permits,
+            reads: of.wish.reads(),
+            held: (first, last),
+        };
+        let reader = Holding {
+            permits: 1,
+            reads: true,
+            ..whole
+        };
         match grant.downgrade {
             Some(at) if at <= first.min(last) => vec![reader],
             Some(at) if first < at && at < last => {
-                vec![Holding { held: (first, at), ..whole }, Holding { held: (at, last), ..reader }]
+                vec![
+                    Holding {
+                        held: (first, at),
+                        ..whole
+                    },
+                    Holding {
+                        held: (at, last),
+                        ..reader
+                    },
+                ]
             }
             _ => vec![whole],
         }
@@ -579,7 +746,11 @@ fn meetings<'a>(attempts: &[&'a Attempt]) -> Vec<(Holding<'a>, Vec<Holding<'a>>)
     for b in holdings {
         open.retain(|a| a.held.0.max(a.held.1) >= b.held.0.min(b.held.1));
         // Those that began before it cover its first moment, or, if there was a single look, all of the time around it.
-        let others = open.iter().filter(|a| a.held.0 < b.held.1 && b.held.0 < a.held.1).copied().collect();
+        let others = open
+            .iter()
+            .filter(|a| a.held.0 < b.held.1 && b.held.0 < a.held.1)
+            .copied()
+            .collect();
         meetings.push((b, others));
         open.push(b);
     }
@@ -606,14 +777,21 @@ impl Attempt {
 
     /// How many permits it had at last, or would have had.
     fn least_permits(&self) -> u64 {
-        let downgrades = self.granted.as_ref().is_some_and(|grant| grant.downgrade.is_some());
+        let downgrades = self
+            .granted
+            .as_ref()
+            .is_some_and(|grant| grant.downgrade.is_some());
         if downgrades { 1 } else { self.wish.permits }
     }
 
     /// Whether a grant with this fence can have come before this one.
     fn may_follow(&self, fence: u64) -> bool {
         let own = self.granted.as_ref().map_or(u64::MAX, |grant| grant.fence);
-        if self.wish.reads() { fence <= own } else { fence < own }
+        if self.wish.reads() {
+            fence <= own
+        } else {
+            fence < own
+        }
     }
 }
 
@@ -625,7 +803,12 @@ impl Fault {
 
 impl Finding {
     fn new(rule: Rule) -> Finding {
-        Finding { rule, judged: 0, spared: 0, broken: Vec::new() }
+        Finding {
+            rule,
+            judged: 0,
+            spared: 0,
+            broken: Vec::new(),
+        }
     }
 
     fn accuse(&mut self, how: String) {

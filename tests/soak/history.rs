@@ -35,9 +35,20 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    const MUTEX: Wish = Wish { permits: 1, of: 1, rw: false };
-    const WRITE: Wish = Wish { permits: u32::MAX as u64, of: u32::MAX as u64, rw: true };
-    const READ: Wish = Wish { permits: 1, ..Wish::WRITE };
+    const MUTEX: Wish = Wish {
+        permits: 1,
+        of: 1,
+        rw: false,
+    };
+    const WRITE: Wish = Wish {
+        permits: u32::MAX as u64,
+        of: u32::MAX as u64,
+        rw: true,
+    };
+    const READ: Wish = Wish {
+        permits: 1,
+        ..Wish::WRITE
+    };
 
     fn read(word: &str) -> Option<Wish> {
         Some(match word {
@@ -45,7 +56,11 @@ impl Wish {
             "write" => Wish::WRITE,
             _ => {
                 let (permits, of) = word.split_once('/')?;
-                Wish { permits: permits.parse().ok()?, of: of.parse().ok()?, rw: false }
+                Wish {
+                    permits: permits.parse().ok()?,
+                    of: of.parse().ok()?,
+                    rw: false,
+                }
             }
         })
     }
@@ -130,11 +145,21 @@ impl History {
         let mut attempts = BTreeMap::new();
         let mut faults = HashMap::new();
         for file in files {
-            for line in file.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
-                history.add(line, &mut attempts, &mut faults).ok_or_else(|| format!("cannot be read: {line:?}"))?;
+            for line in file
+                .split_inclusive('\n')
+                .filter_map(|line| line.strip_suffix('\n'))
+            {
+                history
+                    .add(line, &mut attempts, &mut faults)
+                    .ok_or_else(|| format!("cannot be read: {line:?}"))?;
             }
         }
-        history.faults.extend(faults.into_values().map(|fault| Fault { to: u64::MAX, ..fault }));
+        history
+            .faults
+            .extend(faults.into_values().map(|fault| Fault {
+                to: u64::MAX,
+                ..fault
+            }));
         history.faults.sort_by_key(|fault| fault.from);
         history.attempts = attempts.into_values().collect();
         history.attempts.sort_by_key(|attempt| attempt.asked);
@@ -161,7 +186,9 @@ impl History {
                     worker: who.to_owned(),
                     name: name.to_string(),
                     verb: verb.to_string(),
-                    wish: wish.first().map_or(Some(Wish::MUTEX), |word| Wish::read(word))?,
+                    wish: wish
+                        .first()
+                        .map_or(Some(Wish::MUTEX), |word| Wish::read(word))?,
                     asked: at,
                     queued: None,
                     stood: None,
@@ -202,7 +229,12 @@ impl History {
                 }
             }
             ("lost", [id]) => {
-                attempts.get_mut(*id)?.granted.as_mut()?.lost.get_or_insert(at);
+                attempts
+                    .get_mut(*id)?
+                    .granted
+                    .as_mut()?
+                    .lost
+                    .get_or_insert(at);
             }
             ("downgrade", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.downgrade = Some(at),
             ("downgraded", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.downgraded = Some(at),
@@ -211,15 +243,28 @@ impl History {
             ("ended", [id, how]) => attempts.get_mut(*id)?.ended = Some((at, how.to_string())),
             ("gap", [from]) => {
                 let from = from.parse().ok()?;
-                self.faults.push(Fault { kind: "gap".to_owned(), victim: who.to_owned(), from, to: at });
+                self.faults.push(Fault {
+                    kind: "gap".to_owned(),
+                    victim: who.to_owned(),
+                    from,
+                    to: at,
+                });
             }
             ("begin", [id, kind]) => {
-                let fault = Fault { kind: kind.to_string(), victim: who.to_owned(), from: at, to: at };
+                let fault = Fault {
+                    kind: kind.to_string(),
+                    victim: who.to_owned(),
+                    from: at,
+                    to: at,
+                };
                 if faults.insert(id.to_string(), fault).is_some() {
                     return None;
                 }
             }
-            ("end", [id]) => self.faults.push(Fault { to: at, ..faults.remove(*id)? }),
+            ("end", [id]) => self.faults.push(Fault {
+                to: at,
+                ..faults.remove(*id)?
+            }),
             ("write", [attempt, name, fence, said]) => self.writes.push(Write {
                 attempt: attempt.to_string(),
                 name: name.to_string(),

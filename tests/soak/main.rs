@@ -71,32 +71,63 @@ fn main() -> ExitCode {
         dir
     });
     let findings = report(&dir);
-    let broken: Vec<Rule> = findings.iter().filter(|f| !f.broken.is_empty()).map(|f| f.rule).collect();
-    let expected: &[Rule] = if options.fences == Fences::Ignored { &[Rule::Resource] } else { &[] };
+    let broken: Vec<Rule> = findings
+        .iter()
+        .filter(|f| !f.broken.is_empty())
+        .map(|f| f.rule)
+        .collect();
+    let expected: &[Rule] = if options.fences == Fences::Ignored {
+        &[Rule::Resource]
+    } else {
+        &[]
+    };
     // A promise that nothing has put to the test was not kept, it was not tried.
-    let tried = findings.iter().filter(|f| f.judged == 0 && f.rule != Rule::Crash).count() == 0;
+    let tried = findings
+        .iter()
+        .filter(|f| f.judged == 0 && f.rule != Rule::Crash)
+        .count()
+        == 0;
     if broken == expected && tried {
-        println!("soak: as it should be: {}", if expected.is_empty() { "safe" } else { "unsafe without fences" });
+        println!(
+            "soak: as it should be: {}",
+            if expected.is_empty() {
+                "safe"
+            } else {
+                "unsafe without fences"
+            }
+        );
         if options.check.is_none() {
             let _ = fs::remove_dir_all(dir);
         }
         return ExitCode::SUCCESS;
     }
-    println!("soak: NOT as it should be: broken {broken:?}, expected {expected:?}; see {}", dir.display());
+    println!(
+        "soak: NOT as it should be: broken {broken:?}, expected {expected:?}; see {}",
+        dir.display()
+    );
     ExitCode::FAILURE
 }
 
 impl Options {
     fn parse(mut args: impl Iterator<Item = String>) -> Options {
-        let mut options = Options { lasting: Duration::from_secs(60), fences: Fences::Checked, check: None };
+        let mut options = Options {
+            lasting: Duration::from_secs(60),
+            fences: Fences::Checked,
+            check: None,
+        };
         while let Some(arg) = args.next() {
             match arg.as_str() {
                 "--seconds" => {
-                    let seconds = args.next().and_then(|n| n.parse().ok()).expect("--seconds wants a number");
+                    let seconds = args
+                        .next()
+                        .and_then(|n| n.parse().ok())
+                        .expect("--seconds wants a number");
                     options.lasting = Duration::from_secs(seconds);
                 }
                 "--without-fences" => options.fences = Fences::Ignored,
-                "--check" => options.check = Some(args.next().expect("--check wants a directory").into()),
+                "--check" => {
+                    options.check = Some(args.next().expect("--check wants a directory").into())
+                }
                 other => panic!("no such option: {other}"),
             }
         }
@@ -105,8 +136,13 @@ impl Options {
 }
 
 fn run(dir: &Path, options: &Options) {
-    let seed = env::var("FAIRLOCK_SEED").ok().map_or_else(|| process::id().into(), |s| s.parse().expect("a number"));
-    println!("soak: {:?} from FAIRLOCK_SEED={seed}, {WORKERS} workers, fences {:?}", options.lasting, options.fences);
+    let seed = env::var("FAIRLOCK_SEED")
+        .ok()
+        .map_or_else(|| process::id().into(), |s| s.parse().expect("a number"));
+    println!(
+        "soak: {:?} from FAIRLOCK_SEED={seed}, {WORKERS} workers, fences {:?}",
+        options.lasting, options.fences
+    );
     // Whatever was written before a reply stays in the kernel when the server is killed, but only if no fsync of its
     // own makes it put the writing off.
     let server = Server::tcp_with(&["--appendonly", "yes", "--appendfsync", "no"]);
@@ -121,13 +157,20 @@ fn run(dir: &Path, options: &Options) {
     let paths = [dir, &socket].map(|path| path.to_str().expect("paths of our own are text"));
     let mut nemesis = Nemesis::new(&server, &record, TERMS, paths, seed);
     nemesis.muster(WORKERS);
-    let mood = if options.fences == Fences::Ignored { Mood::Pauses } else { Mood::Everything };
+    let mood = if options.fences == Fences::Ignored {
+        Mood::Pauses
+    } else {
+        Mood::Everything
+    };
     nemesis.rage(mood, options.lasting);
     let calm = Instant::now();
     if let Err(stuck) = nemesis.finish(FINISH_WITHIN) {
         println!("soak: not ended within {FINISH_WITHIN:?}: {stuck}");
     }
-    println!("soak: after the last fault all had ended within {:.1?}", calm.elapsed());
+    println!(
+        "soak: after the last fault all had ended within {:.1?}",
+        calm.elapsed()
+    );
     for key in server.query::<Vec<String>>(&["KEYS", "*"]) {
         let left: i64 = server.query(&["PTTL", &key]);
         record.now(format_args!("key {} {left}", key.replace(' ', "_")));
@@ -136,15 +179,24 @@ fn run(dir: &Path, options: &Options) {
 
 /// Prints what was found, and returns it.
 fn report(dir: &Path) -> Vec<Finding> {
-    let mut files: Vec<_> = fs::read_dir(dir).expect("a history").map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(dir)
+        .expect("a history")
+        .map(|entry| entry.unwrap().path())
+        .collect();
     files.sort();
-    let texts: Vec<_> = files.iter().map(|path| fs::read_to_string(path).expect("a history is text")).collect();
-    let history = History::read(texts.iter().map(String::as_str)).unwrap_or_else(|why| panic!("{why}"));
+    let texts: Vec<_> = files
+        .iter()
+        .map(|path| fs::read_to_string(path).expect("a history is text"))
+        .collect();
+    let history =
+        History::read(texts.iter().map(String::as_str)).unwrap_or_else(|why| panic!("{why}"));
 
     let mut ends = BTreeMap::<&str, usize>::new();
     let mut faults = BTreeMap::<&str, usize>::new();
     for attempt in &history.attempts {
-        *ends.entry(attempt.ended.as_ref().map_or("killed", |(_, how)| how)).or_default() += 1;
+        *ends
+            .entry(attempt.ended.as_ref().map_or("killed", |(_, how)| how))
+            .or_default() += 1;
     }
     for fault in &history.faults {
         *faults.entry(&fault.kind).or_default() += 1;
@@ -160,21 +212,55 @@ fn report(dir: &Path) -> Vec<Finding> {
         };
         *kinds.entry(kind).or_default() += 1;
     }
-    let stood = history.attempts.iter().filter(|a| a.queued.is_some()).count();
+    let stood = history
+        .attempts
+        .iter()
+        .filter(|a| a.queued.is_some())
+        .count();
     let downgrades = grants.clone().filter(|g| g.downgraded.is_some()).count();
-    let refused = history.writes.iter().filter(|write| !write.accepted).count();
-    println!("attempts {}, by their ends: {}", history.attempts.len(), list(&ends));
-    println!("grants {}, lost while held {}", grants.clone().count(), grants.filter(|g| g.lost.is_some()).count());
-    println!("of them {}, downgrades {downgrades}; seen in a queue {stood}", list(&kinds));
+    let refused = history
+        .writes
+        .iter()
+        .filter(|write| !write.accepted)
+        .count();
+    println!(
+        "attempts {}, by their ends: {}",
+        history.attempts.len(),
+        list(&ends)
+    );
+    println!(
+        "grants {}, lost while held {}",
+        grants.clone().count(),
+        grants.filter(|g| g.lost.is_some()).count()
+    );
+    println!(
+        "of them {}, downgrades {downgrades}; seen in a queue {stood}",
+        list(&kinds)
+    );
     println!("writes {}, refused {refused}", history.writes.len());
     println!("faults {}: {}", history.faults.len(), list(&faults));
-    println!("longest wait {:.1?}", checker::longest_wait(&history, &TERMS));
+    println!(
+        "longest wait {:.1?}",
+        checker::longest_wait(&history, &TERMS)
+    );
 
     let findings = checker::judge(&history, &TERMS);
-    println!("{:<12} {:>9} {:>7} {:>7}", "rule", "judged", "spared", "broken");
+    println!(
+        "{:<12} {:>9} {:>7} {:>7}",
+        "rule", "judged", "spared", "broken"
+    );
     for finding in &findings {
-        let Finding { rule, judged, spared, broken } = finding;
-        println!("{:<12} {judged:>9} {spared:>7} {:>7}", format!("{rule:?}"), broken.len());
+        let Finding {
+            rule,
+            judged,
+            spared,
+            broken,
+        } = finding;
+        println!(
+            "{:<12} {judged:>9} {spared:>7} {:>7}",
+            format!("{rule:?}"),
+            broken.len()
+        );
         for how in broken.iter().take(5) {
             println!("  {how}");
         }
@@ -183,5 +269,9 @@ fn report(dir: &Path) -> Vec<Finding> {
 }
 
 fn list(counts: &BTreeMap<&str, usize>) -> String {
-    counts.iter().map(|(what, n)| format!("{what} {n}")).collect::<Vec<_>>().join(", ")
+    counts
+        .iter()
+        .map(|(what, n)| format!("{what} {n}"))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

@@ -71,7 +71,17 @@ impl<'a> Nemesis<'a> {
         seed: u64,
     ) -> Nemesis<'a> {
         let chance = Chance::new(seed);
-        Nemesis { server, record, terms, dir, resource, chance, slots: Vec::new(), repairs: Vec::new(), faults: 0 }
+        Nemesis {
+            server,
+            record,
+            terms,
+            dir,
+            resource,
+            chance,
+            slots: Vec::new(),
+            repairs: Vec::new(),
+            faults: 0,
+        }
     }
 
     /// Starts workers in so many slots.
@@ -79,7 +89,12 @@ impl<'a> Nemesis<'a> {
         for at in 0..slots {
             let link = Proxy::to(self.server.addr());
             let kid = self.launch(at, 0, &link);
-            self.slots.push(Slot { life: 0, kid, link, troubled: false });
+            self.slots.push(Slot {
+                life: 0,
+                kid,
+                link,
+                troubled: false,
+            });
         }
     }
 
@@ -109,7 +124,9 @@ impl<'a> Nemesis<'a> {
     /// Lets all end what they have begun. Those that do not within the time are killed, without a word in the
     /// history, in which they are then missed.
     pub(crate) fn finish(&mut self, within: Duration) -> Result<(), String> {
-        self.slots.iter_mut().for_each(|slot| slot.kid.tell("finish"));
+        self.slots
+            .iter_mut()
+            .for_each(|slot| slot.kid.tell("finish"));
         let deadline = Instant::now() + within;
         let mut stuck = Vec::new();
         for slot in &mut self.slots {
@@ -120,11 +137,18 @@ impl<'a> Nemesis<'a> {
             }
         }
         self.slots.clear();
-        if stuck.is_empty() { Ok(()) } else { Err(stuck.join("\n")) }
+        if stuck.is_empty() {
+            Ok(())
+        } else {
+            Err(stuck.join("\n"))
+        }
     }
 
     fn strike(&mut self) {
-        let server_is_up = !self.repairs.iter().any(|r| matches!(r.of, Wound::ServerStopped | Wound::ServerDown));
+        let server_is_up = !self
+            .repairs
+            .iter()
+            .any(|r| matches!(r.of, Wound::ServerStopped | Wound::ServerDown));
         match (self.chance.below(100), self.untroubled()) {
             (0..=14, Some(victim)) => self.stop(victim),
             (15..=24, Some(victim)) => self.doze(victim),
@@ -151,7 +175,11 @@ impl<'a> Nemesis<'a> {
             (85..=91, _) if server_is_up => {
                 let fault = self.begin("-", "server-stopped");
                 self.server.stop();
-                let long = if self.chance.percent(20) { 2000..3000 } else { 50..400 };
+                let long = if self.chance.percent(20) {
+                    2000..3000
+                } else {
+                    50..400
+                };
                 let away = self.chance.ms(long);
                 self.mend_after(away, fault, Wound::ServerStopped);
             }
@@ -190,7 +218,14 @@ impl<'a> Nemesis<'a> {
     }
 
     fn disturb_link(&mut self, victim: usize) {
-        let kind = *self.chance.pick(&["close", "reset", "refuse", "delay", "no-requests", "no-replies"]);
+        let kind = *self.chance.pick(&[
+            "close",
+            "reset",
+            "refuse",
+            "delay",
+            "no-requests",
+            "no-replies",
+        ]);
         let fault = self.begin(self.who(victim), format_args!("link-{kind}"));
         let link = &self.slots[victim].link;
         let long = match kind {
@@ -278,7 +313,11 @@ impl<'a> Nemesis<'a> {
         if let Wound::Stopped(slot) | Wound::Killed(slot) | Wound::Link(slot) = of {
             self.slots[slot].troubled = true;
         }
-        self.repairs.push(Repair { due: Instant::now() + after, fault, of });
+        self.repairs.push(Repair {
+            due: Instant::now() + after,
+            fault,
+            of,
+        });
     }
 
     /// Lets time pass, and mends what is due.
@@ -286,9 +325,16 @@ impl<'a> Nemesis<'a> {
         let until = Instant::now() + time;
         loop {
             self.repairs.sort_by_key(|repair| repair.due);
-            let next = self.repairs.first().map_or(until, |repair| repair.due.min(until));
+            let next = self
+                .repairs
+                .first()
+                .map_or(until, |repair| repair.due.min(until));
             thread::sleep(next.saturating_duration_since(Instant::now()));
-            if self.repairs.first().is_some_and(|repair| repair.due <= Instant::now()) {
+            if self
+                .repairs
+                .first()
+                .is_some_and(|repair| repair.due <= Instant::now())
+            {
                 let repair = self.repairs.remove(0);
                 self.mend(repair.of);
                 if !matches!(repair.of, Wound::Killed(_)) {
@@ -302,7 +348,9 @@ impl<'a> Nemesis<'a> {
 
     fn mend_all(&mut self) {
         let last = self.repairs.iter().map(|repair| repair.due).max();
-        self.pass(last.map_or(Duration::ZERO, |last| last.saturating_duration_since(Instant::now())));
+        self.pass(last.map_or(Duration::ZERO, |last| {
+            last.saturating_duration_since(Instant::now())
+        }));
         while !self.repairs.is_empty() {
             self.pass(Duration::from_millis(10));
         }
@@ -335,13 +383,22 @@ impl<'a> Nemesis<'a> {
     fn launch(&self, at: usize, life: usize, link: &Proxy) -> Kid {
         let (url, who) = (link.url(), format!("{at}.{life}"));
         let seed = (at * 1_000_003 + life) as u64;
-        let orders = Orders { url: &url, ttl: self.terms.ttl, dir: self.dir, resource: self.resource, who: &who, seed };
+        let orders = Orders {
+            url: &url,
+            ttl: self.terms.ttl,
+            dir: self.dir,
+            resource: self.resource,
+            who: &who,
+            seed,
+        };
         Kid::spawn("work", &orders.args().each_ref().map(String::as_str))
     }
 
     /// Somebody with whom nothing is wrong; at most half are troubled at a time, so that the others get on.
     fn untroubled(&mut self) -> Option<usize> {
-        let well: Vec<usize> = (0..self.slots.len()).filter(|at| !self.slots[*at].troubled).collect();
+        let well: Vec<usize> = (0..self.slots.len())
+            .filter(|at| !self.slots[*at].troubled)
+            .collect();
         (well.len() * 2 > self.slots.len()).then(|| *self.chance.pick(&well))
     }
 
@@ -351,7 +408,11 @@ impl<'a> Nemesis<'a> {
 
     fn begin(&mut self, victim: impl Display, kind: impl Display) -> usize {
         self.faults += 1;
-        self.record.of(&victim.to_string(), now(), format_args!("begin {} {kind}", self.faults));
+        self.record.of(
+            &victim.to_string(),
+            now(),
+            format_args!("begin {} {kind}", self.faults),
+        );
         self.faults
     }
 

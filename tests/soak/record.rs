@@ -24,7 +24,10 @@ impl Record {
         let path = dir.join(format!("{file}.log"));
         let file = File::options().append(true).create_new(true).open(&path);
         let file = file.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        Record { file, who: who.to_owned() }
+        Record {
+            file,
+            who: who.to_owned(),
+        }
     }
 
     pub(crate) fn now(&self, what: impl Display) {
@@ -37,9 +40,13 @@ impl Record {
 
     /// As [`at`](Self::at), in the name of another.
     pub(crate) fn of(&self, who: &str, at: u64, what: impl Display) {
-        let wall = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |age| age.as_millis());
+        let wall = SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |age| age.as_millis());
         let line = format!("{at} {wall} {who} {what}\n");
-        (&self.file).write_all(line.as_bytes()).expect("the history can be written");
+        (&self.file)
+            .write_all(line.as_bytes())
+            .expect("the history can be written");
     }
 
     /// Looks at the clock for ever, and notes when it was kept from that for so long that other threads may have been.

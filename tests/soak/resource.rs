@@ -36,9 +36,13 @@ fn answer(client: &UnixStream, newest: &Mutex<(HashMap<String, u64>, Record)>, f
         let mut line = String::new();
         let read = client_says.read_line(&mut line);
         // A client that was killed over a line has not written.
-        let Some(whole) = line.strip_suffix('\n').filter(|_| read.is_ok()) else { return };
+        let Some(whole) = line.strip_suffix('\n').filter(|_| read.is_ok()) else {
+            return;
+        };
         let words: Vec<&str> = whole.split(' ').collect();
-        let [attempt, name, fence] = words[..] else { panic!("not a write: {line:?}") };
+        let [attempt, name, fence] = words[..] else {
+            panic!("not a write: {line:?}")
+        };
         let number: u64 = fence.parse().expect("a fence");
         let said = {
             let mut newest = newest.lock().unwrap();
@@ -63,13 +67,20 @@ pub(crate) struct Resource {
 
 impl Resource {
     pub(crate) fn connect(path: &str) -> Resource {
-        Resource { stream: BufReader::new(UnixStream::connect(path).expect("the resource is there")) }
+        Resource {
+            stream: BufReader::new(UnixStream::connect(path).expect("the resource is there")),
+        }
     }
 
     pub(crate) fn write(&mut self, attempt: &str, name: &str, fence: u64) {
         let line = format!("{attempt} {name} {fence}\n");
-        self.stream.get_mut().write_all(line.as_bytes()).expect("the resource listens");
+        self.stream
+            .get_mut()
+            .write_all(line.as_bytes())
+            .expect("the resource listens");
         let mut said = String::new();
-        self.stream.read_line(&mut said).expect("the resource answers");
+        self.stream
+            .read_line(&mut said)
+            .expect("the resource answers");
     }
 }

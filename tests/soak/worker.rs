@@ -40,7 +40,14 @@ impl Orders<'_> {
     pub(crate) fn args(&self) -> [String; 6] {
         let ttl = self.ttl.as_millis().to_string();
         let seed = self.seed.to_string();
-        [self.url.into(), ttl, self.dir.into(), self.resource.into(), self.who.into(), seed]
+        [
+            self.url.into(),
+            ttl,
+            self.dir.into(),
+            self.resource.into(),
+            self.who.into(),
+            seed,
+        ]
     }
 }
 
@@ -87,7 +94,9 @@ struct Hand {
 
 /// The role: works until it is told `finish`, and then ends what it has begun.
 pub(crate) fn work(args: &[String]) {
-    let [url, ttl, dir, resource, who, seed] = args else { panic!("what are {args:?}") };
+    let [url, ttl, dir, resource, who, seed] = args else {
+        panic!("what are {args:?}")
+    };
     let ttl = Duration::from_millis(ttl.parse().expect("a ttl in ms"));
     let seed: u64 = seed.parse().expect("a seed");
     let record = Arc::new(Record::new(Path::new(dir), who));
@@ -125,9 +134,14 @@ pub(crate) fn work(args: &[String]) {
 /// The server may be away just now.
 fn connect(url: &str, ttl: Duration) -> LockManager {
     loop {
-        match LockManager::builder(url).options(LockOptions::new().ttl(ttl)).build() {
+        match LockManager::builder(url)
+            .options(LockOptions::new().ttl(ttl))
+            .build()
+        {
             Ok(manager) => return manager,
-            Err(Error::Unavailable { .. } | Error::Server { .. }) => thread::sleep(Duration::from_millis(20)),
+            Err(Error::Unavailable { .. } | Error::Server { .. }) => {
+                thread::sleep(Duration::from_millis(20))
+            }
             Err(other) => panic!("{other}"),
         }
     }
@@ -165,7 +179,11 @@ impl Hand {
             }
             45..=74 => {
                 let name = *self.chance.pick(&RW_LOCKS);
-                let wish = if self.chance.percent(60) { Wish::Read } else { Wish::Write };
+                let wish = if self.chance.percent(60) {
+                    Wish::Read
+                } else {
+                    Wish::Write
+                };
                 self.attempt_one(&id, name, wish);
             }
             _ => {
@@ -178,16 +196,26 @@ impl Hand {
     }
 
     fn attempt_one(&mut self, id: &str, name: &str, wish: Wish) {
-        let mut verb = *self.chance.pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
+        let mut verb =
+            *self
+                .chance
+                .pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
         if verb == "enqueue" && !matches!(wish, Wish::Mutex) {
             verb = "lock";
         }
         let at_most = self.chance.ms(10..800);
         match verb {
-            "try_lock_for" => self.record.now(format_args!("ask {id} {name} {verb}:{} {wish}", at_most.as_nanos())),
-            _ => self.record.now(format_args!("ask {id} {name} {verb} {wish}")),
+            "try_lock_for" => self.record.now(format_args!(
+                "ask {id} {name} {verb}:{} {wish}",
+                at_most.as_nanos()
+            )),
+            _ => self
+                .record
+                .now(format_args!("ask {id} {name} {verb} {wish}")),
         }
-        let manager = self.manager.with(LockOptions::new().ttl(self.ttl).label(id));
+        let manager = self
+            .manager
+            .with(LockOptions::new().ttl(self.ttl).label(id));
         let (rw, permits) = (manager.rw_lock(name), manager.semaphore(name, PERMITS));
         let got = match (wish, verb) {
             (Wish::Mutex, "enqueue") => self.enqueue(&manager, id, name).map(one),
@@ -195,10 +223,14 @@ impl Hand {
             (Wish::Mutex, "try_lock_for") => manager.try_lock_for(name, at_most).map(one),
             (Wish::Mutex, _) => manager.try_lock(name).map(one),
             (Wish::Read, "lock") => rw.read().map(Guard::Reader).map(Some),
-            (Wish::Read, "try_lock_for") => rw.try_read_for(at_most).map(|guard| guard.map(Guard::Reader)),
+            (Wish::Read, "try_lock_for") => rw
+                .try_read_for(at_most)
+                .map(|guard| guard.map(Guard::Reader)),
             (Wish::Read, _) => rw.try_read().map(|guard| guard.map(Guard::Reader)),
             (Wish::Write, "lock") => rw.write().map(Guard::Writer).map(Some),
-            (Wish::Write, "try_lock_for") => rw.try_write_for(at_most).map(|guard| guard.map(Guard::Writer)),
+            (Wish::Write, "try_lock_for") => rw
+                .try_write_for(at_most)
+                .map(|guard| guard.map(Guard::Writer)),
             (Wish::Write, _) => rw.try_write().map(|guard| guard.map(Guard::Writer)),
             (Wish::Permits(n), "lock") => permits.acquire_many(n).map(Some).map(one),
             (Wish::Permits(n), "try_lock_for") => permits.try_acquire_many_for(n, at_most).map(one),
@@ -214,11 +246,16 @@ impl Hand {
         let (first, number) = (self.chance.below(MUTEXES.len()), 2 + self.chance.below(2));
         let names = MUTEXES.iter().cycle().skip(first).take(number);
         let parts: Vec<_> = names.map(|name| (format!("{id}+{name}"), *name)).collect();
-        let verb = *self.chance.pick(&["lock_all", "try_lock_all_for", "try_lock_all"]);
+        let verb = *self
+            .chance
+            .pick(&["lock_all", "try_lock_all_for", "try_lock_all"]);
         let at_most = self.chance.ms(10..800);
         for (id, name) in &parts {
             match verb {
-                "try_lock_all_for" => self.record.now(format_args!("ask {id} {name} {verb}:{}", at_most.as_nanos())),
+                "try_lock_all_for" => self.record.now(format_args!(
+                    "ask {id} {name} {verb}:{}",
+                    at_most.as_nanos()
+                )),
                 _ => self.record.now(format_args!("ask {id} {name} {verb}")),
             }
         }
@@ -240,7 +277,12 @@ impl Hand {
         self.record_each(parts, |id| format!("ended {id} {how}"));
     }
 
-    fn enqueue(&mut self, manager: &LockManager, id: &str, name: &str) -> Result<Option<LockGuard>, Error> {
+    fn enqueue(
+        &mut self,
+        manager: &LockManager,
+        id: &str,
+        name: &str,
+    ) -> Result<Option<LockGuard>, Error> {
         let mut waiter = manager.enqueue(name)?;
         self.record.now(format_args!("queued {id}"));
         if self.chance.percent(50) {
@@ -258,7 +300,10 @@ impl Hand {
 
     fn hold(&mut self, parts: &[(String, &str)], writes: bool, mut guard: Guard) -> String {
         self.record_each(parts, |id| {
-            let name = parts.iter().find(|part| part.0 == id).map_or("", |part| part.1);
+            let name = parts
+                .iter()
+                .find(|part| part.0 == id)
+                .map_or("", |part| part.1);
             format!("granted {id} {}", guard.fence(name))
         });
         let mut held = self.work(parts, writes, &guard);
@@ -296,7 +341,11 @@ impl Hand {
     /// is late if the process was stopped between them. Whether it is held at the end.
     fn work(&mut self, parts: &[(String, &str)], writes: bool, guard: &Guard) -> bool {
         // Some hold for longer than a lease lasts without a renewal.
-        let rounds = if self.chance.percent(1) { 200 } else { self.chance.below(4).max(1) };
+        let rounds = if self.chance.percent(1) {
+            200
+        } else {
+            self.chance.below(4).max(1)
+        };
         for _ in 0..rounds {
             if !self.look(parts, guard) {
                 return false;

@@ -51,7 +51,10 @@ fn main() {
 
 fn one_thread(url: &str, subjects: &[Box<dyn Subject>], rounds: usize) {
     let mut floor = Floor::new(url, "bench:peers:floor");
-    let mut cycles: Vec<_> = subjects.iter().map(|subject| subject.cycle("bench:peers:alone")).collect();
+    let mut cycles: Vec<_> = subjects
+        .iter()
+        .map(|subject| subject.cycle("bench:peers:alone"))
+        .collect();
     let mut bare = Vec::new();
     let mut times: Vec<Vec<u64>> = vec![Vec::new(); subjects.len()];
     let mut ratios: Vec<Rounds> = subjects.iter().map(|_| Rounds::default()).collect();
@@ -76,11 +79,22 @@ fn one_thread(url: &str, subjects: &[Box<dyn Subject>], rounds: usize) {
         }
     }
     let bare = micros(median(bare));
-    println!("one thread, lock + unlock, {rounds} rounds of {CYCLES} cycles; SET NX PX + EVALSHA takes {bare}");
+    println!(
+        "one thread, lock + unlock, {rounds} rounds of {CYCLES} cycles; SET NX PX + EVALSHA takes {bare}"
+    );
     println!("  {:<28}{:>12}   / floor", "", "p50");
     for ((subject, times), ratio) in subjects.iter().zip(times).zip(&ratios) {
-        println!("  {:<28}{:>12}   {ratio}", subject.name(), micros(median(times)));
-        let figure = Figure::new(1, "Lock + unlock by one thread, p50", subject.name(), "× the floor");
+        println!(
+            "  {:<28}{:>12}   {ratio}",
+            subject.name(),
+            micros(median(times))
+        );
+        let figure = Figure::new(
+            1,
+            "Lock + unlock by one thread, p50",
+            subject.name(),
+            "× the floor",
+        );
         figure.beside(format!("{bare} bare")).note(ratio);
     }
 }
@@ -93,7 +107,10 @@ fn timed(call: impl FnOnce()) -> u64 {
 
 fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
     println!("{THREADS} threads on one name, held for {HOLD:?}, {rounds} rounds of {run_for:?}");
-    println!("  {:<28}{:<26}{:<32}shares", "", "acquisitions/s", "longest wait, ms");
+    println!(
+        "  {:<28}{:<26}{:<32}shares",
+        "", "acquisitions/s", "longest wait, ms"
+    );
     let mut seen: Vec<Seen> = subjects.iter().map(|_| Seen::default()).collect();
     for subject in subjects {
         // To warm up: fairlock subscribes when it first has to wait.
@@ -105,17 +122,43 @@ fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
         }
     }
     for (subject, seen) in subjects.iter().zip(seen) {
-        let Seen { rate, longest, equality, least, most } = seen;
-        println!("  {:<28}{rate:<26.0}{longest:<32.0}{least}..{most}", subject.name());
+        let Seen {
+            rate,
+            longest,
+            equality,
+            least,
+            most,
+        } = seen;
+        println!(
+            "  {:<28}{rate:<26.0}{longest:<32.0}{least}..{most}",
+            subject.name()
+        );
         let figure = |title: &str, unit: &str| Figure::new(1, title, subject.name(), unit);
         let ideal = format!("{:.0}/s without any hand-over", 1.0 / HOLD.as_secs_f64());
-        figure("8 threads on one name, 1 ms hold: acquisitions", "a second").beside(ideal).note(&rate);
-        let in_turn = format!("{:?} in turn without any hand-over", HOLD * (THREADS as u32 - 1));
-        figure("8 threads on one name, 1 ms hold: longest wait", "ms").beside(in_turn).note(&longest);
+        figure("8 threads on one name, 1 ms hold: acquisitions", "a second")
+            .beside(ideal)
+            .note(&rate);
+        let in_turn = format!(
+            "{:?} in turn without any hand-over",
+            HOLD * (THREADS as u32 - 1)
+        );
+        figure("8 threads on one name, 1 ms hold: longest wait", "ms")
+            .beside(in_turn)
+            .note(&longest);
         // Of fairlock, turns within 5 % of each other.
-        let bound = if subject.is_ours() { Bound::AtLeast(0.95) } else { Bound::None };
-        let shares = figure("8 threads on one name, 1 ms hold: shares", "fewest by most turns");
-        shares.beside("1 if all are equal").bound(bound).note(&equality);
+        let bound = if subject.is_ours() {
+            Bound::AtLeast(0.95)
+        } else {
+            Bound::None
+        };
+        let shares = figure(
+            "8 threads on one name, 1 ms hold: shares",
+            "fewest by most turns",
+        );
+        shares
+            .beside("1 if all are equal")
+            .bound(bound)
+            .note(&equality);
     }
 }
 
@@ -132,7 +175,13 @@ struct Seen {
 impl Default for Seen {
     fn default() -> Seen {
         let [rate, longest, equality] = [(); 3].map(|()| Rounds::default());
-        Seen { rate, longest, equality, least: usize::MAX, most: 0 }
+        Seen {
+            rate,
+            longest,
+            equality,
+            least: usize::MAX,
+            most: 0,
+        }
     }
 }
 
@@ -155,7 +204,9 @@ impl Seen {
                             thread::sleep(HOLD);
                         });
                     }
-                    all.lock().expect("no thread panicked").push((turns, longest));
+                    all.lock()
+                        .expect("no thread panicked")
+                        .push((turns, longest));
                 });
             }
             thread::sleep(run_for);
@@ -164,9 +215,14 @@ impl Seen {
         });
         let all = all.into_inner().expect("no thread panicked");
         let turns: Vec<usize> = all.iter().map(|(turns, _)| *turns).collect();
-        let (least, most) = (turns.iter().min().copied().unwrap_or(0), turns.iter().max().copied().unwrap_or(0));
-        self.rate.add(turns.iter().sum::<usize>() as f64 * 1e9 / (ended - started) as f64);
-        self.longest.add(all.iter().map(|(_, longest)| *longest).max().unwrap_or(0) as f64 / 1e6);
+        let (least, most) = (
+            turns.iter().min().copied().unwrap_or(0),
+            turns.iter().max().copied().unwrap_or(0),
+        );
+        self.rate
+            .add(turns.iter().sum::<usize>() as f64 * 1e9 / (ended - started) as f64);
+        self.longest
+            .add(all.iter().map(|(_, longest)| *longest).max().unwrap_or(0) as f64 / 1e6);
         self.equality.add(least as f64 / most.max(1) as f64);
         (self.least, self.most) = (self.least.min(least), self.most.max(most));
     }

@@ -40,12 +40,18 @@ fn peers(url: &str, retry: Retry) -> Vec<Box<dyn Subject>> {
         Ok(()) => all.push(Box::new(RedisLock { client, retry })),
         Err(e) => eprintln!("redis-lock is left out: {e}"),
     }
-    all.push(Box::new(Rslock { url: url.to_owned(), retry }));
+    all.push(Box::new(Rslock {
+        url: url.to_owned(),
+        retry,
+    }));
     let mut manager = redlock::RedLock::new(vec![url]);
     if retry == Retry::Eager {
         manager.set_retry(u32::MAX, RANDOM_DELAY.as_millis() as u32);
     }
-    all.push(Box::new(Redlock { manager: Arc::new(manager), retry }));
+    all.push(Box::new(Redlock {
+        manager: Arc::new(manager),
+        retry,
+    }));
     all
 }
 
@@ -97,13 +103,20 @@ impl Subject for RedisLock {
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let mut lock = redis_lock::sync::MultiResourceLock::new(&self.client).expect("Redis answers");
-        let sleep = if self.retry == Retry::Eager { DELAY } else { redis_lock::DEFAULT_SLEEP };
+        let mut lock =
+            redis_lock::sync::MultiResourceLock::new(&self.client).expect("Redis answers");
+        let sleep = if self.retry == Retry::Eager {
+            DELAY
+        } else {
+            redis_lock::DEFAULT_SLEEP
+        };
         // A key beside those of others.
         let names = [format!("{name}:redis-lock")];
         Box::new(move |held| {
             let guard = lock.lock(&names, TTL, redis_lock::DEFAULT_TIMEOUT, sleep);
-            let guard = guard.expect("Redis answers").expect("its turn within a minute");
+            let guard = guard
+                .expect("Redis answers")
+                .expect("its turn within a minute");
             held();
             drop(guard);
         })
@@ -124,7 +137,10 @@ impl Subject for Rslock {
     }
 
     fn cycle(&self, name: &str) -> Cycle {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let mut manager = rslock::LockManager::new(vec![self.url.as_str()]);
         if self.retry == Retry::Eager {
             manager.set_retry(u32::MAX, RANDOM_DELAY);
@@ -132,7 +148,10 @@ impl Subject for Rslock {
         let name = format!("{name}:rslock");
         Box::new(move |held| {
             runtime.block_on(async {
-                let guard = manager.acquire(name.as_str(), TTL).await.expect("Redis answers");
+                let guard = manager
+                    .acquire(name.as_str(), TTL)
+                    .await
+                    .expect("Redis answers");
                 held();
                 guard.release().await;
             });
@@ -157,7 +176,9 @@ impl Subject for Redlock {
         let manager = Arc::clone(&self.manager);
         let name = format!("{name}:redlock");
         Box::new(move |held| {
-            let guard = manager.acquire(name.as_bytes(), TTL.as_millis() as usize).expect("Redis answers");
+            let guard = manager
+                .acquire(name.as_bytes(), TTL.as_millis() as usize)
+                .expect("Redis answers");
             held();
             drop(guard);
         })

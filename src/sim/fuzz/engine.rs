@@ -90,9 +90,16 @@ struct Said {
 impl Scene {
     fn new() -> Scene {
         let (config, _) = Config::new(Wanted::default()).expect("the defaults fit");
-        let terms = Arc::new(Terms::new(&config.prefix, config.check_period + config.command_timeout, config.horizon));
+        let terms = Arc::new(Terms::new(
+            &config.prefix,
+            config.check_period + config.command_timeout,
+            config.horizon,
+        ));
         let (shown, newest) = (Arc::new(AtomicU64::new(LOCAL)), Arc::default());
-        let wire = Wire { clock: Clock::told(Arc::clone(&shown)), newest: Arc::clone(&newest) };
+        let wire = Wire {
+            clock: Clock::told(Arc::clone(&shown)),
+            newest: Arc::clone(&newest),
+        };
         Scene {
             hand: ByHand::new(config, Box::new(wire), Arc::clone(&terms)),
             terms,
@@ -124,7 +131,12 @@ impl Scene {
             0 | 1 if self.callers.len() < MOST => {
                 let request = request(tape);
                 let place = self.hand.stand(Arc::clone(&request));
-                self.callers.push(Caller { request, place, flight: None, is_asking: true });
+                self.callers.push(Caller {
+                    request,
+                    place,
+                    flight: None,
+                    is_asking: true,
+                });
                 self.ask(self.callers.len() - 1);
             }
             2 => self.ask(at),
@@ -135,10 +147,21 @@ impl Scene {
                 let request = request(tape);
                 let call = self.hand.try_lock(&request, Token::new());
                 self.send(&call);
-                self.tries.push(Try { request, call, sent: self.now(), in_doubt: false });
+                self.tries.push(Try {
+                    request,
+                    call,
+                    sent: self.now(),
+                    in_doubt: false,
+                });
             }
             8 | 9 => self.answer_try(at, tape),
-            10 if self.guards.get(at).is_some_and(|guard| guard.downgrade.is_some()) => self.answer_downgrade(at, tape),
+            10 if self
+                .guards
+                .get(at)
+                .is_some_and(|guard| guard.downgrade.is_some()) =>
+            {
+                self.answer_downgrade(at, tape)
+            }
             10 if at < self.guards.len() && what >= 16 => self.downgrade(at),
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
@@ -153,7 +176,9 @@ impl Scene {
             }
             11 => self.hear(tape),
             12 => {
-                let by = tape.choose(&[1, 10, 300, 500, 1000, 3400, 5000, 10_000]) * u64::from(tape.byte()) / 16;
+                let by = tape.choose(&[1, 10, 300, 500, 1000, 3400, 5000, 10_000])
+                    * u64::from(tape.byte())
+                    / 16;
                 self.shown.fetch_add(by * 1_000_000, Ordering::Relaxed);
             }
             13 => self.hand.subscribed(),
@@ -164,7 +189,11 @@ impl Scene {
     }
 
     fn ask(&mut self, at: usize) {
-        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none() && caller.is_asking) else {
+        let Some(caller) = self
+            .callers
+            .get(at)
+            .filter(|caller| caller.flight.is_none() && caller.is_asking)
+        else {
             return;
         };
         if let Some(call) = self.hand.ask(&caller.place, self.now()) {
@@ -174,7 +203,13 @@ impl Scene {
     }
 
     fn answer_caller(&mut self, at: usize, tape: &mut Tape<'_>) {
-        let Some((call, sent)) = self.callers.get_mut(at).and_then(|caller| caller.flight.take()) else { return };
+        let Some((call, sent)) = self
+            .callers
+            .get_mut(at)
+            .and_then(|caller| caller.flight.take())
+        else {
+            return;
+        };
         let answered = self.answered(&call, sent, tape);
         let place = &self.callers[at].place;
         if call.is_acquire() {
@@ -192,17 +227,32 @@ impl Scene {
     }
 
     fn claim(&mut self, at: usize) {
-        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none()) else { return };
+        let Some(caller) = self
+            .callers
+            .get(at)
+            .filter(|caller| caller.flight.is_none())
+        else {
+            return;
+        };
         let token = caller.place.token();
         if let Some(lease) = self.hand.claim(&caller.place) {
-            assert!(Arc::ptr_eq(&lease.request, &caller.request), "somebody else's lease was claimed");
+            assert!(
+                Arc::ptr_eq(&lease.request, &caller.request),
+                "somebody else's lease was claimed"
+            );
             self.callers.remove(at);
             self.guard(Some(lease), token);
         }
     }
 
     fn leave(&mut self, at: usize) {
-        let Some(caller) = self.callers.get(at).filter(|caller| caller.flight.is_none()) else { return };
+        let Some(caller) = self
+            .callers
+            .get(at)
+            .filter(|caller| caller.flight.is_none())
+        else {
+            return;
+        };
         if let Some(call) = self.hand.leave(&caller.place) {
             self.send(&call);
             self.callers[at].flight = Some((call, self.now()));
@@ -219,11 +269,22 @@ impl Scene {
             return;
         }
         let mut attempt = self.tries.remove(at);
-        let Verb::Acquire { token, .. } = attempt.call.verb else { unreachable!("a try is an acquire") };
+        let Verb::Acquire { token, .. } = attempt.call.verb else {
+            unreachable!("a try is an acquire")
+        };
         let answered = self.answered(&attempt.call, attempt.sent, tape);
-        match self.hand.tried(&attempt.request, token, &attempt.call, &mut attempt.in_doubt, answered) {
+        match self.hand.tried(
+            &attempt.request,
+            token,
+            &attempt.call,
+            &mut attempt.in_doubt,
+            answered,
+        ) {
             Some(lease) => self.guard(lease, token),
-            None => self.tries.push(Try { sent: self.now(), ..attempt }),
+            None => self.tries.push(Try {
+                sent: self.now(),
+                ..attempt
+            }),
         }
     }
 
@@ -238,11 +299,16 @@ impl Scene {
     }
 
     fn answer_downgrade(&mut self, at: usize, tape: &mut Tape<'_>) {
-        let Some((call, sent)) = self.guards[at].downgrade.take() else { return };
+        let Some((call, sent)) = self.guards[at].downgrade.take() else {
+            return;
+        };
         let answered = self.answered(&call, sent, tape);
         let lease = Arc::clone(&self.guards[at].lease);
         if !self.hand.downgraded(&lease, &call, sent, answered) {
-            assert!(!lease.is_held(self.now()), "a guard that was lost to its owner is held");
+            assert!(
+                !lease.is_held(self.now()),
+                "a guard that was lost to its owner is held"
+            );
             self.guards.remove(at);
         }
     }
@@ -260,7 +326,12 @@ impl Scene {
                 self.say(grant.token, grant.fence, granted, grant.left);
             }
             // Nothing is believed of its time.
-            (Some((grant, _, _)), None) => self.said.entry(grant.token).or_default().fences.push(grant.fence),
+            (Some((grant, _, _)), None) => self
+                .said
+                .entry(grant.token)
+                .or_default()
+                .fences
+                .push(grant.fence),
             (None, _) => {}
         }
         self.hand.hear(&text);
@@ -273,23 +344,35 @@ impl Scene {
     }
 
     fn settle(&mut self, tape: &mut Tape<'_>) {
-        let Some((tasks, calls, sent)) = self.pipeline.take() else { return };
-        let answers = calls.iter().map(|call| self.answered(call, sent, tape)).collect();
+        let Some((tasks, calls, sent)) = self.pipeline.take() else {
+            return;
+        };
+        let answers = calls
+            .iter()
+            .map(|call| self.answered(call, sent, tape))
+            .collect();
         self.hand.settle(tasks, &calls, answers);
     }
 
     fn send(&mut self, call: &Call) {
-        if let Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } = call.verb
+        if let Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } =
+            call.verb
             && !self.tokens.contains(&token)
         {
             self.tokens.push(token);
         }
-        let not_after = self.newest.lock().map_or(0, |anchor| anchor.server_time_at_least(self.now()));
+        let not_after = self
+            .newest
+            .lock()
+            .map_or(0, |anchor| anchor.server_time_at_least(self.now()));
         let _ = call.command(&self.terms, Form::default(), not_after);
     }
 
     fn about(&self) -> About<'_> {
-        About { tokens: &self.tokens, now: self.server_now() }
+        About {
+            tokens: &self.tokens,
+            now: self.server_now(),
+        }
     }
 
     /// As a node makes an answer of what came, and what the server has said by it.
@@ -300,8 +383,13 @@ impl Scene {
             2 => return Err(no_connection()),
             3 => return Err(Fault::InDoubt(Box::new(no_connection()))),
             4 => {
-                let code = tape.choose(&["OOM", "NOPERM", "LOADING", "PROTOCOL", ""]).to_owned();
-                return Err(Fault::Server { code, message: tape.text() });
+                let code = tape
+                    .choose(&["OOM", "NOPERM", "LOADING", "PROTOCOL", ""])
+                    .to_owned();
+                return Err(Fault::Server {
+                    code,
+                    message: tape.text(),
+                });
             }
             _ => {}
         }
@@ -312,15 +400,28 @@ impl Scene {
             }
         }
         let reply = Reply::parse(call, &value)?;
-        if let (Verb::Renew { token }, Outcome::Renewed { left, fence }) = (&call.verb, &reply.outcome) {
+        if let (Verb::Renew { token }, Outcome::Renewed { left, fence }) =
+            (&call.verb, &reply.outcome)
+        {
             self.say(*token, *fence, sent.as_nanos().into(), *left);
         }
         if let Some(server) = reply.now {
-            *self.newest.lock() = Some(Anchor { server, sent, received: self.now() });
+            *self.newest.lock() = Some(Anchor {
+                server,
+                sent,
+                received: self.now(),
+            });
         }
         match reply.outcome {
-            Outcome::Queued => Err(Fault::Server { code: "TRYAGAIN".to_owned(), message: String::new() }),
-            _ => Ok(Answer { reply, sent, resent: tape.one_in(8) }),
+            Outcome::Queued => Err(Fault::Server {
+                code: "TRYAGAIN".to_owned(),
+                message: String::new(),
+            }),
+            _ => Ok(Answer {
+                reply,
+                sent,
+                resent: tape.one_in(8),
+            }),
         }
     }
 
@@ -336,9 +437,16 @@ impl Scene {
         let Some(lease) = lease else { return };
         assert_eq!(lease.token, token, "the grant of another token");
         let said = self.said.get(&token);
-        assert!(said.is_some_and(|said| said.fences.contains(&lease.fence)), "a guard that nobody granted");
+        assert!(
+            said.is_some_and(|said| said.fences.contains(&lease.fence)),
+            "a guard that nobody granted"
+        );
         assert!(self.claimed.insert(token), "two guards of one token");
-        self.guards.push(Guard { lease, was_lost: false, downgrade: None });
+        self.guards.push(Guard {
+            lease,
+            was_lost: false,
+            downgrade: None,
+        });
     }
 
     fn check(&mut self) {
@@ -352,7 +460,11 @@ impl Scene {
             assert!(!guard.was_lost, "a guard that was lost is held again");
             let deadline = i128::from((now + lease.remaining(now)).as_nanos());
             let until = self.said[&lease.token].until;
-            assert!(deadline <= until, "believed in for {} ns too long", deadline - until);
+            assert!(
+                deadline <= until,
+                "believed in for {} ns too long",
+                deadline - until
+            );
         }
     }
 
@@ -394,6 +506,9 @@ fn request(tape: &mut Tape<'_>) -> Arc<Request> {
         _ => LockOptions::new(),
     };
     let wish = WISHES[which / 4];
-    let of_kind: Vec<_> = NAMES.iter().filter(|(_, other)| other.kind() == wish.kind()).collect();
+    let of_kind: Vec<_> = NAMES
+        .iter()
+        .filter(|(_, other)| other.kind() == wish.kind())
+        .collect();
     Arc::new(Request::new(wish, key(tape.choose(&of_kind).0), &options))
 }

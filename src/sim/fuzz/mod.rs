@@ -1,14 +1,14 @@
 //! What comes from outside, as a fuzzer makes it up. Each function takes any bytes, and panics if they bring about what
 //! must not be: whatever a fuzzer finds is a failed assertion here. `fuzz/` has a target for each of them.
 
-mod tape;
-mod settings;
-mod names;
-mod shapes;
-mod values;
-mod replies;
-mod wire;
 mod engine;
+mod names;
+mod replies;
+mod settings;
+mod shapes;
+mod tape;
+mod values;
+mod wire;
 
 pub use engine::engine;
 pub use names::names;
@@ -20,5 +20,11 @@ pub use wire::wire;
 pub type Target = fn(&[u8]);
 
 /// All of them, by the names of their targets.
-pub const TARGETS: [(&str, Target); 6] =
-    [("url", url), ("config", config), ("names", names), ("replies", replies), ("wire", wire), ("engine", engine)];
+pub const TARGETS: [(&str, Target); 6] = [
+    ("url", url),
+    ("config", config),
+    ("names", names),
+    ("replies", replies),
+    ("wire", wire),
+    ("engine", engine),
+];

@@ -12,7 +12,10 @@ pub fn replies(bytes: &[u8]) {
     let mut tape = Tape::new(bytes);
     let key = Key::new("fairlock", tape.choose(&["a", "an {odd} name%"])).expect("good names");
     let tokens: Vec<Token> = (0..4).map(Token::numbered).collect();
-    let about = About { tokens: &tokens, now: 1_700_000_000_000_000 };
+    let about = About {
+        tokens: &tokens,
+        now: 1_700_000_000_000_000,
+    };
     if tape.one_in(4) {
         return message(&key, &about, &mut tape);
     }
@@ -26,7 +29,11 @@ pub fn replies(bytes: &[u8]) {
         _ => answer(&call, &about, &mut tape),
     };
     let parsed = Reply::parse(&call, &value);
-    assert_eq!(parsed.is_ok(), is_documented(&call, &value), "{call:?}: {value:?} is {parsed:?}");
+    assert_eq!(
+        parsed.is_ok(),
+        is_documented(&call, &value),
+        "{call:?}: {value:?} is {parsed:?}"
+    );
     if let Ok(reply) = parsed {
         says_what_came(&call, &value, reply);
     }
@@ -40,27 +47,52 @@ fn says_what_came(call: &Call, value: &Value, reply: Reply) {
         _ => u64::MAX,
     };
     if let [_, now, more, fields @ ..] = &parts[..]
-        && !matches!((&reply.outcome, parts.len()), (Outcome::Present { .. }, _) | (Outcome::Granted(_), 4))
+        && !matches!(
+            (&reply.outcome, parts.len()),
+            (Outcome::Present { .. }, _) | (Outcome::Granted(_), 4)
+        )
     {
-        assert_eq!((reply.now, reply.more), (Some(number(now)), number(more) == 1), "{value:?}");
+        assert_eq!(
+            (reply.now, reply.more),
+            (Some(number(now)), number(more) == 1),
+            "{value:?}"
+        );
         let read = match &reply.outcome {
-            Outcome::Waiting { ticket, position, left, since } => vec![*ticket, *position, micros(*left), *since],
+            Outcome::Waiting {
+                ticket,
+                position,
+                left,
+                since,
+            } => vec![*ticket, *position, micros(*left), *since],
             Outcome::Busy { left } => vec![micros(*left)],
             Outcome::Renewed { left, fence } => vec![micros(*left), *fence],
             Outcome::Gone { stored, ended, .. } => vec![*stored, *ended],
             _ => Vec::new(),
         };
-        assert!(fields.iter().map(number).zip(&read).all(|(came, read)| came == *read), "{value:?} is {reply:?}");
+        assert!(
+            fields
+                .iter()
+                .map(number)
+                .zip(&read)
+                .all(|(came, read)| came == *read),
+            "{value:?} is {reply:?}"
+        );
     }
     if let Outcome::Seen(seen) = reply.outcome {
-        let (held, known) = (seen.holders.iter().any(|holder| !holder.cools), seen.queue.len());
+        let (held, known) = (
+            seen.holders.iter().any(|holder| !holder.cools),
+            seen.queue.len(),
+        );
         let fields = match call.wish.family {
             Family::Mutex => SEEN[0].2.len(),
             Family::Permit => 4 + HOLDER.len() * seen.holders.len(),
         };
         let info = LockInfo::new(call.key.clone(), *seen);
         assert_eq!(info.state == LockState::Held, held, "{info:?}");
-        assert!(info.queue.len() <= known && (info.state != LockState::Free || info.holder.is_none()), "{info:?}");
+        assert!(
+            info.queue.len() <= known && (info.state != LockState::Free || info.holder.is_none()),
+            "{info:?}"
+        );
         assert_eq!(parts.len(), 3 + fields + known);
     }
 }
@@ -76,29 +108,55 @@ pub(super) fn granted(reply: &Reply) -> Vec<Grant> {
         Outcome::Synced { owner, .. } => *owner,
         _ => None,
     };
-    own.into_iter().chain(reply.grants.iter().copied()).collect()
+    own.into_iter()
+        .chain(reply.grants.iter().copied())
+        .collect()
 }
 
 /// What is taken for a message is one to the letter.
 fn message(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) {
     let family = tape.choose(&[Family::Mutex, Family::Permit]);
     let text = message_text(family, key, about, tape);
-    let Some((grant, read, family)) = Grant::from_message("fairlock", &text) else { return };
-    assert_eq!(family == Family::Permit, text.starts_with("permit "), "{text:?}");
+    let Some((grant, read, family)) = Grant::from_message("fairlock", &text) else {
+        return;
+    };
+    assert_eq!(
+        family == Family::Permit,
+        text.starts_with("permit "),
+        "{text:?}"
+    );
     let text = text.strip_prefix("permit ").unwrap_or(&text);
     let how = text.split(' ').nth(4).unwrap_or_default();
-    assert!(["-1", "0", "1", "2"].contains(&how) && is_token(&text[..32]), "{text:?} is {grant:?}");
+    assert!(
+        ["-1", "0", "1", "2"].contains(&how) && is_token(&text[..32]),
+        "{text:?} is {grant:?}"
+    );
     let left = grant.left.as_micros();
-    let again = format!("{} {} {} {left} {how} {}", grant.token.simple(), grant.fence, grant.granted_at, read.record());
+    let again = format!(
+        "{} {} {} {left} {how} {}",
+        grant.token.simple(),
+        grant.fence,
+        grant.granted_at,
+        read.record()
+    );
     assert_eq!(again, text, "it was read otherwise than it was written");
 }
 
 /// A message with one thing in it that may be anything.
-pub(super) fn message_text(family: Family, key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> String {
+pub(super) fn message_text(
+    family: Family,
+    key: &Key,
+    about: &About<'_>,
+    tape: &mut Tape<'_>,
+) -> String {
     if tape.one_in(8) {
         return tape.text();
     }
-    let left = if tape.one_in(4) { tape.number() } else { u64::from(tape.byte()) * 100_000 };
+    let left = if tape.one_in(4) {
+        tape.number()
+    } else {
+        u64::from(tape.byte()) * 100_000
+    };
     let granted_at = match tape.below(4) {
         0 => tape.number(),
         _ => about.now.wrapping_sub(u64::from(tape.byte()) * 50_000),
@@ -113,11 +171,17 @@ pub(super) fn message_text(family: Family, key: &Key, about: &About<'_>, tape: &
     ];
     match tape.below(16) {
         at @ 0..=5 => words[at] = tape.text(),
-        at @ 6..=11 => words[at - 6].insert_str(0, tape.choose(&["+", "0", " ", "-", "{", "\u{a0}"])),
+        at @ 6..=11 => {
+            words[at - 6].insert_str(0, tape.choose(&["+", "0", " ", "-", "{", "\u{a0}"]))
+        }
         12 => words[0] = words[0].to_uppercase(),
         13 => words[0].insert_str(0, "permit "),
         _ => {}
     }
-    let first = if family == Family::Permit { "permit " } else { "" };
+    let first = if family == Family::Permit {
+        "permit "
+    } else {
+        ""
+    };
     format!("{first}{}", words.join(" "))
 }

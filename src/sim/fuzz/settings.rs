@@ -18,13 +18,25 @@ pub fn url(bytes: &[u8]) {
         0 => {
             let text = String::from_utf8_lossy(tape.rest());
             check_refusal(&parse_url(&text));
-            let _ = format!("{:?} {:?}", Endpoint::from(&*text), LockManager::builder(&*text));
+            let _ = format!(
+                "{:?} {:?}",
+                Endpoint::from(&*text),
+                LockManager::builder(&*text)
+            );
         }
         1 => is_read_as_it_was_written(&mut tape),
         // As somebody types it who does not know of percents.
         _ => {
             let password = format!("{}{SECRET}{}", tape.text(), tape.text());
-            let scheme = tape.choose(&["redis", "redis", "unix", "redis+unix", "rediss", "valkey", ""]);
+            let scheme = tape.choose(&[
+                "redis",
+                "redis",
+                "unix",
+                "redis+unix",
+                "rediss",
+                "valkey",
+                "",
+            ]);
             // What stands behind a slash is a path, which is no secret.
             let text = match tape.below(3) {
                 0 => format!(
@@ -33,7 +45,11 @@ pub fn url(bytes: &[u8]) {
                     tape.choose(&["pass", "password"]),
                     tape.text()
                 ),
-                1 => format!("{scheme}://{}:{password}@{}", tape.text().replace('/', ""), tape.text()),
+                1 => format!(
+                    "{scheme}://{}:{password}@{}",
+                    tape.text().replace('/', ""),
+                    tape.text()
+                ),
                 _ => format!("{scheme}://:{password}@127.0.0.1:6379/1{}", tape.text()),
             };
             tells_no_password(&text);
@@ -44,11 +60,18 @@ pub fn url(bytes: &[u8]) {
 fn tells_no_password(text: &str) {
     let parsed = parse_url(text);
     check_refusal(&parsed);
-    let mut told = format!("{:?} {:?}", Endpoint::from(text), LockManager::builder(text));
+    let mut told = format!(
+        "{:?} {:?}",
+        Endpoint::from(text),
+        LockManager::builder(text)
+    );
     if let Err(error) = &parsed {
         told.push_str(&format!("{error} {error:?}"));
     }
-    assert!(!told.contains(SECRET), "the password of {text:?} is told: {told}");
+    assert!(
+        !told.contains(SECRET),
+        "the password of {text:?} is told: {told}"
+    );
 }
 
 fn check_refusal<T>(parsed: &Result<T>) {
@@ -113,7 +136,10 @@ pub fn config(bytes: &[u8]) {
         Ok(()) if handle.fixed => {
             let ttl = handle.ttl.unwrap_or_default();
             let least = config.check_period + 2 * config.command_timeout;
-            assert!(ttl >= Duration::from_secs(1) && ttl > least, "{handle:?} may wait with {config:?}");
+            assert!(
+                ttl >= Duration::from_secs(1) && ttl > least,
+                "{handle:?} may wait with {config:?}"
+            );
         }
         Ok(()) => {}
         Err(error) => check_config_error(&error),
@@ -127,9 +153,17 @@ fn perhaps(tape: &mut Tape<'_>) -> Option<Duration> {
 fn duration(tape: &mut Tape<'_>) -> Duration {
     match tape.below(6) {
         0 => Duration::from_millis(u64::from(tape.byte()) * 20),
-        1 => Duration::from_millis(u64::from(tape.byte()) * 20) + Duration::from_nanos(u64::from(tape.byte()) * 3907),
+        1 => {
+            Duration::from_millis(u64::from(tape.byte()) * 20)
+                + Duration::from_nanos(u64::from(tape.byte()) * 3907)
+        }
         2 => Duration::from_secs(tape.byte().into()),
-        3 => tape.choose(&[Duration::MAX, Duration::ZERO, Duration::from_secs(86_400), Duration::from_secs(1)]),
+        3 => tape.choose(&[
+            Duration::MAX,
+            Duration::ZERO,
+            Duration::from_secs(86_400),
+            Duration::from_secs(1),
+        ]),
         4 => Duration::from_nanos(tape.number()),
         _ => Duration::new(tape.number(), u32::from(tape.byte()) * 3_000_000),
     }
@@ -149,14 +183,19 @@ fn options(tape: &mut Tape<'_>) -> LockOptions {
         options = options.hold_at_least(duration(tape));
     }
     if tape.one_in(4) {
-        let label = if tape.one_in(4) { tape.text().repeat(3) } else { tape.text() };
+        let label = if tape.one_in(4) {
+            tape.text().repeat(3)
+        } else {
+            tape.text()
+        };
         options = options.label(label);
     }
     options
 }
 
 fn check_config_error(error: &Error) {
-    let is_clear = matches!(error, Error::Config { what, message } if !what.is_empty() && !message.is_empty());
+    let is_clear =
+        matches!(error, Error::Config { what, message } if !what.is_empty() && !message.is_empty());
     assert!(is_clear, "{error:?}");
     let _ = error.to_string();
 }
@@ -168,37 +207,75 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 fn check_numbers(config: &Config, wanted: &Wanted) {
     let ttl = wanted.options.ttl.unwrap_or(Duration::from_secs(10));
     let (t, p, h) = (config.command_timeout, config.check_period, config.horizon);
-    for (what, value) in [("T", t), ("connect", config.connect_timeout), ("P", p), ("H", h)] {
-        assert!((MS..=DAY).contains(&value), "{what} is {value:?} by {wanted:?}");
+    for (what, value) in [
+        ("T", t),
+        ("connect", config.connect_timeout),
+        ("P", p),
+        ("H", h),
+    ] {
+        assert!(
+            (MS..=DAY).contains(&value),
+            "{what} is {value:?} by {wanted:?}"
+        );
     }
     assert!((1..=10_000).contains(&config.pool_size), "{wanted:?}");
     assert!(config.outage_limit >= t, "{config:?} by {wanted:?}");
     let prefix = &config.prefix;
     assert!((1..=128).contains(&prefix.len()), "{wanted:?}");
-    assert!(!prefix.chars().any(|c| c == '{' || c == '}' || c.is_control()), "{wanted:?}");
+    assert!(
+        !prefix
+            .chars()
+            .any(|c| c == '{' || c == '}' || c.is_control()),
+        "{wanted:?}"
+    );
     assert!(h >= p + 3 * t, "{config:?} by {wanted:?}");
     if !wanted.options.fixed {
         // 2/3 − 1/10 = 17/30
-        assert!(h.as_nanos() * 30 <= ttl.as_nanos() * 17, "{config:?} by {wanted:?}");
-        let derived = |set: Option<Duration>, most: u32, part: u32| set.unwrap_or((most * MS).min(ttl / part));
+        assert!(
+            h.as_nanos() * 30 <= ttl.as_nanos() * 17,
+            "{config:?} by {wanted:?}"
+        );
+        let derived = |set: Option<Duration>, most: u32, part: u32| {
+            set.unwrap_or((most * MS).min(ttl / part))
+        };
         assert_eq!(t, derived(wanted.command_timeout, 500, 10), "{wanted:?}");
         assert_eq!(p, derived(wanted.check_period, 1000, 8), "{wanted:?}");
         assert_eq!(h, derived(wanted.horizon, 5000, 2), "{wanted:?}");
     }
-    assert_eq!(config.connect_timeout, wanted.connect_timeout.unwrap_or(t), "{wanted:?}");
+    assert_eq!(
+        config.connect_timeout,
+        wanted.connect_timeout.unwrap_or(t),
+        "{wanted:?}"
+    );
 }
 
 /// The table of `LockOptions`, and what a renewed lock needs of its manager's numbers.
 fn check_options(config: &Config, options: &LockOptions) {
     let ttl = options.ttl.unwrap_or(Duration::from_secs(10));
-    let least = if options.fixed { 10 * MS } else { Duration::from_secs(1) };
+    let least = if options.fixed {
+        10 * MS
+    } else {
+        Duration::from_secs(1)
+    };
     assert!((least..=DAY).contains(&ttl), "{options:?}");
-    assert!(options.max_hold.is_none_or(|limit| limit > Duration::ZERO), "{options:?}");
+    assert!(
+        options.max_hold.is_none_or(|limit| limit > Duration::ZERO),
+        "{options:?}"
+    );
     assert!(options.hold_at_least <= DAY, "{options:?}");
     let label = options.label.as_deref().unwrap_or("");
-    assert!(label.len() <= 256 && !label.chars().any(char::is_control), "{options:?}");
+    assert!(
+        label.len() <= 256 && !label.chars().any(char::is_control),
+        "{options:?}"
+    );
     if !options.fixed {
-        assert!(config.horizon.as_nanos() * 30 <= ttl.as_nanos() * 17, "{options:?} with {config:?}");
-        assert!(ttl > config.check_period + 2 * config.command_timeout, "{options:?} with {config:?}");
+        assert!(
+            config.horizon.as_nanos() * 30 <= ttl.as_nanos() * 17,
+            "{options:?} with {config:?}"
+        );
+        assert!(
+            ttl > config.check_period + 2 * config.command_timeout,
+            "{options:?} with {config:?}"
+        );
     }
 }

@@ -34,8 +34,11 @@ pub(super) const SHAPES: [(&str, &str, &str); 24] = [
     ("sync", "kind", "s"),
 ];
 /// Its rest is the queue.
-pub(super) const SEEN: [(&str, &str, &str); 3] =
-    [("inspect", "seen", "snnnkssn"), ("inspect", "absent", ""), ("inspect", "kind", "s")];
+pub(super) const SEEN: [(&str, &str, &str); 3] = [
+    ("inspect", "seen", "snnnkssn"),
+    ("inspect", "absent", ""),
+    ("inspect", "kind", "s"),
+];
 /// A grant to another waiter.
 pub(super) const GRANT: &str = "tnnnk";
 
@@ -48,7 +51,11 @@ const OF_PERMITS: [(&str, &str, &str); 4] = [
     ("lookup", "kind", "s"),
 ];
 /// What they never answer.
-const OF_MUTEXES: [(&str, &str); 3] = [("acquire", "queued"), ("release", "queued"), ("release", "unknown")];
+const OF_MUTEXES: [(&str, &str); 3] = [
+    ("acquire", "queued"),
+    ("release", "queued"),
+    ("release", "unknown"),
+];
 /// A holder of permits.
 pub(super) const HOLDER: &str = "nbnh";
 
@@ -56,11 +63,19 @@ pub(super) const HOLDER: &str = "nbnh";
 pub(super) fn shapes_of(call: &Call) -> Vec<(&'static str, &'static str)> {
     let script = script_of(call);
     let both = SHAPES.iter().chain(&SEEN);
-    let mut shapes: Vec<_> = both.filter(|shape| shape.0 == script).map(|shape| (shape.1, shape.2)).collect();
+    let mut shapes: Vec<_> = both
+        .filter(|shape| shape.0 == script)
+        .map(|shape| (shape.1, shape.2))
+        .collect();
     if call.wish.family == Family::Permit {
-        let own: Vec<_> = OF_PERMITS.iter().filter(|shape| shape.0 == script).map(|shape| (shape.1, shape.2)).collect();
+        let own: Vec<_> = OF_PERMITS
+            .iter()
+            .filter(|shape| shape.0 == script)
+            .map(|shape| (shape.1, shape.2))
+            .collect();
         shapes.retain(|(status, _)| {
-            !OF_MUTEXES.contains(&(script, *status)) && !own.iter().any(|(others, _)| others == status)
+            !OF_MUTEXES.contains(&(script, *status))
+                && !own.iter().any(|(others, _)| others == status)
         });
         shapes.extend(own);
     }
@@ -92,9 +107,15 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     if let Some([now, left, how]) = short_grant(call, parts) {
         return is(now, b'n') && is(left, b'n') && is(how, b'k');
     }
-    let [status, now, more, said @ ..] = &parts[..] else { return false };
-    let Some(letters) = letters_of(call, status) else { return false };
-    let Some((fields, rest)) = said.split_at_checked(letters.len()) else { return false };
+    let [status, now, more, said @ ..] = &parts[..] else {
+        return false;
+    };
+    let Some(letters) = letters_of(call, status) else {
+        return false;
+    };
+    let Some((fields, rest)) = said.split_at_checked(letters.len()) else {
+        return false;
+    };
     let rest_fits = match (text(status), &call.verb) {
         (Some("seen"), _) if of_permits => are_holders_and_queue(&fields[3], rest),
         (Some("seen"), _) => rest.iter().all(|part| is(part, b's')),
@@ -112,22 +133,33 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
 
 fn letters_of(call: &Call, status: &Value) -> Option<&'static str> {
     let status = text(status)?;
-    shapes_of(call).into_iter().find(|shape| shape.0 == status).map(|shape| shape.1)
+    shapes_of(call)
+        .into_iter()
+        .find(|shape| shape.0 == status)
+        .map(|shape| shape.1)
 }
 
 /// What follows the status in an answer of the short way of an acquire.
 fn short_grant<'a>(call: &Call, parts: &'a [Value]) -> Option<[&'a Value; 3]> {
-    let [status, now, left, how] = parts else { return None };
+    let [status, now, left, how] = parts else {
+        return None;
+    };
     let granted = script_of(call) == "acquire" && text(status) == Some("granted");
     (granted && call.wish.family == Family::Mutex).then_some([now, left, how])
 }
 
 fn are_holders_and_queue(count: &Value, rest: &[Value]) -> bool {
-    let Value::Int(count) = count else { return false };
-    let Some((told, queue)) = count.checked_mul(4).and_then(|end| rest.split_at_checked(end.try_into().ok()?)) else {
+    let Value::Int(count) = count else {
         return false;
     };
-    told.chunks(HOLDER.len()).all(|holder| are(holder, HOLDER) && matches!(holder[2], Value::Int(0..=0xffff_ffff)))
+    let Some((told, queue)) = count
+        .checked_mul(4)
+        .and_then(|end| rest.split_at_checked(end.try_into().ok()?))
+    else {
+        return false;
+    };
+    told.chunks(HOLDER.len())
+        .all(|holder| are(holder, HOLDER) && matches!(holder[2], Value::Int(0..=0xffff_ffff)))
         && queue.iter().all(|part| is(part, b's'))
 }
 
@@ -143,19 +175,28 @@ fn is_holder(text: &str) -> bool {
 
 /// HMGET of the owner, the manager's stamp and the waiters' records.
 fn is_looked_up(parts: &[Value]) -> bool {
-    let or_nothing = |part: &Value, fits: &dyn Fn(&str) -> bool| *part == Value::Nil || text(part).is_some_and(fits);
-    let is_whole = |number: f64| number >= 0.0 && number < 2f64.powi(53) && number.trunc() == number;
+    let or_nothing = |part: &Value, fits: &dyn Fn(&str) -> bool| {
+        *part == Value::Nil || text(part).is_some_and(fits)
+    };
+    let is_whole =
+        |number: f64| number >= 0.0 && number < 2f64.powi(53) && number.trunc() == number;
     let is_number = |bytes: &[u8]| is_whole(f64::from_le_bytes(bytes.try_into().expect("8 bytes")));
     let is_stamp = match &parts[1] {
         Value::Nil => true,
         Value::BulkString(row) => row.len() == 16 && row.chunks(8).all(is_number),
         _ => false,
     };
-    or_nothing(&parts[0], &is_token) && is_stamp && parts[2..].iter().all(|part| or_nothing(part, &|_| true))
+    or_nothing(&parts[0], &is_token)
+        && is_stamp
+        && parts[2..].iter().all(|part| or_nothing(part, &|_| true))
 }
 
 fn are(parts: &[Value], letters: &str) -> bool {
-    parts.len() == letters.len() && parts.iter().zip(letters.bytes()).all(|(part, letter)| is(part, letter))
+    parts.len() == letters.len()
+        && parts
+            .iter()
+            .zip(letters.bytes())
+            .all(|(part, letter)| is(part, letter))
 }
 
 fn is(part: &Value, letter: u8) -> bool {
@@ -173,7 +214,10 @@ fn is(part: &Value, letter: u8) -> bool {
 }
 
 pub(super) fn is_token(text: &str) -> bool {
-    text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    text.len() == 32
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 pub(super) fn text(value: &Value) -> Option<&str> {
@@ -186,12 +230,23 @@ pub(super) fn text(value: &Value) -> Option<&str> {
 
 /// Who is granted what by an answer that is documented. An acquire's and a release's own grant is their token's.
 pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
-    let Value::Array(parts) = value else { return Vec::new() };
-    if let (Some([now, left, how]), Verb::Acquire { token, .. }) = (short_grant(call, parts), &call.verb) {
-        return vec![grant(*token, &[now.clone(), now.clone(), left.clone(), how.clone()])];
+    let Value::Array(parts) = value else {
+        return Vec::new();
+    };
+    if let (Some([now, left, how]), Verb::Acquire { token, .. }) =
+        (short_grant(call, parts), &call.verb)
+    {
+        return vec![grant(
+            *token,
+            &[now.clone(), now.clone(), left.clone(), how.clone()],
+        )];
     }
-    let [status, _, _, said @ ..] = &parts[..] else { return Vec::new() };
-    let Some(letters) = letters_of(call, status) else { return Vec::new() };
+    let [status, _, _, said @ ..] = &parts[..] else {
+        return Vec::new();
+    };
+    let Some(letters) = letters_of(call, status) else {
+        return Vec::new();
+    };
     let (fields, rest) = said.split_at(letters.len());
     let mut grants = Vec::new();
     match (text(status), &call.verb) {
@@ -207,11 +262,15 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
                 })
                 .collect();
         }
-        (Some("synced"), _) => grants.extend(token(&fields[0]).map(|owner| grant(owner, &fields[1..]))),
+        (Some("synced"), _) => {
+            grants.extend(token(&fields[0]).map(|owner| grant(owner, &fields[1..])))
+        }
         (Some("seen"), _) => return grants,
         _ => {}
     }
-    let others = rest.chunks(GRANT.len()).filter_map(|part| Some(grant(token(&part[0])?, &part[1..])));
+    let others = rest
+        .chunks(GRANT.len())
+        .filter_map(|part| Some(grant(token(&part[0])?, &part[1..])));
     grants.extend(others);
     grants
 }
@@ -225,8 +284,18 @@ fn grant(token: Token, fields: &[Value]) -> Grant {
         Value::Int(n) => n,
         _ => unreachable!("it is documented"),
     };
-    let previous = [PreviousHolder::Unknown, PreviousHolder::Released, PreviousHolder::Lapsed, PreviousHolder::Forced]
-        [(number(3) + 1) as usize];
+    let previous = [
+        PreviousHolder::Unknown,
+        PreviousHolder::Released,
+        PreviousHolder::Lapsed,
+        PreviousHolder::Forced,
+    ][(number(3) + 1) as usize];
     let left = Duration::from_micros(number(2) as u64);
-    Grant { token, fence: number(0) as u64, granted_at: number(1) as u64, left, previous }
+    Grant {
+        token,
+        fence: number(0) as u64,
+        granted_at: number(1) as u64,
+        left,
+        previous,
+    }
 }

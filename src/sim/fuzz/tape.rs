@@ -29,7 +29,9 @@ impl<'a> Tape<'a> {
     }
 
     pub(super) fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        let Some((first, rest)) = self.0.split_first() else {
+            return 0;
+        };
         self.0 = rest;
         *first
     }
@@ -51,8 +53,12 @@ impl<'a> Tape<'a> {
         match self.below(4) {
             0 => self.byte().into(),
             1 => self.choose(&EDGES),
-            2 => self.choose(&EDGES).wrapping_add_signed(i64::from(self.byte() as i8)),
-            _ => std::iter::repeat_with(|| self.byte()).take(8).fold(0, |n, byte| n << 8 | u64::from(byte)),
+            2 => self
+                .choose(&EDGES)
+                .wrapping_add_signed(i64::from(self.byte() as i8)),
+            _ => std::iter::repeat_with(|| self.byte())
+                .take(8)
+                .fold(0, |n, byte| n << 8 | u64::from(byte)),
         }
     }
 

@@ -15,14 +15,24 @@ pub fn wire(bytes: &[u8]) {
     let mut tape = Tape::new(bytes);
     let key = Key::new("fairlock", "a").expect("a good name");
     let tokens: Vec<Token> = (0..4).map(Token::numbered).collect();
-    let about = About { tokens: &tokens, now: 0 };
+    let about = About {
+        tokens: &tokens,
+        now: 0,
+    };
     let (does, number) = (tape.below(4), 1 + tape.below(3));
-    let calls: Vec<Call> = (0..number).map(|_| any_call(&key, &about, &mut tape)).collect();
-    let url = tape.choose(&["redis+unix:///s", "redis+unix:///s?user=u&pass=hunter2&db=3"]);
+    let calls: Vec<Call> = (0..number)
+        .map(|_| any_call(&key, &about, &mut tape))
+        .collect();
+    let url = tape.choose(&[
+        "redis+unix:///s",
+        "redis+unix:///s?user=u&pass=hunter2&db=3",
+    ]);
     let mut spoken = Vec::new();
     if does == 0 && tape.one_in(2) {
         let (seconds, micros) = (tape.number(), tape.number());
-        spoken.extend(format!("*2\r\n+version\r\n+7.2.5\r\n*2\r\n+{seconds}\r\n+{micros}\r\n").bytes());
+        spoken.extend(
+            format!("*2\r\n+version\r\n+7.2.5\r\n*2\r\n+{seconds}\r\n+{micros}\r\n").bytes(),
+        );
     }
     spoken.extend(tape.rest());
     let mut server = Told::new(url, &spoken);
@@ -49,14 +59,25 @@ pub fn wire(bytes: &[u8]) {
 
 /// No sum that is made with it overflows.
 fn dates(anchor: crate::store::Anchor) {
-    let _ = (anchor.server_time_at_least(Time::NEVER), anchor.local_time_at_least(u64::MAX));
+    let _ = (
+        anchor.server_time_at_least(Time::NEVER),
+        anchor.local_time_at_least(u64::MAX),
+    );
 }
 
 fn check<T>(outcome: Result<T, Fault>) {
     if let Err(fault) = outcome {
-        let _ = (fault.is_transient(), fault.is_ambiguous(), fault.is_closed(), fault.to_string());
+        let _ = (
+            fault.is_transient(),
+            fault.is_ambiguous(),
+            fault.is_closed(),
+            fault.to_string(),
+        );
         let error = Error::from(fault);
-        assert!(!matches!(error, Error::Closed | Error::Lost { .. }), "{error:?}");
+        assert!(
+            !matches!(error, Error::Closed | Error::Lost { .. }),
+            "{error:?}"
+        );
         let _ = error.to_string();
     }
 }
@@ -76,7 +97,11 @@ fn are_what_came(calls: &[Call], answers: &[Result<Answer, Fault>], came: &[Valu
             return;
         };
         match answer {
-            Ok(answer) => assert_eq!(granted(&answer.reply), grants(call, value), "{call:?}: {value:?}"),
+            Ok(answer) => assert_eq!(
+                granted(&answer.reply),
+                grants(call, value),
+                "{call:?}: {value:?}"
+            ),
             Err(Fault::Server { code, .. }) if code == "TRYAGAIN" => {}
             Err(_) => panic!("{call:?}: {value:?} is {answer:?}"),
         }

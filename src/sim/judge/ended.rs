@@ -28,13 +28,19 @@ impl Judge {
             Verb::Renew { token } => (token, None),
             _ => return Ok(()),
         };
-        let Some(ended) = self.model.ended.get(token) else { return Ok(()) };
+        let Some(ended) = self.model.ended.get(token) else {
+            return Ok(());
+        };
         if self.is_forgotten(clock, ended) || fence.is_some_and(|fence| fence != ended.fence) {
             return Ok(());
         }
         let Ended { how, is_last, .. } = *ended;
         let is_right = match ran.outcome {
-            Said::Gone { ended: of, how: told, .. } if is_last => *told == how && *of == ended.fence,
+            Said::Gone {
+                ended: of,
+                how: told,
+                ..
+            } if is_last => *told == how && *of == ended.fence,
             Said::Gone { ended: of, .. } => *of > ended.fence,
             Said::Lapsed => is_last && how == PreviousHolder::Lapsed,
             Said::Forced => is_last && how == PreviousHolder::Forced,
@@ -44,7 +50,10 @@ impl Judge {
         if is_right {
             return Ok(());
         }
-        let said = format!("the lease of {token:?} ended so: {how:?}, and its holder was told {:?}", ran.outcome);
+        let said = format!(
+            "the lease of {token:?} ended so: {how:?}, and its holder was told {:?}",
+            ran.outcome
+        );
         Err((Promise::Exclusion, said))
     }
 
@@ -63,20 +72,41 @@ impl Judge {
 
 impl Model {
     /// A lease ended without a release, at this time of the server's clock.
-    pub(super) fn has_ended(&mut self, kind: Kind, holder: &Holder, how: PreviousHolder, clock: u64) {
+    pub(super) fn has_ended(
+        &mut self,
+        kind: Kind,
+        holder: &Holder,
+        how: PreviousHolder,
+        clock: u64,
+    ) {
         if kind == Kind::Mutex {
             self.none_is_last();
         }
-        let Holder { token, fence, ttl, .. } = *holder;
-        self.ended.insert(token, Ended { fence, how, ttl, until: clock + ttl, is_last: true });
+        let Holder {
+            token, fence, ttl, ..
+        } = *holder;
+        self.ended.insert(
+            token,
+            Ended {
+                fence,
+                how,
+                ttl,
+                until: clock + ttl,
+                is_last: true,
+            },
+        );
     }
 
     pub(super) fn none_is_last(&mut self) {
-        self.ended.values_mut().for_each(|ended| ended.is_last = false);
+        self.ended
+            .values_mut()
+            .for_each(|ended| ended.is_last = false);
     }
 
     /// The server's clock shows this, and may have gone back: then what was to last for longer lasts a ttl from now.
     pub(super) fn clock_is(&mut self, clock: u64) {
-        self.ended.values_mut().for_each(|ended| ended.until = ended.until.min(clock + ended.ttl));
+        self.ended
+            .values_mut()
+            .for_each(|ended| ended.until = ended.until.min(clock + ended.ttl));
     }
 }

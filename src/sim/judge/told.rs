@@ -15,14 +15,30 @@ impl Judge {
     pub(super) fn told(&mut self, before: &Record, ran: &Ran<'_>) -> Option<(Op, Outcome)> {
         let client = self.client(ran.manager);
         let op = match &ran.call.verb {
-            Verb::Acquire { token, may_wait, asked, .. } => {
+            Verb::Acquire {
+                token,
+                may_wait,
+                asked,
+                ..
+            } => {
                 // `ttl fixed hold label`
                 let fixed = asked.split(' ').nth(1) == Some("1");
-                let (lease, permits) = (if fixed { Lease::Fixed } else { Lease::Renewed }, ran.call.wish.weight);
+                let (lease, permits) = (
+                    if fixed { Lease::Fixed } else { Lease::Renewed },
+                    ran.call.wish.weight,
+                );
                 // What came before it may have been a release.
-                let attempt = Attempt { lease, permits, ..self.attempt(*token, client) };
+                let attempt = Attempt {
+                    lease,
+                    permits,
+                    ..self.attempt(*token, client)
+                };
                 self.attempts.insert(*token, attempt);
-                match before.queue.iter().any(|entry| entry.token == *token && !entry.waits) {
+                match before
+                    .queue
+                    .iter()
+                    .any(|entry| entry.token == *token && !entry.waits)
+                {
                     _ if !may_wait => Op::TryLock(attempt),
                     // A token that waits stands only once where it counts.
                     true if !before.stands(*token) => Op::Return(attempt),
@@ -30,12 +46,21 @@ impl Judge {
                 }
             }
             // Sent twice, it strikes nobody with a fence that others share.
-            Verb::Release { token, mode: Mode::Forced, .. }
-                if *ran.outcome == script::Outcome::Already && self.struck.contains(token) =>
-            {
+            Verb::Release {
+                token,
+                mode: Mode::Forced,
+                ..
+            } if *ran.outcome == script::Outcome::Already && self.struck.contains(token) => {
                 Op::ForceRelease { client, fence: 0 }
             }
-            Verb::Release { fence, mode: Mode::Forced, .. } => Op::ForceRelease { client, fence: *fence },
+            Verb::Release {
+                fence,
+                mode: Mode::Forced,
+                ..
+            } => Op::ForceRelease {
+                client,
+                fence: *fence,
+            },
             Verb::Release { token, mode, .. } => {
                 let attempt = self.attempt(*token, client);
                 match mode {
@@ -53,9 +78,9 @@ impl Judge {
         use script::Outcome as Said;
         let outcome = match ran.outcome {
             Said::Granted(grant) => Outcome::Granted { fence: grant.fence },
-            Said::Waiting { position, .. } => {
-                Outcome::Waiting { position: Some(*position).filter(|_| !self.model.returned) }
-            }
+            Said::Waiting { position, .. } => Outcome::Waiting {
+                position: Some(*position).filter(|_| !self.model.returned),
+            },
             Said::Busy { .. } => Outcome::Busy,
             Said::Late => Outcome::Late,
             Said::More => Outcome::Again,
@@ -64,20 +89,37 @@ impl Judge {
             Said::Renewed { .. } => Outcome::Renewed,
             Said::Synced { .. } => Outcome::Done,
             Said::Absent => Outcome::Absent,
-            Said::Refused | Said::Already if matches!(op, Op::ForceRelease { .. }) => Outcome::Refused,
-            Said::Already | Said::Lapsed | Said::Forced | Said::Lost | Said::Unknown | Said::Gone { .. } => {
-                Outcome::Lost
+            Said::Refused | Said::Already if matches!(op, Op::ForceRelease { .. }) => {
+                Outcome::Refused
             }
+            Said::Already
+            | Said::Lapsed
+            | Said::Forced
+            | Said::Lost
+            | Said::Unknown
+            | Said::Gone { .. } => Outcome::Lost,
             // Nobody asks for these here.
             _ => Outcome::Forbidden,
         };
         Some((op, outcome))
     }
 
-    pub(super) fn moment(&self, clock: u64, before: &Record, after: &Record, ran: &Ran<'_>) -> Moment {
+    pub(super) fn moment(
+        &self,
+        clock: u64,
+        before: &Record,
+        after: &Record,
+        ran: &Ran<'_>,
+    ) -> Moment {
         let Model { served, lock, .. } = &self.model;
-        let number = |holder: &Holder| self.attempts.get(&holder.token).map(|attempt| attempt.number);
-        let was_spared = |holder: &&Holder| !holder.spared && after.same(holder).is_some_and(|holder| holder.spared);
+        let number = |holder: &Holder| {
+            self.attempts
+                .get(&holder.token)
+                .map(|attempt| attempt.number)
+        };
+        let was_spared = |holder: &&Holder| {
+            !holder.spared && after.same(holder).is_some_and(|holder| holder.spared)
+        };
         let (token, mode) = match ran.call.verb {
             Verb::Acquire { token, .. } | Verb::Renew { token } => (Some(token), None),
             Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
@@ -86,24 +128,42 @@ impl Judge {
         let own = token.and_then(|token| before.holder(token));
         let asks_for_its_own = own.is_some() && matches!(mode, None | Some(Mode::KeepIfOwner));
         use script::Outcome as Said;
-        let does_nothing = matches!(ran.outcome, Said::Late | Said::Absent | Said::Renewed { .. } | Said::Gone { .. });
+        let does_nothing = matches!(
+            ran.outcome,
+            Said::Late | Said::Absent | Said::Renewed { .. } | Said::Gone { .. }
+        );
         let takes = mode == Some(Mode::Forced) && *ran.outcome != script::Outcome::Already;
         let token_of = |number: u16| self.tokens[usize::from(number)];
         // What one request passes over or grants; whoever leaves stands there no more.
         let entries = before.counted_entries(matches!(ran.call.verb, Verb::Sync { .. }));
         let reach = (entries > MOST_HEADS && before.queue.len() >= MOST_HEADS).then(|| {
-            let leaves = token.filter(|_| matches!(ran.call.verb, Verb::Release { mode, .. } if mode != Mode::Forced));
-            let heads = before.queue[..MOST_HEADS].iter().filter(|entry| entry.waits && Some(entry.token) != leaves);
+            let leaves = token.filter(
+                |_| matches!(ran.call.verb, Verb::Release { mode, .. } if mode != Mode::Forced),
+            );
+            let heads = before.queue[..MOST_HEADS]
+                .iter()
+                .filter(|entry| entry.waits && Some(entry.token) != leaves);
             heads.map(|entry| entry.token).collect::<HashSet<_>>().len()
         });
         let cools = |own: &Holder| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
         Moment {
             clock,
-            over: lock.taken_by().filter(|number| before.is_over(token_of(*number), clock)).collect(),
-            rested: lock.taken_by().filter(|number| before.has_rested(token_of(*number), clock)).collect(),
+            over: lock
+                .taken_by()
+                .filter(|number| before.is_over(token_of(*number), clock))
+                .collect(),
+            rested: lock
+                .taken_by()
+                .filter(|number| before.has_rested(token_of(*number), clock))
+                .collect(),
             silent: served.silent(clock),
             outage: served.is_outage(clock),
-            grace: before.holders.iter().filter(was_spared).filter_map(number).collect(),
+            grace: before
+                .holders
+                .iter()
+                .filter(was_spared)
+                .filter_map(number)
+                .collect(),
             counts_anew: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
             cools: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(cools),
             reach,
@@ -113,7 +173,11 @@ impl Judge {
     pub(super) fn sight(&mut self, record: &Record, manager: &str) -> Sight {
         let client = self.client(manager);
         let mut number = |token: Token| self.attempt(token, client).number;
-        let holders = record.holders.iter().map(|holder| (number(holder.token), holder.fence)).collect();
+        let holders = record
+            .holders
+            .iter()
+            .map(|holder| (number(holder.token), holder.fence))
+            .collect();
         let mut queue: Vec<u16> = Vec::new();
         for entry in record.queue.iter().filter(|entry| entry.waits) {
             let number = number(entry.token);
@@ -134,7 +198,12 @@ impl Judge {
         let number = self.tokens.len() as u16;
         *self.attempts.entry(token).or_insert_with(|| {
             self.tokens.push(token);
-            Attempt { number, client, lease: Lease::Renewed, permits: 1 }
+            Attempt {
+                number,
+                client,
+                lease: Lease::Renewed,
+                permits: 1,
+            }
         })
     }
 }

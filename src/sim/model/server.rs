@@ -9,7 +9,8 @@ impl Lock {
         for held in &mut self.cooling {
             let number = held.by.number;
             let holds = self.holders.iter().any(|held| held.by.number == number);
-            held.lapsed = moment.rested.contains(&number) || !holds && moment.over.contains(&number);
+            held.lapsed =
+                moment.rested.contains(&number) || !holds && moment.over.contains(&number);
         }
         if moment.counts_anew {
             self.missing = 0;
@@ -26,15 +27,34 @@ impl Lock {
             Loss::All => *self = Lock::new(self.kind),
             Loss::Holders if self.is_recordless => *self = Lock::new(self.kind),
             Loss::Record => {
-                let (holders, cooling) = (std::mem::take(&mut self.holders), std::mem::take(&mut self.cooling));
+                let (holders, cooling) = (
+                    std::mem::take(&mut self.holders),
+                    std::mem::take(&mut self.cooling),
+                );
                 let last = holders.iter().chain(&cooling).max_by_key(|held| held.turn);
-                let (turn, last) = last.map_or((0, Fence::default()), |held| (held.turn, held.fence));
+                let (turn, last) =
+                    last.map_or((0, Fence::default()), |held| (held.turn, held.fence));
                 let is_recordless = true;
-                *self = Lock { holders, cooling, turn, last, is_recordless, ..Lock::new(self.kind) };
+                *self = Lock {
+                    holders,
+                    cooling,
+                    turn,
+                    last,
+                    is_recordless,
+                    ..Lock::new(self.kind)
+                };
             }
-            Loss::Queue => self.torn.get_or_insert_default().extend(std::mem::take(&mut self.queue)),
+            Loss::Queue => self
+                .torn
+                .get_or_insert_default()
+                .extend(std::mem::take(&mut self.queue)),
             Loss::Holders => {
-                self.missing += self.holders.iter().chain(&self.cooling).map(|held| held.permits).sum::<u32>();
+                self.missing += self
+                    .holders
+                    .iter()
+                    .chain(&self.cooling)
+                    .map(|held| held.permits)
+                    .sum::<u32>();
                 self.holders.clear();
                 self.cooling.clear();
             }
@@ -44,7 +64,11 @@ impl Lock {
     /// An acquire reaches the server: it sees a lapse, serves who stands ahead, and then has the lock or waits.
     pub(in crate::sim) fn enqueue(&mut self, attempt: Attempt) {
         self.ask(attempt);
-        let stands = self.queue.contains(&attempt) || self.torn.as_ref().is_some_and(|torn| torn.contains(&attempt));
+        let stands = self.queue.contains(&attempt)
+            || self
+                .torn
+                .as_ref()
+                .is_some_and(|torn| torn.contains(&attempt));
         if !stands && !self.is_held_by(attempt) && !self.is_unfinished {
             self.queue.push(attempt);
         }
@@ -79,21 +103,30 @@ impl Lock {
         if self.kind != Kind::Mutex {
             self.cooling.retain(|held| !held.lapsed);
         }
-        let lapsed = self.holders.iter().filter(|held| held.lapsed && Some(held.by) != own);
+        let lapsed = self
+            .holders
+            .iter()
+            .filter(|held| held.lapsed && Some(held.by) != own);
         let lapsed: Vec<Attempt> = lapsed.map(|held| held.by).collect();
         let before = self.void.clone();
         for by in lapsed {
             // If it was the server that was away, those who wait here beside the holder must not lose their places
             // (P3); it may as well be given to a holder beside whom nobody waits.
-            let waits = self.queue.iter().any(|waiter| waiter.client == by.client && !before.contains(&by.client));
-            let may_be_spared = self.moment.outage && (waits || self.moment.grace.contains(&by.number));
+            let waits = self
+                .queue
+                .iter()
+                .any(|waiter| waiter.client == by.client && !before.contains(&by.client));
+            let may_be_spared =
+                self.moment.outage && (waits || self.moment.grace.contains(&by.number));
             self.lapse(by, noticer, may_be_spared);
         }
     }
 
     /// R10: unless the holder's own process notices, it counts as dead.
     fn lapse(&mut self, by: Attempt, noticer: u8, may_be_spared: bool) {
-        let Some(held) = self.holders.iter_mut().find(|held| held.by == by) else { return };
+        let Some(held) = self.holders.iter_mut().find(|held| held.by == by) else {
+            return;
+        };
         if by.lease == Lease::Renewed && by.client != noticer {
             if may_be_spared && !held.spared {
                 (held.lapsed, held.spared) = (false, true);
@@ -118,7 +151,10 @@ impl Lock {
 
     /// It has its full time again.
     pub(in crate::sim) fn prolong(&mut self, by: Attempt) {
-        self.holders.iter_mut().filter(|held| held.by == by).for_each(|held| held.lapsed = false);
+        self.holders
+            .iter_mut()
+            .filter(|held| held.by == by)
+            .for_each(|held| held.lapsed = false);
     }
 
     /// R11: nobody's place is known any more.
@@ -131,9 +167,15 @@ impl Lock {
     /// What is free goes to the first who is alive, if it is as much as he wants.
     pub(super) fn promote(&mut self) {
         let mut reach = self.moment.reach.unwrap_or(usize::MAX);
-        while let Some(head) = self.queue.first().copied().filter(|_| self.left() > 0 && reach > 0) {
+        while let Some(head) = self
+            .queue
+            .first()
+            .copied()
+            .filter(|_| self.left() > 0 && reach > 0)
+        {
             reach -= 1;
-            let is_alive = !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0;
+            let is_alive =
+                !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0;
             if is_alive && head.permits > self.left() {
                 return;
             }
@@ -165,7 +207,14 @@ impl Lock {
             self.cooling.clear();
         }
         let (permits, turn) = (by.permits, self.turn);
-        self.holders.push(Held { by, permits, fence, turn, lapsed: false, spared: false });
+        self.holders.push(Held {
+            by,
+            permits,
+            fence,
+            turn,
+            lapsed: false,
+            spared: false,
+        });
     }
 
     /// A release of a holder's, or of one who waits.
@@ -177,7 +226,10 @@ impl Lock {
             if self.moment.cools {
                 // A copy of its request may have come while it cooled, and was given back too.
                 self.cooling.retain(|earlier| earlier.by != attempt);
-                self.cooling.push(Held { lapsed: false, ..held });
+                self.cooling.push(Held {
+                    lapsed: false,
+                    ..held
+                });
             }
         }
         self.promote();
@@ -186,7 +238,10 @@ impl Lock {
     /// A holder keeps one permit.
     pub(super) fn downgrade(&mut self, by: Attempt) {
         self.notice_lapses(by.client, Some(by));
-        self.holders.iter_mut().filter(|held| held.by == by).for_each(|held| held.permits = 1);
+        self.holders
+            .iter_mut()
+            .filter(|held| held.by == by)
+            .for_each(|held| held.permits = 1);
         self.promote();
     }
 

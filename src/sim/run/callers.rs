@@ -14,12 +14,19 @@ use crate::store::{Answer, Fault};
 impl Run<'_> {
     /// Something for a process, which is carried out when it gets to run.
     pub(super) fn happen(&mut self, number: u64, event: Event) {
-        let slot = self.processes.iter().position(|p| p.as_ref().is_some_and(|p| p.number == number));
+        let slot = self
+            .processes
+            .iter()
+            .position(|p| p.as_ref().is_some_and(|p| p.number == number));
         // Who is dead hears nothing.
         let Some(slot) = slot else { return };
-        let Some(mut process) = self.processes[slot].take() else { return };
+        let Some(mut process) = self.processes[slot].take() else {
+            return;
+        };
         let from_network = matches!(event, Event::Reply(_) | Event::Message { .. });
-        let not_before = process.paused_until.max(if from_network { process.cut_until } else { 0 });
+        let not_before = process
+            .paused_until
+            .max(if from_network { process.cut_until } else { 0 });
         if not_before > self.now {
             self.at(not_before, event);
         } else {
@@ -39,7 +46,9 @@ impl Run<'_> {
             }
             Event::GiveUp { flight, .. } => self.complete(process, flight, &no_reply),
             Event::Reset { flight, .. } => self.reset(process, flight),
-            Event::Message { subscription, text, .. } => {
+            Event::Message {
+                subscription, text, ..
+            } => {
                 if process.subscribed && process.subscription == subscription {
                     self.hear(process, &text);
                 }
@@ -51,11 +60,19 @@ impl Run<'_> {
             Event::AskAgain { caller, .. } => self.ask(process, caller),
             Event::Deadline { caller, .. } => self.leave_at_deadline(process, caller),
             Event::WorkDone { caller, .. } => {
-                let Some(Caller { doing: Doing::Holding(lease), .. }) = process.callers.get(&caller) else { return };
+                let Some(Caller {
+                    doing: Doing::Holding(lease),
+                    ..
+                }) = process.callers.get(&caller)
+                else {
+                    return;
+                };
                 let lease = Arc::clone(lease);
                 // Whoever renews or downgrades it has it as well.
                 let has_it = |caller: &Caller| match &caller.doing {
-                    Doing::Renewing(other) | Doing::Downgrading(other, _) => Arc::ptr_eq(other, &lease),
+                    Doing::Renewing(other) | Doing::Downgrading(other, _) => {
+                        Arc::ptr_eq(other, &lease)
+                    }
                     _ => false,
                 };
                 if process.callers.values().any(has_it) {
@@ -63,7 +80,11 @@ impl Run<'_> {
                 }
                 match process.hand.end(&lease) {
                     Some(call) => {
-                        self.become_(process, caller, Doing::Releasing(lease, process.local(self.now)));
+                        self.become_(
+                            process,
+                            caller,
+                            Doing::Releasing(lease, process.local(self.now)),
+                        );
                         self.send(process, Whose::Caller(caller), Arc::new(vec![call]), 0);
                     }
                     None => self.go(process, caller),
@@ -79,7 +100,11 @@ impl Run<'_> {
         if process.newest_after < self.judge.clock_steps() {
             process.misdated.extend(token);
         }
-        if self.defect == Some(Defect::R8) { process.hand.hear_at_once(text) } else { process.hand.hear(text) }
+        if self.defect == Some(Defect::R8) {
+            process.hand.hear_at_once(text)
+        } else {
+            process.hand.hear(text)
+        }
     }
 
     pub(super) fn subscribe(&mut self, process: &mut Process) {
@@ -88,7 +113,12 @@ impl Run<'_> {
         }
         if !self.is_reachable(process) {
             let again = self.now + self.setting.config.back_off.as_nanos() as u64;
-            return self.at(again, Event::Subscribe { process: process.number });
+            return self.at(
+                again,
+                Event::Subscribe {
+                    process: process.number,
+                },
+            );
         }
         process.subscribed = true;
         process.subscription = self.number();
@@ -103,7 +133,15 @@ impl Run<'_> {
         calls: Arc<Vec<Call>>,
         answer: Result<Answer, Fault>,
     ) {
-        let Some(Caller { request, place, doing, since, until, patient_until, .. }) = process.callers.get_mut(&id)
+        let Some(Caller {
+            request,
+            place,
+            doing,
+            since,
+            until,
+            patient_until,
+            ..
+        }) = process.callers.get_mut(&id)
         else {
             return;
         };
@@ -118,7 +156,13 @@ impl Run<'_> {
                 Next::AskAgain => self.ask(process, id),
                 Next::AskLater if self.now < (*until).min(*patient_until) => {
                     let pause = self.setting.config.back_off.as_nanos() as u64 / 4;
-                    self.at(self.now + pause, Event::AskAgain { process: process.number, caller: id });
+                    self.at(
+                        self.now + pause,
+                        Event::AskAgain {
+                            process: process.number,
+                            caller: id,
+                        },
+                    );
                 }
                 Next::AskLater | Next::Fail => self.go(process, id),
             },
@@ -126,16 +170,20 @@ impl Run<'_> {
                 let lease = hand.left(place, Some((call, answer)));
                 self.hold_or_go(process, id, lease);
             }
-            (Doing::Trying { token, in_doubt }, _) => match hand.tried(request, *token, call, in_doubt, answer) {
-                Some(lease) => self.hold_or_go(process, id, lease),
-                None if self.now < *since + self.setting.config.command_timeout.as_nanos() as u64 => {
-                    self.send(process, Whose::Caller(id), calls, 0);
+            (Doing::Trying { token, in_doubt }, _) => {
+                match hand.tried(request, *token, call, in_doubt, answer) {
+                    Some(lease) => self.hold_or_go(process, id, lease),
+                    None if self.now
+                        < *since + self.setting.config.command_timeout.as_nanos() as u64 =>
+                    {
+                        self.send(process, Whose::Caller(id), calls, 0);
+                    }
+                    None => {
+                        hand.stop_trying(request, *token, call, *in_doubt);
+                        self.go(process, id);
+                    }
                 }
-                None => {
-                    hand.stop_trying(request, *token, call, *in_doubt);
-                    self.go(process, id);
-                }
-            },
+            }
             (Doing::Forcing, _) => self.go(process, id),
             (Doing::Renewing(lease), _) => {
                 hand.renewed(lease, answer);
@@ -154,7 +202,12 @@ impl Run<'_> {
     }
 
     pub(super) fn ask(&mut self, process: &mut Process, id: u64) {
-        let Some(Caller { place: Some(place), .. }) = process.callers.get(&id) else { return };
+        let Some(Caller {
+            place: Some(place), ..
+        }) = process.callers.get(&id)
+        else {
+            return;
+        };
         let now = process.local(self.now);
         if self.defect == Some(Defect::R6) {
             process.hand.keep_token(place);
@@ -166,7 +219,14 @@ impl Run<'_> {
     }
 
     pub(super) fn leave_at_deadline(&mut self, process: &mut Process, id: u64) {
-        let Some(Caller { place: Some(place), doing: Doing::Waiting, .. }) = process.callers.get(&id) else { return };
+        let Some(Caller {
+            place: Some(place),
+            doing: Doing::Waiting,
+            ..
+        }) = process.callers.get(&id)
+        else {
+            return;
+        };
         match process.hand.leave(place) {
             Some(call) => {
                 self.become_(process, id, Doing::Leaving);
@@ -180,9 +240,13 @@ impl Run<'_> {
     }
 
     pub(super) fn hold_or_go(&mut self, process: &mut Process, id: u64, lease: Option<Arc<Lease>>) {
-        let Some(lease) = lease else { return self.go(process, id) };
+        let Some(lease) = lease else {
+            return self.go(process, id);
+        };
         let left = lease.remaining(process.local(self.now));
-        let Some(caller) = process.callers.get_mut(&id) else { return };
+        let Some(caller) = process.callers.get_mut(&id) else {
+            return;
+        };
         // R12
         if caller.place.take().is_some() && left < lease.request.ttl / 2 {
             self.watch.claimed_late = Some(lease.token);
@@ -193,7 +257,13 @@ impl Run<'_> {
             caller.ends_at = self.now + self.setting.moment.as_nanos() as u64;
         }
         let done = self.now + caller.hold;
-        self.at(done, Event::WorkDone { process: process.number, caller: id });
+        self.at(
+            done,
+            Event::WorkDone {
+                process: process.number,
+                caller: id,
+            },
+        );
     }
 
     pub(super) fn become_(&self, process: &mut Process, id: u64, doing: Doing) {
@@ -210,7 +280,10 @@ impl Run<'_> {
 
     /// It is dropped while it waits.
     pub(super) fn drop_place(&self, process: &mut Process) {
-        let first = process.callers.iter().find(|(_, caller)| matches!(caller.doing, Doing::Waiting));
+        let first = process
+            .callers
+            .iter()
+            .find(|(_, caller)| matches!(caller.doing, Doing::Waiting));
         if let Some(id) = first.map(|(id, _)| *id) {
             self.go(process, id);
         }
@@ -218,25 +291,36 @@ impl Run<'_> {
 
     /// By a thread of its own.
     pub(super) fn renew(&mut self, process: &mut Process) {
-        let Some(lease) = self.guards(process).next() else { return };
-        let Some(call) = process.hand.renew(&lease) else { return };
+        let Some(lease) = self.guards(process).next() else {
+            return;
+        };
+        let Some(call) = process.hand.renew(&lease) else {
+            return;
+        };
         self.see_to(process, Arc::clone(&lease), Doing::Renewing(lease), call);
     }
 
     /// The same.
     pub(super) fn downgrade(&mut self, process: &mut Process) {
         let has_all = |lease: &Arc<Lease>| lease.request.wish.weight == self.setting.kind.permits();
-        let Some(lease) = self.guards(process).find(has_all) else { return };
-        let Some(call) = process.hand.downgrade(&lease) else { return };
+        let Some(lease) = self.guards(process).find(has_all) else {
+            return;
+        };
+        let Some(call) = process.hand.downgrade(&lease) else {
+            return;
+        };
         let doing = Doing::Downgrading(Arc::clone(&lease), process.local(self.now));
         self.see_to(process, lease, doing, call);
     }
 
     fn guards(&self, process: &Process) -> impl Iterator<Item = Arc<Lease>> {
-        process.callers.values().filter_map(|caller| match &caller.doing {
-            Doing::Holding(lease) => Some(Arc::clone(lease)),
-            _ => None,
-        })
+        process
+            .callers
+            .values()
+            .filter_map(|caller| match &caller.doing {
+                Doing::Holding(lease) => Some(Arc::clone(lease)),
+                _ => None,
+            })
     }
 
     /// Sends a call about another's guard.
@@ -261,9 +345,17 @@ impl Run<'_> {
     /// Whoever was woken looks, and the renewal thread sends what is due.
     pub(super) fn tend(&mut self, process: &mut Process) {
         let waiting = |caller: &Caller| matches!(caller.doing, Doing::Waiting);
-        let ids: Vec<u64> = process.callers.iter().filter(|(_, c)| waiting(c)).map(|(id, _)| *id).collect();
+        let ids: Vec<u64> = process
+            .callers
+            .iter()
+            .filter(|(_, c)| waiting(c))
+            .map(|(id, _)| *id)
+            .collect();
         for id in ids {
-            let place = process.callers.get(&id).and_then(|caller| caller.place.as_ref());
+            let place = process
+                .callers
+                .get(&id)
+                .and_then(|caller| caller.place.as_ref());
             if let Some(lease) = place.and_then(|place| process.hand.claim(place)) {
                 self.hold_or_go(process, id, Some(lease));
             }
@@ -276,7 +368,12 @@ impl Run<'_> {
                     let at = process.moment(self.now, due);
                     if at < process.wake_at {
                         process.wake_at = at;
-                        self.at(at, Event::Wake { process: process.number });
+                        self.at(
+                            at,
+                            Event::Wake {
+                                process: process.number,
+                            },
+                        );
                     }
                 }
                 return;

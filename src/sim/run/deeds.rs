@@ -16,7 +16,11 @@ impl Run<'_> {
         let now = self.now;
         let is_use = matches!(
             deed,
-            Deed::Lock { .. } | Deed::TryLock { .. } | Deed::Drop { .. } | Deed::Renew { .. } | Deed::Downgrade { .. }
+            Deed::Lock { .. }
+                | Deed::TryLock { .. }
+                | Deed::Drop { .. }
+                | Deed::Renew { .. }
+                | Deed::Downgrade { .. }
         );
         if !is_use && deed != Deed::Replicate {
             self.watch.storm();
@@ -24,11 +28,19 @@ impl Run<'_> {
         let (ttl, turn) = (self.setting.ttl.as_nanos() as u64, self.per_turn());
         match deed {
             Deed::Cut { process, pause } => {
-                self.on(process, |process| process.away.lasts(now, now + pause * MS, ttl, turn));
+                self.on(process, |process| {
+                    process.away.lasts(now, now + pause * MS, ttl, turn)
+                });
             }
             Deed::Hang { pause } | Deed::Restart { pause, .. } | Deed::FailOver { pause, .. } => {
-                let everybody = self.processes.iter_mut().flatten().map(|process| &mut process.away);
-                everybody.chain([&mut self.away]).for_each(|away| away.lasts(now, now + pause * MS, ttl, turn));
+                let everybody = self
+                    .processes
+                    .iter_mut()
+                    .flatten()
+                    .map(|process| &mut process.away);
+                everybody
+                    .chain([&mut self.away])
+                    .for_each(|away| away.lasts(now, now + pause * MS, ttl, turn));
             }
             _ => {}
         }
@@ -36,18 +48,26 @@ impl Run<'_> {
             Deed::Lock { process: slot, .. }
             | Deed::TryLock { process: slot, .. }
             | Deed::Force { process: slot, .. } => {
-                let paused = self.processes[slot as usize].as_ref().map_or(0, |process| process.paused_until);
+                let paused = self.processes[slot as usize]
+                    .as_ref()
+                    .map_or(0, |process| process.paused_until);
                 if paused > now {
                     return self.at(paused, Event::Deed(deed));
                 }
-                let mut process = self.processes[slot as usize].take().unwrap_or_else(|| self.begin());
+                let mut process = self.processes[slot as usize]
+                    .take()
+                    .unwrap_or_else(|| self.begin());
                 process.show(now);
                 self.want(&mut process, deed);
                 self.tend(&mut process);
                 self.processes[slot as usize] = Some(process);
             }
-            Deed::Drop { process: slot } | Deed::Renew { process: slot } | Deed::Downgrade { process: slot } => {
-                let Some(mut process) = self.processes[slot as usize].take() else { return };
+            Deed::Drop { process: slot }
+            | Deed::Renew { process: slot }
+            | Deed::Downgrade { process: slot } => {
+                let Some(mut process) = self.processes[slot as usize].take() else {
+                    return;
+                };
                 if process.paused_until > now {
                     self.at(process.paused_until, Event::Deed(deed));
                 } else {
@@ -61,24 +81,36 @@ impl Run<'_> {
                 }
                 self.processes[slot as usize] = Some(process);
             }
-            Deed::Mishap { process, what } => self.on(process, |process| process.mishaps.push_back(what)),
-            Deed::LoseMessage { process } => self.on(process, |process| process.late_messages.push_back(None)),
-            Deed::DelayMessage { process, by } => {
-                self.on(process, |process| process.late_messages.push_back(Some(by * MS)));
+            Deed::Mishap { process, what } => {
+                self.on(process, |process| process.mishaps.push_back(what))
             }
-            Deed::Unsubscribe { process: slot, pause } => {
+            Deed::LoseMessage { process } => {
+                self.on(process, |process| process.late_messages.push_back(None))
+            }
+            Deed::DelayMessage { process, by } => {
+                self.on(process, |process| {
+                    process.late_messages.push_back(Some(by * MS))
+                });
+            }
+            Deed::Unsubscribe {
+                process: slot,
+                pause,
+            } => {
                 self.on(slot, |process| process.subscribed = false);
-                if let Some(process) = self.processes[slot as usize].as_ref().map(|process| process.number) {
+                if let Some(process) = self.processes[slot as usize]
+                    .as_ref()
+                    .map(|process| process.number)
+                {
                     self.at(now + pause * MS, Event::Subscribe { process });
                 }
             }
-            Deed::Pause { process, pause } => {
-                self.on(process, |process| process.paused_until = process.paused_until.max(now + pause * MS))
-            }
+            Deed::Pause { process, pause } => self.on(process, |process| {
+                process.paused_until = process.paused_until.max(now + pause * MS)
+            }),
             Deed::Crash { process } => self.processes[process as usize] = None,
-            Deed::Cut { process, pause } => {
-                self.on(process, |process| process.cut_until = process.cut_until.max(now + pause * MS))
-            }
+            Deed::Cut { process, pause } => self.on(process, |process| {
+                process.cut_until = process.cut_until.max(now + pause * MS)
+            }),
             Deed::Deaf { process, pause } => {
                 let timeout = self.setting.config.command_timeout.as_nanos() as u64;
                 self.on(process, |process| {
@@ -101,14 +133,22 @@ impl Run<'_> {
             Deed::FailOver { clock, pause } => {
                 self.server.state().keyspace = self.replica.clone();
                 self.step_clock(clock);
-                self.judge.failed_over(now / 1000, self.server_clock(), &self.server.state().keyspace);
+                self.judge.failed_over(
+                    now / 1000,
+                    self.server_clock(),
+                    &self.server.state().keyspace,
+                );
                 self.lose_places();
                 self.end_server(pause);
             }
             Deed::StepClock { by } => self.step_clock(by),
             Deed::FlushAll => self.lose_all(),
             Deed::DropRecord => {
-                let loss = if self.setting.kind == Kind::Mutex { Loss::All } else { Loss::Record };
+                let loss = if self.setting.kind == Kind::Mutex {
+                    Loss::All
+                } else {
+                    Loss::Record
+                };
                 self.delete(self.setting.key.record(), loss);
             }
             Deed::DropQueue => self.delete(self.setting.key.queue(), Loss::Queue),
@@ -124,7 +164,8 @@ impl Run<'_> {
 
     pub(super) fn step_clock(&mut self, by_ms: i64) {
         self.ahead += by_ms * 1000;
-        self.judge.clock_stepped(self.now / 1000, self.server_clock());
+        self.judge
+            .clock_stepped(self.now / 1000, self.server_clock());
     }
 
     fn lose_all(&mut self) {
@@ -133,7 +174,8 @@ impl Run<'_> {
     }
 
     fn lose(&mut self, loss: Loss) {
-        self.judge.lost_data(self.now / 1000, loss, &self.server.state().keyspace);
+        self.judge
+            .lost_data(self.now / 1000, loss, &self.server.state().keyspace);
         self.lose_places();
     }
 
@@ -142,7 +184,8 @@ impl Run<'_> {
         for process in self.processes.iter_mut().flatten() {
             for caller in process.callers.values_mut() {
                 let is_lost = caller.place.as_ref().is_some_and(|place| {
-                    let stood = process.hand.stands(place) && !self.judge.was_granted(place.token());
+                    let stood =
+                        process.hand.stands(place) && !self.judge.was_granted(place.token());
                     (stood || caller.lost.is_some()) && !self.judge.knows(place.token())
                 });
                 caller.lost = is_lost.then(|| caller.lost.unwrap_or(self.now));
@@ -153,7 +196,9 @@ impl Run<'_> {
     fn delete(&mut self, key: &str, loss: Loss) {
         let clock = self.server_clock();
         let words = [b"DEL".to_vec(), key.as_bytes().to_vec()];
-        self.server.run(clock, &words).expect("a key can be deleted");
+        self.server
+            .run(clock, &words)
+            .expect("a key can be deleted");
         self.lose(loss);
     }
 
@@ -166,9 +211,20 @@ impl Run<'_> {
         let mut events = Vec::new();
         for process in self.processes.iter_mut().flatten() {
             process.subscribed = false;
-            events.push((back + process.way(), Event::Subscribe { process: process.number }));
+            events.push((
+                back + process.way(),
+                Event::Subscribe {
+                    process: process.number,
+                },
+            ));
             for flight in process.flights.keys() {
-                events.push((self.now + 50_000, Event::Reset { process: process.number, flight: *flight }));
+                events.push((
+                    self.now + 50_000,
+                    Event::Reset {
+                        process: process.number,
+                        flight: *flight,
+                    },
+                ));
             }
         }
         for (at, event) in events {
@@ -187,15 +243,27 @@ impl Run<'_> {
     pub(super) fn want(&mut self, process: &mut Process, deed: Deed) {
         let id = self.number();
         let (patience, hold, terms, permits) = match deed {
-            Deed::Lock { patience, hold, terms, permits, .. } => (patience, hold, terms, permits),
+            Deed::Lock {
+                patience,
+                hold,
+                terms,
+                permits,
+                ..
+            } => (patience, hold, terms, permits),
             Deed::TryLock { hold, permits, .. } => (None, hold, Terms::Renewed, permits),
             _ => (None, 0, Terms::Renewed, 1),
         };
         let options = match terms {
-            Terms::MaxHold if self.defect == Some(Defect::MaxHold) => self.setting.options(Terms::Renewed),
+            Terms::MaxHold if self.defect == Some(Defect::MaxHold) => {
+                self.setting.options(Terms::Renewed)
+            }
             terms => self.setting.options(terms),
         };
-        let request = Arc::new(Request::new(self.setting.wish(permits), self.setting.key.clone(), &options));
+        let request = Arc::new(Request::new(
+            self.setting.wish(permits),
+            self.setting.key.clone(),
+            &options,
+        ));
         let until = patience.map_or(u64::MAX, |ms| self.now + ms * MS);
         let patient_until = self.now + self.setting.config.outage_limit.as_nanos() as u64;
         let caller = Caller {
@@ -212,21 +280,40 @@ impl Run<'_> {
         };
         if let Deed::Force { stale, .. } = deed {
             let fence = self.judge.fence_of_one(id).saturating_sub(u64::from(stale));
-            let call = caller.request.call(Verb::Release { token: Token::new(), fence, mode: Mode::Forced });
-            process.callers.insert(id, Caller { doing: Doing::Forcing, ..caller });
+            let call = caller.request.call(Verb::Release {
+                token: Token::new(),
+                fence,
+                mode: Mode::Forced,
+            });
+            process.callers.insert(
+                id,
+                Caller {
+                    doing: Doing::Forcing,
+                    ..caller
+                },
+            );
             return self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
         }
         if matches!(deed, Deed::TryLock { .. }) {
             let token = Token::new();
             let call = process.hand.try_lock(&caller.request, token);
-            let doing = Doing::Trying { token, in_doubt: false };
+            let doing = Doing::Trying {
+                token,
+                in_doubt: false,
+            };
             process.callers.insert(id, Caller { doing, ..caller });
             return self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
         }
         let place = Some(process.hand.stand(Arc::clone(&caller.request)));
         process.callers.insert(id, Caller { place, ..caller });
         if until < u64::MAX {
-            self.at(until, Event::Deadline { process: process.number, caller: id });
+            self.at(
+                until,
+                Event::Deadline {
+                    process: process.number,
+                    caller: id,
+                },
+            );
         }
         self.ask(process, id);
     }

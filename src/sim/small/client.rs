@@ -128,7 +128,13 @@ impl Client {
             return at;
         }
         let open = self.tok == Some(tok) && self.doubt == Doubt::Open && way != Way::Downgrade;
-        self.jobs.push(Job { tok, fence, way, open, wait: 0 });
+        self.jobs.push(Job {
+            tok,
+            fence,
+            way,
+            open,
+            wait: 0,
+        });
         self.jobs.len() - 1
     }
 
@@ -138,8 +144,15 @@ impl Client {
     }
 
     fn end(&mut self) {
-        let (jobs, flights) = (std::mem::take(&mut self.jobs), std::mem::take(&mut self.flights));
-        *self = Client { jobs, flights, ..Client::default() };
+        let (jobs, flights) = (
+            std::mem::take(&mut self.jobs),
+            std::mem::take(&mut self.flights),
+        );
+        *self = Client {
+            jobs,
+            flights,
+            ..Client::default()
+        };
     }
 
     /// Ends the lease before its release is sent (R14). What has no answer goes on as a job.
@@ -178,7 +191,11 @@ impl Client {
         let mut flights = std::mem::take(&mut self.flights);
         flights.retain(|flight| flight.answer.is_none());
         flights.iter_mut().for_each(|flight| flight.deaf = true);
-        *self = Client { stage: Stage::Crashed, flights, ..Client::default() };
+        *self = Client {
+            stage: Stage::Crashed,
+            flights,
+            ..Client::default()
+        };
     }
 
     /// The news of a grant, from elsewhere than the answer to the request in flight.
@@ -257,7 +274,11 @@ impl Client {
             },
             (Ask::Release(tok, _, way), _) => {
                 self.jobs.retain(|job| !job.is_of(tok, way) || job.open);
-                if way == Way::Downgrade && own && self.stage == Stage::Holding && answer.said != Said::Released {
+                if way == Way::Downgrade
+                    && own
+                    && self.stage == Stage::Holding
+                    && answer.said != Said::Released
+                {
                     self.lose();
                 }
                 // The answer that may have been lost could have had the grant of a place of ours.
@@ -274,7 +295,13 @@ impl Client {
                 _ => self.be_gone(),
             },
             (Ask::Sync(tok), stage) if own => match &answer.said {
-                Said::Synced { owner, ours, since, known, .. } => {
+                Said::Synced {
+                    owner,
+                    ours,
+                    since,
+                    known,
+                    ..
+                } => {
                     if let Some(news) = owner.filter(|news| *ours || news.to == tok) {
                         self.hear(news);
                     }
@@ -285,7 +312,9 @@ impl Client {
                 _ => {}
             },
             (Ask::Lookup(_), Stage::Queued | Stage::Confirming) if own => match answer.said {
-                Said::Present { waits: true, since, .. } => self.since = since,
+                Said::Present {
+                    waits: true, since, ..
+                } => self.since = since,
                 // Granted, and the message was missed: a sync has the fence.
                 Said::Present { owns: true, .. } if self.stage == Stage::Queued => self.wait = 0,
                 Said::Present { owns: false, .. } => self.be_gone(),
@@ -309,7 +338,11 @@ impl Client {
     pub(super) fn tick(&mut self) {
         let had_to_wait = self.wait > 0;
         self.wait = self.wait.saturating_sub(1);
-        self.age = if self.tok.is_some() { (self.age + 1).min(TTL) } else { 0 };
+        self.age = if self.tok.is_some() {
+            (self.age + 1).min(TTL)
+        } else {
+            0
+        };
         if self.doubt == Doubt::Open {
             self.doubt = Doubt::Past;
         }
@@ -321,7 +354,9 @@ impl Client {
             job.wait = job.wait.saturating_sub(1);
         }
         self.flights.retain(|flight| flight.answer.is_none());
-        self.flights.iter_mut().for_each(|flight| (flight.late, flight.deaf) = (true, true));
+        self.flights
+            .iter_mut()
+            .for_each(|flight| (flight.late, flight.deaf) = (true, true));
         match self.stage {
             Stage::Holding => {
                 self.left -= 1;

@@ -49,7 +49,11 @@ pub(super) enum Message {
 
 impl Event {
     pub(super) fn fine(act: Act) -> Event {
-        Event { act, fate: Fate::Fine, message: Message::Heard }
+        Event {
+            act,
+            fate: Fate::Fine,
+            message: Message::Heard,
+        }
     }
 }
 

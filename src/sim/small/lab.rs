@@ -35,9 +35,14 @@ impl Lab {
             terms
         };
         Lab {
-            server: Server::with_scripts(&|source| mutant.map_or_else(|| source.to_owned(), |m| m.alter(source))),
+            server: Server::with_scripts(&|source| {
+                mutant.map_or_else(|| source.to_owned(), |m| m.alter(source))
+            }),
             setting,
-            record: Record { setting, key: Key::new(PREFIX, "n").expect("a name") },
+            record: Record {
+                setting,
+                key: Key::new(PREFIX, "n").expect("a name"),
+            },
             terms: (0..CLIENTS).map(terms).collect(),
             memo: HashMap::new(),
         }
@@ -75,16 +80,31 @@ impl Lab {
             },
             Ask::Release(_, given, way) => {
                 let fence = if given == 0 { 0 } else { fence(given) };
-                Verb::Release { token, fence, mode: way.mode() }
+                Verb::Release {
+                    token,
+                    fence,
+                    mode: way.mode(),
+                }
             }
             Ask::Renew(_) => Verb::Renew { token },
             Ask::Sync(_) => Verb::Sync { newest: token },
-            Ask::Lookup(_) => Verb::Lookup { tokens: vec![token] },
+            Ask::Lookup(_) => Verb::Lookup {
+                tokens: vec![token],
+            },
         };
-        let call = Call { wish: self.setting.wish(client), key: self.record.key.clone(), verb };
+        let call = Call {
+            wish: self.setting.wish(client),
+            key: self.record.key.clone(),
+            verb,
+        };
         let terms = &self.terms[usize::from(client)];
         // R5: sent in this tick, and given up before the next.
-        let reply = self.server.put(NOW, &call, terms, if late { NOW - 1 } else { NOW + TICK / 2 })?;
+        let reply = self.server.put(
+            NOW,
+            &call,
+            terms,
+            if late { NOW - 1 } else { NOW + TICK / 2 },
+        )?;
         if reply.more {
             return Err("three clients are too few for more".to_owned());
         }
@@ -95,7 +115,10 @@ impl Lab {
         };
         let previous = |grant: &Grant| (tok(grant.token), grant.previous);
         let mut all_previous: Vec<_> = own.into_iter().chain(&reply.grants).map(previous).collect();
-        let answer = Answer { said: said(&call, reply.outcome)?, grants: reply.grants.iter().map(news).collect() };
+        let answer = Answer {
+            said: said(&call, reply.outcome)?,
+            grants: reply.grants.iter().map(news).collect(),
+        };
         let mut told = Vec::new();
         for message in self.server.published() {
             let text = String::from_utf8_lossy(&message.text).into_owned();
@@ -104,18 +127,31 @@ impl Lab {
                 .ok_or_else(|| format!("a message {text:?}"))?;
             let news = news(&grant);
             if message.channel != format!("{PREFIX}:grants:c{}", news.to.client).into_bytes() {
-                return Err(format!("the news for {:?} went to another process", news.to));
+                return Err(format!(
+                    "the news for {:?} went to another process",
+                    news.to
+                ));
             }
             told.push(news);
             all_previous.push(previous(&grant));
         }
         let (shelf, ended) = self.record.read(&self.server.state().keyspace)?;
-        Ok(Done { shelf, answer, news: told, ended, previous: all_previous })
+        Ok(Done {
+            shelf,
+            answer,
+            news: told,
+            ended,
+            previous: all_previous,
+        })
     }
 }
 
 fn news(grant: &Grant) -> News {
-    News { to: tok(grant.token), fence: mark(grant.fence), left: ticks(grant.left) }
+    News {
+        to: tok(grant.token),
+        fence: mark(grant.fence),
+        left: ticks(grant.left),
+    }
 }
 
 fn ticks(left: Duration) -> u8 {
@@ -132,7 +168,14 @@ fn said(call: &Call, outcome: Outcome) -> Result<Said, String> {
         Outcome::Lapsed | Outcome::Lost | Outcome::Unknown => Said::NotOwner,
         Outcome::Renewed { left, .. } => Said::Renewed { left: ticks(left) },
         Outcome::Gone { .. } => Said::Gone,
-        Outcome::Synced { owner, owner_waited_here, left, since, newest_known, .. } => Said::Synced {
+        Outcome::Synced {
+            owner,
+            owner_waited_here,
+            left,
+            since,
+            newest_known,
+            ..
+        } => Said::Synced {
             owner: owner.as_ref().map(news),
             ours: owner_waited_here,
             since: mark(since),
@@ -140,7 +183,11 @@ fn said(call: &Call, outcome: Outcome) -> Result<Said, String> {
             left: ticks(left),
         },
         Outcome::Absent => Said::Absent,
-        Outcome::Present { owner, since, waiting } => match &call.verb {
+        Outcome::Present {
+            owner,
+            since,
+            waiting,
+        } => match &call.verb {
             // Who has permits is not gone, and the answer has its grant besides.
             Verb::Lookup { tokens } => Said::Present {
                 waits: waiting == [true],

@@ -40,16 +40,16 @@
 //! clocks that step. The simulator and the tests of the behaviours have those. Two worlds are taken for one if two hashes
 //! of 64 bits agree.
 
-mod setting;
-mod shelf;
-mod record;
-mod lab;
-mod mutant;
+mod check;
 mod client;
 mod event;
-mod world;
+mod lab;
+mod mutant;
 mod names;
-mod check;
+mod record;
+mod setting;
+mod shelf;
+mod world;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -142,7 +142,9 @@ impl Search {
                         let result = after.and_then(|mut after| {
                             check::world(&after)?;
                             after.simplify();
-                            let Some(id) = self.add(from, &after) else { return Ok(()) };
+                            let Some(id) = self.add(from, &after) else {
+                                return Ok(());
+                            };
                             self.in_peace(&after, None)?;
                             next.push((id, after));
                             Ok(())
@@ -165,13 +167,22 @@ impl Search {
 
     fn report(&self, depth: usize, is_complete: bool, violation: Option<Violation>) -> Report {
         let (worlds, scripts) = (self.seen.len(), self.lab.runs());
-        Report { worlds, steps: self.steps, scripts, depth, is_complete, violation }
+        Report {
+            worlds,
+            steps: self.steps,
+            scripts,
+            depth,
+            is_complete,
+            violation,
+        }
     }
 
     /// `None` if it was reached before.
     fn add(&mut self, from: u32, world: &World) -> Option<u32> {
         let mark = mark(world);
-        let Entry::Vacant(entry) = self.known.entry(mark) else { return None };
+        let Entry::Vacant(entry) = self.known.entry(mark) else {
+            return None;
+        };
         let id = self.seen.len() as u32;
         entry.insert(id);
         self.seen.push(Seen { from, mark });
@@ -180,8 +191,15 @@ impl Search {
 
     /// P4, P5, P7: without any more faults everybody is served in time, and nothing is left behind.
     fn in_peace(&mut self, world: &World, mut trace: Option<&mut Trace>) -> Result<(), String> {
-        let mut world = World { budget: Budget::default(), ..world.clone() };
-        let crashed = world.clients.iter().filter(|client| client.stage == Stage::Crashed).count() as u8;
+        let mut world = World {
+            budget: Budget::default(),
+            ..world.clone()
+        };
+        let crashed = world
+            .clients
+            .iter()
+            .filter(|client| client.stage == Stage::Crashed)
+            .count() as u8;
         let bound = STEP + TTL * crashed;
         let (mut ticks, mut served) = (0, None);
         let mut way = Vec::new();
@@ -199,7 +217,9 @@ impl Search {
             }
             let act = match peaceful_act(&world) {
                 Some(act) => act,
-                None if !is_waiting && world.clients.iter().all(|client| client.jobs.is_empty()) => {
+                None if !is_waiting
+                    && world.clients.iter().all(|client| client.jobs.is_empty()) =>
+                {
                     left_behind(&world)?;
                     break;
                 }
@@ -207,7 +227,10 @@ impl Search {
             };
             ticks += u8::from(act == Act::Tick);
             if ticks > bound + 2 * TTL {
-                return Err(format!("P4, P5: in peace it goes on for ever: {:?}", world.clients));
+                return Err(format!(
+                    "P4, P5: in peace it goes on for ever: {:?}",
+                    world.clients
+                ));
             }
             let event = Event::fine(act);
             if let Some(trace) = &mut trace {
@@ -222,7 +245,9 @@ impl Search {
         }
         let served = served.unwrap_or(ticks);
         if served > bound {
-            return Err(format!("P4, P5: in peace somebody waits for {served} ticks, and {bound} are promised"));
+            return Err(format!(
+                "P4, P5: in peace somebody waits for {served} ticks, and {bound} are promised"
+            ));
         }
         for (mark, at) in way {
             self.peace.insert(mark, served.saturating_sub(at));
@@ -236,7 +261,10 @@ impl Search {
         while let Some(at) = way.last().copied().filter(|at| *at > 0) {
             way.push(self.seen[at as usize].from);
         }
-        let mut trace = Trace { names: ['A', 'B', 'C'], lines: Vec::new() };
+        let mut trace = Trace {
+            names: ['A', 'B', 'C'],
+            lines: Vec::new(),
+        };
         let mut world = self.start.clone();
         for id in way[..way.len() - 1].iter().rev() {
             let wanted = self.seen[*id as usize].mark;
@@ -254,9 +282,14 @@ impl Search {
             // What it finds is what was found before.
             let _ = self.in_peace(&world, Some(&mut trace));
         }
-        let name = |what: String, c: u8| what.replace(&format!("@{c}"), &trace.names[usize::from(c)].to_string());
+        let name = |what: String, c: u8| {
+            what.replace(&format!("@{c}"), &trace.names[usize::from(c)].to_string())
+        };
         let what = (0..CLIENTS).fold(what.to_owned(), name);
-        Violation { what, trace: trace.lines }
+        Violation {
+            what,
+            trace: trace.lines,
+        }
     }
 
     fn step_to(&mut self, world: &World, wanted: u128) -> (Event, World, [u8; CLIENTS as usize]) {
@@ -278,23 +311,41 @@ impl Search {
 /// the lock releases it. Nobody begins.
 fn peaceful_act(world: &World) -> Option<Act> {
     let arrive = || {
-        let c = world.clients.iter().position(|client| !client.flights.is_empty())?;
+        let c = world
+            .clients
+            .iter()
+            .position(|client| !client.flights.is_empty())?;
         Some(Act::Arrive(c as u8, 0))
     };
     let unlock = || {
-        let c = world.clients.iter().position(|client| client.stage == Stage::Holding)?;
+        let c = world
+            .clients
+            .iter()
+            .position(|client| client.stage == Stage::Holding)?;
         Some(Act::Unlock(c as u8))
     };
     let hear = || (!world.news.is_empty()).then_some(Act::Hear(0));
-    hear().or_else(arrive).or_else(|| world.due()).or_else(unlock)
+    hear()
+        .or_else(arrive)
+        .or_else(|| world.due())
+        .or_else(unlock)
 }
 
 fn left_behind(world: &World) -> Result<(), String> {
     let is_alive = |c: u8| world.clients[usize::from(c)].stage != Stage::Crashed;
-    if let Some(holder) = world.shelf.holding().find(|holder| is_alive(holder.tok.client)) {
+    if let Some(holder) = world
+        .shelf
+        .holding()
+        .find(|holder| is_alive(holder.tok.client))
+    {
         return Err(format!("P7: nobody has the lock of {:?}", holder.tok));
     }
-    match world.shelf.waiters.iter().find(|(tok, _)| is_alive(tok.client)) {
+    match world
+        .shelf
+        .waiters
+        .iter()
+        .find(|(tok, _)| is_alive(tok.client))
+    {
         Some((tok, _)) => Err(format!("P7: nobody waits in the place of {tok:?}")),
         None => Ok(()),
     }
@@ -336,9 +387,18 @@ fn mark(world: &World) -> u128 {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Report { worlds, steps, scripts, depth, .. } = self;
+        let Report {
+            worlds,
+            steps,
+            scripts,
+            depth,
+            ..
+        } = self;
         let all = if self.is_complete { "all" } else { "the first" };
-        write!(f, "{all} {worlds} worlds, {steps} steps, {depth} deep, {scripts} script calls")?;
+        write!(
+            f,
+            "{all} {worlds} worlds, {steps} steps, {depth} deep, {scripts} script calls"
+        )?;
         match &self.violation {
             Some(violation) => write!(f, "\n{violation}"),
             None => Ok(()),
@@ -349,6 +409,8 @@ impl fmt::Display for Report {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}, after", self.what)?;
-        self.trace.iter().try_for_each(|step| writeln!(f, "  {step}"))
+        self.trace
+            .iter()
+            .try_for_each(|step| writeln!(f, "  {step}"))
     }
 }

@@ -14,13 +14,23 @@ impl Mutant {
     pub(super) fn alter(&self, source: &str) -> String {
         source
             .lines()
-            .map(|line| if line.trim() == self.line { self.instead } else { line }.to_owned() + "\n")
+            .map(|line| {
+                if line.trim() == self.line {
+                    self.instead
+                } else {
+                    line
+                }
+                .to_owned()
+                    + "\n"
+            })
             .collect()
     }
 
     /// How many of the scripts' lines it changes. The part that all share counts once for each.
     pub fn lines_changed(&self) -> usize {
         let is_it = |line: &&str| line.trim() == self.line;
-        crate::script::sources().map(|source| source.lines().filter(is_it).count()).sum()
+        crate::script::sources()
+            .map(|source| source.lines().filter(is_it).count())
+            .sum()
     }
 }

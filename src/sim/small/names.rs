@@ -36,7 +36,11 @@ impl World {
         if self.shelf.queue.is_empty() {
             // Nobody is beside whom a holder could be given his grace.
             let is_past = self.shelf.stamps.iter().all(|stamp| stamp.ahead < 0);
-            self.shelf.idle = if is_past { 0 } else { self.shelf.idle.min(STEP) };
+            self.shelf.idle = if is_past {
+                0
+            } else {
+                self.shelf.idle.min(STEP)
+            };
         }
     }
 
@@ -75,7 +79,11 @@ impl World {
         });
         let Shelf { fence, ended, .. } = &mut self.shelf;
         for fence in [fence, ended].into_iter().filter(|fence| **fence > 0) {
-            *fence = if has_permits { largest } else { number(None, *fence) };
+            *fence = if has_permits {
+                largest
+            } else {
+                number(None, *fence)
+            };
         }
         for c in 0..CLIENTS {
             let client = &mut self.clients[usize::from(c)];
@@ -83,13 +91,20 @@ impl World {
             let mut marks: Vec<&mut u32> = vec![&mut client.since];
             marks.extend(stamp.map(|stamp| &mut stamp.since));
             for flight in &mut client.flights {
-                if let Some(Said::Waiting { since } | Said::Synced { since, .. } | Said::Present { since, .. }) =
-                    flight.answer.as_mut().map(|a| &mut a.said)
+                if let Some(
+                    Said::Waiting { since }
+                    | Said::Synced { since, .. }
+                    | Said::Present { since, .. },
+                ) = flight.answer.as_mut().map(|a| &mut a.said)
                 {
                     marks.push(since);
                 }
             }
-            let known: BTreeSet<u32> = marks.iter().map(|mark| **mark).filter(|mark| *mark > 0).collect();
+            let known: BTreeSet<u32> = marks
+                .iter()
+                .map(|mark| **mark)
+                .filter(|mark| *mark > 0)
+                .collect();
             for mark in marks.into_iter().filter(|mark| **mark > 0) {
                 *mark = known.range(..*mark).count() as u32 + 1;
             }
@@ -98,8 +113,9 @@ impl World {
 
     fn sort_clients(&mut self) -> [u8; CLIENTS as usize] {
         // Those who ask for the same are alike.
-        let mut order: Vec<(u32, u64, u8)> =
-            (0..CLIENTS).map(|c| (self.setting.permits(c), self.likeness(c), c)).collect();
+        let mut order: Vec<(u32, u64, u8)> = (0..CLIENTS)
+            .map(|c| (self.setting.permits(c), self.likeness(c), c))
+            .collect();
         order.sort();
         let mut became = [0; CLIENTS as usize];
         for (to, (_, _, from)) in order.iter().enumerate() {
@@ -129,39 +145,67 @@ impl World {
         client.each_tok(&mut |tok| tok.client = 0);
         client.hash(&mut hasher);
         let number = |tok: &Tok| if tok.client == c { tok.number } else { 0 };
-        for holder in self.shelf.holders.iter().filter(|holder| holder.tok.client == c) {
-            let tok = Tok { client: 0, ..holder.tok };
+        for holder in self
+            .shelf
+            .holders
+            .iter()
+            .filter(|holder| holder.tok.client == c)
+        {
+            let tok = Tok {
+                client: 0,
+                ..holder.tok
+            };
             Holder { tok, ..*holder }.hash(&mut hasher);
         }
-        self.shelf.queue.iter().for_each(|tok| number(tok).hash(&mut hasher));
+        self.shelf
+            .queue
+            .iter()
+            .for_each(|tok| number(tok).hash(&mut hasher));
         self.shelf
             .waiters
             .iter()
             .filter(|(tok, _)| tok.client == c)
             .for_each(|(tok, at)| (tok.number, at).hash(&mut hasher));
-        self.shelf.stamps.iter().filter(|s| s.client == c).for_each(|s| (s.ahead, s.since).hash(&mut hasher));
+        self.shelf
+            .stamps
+            .iter()
+            .filter(|s| s.client == c)
+            .for_each(|s| (s.ahead, s.since).hash(&mut hasher));
         let news = self.news.iter().filter(|news| news.to.client == c);
         news.for_each(|news| (news.to.number, news.fence, news.left).hash(&mut hasher));
         hasher.finish()
     }
 
     pub(super) fn each_tok(&mut self, f: &mut dyn FnMut(&mut Tok)) {
-        self.shelf.holders.iter_mut().for_each(|holder| f(&mut holder.tok));
+        self.shelf
+            .holders
+            .iter_mut()
+            .for_each(|holder| f(&mut holder.tok));
         self.shelf.queue.iter_mut().for_each(&mut *f);
         self.shelf.waiters.iter_mut().for_each(|(tok, _)| f(tok));
         self.news.iter_mut().for_each(|news| f(&mut news.to));
-        self.clients.iter_mut().for_each(|client| client.each_tok(f));
+        self.clients
+            .iter_mut()
+            .for_each(|client| client.each_tok(f));
     }
 
     /// With the token that it was given to.
     fn each_fence(&mut self, f: &mut dyn FnMut(Tok, &mut u32)) {
-        self.shelf.holders.iter_mut().for_each(|holder| f(holder.tok, &mut holder.fence));
-        self.news.iter_mut().for_each(|news| f(news.to, &mut news.fence));
+        self.shelf
+            .holders
+            .iter_mut()
+            .for_each(|holder| f(holder.tok, &mut holder.fence));
+        self.news
+            .iter_mut()
+            .for_each(|news| f(news.to, &mut news.fence));
         for client in &mut self.clients {
             if let Some(tok) = client.tok {
                 f(tok, &mut client.fence);
             }
-            client.jobs.iter_mut().for_each(|job| f(job.tok, &mut job.fence));
+            client
+                .jobs
+                .iter_mut()
+                .for_each(|job| f(job.tok, &mut job.fence));
             client.each_news(&mut |news| f(news.to, &mut news.fence));
             for flight in &mut client.flights {
                 if let Ask::Release(tok, fence, _) = &mut flight.ask {
@@ -178,7 +222,11 @@ impl Client {
         self.jobs.iter_mut().for_each(|job| f(&mut job.tok));
         for flight in &mut self.flights {
             match &mut flight.ask {
-                Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) | Ask::Lookup(tok) => {
+                Ask::Acquire(tok)
+                | Ask::Release(tok, ..)
+                | Ask::Renew(tok)
+                | Ask::Sync(tok)
+                | Ask::Lookup(tok) => {
                     f(tok);
                 }
             }
@@ -188,10 +236,17 @@ impl Client {
 
     fn each_news(&mut self, f: &mut dyn FnMut(&mut News)) {
         self.noted.iter_mut().for_each(&mut *f);
-        for answer in self.flights.iter_mut().filter_map(|flight| flight.answer.as_mut()) {
+        for answer in self
+            .flights
+            .iter_mut()
+            .filter_map(|flight| flight.answer.as_mut())
+        {
             answer.grants.iter_mut().for_each(&mut *f);
             match &mut answer.said {
-                Said::Granted(news) | Said::Synced { owner: Some(news), .. } => f(news),
+                Said::Granted(news)
+                | Said::Synced {
+                    owner: Some(news), ..
+                } => f(news),
                 _ => {}
             }
         }

@@ -42,11 +42,18 @@ impl Record {
         let kind = self.setting.wish(0).kind();
         let (mut fields, holders, queue_field) = match self.setting.family() {
             Family::Mutex => (self.mutex_fields(shelf), Vec::new(), "q"),
-            Family::Permit => (vec![("p".to_owned(), self.permits_state(shelf))], self.holders(shelf, &kind), "n"),
+            Family::Permit => (
+                vec![("p".to_owned(), self.permits_state(shelf))],
+                self.holders(shelf, &kind),
+                "n",
+            ),
         };
         fields.push(("k".to_owned(), kind.into()));
         for (tok, ticket) in &shelf.waiters {
-            let (ticket, terms) = (100 + u64::from(*ticket), self.setting.terms(tok.client, TTL_MS));
+            let (ticket, terms) = (
+                100 + u64::from(*ticket),
+                self.setting.terms(tok.client, TTL_MS),
+            );
             let waiter = format!("{ticket} {NOW} c{} {terms} -", tok.client);
             fields.push((format!("w:{}", token(*tok).simple()), waiter.into()));
         }
@@ -64,12 +71,24 @@ impl Record {
         }
         for stamp in &shelf.stamps {
             let until = (SERVED as i64 + i64::from(stamp.ahead) * TICK as i64) as u64;
-            let packed = packed::Stamp { until, since: fence(stamp.since) }.pack();
+            let packed = packed::Stamp {
+                until,
+                since: fence(stamp.since),
+            }
+            .pack();
             fields.push((format!("m:c{}", stamp.client), packed));
         }
-        let of_hash =
-            |fields: Fields| fields.into_iter().flat_map(|(field, value)| [field.into_bytes(), value]).collect();
-        let entries = shelf.queue.iter().map(|tok| token(*tok).simple().into_bytes()).collect();
+        let of_hash = |fields: Fields| {
+            fields
+                .into_iter()
+                .flat_map(|(field, value)| [field.into_bytes(), value])
+                .collect()
+        };
+        let entries = shelf
+            .queue
+            .iter()
+            .map(|tok| token(*tok).simple().into_bytes())
+            .collect();
         make(server, "HSET", self.key.record(), of_hash(fields));
         make(server, "HSET", &self.key.holders(), of_hash(holders));
         make(server, "RPUSH", self.key.queue(), entries);
@@ -88,7 +107,14 @@ impl Record {
         };
         if let Some(owner) = shelf.holders.first() {
             set("o", &token(owner.tok).simple());
-            set("a", &format!("{} {NOW} c{} {TTL_MS} 0 0", u8::from(owner.waited), owner.tok.client));
+            set(
+                "a",
+                &format!(
+                    "{} {NOW} c{} {TTL_MS} 0 0",
+                    u8::from(owner.waited),
+                    owner.tok.client
+                ),
+            );
             set("l", "-");
             if owner.stands == Stands::Spared {
                 set("u", &fence(shelf.fence).to_string());
@@ -101,7 +127,11 @@ impl Record {
     }
 
     fn permits_state(&self, shelf: &Shelf) -> Bytes {
-        let lasts = if shelf.look.is_some() { TTL_MS as u32 } else { 0 };
+        let lasts = if shelf.look.is_some() {
+            TTL_MS as u32
+        } else {
+            0
+        };
         let state = Permits {
             fence: fence(shelf.fence),
             look_from: shelf.look.map_or(0, end),
@@ -125,7 +155,10 @@ impl Record {
                 ttl: TTL_MS as u32,
                 hold: 0,
                 permits: if lapsed { 0 } else { holder.permits },
-                stands: STANDS.iter().find(|(_, stands)| *stands == holder.stands).map_or(0, |(number, _)| *number),
+                stands: STANDS
+                    .iter()
+                    .find(|(_, stands)| *stands == holder.stands)
+                    .map_or(0, |(number, _)| *number),
                 previous: -1,
             };
             let client = holder.tok.client;
@@ -139,7 +172,10 @@ impl Record {
     /// Reads what a script left. What this model has no place for is an error, so that it is kept up with the scripts.
     pub(super) fn read(&self, keyspace: &Keyspace) -> Result<(Shelf, PreviousHolder), String> {
         let mut shelf = Shelf::default();
-        let (queue, holders) = (keyspace.list_of(self.key.queue()), keyspace.hash_of(&self.key.holders()));
+        let (queue, holders) = (
+            keyspace.list_of(self.key.queue()),
+            keyspace.hash_of(&self.key.holders()),
+        );
         let Some((fields, expires)) = keyspace.hash_of(self.key.record()) else {
             return if queue.is_none() && holders.is_none() {
                 Ok((shelf, PreviousHolder::Unknown))
@@ -147,16 +183,26 @@ impl Record {
                 Err("a queue or holders without a record".to_owned())
             };
         };
-        let ends = [Some(expires), queue.map(|(_, expires)| expires), holders.map(|(_, expires)| expires)];
+        let ends = [
+            Some(expires),
+            queue.map(|(_, expires)| expires),
+            holders.map(|(_, expires)| expires),
+        ];
         if ends.into_iter().flatten().any(|expires| expires.is_none()) {
             return Err("a key that does not expire".to_owned());
         }
         if fields.get(&b"k"[..]).map(text) != Some(self.setting.wish(0).kind()) {
-            return Err(format!("a record of another kind: {:?}", fields.get(&b"k"[..]).map(text)));
+            return Err(format!(
+                "a record of another kind: {:?}",
+                fields.get(&b"k"[..]).map(text)
+            ));
         }
         let (how, known) = match self.setting.family() {
             Family::Mutex => (read_mutex(fields, &mut shelf)?, "k o a l s q u c"),
-            Family::Permit => (self.read_permits(fields, holders.map(|(holders, _)| holders), &mut shelf)?, "k p n c"),
+            Family::Permit => (
+                self.read_permits(fields, holders.map(|(holders, _)| holders), &mut shelf)?,
+                "k p n c",
+            ),
         };
         self.read_queue(fields, queue.map(|(list, _)| list), known, &mut shelf)?;
         let ended = match how {
@@ -176,31 +222,55 @@ impl Record {
         known: &str,
         shelf: &mut Shelf,
     ) -> Result<(), String> {
-        let queue_field = if self.setting.family() == Family::Mutex { &b"q"[..] } else { &b"n"[..] };
-        let queue_state =
-            fields.get(queue_field).map(|packed| Queue::unpack(packed).ok_or("a queue's state that is too short"));
+        let queue_field = if self.setting.family() == Family::Mutex {
+            &b"q"[..]
+        } else {
+            &b"n"[..]
+        };
+        let queue_state = fields
+            .get(queue_field)
+            .map(|packed| Queue::unpack(packed).ok_or("a queue's state that is too short"));
         let queue_state = queue_state.transpose()?.unwrap_or_default();
         let taken = queue_state.taken;
         shelf.tickets = queue_state.given.saturating_sub(taken) as u8;
-        shelf.idle = ((NOW - queue_state.looked.clamp(NOW - u64::from(STEP + 1) * TICK, NOW)) / TICK) as u8;
+        shelf.idle = ((NOW
+            - queue_state
+                .looked
+                .clamp(NOW - u64::from(STEP + 1) * TICK, NOW))
+            / TICK) as u8;
         for (name, value) in fields {
             let name = text(name);
             match name.split_once(':') {
                 Some(("w", token)) => {
                     let (waiter, tok) = (text(value), of_token(token)?);
                     let (ticket, rest) = waiter.split_once(' ').unwrap_or_default();
-                    let terms = format!(" c{} {} -", tok.client, self.setting.terms(tok.client, TTL_MS));
+                    let terms = format!(
+                        " c{} {} -",
+                        tok.client,
+                        self.setting.terms(tok.client, TTL_MS)
+                    );
                     if !rest.ends_with(&terms) {
                         return Err(format!("{tok:?} waits by {waiter:?}"));
                     }
-                    shelf.waiters.push((tok, parse::<u64>(ticket)?.saturating_sub(taken) as u8));
+                    shelf
+                        .waiters
+                        .push((tok, parse::<u64>(ticket)?.saturating_sub(taken) as u8));
                 }
                 Some(("m", manager)) => {
                     let client = parse(manager.trim_start_matches('c'))?;
-                    let stamp = packed::Stamp::unpack(value).ok_or_else(|| format!("a stamp {value:?}"))?;
+                    let stamp =
+                        packed::Stamp::unpack(value).ok_or_else(|| format!("a stamp {value:?}"))?;
                     let ahead = stamp.until as i64 - queue_state.served as i64;
-                    let ahead = if ahead < 0 { -1 } else { (ahead / TICK as i64) as i8 };
-                    shelf.stamps.push(Stamp { client, ahead, since: mark(stamp.since) });
+                    let ahead = if ahead < 0 {
+                        -1
+                    } else {
+                        (ahead / TICK as i64) as i8
+                    };
+                    shelf.stamps.push(Stamp {
+                        client,
+                        ahead,
+                        since: mark(stamp.since),
+                    });
                 }
                 _ if known.split(' ').any(|known| known == name) => {}
                 _ => return Err(format!("a field {name:?} that this model does not know")),
@@ -209,12 +279,24 @@ impl Record {
         shelf.waiters.sort();
         shelf.stamps.sort();
         if let Some(list) = list {
-            shelf.queue = list.iter().map(|token| of_token(&text(token))).collect::<Result<_, _>>()?;
+            shelf.queue = list
+                .iter()
+                .map(|token| of_token(&text(token)))
+                .collect::<Result<_, _>>()?;
         }
-        if (queue_state.entries as usize, queue_state.waiters as usize) != (shelf.queue.len(), shelf.waiters.len()) {
-            return Err(format!("the record counts {} and {} in {shelf:?}", queue_state.entries, queue_state.waiters));
+        if (queue_state.entries as usize, queue_state.waiters as usize)
+            != (shelf.queue.len(), shelf.waiters.len())
+        {
+            return Err(format!(
+                "the record counts {} and {} in {shelf:?}",
+                queue_state.entries, queue_state.waiters
+            ));
         }
-        if let Some((lost, _)) = shelf.waiters.iter().find(|(tok, _)| !shelf.queue.contains(tok)) {
+        if let Some((lost, _)) = shelf
+            .waiters
+            .iter()
+            .find(|(tok, _)| !shelf.queue.contains(tok))
+        {
             return Err(format!("{lost:?} waits and does not stand in the queue"));
         }
         if shelf.queue.is_empty() {
@@ -233,22 +315,35 @@ impl Record {
         holders: Option<&BTreeMap<Bytes, Bytes>>,
         shelf: &mut Shelf,
     ) -> Result<i8, String> {
-        let state =
-            fields.get(&b"p"[..]).and_then(|packed| Permits::unpack(packed)).ok_or("permits without a state")?;
+        let state = fields
+            .get(&b"p"[..])
+            .and_then(|packed| Permits::unpack(packed))
+            .ok_or("permits without a state")?;
         if state.capacity != self.setting.kind.permits() {
             return Err(format!("a capacity of {}", state.capacity));
         }
-        (shelf.fence, shelf.look) = (mark(state.fence), (state.look_from > 0).then(|| left(state.look_from)));
-        if shelf.look.is_some() && (u64::from(state.shortest), u64::from(state.longest)) != (TTL_MS, TTL_MS) {
-            return Err(format!("P5: the shortest lease is {} ms, the longest {} ms", state.shortest, state.longest));
+        (shelf.fence, shelf.look) = (
+            mark(state.fence),
+            (state.look_from > 0).then(|| left(state.look_from)),
+        );
+        if shelf.look.is_some()
+            && (u64::from(state.shortest), u64::from(state.longest)) != (TTL_MS, TTL_MS)
+        {
+            return Err(format!(
+                "P5: the shortest lease is {} ms, the longest {} ms",
+                state.shortest, state.longest
+            ));
         }
         for (token, value) in holders.into_iter().flatten() {
             let tok = of_token(&text(token))?;
-            let (packed, words) = packed::Holder::unpack(value).ok_or_else(|| format!("a holder {value:?}"))?;
+            let (packed, words) =
+                packed::Holder::unpack(value).ok_or_else(|| format!("a holder {value:?}"))?;
             let words = text(words);
             let terms = self.setting.terms(tok.client, TTL_MS);
             let parts: Vec<&str> = words.splitn(6, ' ').collect();
-            let &[kind, capacity, fence, _, _, rest] = &parts[..] else { return Err(format!("a holder {words:?}")) };
+            let &[kind, capacity, fence, _, _, rest] = &parts[..] else {
+                return Err(format!("a holder {words:?}"));
+            };
             let is_its = format!("{kind} {capacity}") == self.setting.wish(0).kind()
                 && rest == format!("c{} {terms} -", tok.client)
                 && (u64::from(packed.ttl), packed.hold) == (TTL_MS, 0);
@@ -258,15 +353,28 @@ impl Record {
             };
             let lapsed = *stands == Stands::Lapsed;
             if (packed.permits == 0) != lapsed {
-                return Err(format!("P1: {tok:?} has {} permits and is {stands:?}", packed.permits));
+                return Err(format!(
+                    "P1: {tok:?} has {} permits and is {stands:?}",
+                    packed.permits
+                ));
             }
             let (permits, stands, left) = (packed.permits, *stands, left(packed.end));
-            shelf.holders.push(Holder { tok, permits, fence: mark(parse(fence)?), left, stands, waited: false });
+            shelf.holders.push(Holder {
+                tok,
+                permits,
+                fence: mark(parse(fence)?),
+                left,
+                stands,
+                waited: false,
+            });
         }
         shelf.holders.sort();
         let taken: u32 = shelf.holding().map(|holder| holder.permits).sum();
         if state.taken != taken {
-            return Err(format!("P1: {} permits count as taken in {shelf:?}", state.taken));
+            return Err(format!(
+                "P1: {} permits count as taken in {shelf:?}",
+                state.taken
+            ));
         }
         Ok(state.how)
     }
@@ -277,19 +385,34 @@ const STANDS: [(i8, Stands); 3] = [(0, Stands::Holds), (1, Stands::Spared), (3, 
 
 fn read_mutex(fields: &BTreeMap<Bytes, Bytes>, shelf: &mut Shelf) -> Result<i8, String> {
     let field = |name: &str| fields.get(name.as_bytes()).map(text);
-    let state = fields.get(&b"s"[..]).map(|packed| State::unpack(packed).ok_or("a state that is too short"));
+    let state = fields
+        .get(&b"s"[..])
+        .map(|packed| State::unpack(packed).ok_or("a state that is too short"));
     let state = state.transpose()?.unwrap_or_default();
     (shelf.fence, shelf.ended) = (mark(state.fence), mark(state.ended));
     if let Some(owner) = field("o") {
         let tok = of_token(&owner)?;
         let request = field("a").unwrap_or_default();
         if request.split(' ').nth(2) != Some(&format!("c{}", tok.client)) {
-            return Err(format!("the owner is {tok:?}, and the request is {request:?}"));
+            return Err(format!(
+                "the owner is {tok:?}, and the request is {request:?}"
+            ));
         }
         let spared = field("u").is_some_and(|graced| graced == state.fence.to_string());
-        let stands = if spared { Stands::Spared } else { Stands::Holds };
+        let stands = if spared {
+            Stands::Spared
+        } else {
+            Stands::Holds
+        };
         let waited = !request.starts_with("0 ");
-        shelf.holders = vec![Holder { tok, permits: 1, fence: shelf.fence, left: left(state.end), stands, waited }];
+        shelf.holders = vec![Holder {
+            tok,
+            permits: 1,
+            fence: shelf.fence,
+            left: left(state.end),
+            stands,
+            waited,
+        }];
     } else if state.end > 0 {
         return Err("an end without an owner, and nobody asked to hold at least".to_owned());
     }
@@ -301,10 +424,16 @@ fn make(server: &mut Server, command: &str, key: &str, rest: Vec<Bytes>) {
         return;
     }
     let mut run = |words: Vec<Bytes>| {
-        server.run(NOW, &words).expect("a command that the store knows, on a key of its type");
+        server
+            .run(NOW, &words)
+            .expect("a command that the store knows, on a key of its type");
     };
     run([vec![command.into(), key.into()], rest].concat());
-    run(vec!["PEXPIREAT".into(), key.into(), (EXPIRES * 1000).to_string().into()]);
+    run(vec![
+        "PEXPIREAT".into(),
+        key.into(),
+        (EXPIRES * 1000).to_string().into(),
+    ]);
 }
 
 pub(super) fn token(tok: Tok) -> Token {
@@ -312,7 +441,10 @@ pub(super) fn token(tok: Tok) -> Token {
 }
 
 pub(super) fn tok(token: Token) -> Tok {
-    Tok { client: (token.number() >> 8) as u8, number: token.number() as u8 }
+    Tok {
+        client: (token.number() >> 8) as u8,
+        number: token.number() as u8,
+    }
 }
 
 /// A fence, or another mark, as a record has it.
@@ -334,7 +466,9 @@ fn left(end: u64) -> u8 {
 }
 
 fn of_token(text: &str) -> Result<Tok, String> {
-    Token::parse(text).map(tok).ok_or_else(|| format!("a token {text:?}"))
+    Token::parse(text)
+        .map(tok)
+        .ok_or_else(|| format!("a token {text:?}"))
 }
 
 fn text(bytes: impl AsRef<[u8]>) -> String {

@@ -23,20 +23,35 @@ impl Default for Setting {
 impl Setting {
     /// Each wants the mutex.
     pub fn mutex() -> Setting {
-        Setting { kind: Kind::Mutex, permits: [1; CLIENTS as usize] }
+        Setting {
+            kind: Kind::Mutex,
+            permits: [1; CLIENTS as usize],
+        }
     }
 
     /// Each asks for so many permits of a semaphore that has `all`.
     pub fn semaphore(all: u32, mut permits: [u32; 3]) -> Setting {
         permits.sort_unstable();
-        Setting { kind: Kind::Semaphore(all), permits }
+        Setting {
+            kind: Kind::Semaphore(all),
+            permits,
+        }
     }
 
     /// So many of them write, at most three, and the others read. There are as many permits as ever.
     pub fn readers_and_writers(writers: u8) -> Setting {
         let all = Wish::write().weight;
-        let permits = std::array::from_fn(|c| if c + usize::from(writers) < usize::from(CLIENTS) { 1 } else { all });
-        Setting { kind: Kind::ReadWrite(all), permits }
+        let permits = std::array::from_fn(|c| {
+            if c + usize::from(writers) < usize::from(CLIENTS) {
+                1
+            } else {
+                all
+            }
+        });
+        Setting {
+            kind: Kind::ReadWrite(all),
+            permits,
+        }
     }
 
     pub(super) fn permits(&self, client: u8) -> u32 {
@@ -44,7 +59,11 @@ impl Setting {
     }
 
     pub(super) fn family(&self) -> Family {
-        if self.kind == Kind::Mutex { Family::Mutex } else { Family::Permit }
+        if self.kind == Kind::Mutex {
+            Family::Mutex
+        } else {
+            Family::Permit
+        }
     }
 
     /// Whether it has permits to give back while it holds others.
@@ -77,7 +96,11 @@ impl fmt::Display for Setting {
             Kind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
             Kind::ReadWrite(_) => {
                 let writers = (0..CLIENTS).filter(|client| self.writes(*client)).count();
-                write!(f, "{writers} writers, {} readers", usize::from(CLIENTS) - writers)
+                write!(
+                    f,
+                    "{writers} writers, {} readers",
+                    usize::from(CLIENTS) - writers
+                )
             }
         }
     }

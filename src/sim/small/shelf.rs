@@ -165,7 +165,11 @@ pub(super) struct Done {
 impl Ask {
     pub(super) fn tok(self) -> Tok {
         match self {
-            Ask::Acquire(tok) | Ask::Release(tok, ..) | Ask::Renew(tok) | Ask::Sync(tok) | Ask::Lookup(tok) => tok,
+            Ask::Acquire(tok)
+            | Ask::Release(tok, ..)
+            | Ask::Renew(tok)
+            | Ask::Sync(tok)
+            | Ask::Lookup(tok) => tok,
         }
     }
 
@@ -190,7 +194,9 @@ impl Way {
 impl Shelf {
     /// Those who hold it, lapsed or not, as long as nobody has noticed.
     pub(super) fn holding(&self) -> impl Iterator<Item = &Holder> {
-        self.holders.iter().filter(|holder| holder.stands != Stands::Lapsed)
+        self.holders
+            .iter()
+            .filter(|holder| holder.stands != Stands::Lapsed)
     }
 
     pub(super) fn holder(&self, tok: Tok) -> Option<&Holder> {
@@ -202,7 +208,12 @@ impl Shelf {
     }
 
     pub(super) fn tick(&mut self) {
-        for left in self.holders.iter_mut().map(|holder| &mut holder.left).chain(&mut self.look) {
+        for left in self
+            .holders
+            .iter_mut()
+            .map(|holder| &mut holder.left)
+            .chain(&mut self.look)
+        {
             *left = left.saturating_sub(1);
         }
         if !self.queue.is_empty() || !self.stamps.is_empty() {

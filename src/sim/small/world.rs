@@ -38,7 +38,11 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(setting: Setting, budget: Budget) -> World {
-        World { setting, budget, ..World::default() }
+        World {
+            setting,
+            budget,
+            ..World::default()
+        }
     }
 
     /// What must happen before time goes on.
@@ -57,11 +61,17 @@ impl World {
                 Stage::Idle => acts.push(Act::Start(c)),
                 Stage::Holding => {
                     acts.push(Act::Unlock(c));
-                    acts.extend((self.setting.writes(c) && !client.downgraded).then_some(Act::Downgrade(c)));
+                    acts.extend(
+                        (self.setting.writes(c) && !client.downgraded).then_some(Act::Downgrade(c)),
+                    );
                 }
-                Stage::Queued if self.budget.give_ups > 0 => acts.extend([Act::Leave(c), Act::Withdraw(c)]),
+                Stage::Queued if self.budget.give_ups > 0 => {
+                    acts.extend([Act::Leave(c), Act::Withdraw(c)])
+                }
                 Stage::Confirming if self.budget.give_ups > 0 => acts.push(Act::Leave(c)),
-                Stage::Asking if self.budget.give_ups > 0 && client.wait == 0 => acts.push(Act::Leave(c)),
+                Stage::Asking if self.budget.give_ups > 0 && client.wait == 0 => {
+                    acts.push(Act::Leave(c))
+                }
                 _ => {}
             }
             if self.budget.crashes > 0 && client.stage != Stage::Crashed {
@@ -78,7 +88,10 @@ impl World {
 
     /// Every way in which an act can go, and the worlds that come of it. An error is what is broken then.
     pub(super) fn after(&self, lab: &mut Lab, act: Act) -> Vec<(Event, Result<World, String>)> {
-        let is_request = !matches!(act, Act::Crash(_) | Act::Arrive(..) | Act::Hear(_) | Act::Tick);
+        let is_request = !matches!(
+            act,
+            Act::Crash(_) | Act::Arrive(..) | Act::Hear(_) | Act::Tick
+        );
         let asks = matches!(act, Act::Start(_) | Act::Due(_, Due::Ask | Due::Requeue));
         let budget = &self.budget;
         let fates = [
@@ -103,7 +116,10 @@ impl World {
                     go(Message::Lost);
                 }
                 if budget.delays
-                    > u8::from(matches!(fate, Fate::RequestDelayed | Fate::RequestCutOff | Fate::ReplyDelayed))
+                    > u8::from(matches!(
+                        fate,
+                        Fate::RequestDelayed | Fate::RequestCutOff | Fate::ReplyDelayed
+                    ))
                 {
                     go(Message::Delayed);
                 }
@@ -114,9 +130,16 @@ impl World {
 
     /// The world after an event, and whether anything was published.
     pub(super) fn step(&self, lab: &mut Lab, event: Event) -> (Result<World, String>, bool) {
-        let mut going = Going { world: self.clone(), lab, event, published: false };
+        let mut going = Going {
+            world: self.clone(),
+            lab,
+            event,
+            published: false,
+        };
         let result = going.go();
-        let Going { world, published, .. } = going;
+        let Going {
+            world, published, ..
+        } = going;
         (result.map(|()| world), published)
     }
 }
@@ -147,7 +170,10 @@ impl Going<'_> {
         }
         match self.event.act {
             Act::Start(c) => {
-                let ask = self.client(c).begin(Tok { client: c, number: fresh });
+                let ask = self.client(c).begin(Tok {
+                    client: c,
+                    number: fresh,
+                });
                 self.put(c, ask)
             }
             Act::Due(c, due) => {
@@ -156,14 +182,20 @@ impl Going<'_> {
                     // R6
                     Due::Ask if client.age >= TTL => {
                         client.give_back_own();
-                        client.begin(Tok { client: c, number: fresh })
+                        client.begin(Tok {
+                            client: c,
+                            number: fresh,
+                        })
                     }
                     Due::Ask => client.ask(),
                     Due::Requeue => {
                         if client.doubt != Doubt::None {
                             client.give_back_own();
                         }
-                        client.begin(Tok { client: c, number: fresh })
+                        client.begin(Tok {
+                            client: c,
+                            number: fresh,
+                        })
                     }
                     Due::Sync => {
                         client.wait = 1;
@@ -203,12 +235,21 @@ impl Going<'_> {
                 Ok(())
             }
             Act::Arrive(c, at) => {
-                let Flight { ask, answer, late, deaf } = self.client(c).flights.remove(at);
+                let Flight {
+                    ask,
+                    answer,
+                    late,
+                    deaf,
+                } = self.client(c).flights.remove(at);
                 let answer = match answer {
                     Some(answer) => answer,
                     None => self.run(ask, late)?,
                 };
-                if deaf { Ok(()) } else { self.answer(c, ask, &answer) }
+                if deaf {
+                    Ok(())
+                } else {
+                    self.answer(c, ask, &answer)
+                }
             }
             Act::Hear(at) => {
                 let news = self.world.news.remove(at);
@@ -218,7 +259,10 @@ impl Going<'_> {
             Act::Tick => {
                 self.world.shelf.tick();
                 self.world.clients.iter_mut().for_each(Client::tick);
-                self.world.news.iter_mut().for_each(|news| news.left = news.left.saturating_sub(1));
+                self.world
+                    .news
+                    .iter_mut()
+                    .for_each(|news| news.left = news.left.saturating_sub(1));
                 Ok(())
             }
         }
@@ -231,12 +275,18 @@ impl Going<'_> {
     /// Larger than that of any token that anybody has.
     fn fresh_number(&mut self) -> u8 {
         let mut largest = 0;
-        self.world.each_tok(&mut |tok| largest = largest.max(tok.number));
+        self.world
+            .each_tok(&mut |tok| largest = largest.max(tok.number));
         largest + 1
     }
 
     fn put(&mut self, c: u8, ask: Ask) -> Result<(), String> {
-        let flight = |answer, deaf| Flight { ask, answer, late: false, deaf };
+        let flight = |answer, deaf| Flight {
+            ask,
+            answer,
+            late: false,
+            deaf,
+        };
         match self.event.fate {
             Fate::Fine => {
                 let answer = self.run(ask, false)?;
@@ -251,7 +301,10 @@ impl Going<'_> {
                     (_, said) => *said == answer.said,
                 };
                 if !agree {
-                    return Err(format!("P7: {ask:?} was answered {:?} and then {:?}", first.said, answer.said));
+                    return Err(format!(
+                        "P7: {ask:?} was answered {:?} and then {:?}",
+                        first.said, answer.said
+                    ));
                 }
                 self.answer(c, ask, &answer)
             }
@@ -282,7 +335,9 @@ impl Going<'_> {
             self.published = true;
             match self.event.message {
                 Message::Heard => self.client(news.to.client).hear(*news),
-                Message::Lost => self.world.budget.messages = self.world.budget.messages.saturating_sub(1),
+                Message::Lost => {
+                    self.world.budget.messages = self.world.budget.messages.saturating_sub(1)
+                }
                 Message::Delayed => {
                     self.world.budget.delays = self.world.budget.delays.saturating_sub(1);
                     self.world.news.push(*news);

@@ -29,7 +29,13 @@ enum AtDeadline {
 
 fn call() -> Call {
     let key = Key::new("fairlock", "k").expect("a name");
-    Call { wish: Wish::MUTEX, key, verb: Verb::Renew { token: Token::new() } }
+    Call {
+        wish: Wish::MUTEX,
+        key,
+        verb: Verb::Renew {
+            token: Token::new(),
+        },
+    }
 }
 
 fn come(line: &Line, most: usize, at_deadline: AtDeadline) -> End {
@@ -81,10 +87,19 @@ fn three_come(most: usize, at_deadline: AtDeadline) {
         let [first, second] = others.map(|other| other.join().expect("it ends"));
         let ends = [own, first, second];
         let taken = ends.iter().filter(|end| **end == End::TakenAlong).count();
-        let along = ends.iter().map(|end| if let End::Led(along) = end { *along } else { 0 }).sum();
+        let along = ends
+            .iter()
+            .map(|end| if let End::Led(along) = end { *along } else { 0 })
+            .sum();
         assert_eq!(taken, along, "each goes along with one leader: {ends:?}");
-        assert!(!line.is_led(), "nobody leads, and whoever comes waits: {ends:?}");
-        assert!(line.waiting.lock().is_empty(), "somebody waits for nobody: {ends:?}");
+        assert!(
+            !line.is_led(),
+            "nobody leads, and whoever comes waits: {ends:?}"
+        );
+        assert!(
+            line.waiting.lock().is_empty(),
+            "somebody waits for nobody: {ends:?}"
+        );
     });
 }
 

@@ -59,37 +59,62 @@ const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 impl Keyspace {
     /// How many words a command has, if it is one of these.
     pub(super) fn arity(name: &str) -> Option<i8> {
-        COMMANDS.iter().find(|(command, _)| *command == name).map(|(_, arity)| *arity)
+        COMMANDS
+            .iter()
+            .find(|(command, _)| *command == name)
+            .map(|(_, arity)| *arity)
     }
 
     /// Runs a command, with as many words as it should have, at a server's time in ms.
     pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> Answer {
         // A key whose time is over is gone, whichever command finds it so.
         for key in if name == "DEL" { args } else { &args[..1] } {
-            if self.keys.get(key).and_then(|entry| entry.expires_at).is_some_and(|at| at < now_ms) {
+            if self
+                .keys
+                .get(key)
+                .and_then(|entry| entry.expires_at)
+                .is_some_and(|at| at < now_ms)
+            {
                 self.keys.remove(key);
             }
         }
         match (name, args) {
-            ("HGET", [key, field]) => self.hash(key).map(|hash| bulk(hash.and_then(|hash| hash.get(field)))),
+            ("HGET", [key, field]) => self
+                .hash(key)
+                .map(|hash| bulk(hash.and_then(|hash| hash.get(field)))),
             ("HMGET", [key, fields @ ..]) => self.hash(key).map(|hash| {
-                Value::Array(fields.iter().map(|field| bulk(hash.and_then(|hash| hash.get(field)))).collect())
+                Value::Array(
+                    fields
+                        .iter()
+                        .map(|field| bulk(hash.and_then(|hash| hash.get(field))))
+                        .collect(),
+                )
             }),
             ("HGETALL", [key]) => self.hash(key).map(|hash| {
                 let pairs = hash.into_iter().flatten();
-                Value::Array(pairs.flat_map(|(field, value)| [bulk(Some(field)), bulk(Some(value))]).collect())
+                Value::Array(
+                    pairs
+                        .flat_map(|(field, value)| [bulk(Some(field)), bulk(Some(value))])
+                        .collect(),
+                )
             }),
             ("HKEYS", [key]) => self.hash(key).map(|hash| {
                 let pairs = hash.into_iter().flatten();
                 Value::Array(pairs.map(|(field, _)| bulk(Some(field))).collect())
             }),
-            ("HLEN", [key]) => self.hash(key).map(|hash| number(hash.map_or(0, BTreeMap::len))),
-            ("HEXISTS", [key, field]) => {
-                self.hash(key).map(|hash| number(usize::from(hash.is_some_and(|hash| hash.contains_key(field)))))
-            }
+            ("HLEN", [key]) => self
+                .hash(key)
+                .map(|hash| number(hash.map_or(0, BTreeMap::len))),
+            ("HEXISTS", [key, field]) => self.hash(key).map(|hash| {
+                number(usize::from(
+                    hash.is_some_and(|hash| hash.contains_key(field)),
+                ))
+            }),
             ("HSET", [key, pairs @ ..]) if pairs.len() % 2 == 0 => self.set_fields(key, pairs),
             ("HDEL", [key, fields @ ..]) => self.delete_fields(key, fields),
-            ("LLEN", [key]) => self.list(key).map(|list| number(list.map_or(0, VecDeque::len))),
+            ("LLEN", [key]) => self
+                .list(key)
+                .map(|list| number(list.map_or(0, VecDeque::len))),
             ("LINDEX", [key, index]) => self.element(key, index),
             ("LRANGE", [key, first, last]) => self.range(key, first, last),
             ("LPOP", [key]) => self.pop(key, 1, VecDeque::pop_front).map(first),
@@ -97,13 +122,20 @@ impl Keyspace {
             ("LPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_front),
             ("RPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_back),
             ("RPUSH", [key, elements @ ..]) => self.push(key, elements),
-            ("DEL", keys) => Ok(number(keys.iter().filter(|key| self.keys.remove(*key).is_some()).count())),
+            ("DEL", keys) => Ok(number(
+                keys.iter()
+                    .filter(|key| self.keys.remove(*key).is_some())
+                    .count(),
+            )),
             ("PEXPIREAT", [key, at]) => self.expire_at(now_ms, key, at),
-            ("PEXPIREAT", [_, _, option, ..]) => {
-                Err(format!("ERR Unsupported option {}", String::from_utf8_lossy(option)))
-            }
+            ("PEXPIREAT", [_, _, option, ..]) => Err(format!(
+                "ERR Unsupported option {}",
+                String::from_utf8_lossy(option)
+            )),
             ("PTTL", [key]) => {
-                Ok(Value::Int(self.keys.get(key).map_or(-2, |entry| entry.expires_at.map_or(-1, |at| at - now_ms))))
+                Ok(Value::Int(self.keys.get(key).map_or(-2, |entry| {
+                    entry.expires_at.map_or(-1, |at| at - now_ms)
+                })))
             }
             _ => Err(wrong_number(name)),
         }
@@ -112,7 +144,10 @@ impl Keyspace {
     /// A hash, and the last ms in which it is there.
     pub(crate) fn hash_of(&self, key: &str) -> Option<(&BTreeMap<Bytes, Bytes>, Option<i64>)> {
         match self.keys.get(key.as_bytes()) {
-            Some(Entry { content: Content::Hash(hash), expires_at }) => Some((hash, *expires_at)),
+            Some(Entry {
+                content: Content::Hash(hash),
+                expires_at,
+            }) => Some((hash, *expires_at)),
             _ => None,
         }
     }
@@ -121,7 +156,10 @@ impl Keyspace {
     #[cfg(feature = "sim")]
     pub(crate) fn list_of(&self, key: &str) -> Option<(&VecDeque<Bytes>, Option<i64>)> {
         match self.keys.get(key.as_bytes()) {
-            Some(Entry { content: Content::List(list), expires_at }) => Some((list, *expires_at)),
+            Some(Entry {
+                content: Content::List(list),
+                expires_at,
+            }) => Some((list, *expires_at)),
             _ => None,
         }
     }
@@ -129,13 +167,17 @@ impl Keyspace {
     /// The keys of all hashes that are there.
     pub(super) fn hashes(&self, now_ms: i64) -> impl Iterator<Item = &Bytes> {
         let there = move |entry: &Entry| entry.expires_at.is_none_or(|at| at >= now_ms);
-        let hashes = self.keys.iter().filter(move |(_, e)| there(e) && matches!(e.content, Content::Hash(_)));
+        let hashes = self
+            .keys
+            .iter()
+            .filter(move |(_, e)| there(e) && matches!(e.content, Content::Hash(_)));
         hashes.map(|(key, _)| key)
     }
 
     /// Drops what nobody asked for since its time was over. Changes no answer.
     pub(super) fn sweep(&mut self, now_ms: i64) {
-        self.keys.retain(|_, entry| entry.expires_at.is_none_or(|at| at >= now_ms));
+        self.keys
+            .retain(|_, entry| entry.expires_at.is_none_or(|at| at >= now_ms));
     }
 
     pub(super) fn len(&self) -> usize {
@@ -159,18 +201,31 @@ impl Keyspace {
     }
 
     fn set_fields(&mut self, key: &Bytes, pairs: &[Bytes]) -> Answer {
-        let empty = || Entry { content: Content::Hash(BTreeMap::new()), expires_at: None };
-        let Content::Hash(hash) = &mut self.keys.entry(key.clone()).or_insert_with(empty).content else {
+        let empty = || Entry {
+            content: Content::Hash(BTreeMap::new()),
+            expires_at: None,
+        };
+        let Content::Hash(hash) = &mut self.keys.entry(key.clone()).or_insert_with(empty).content
+        else {
             return Err(WRONG_TYPE.to_owned());
         };
-        let new = pairs.chunks(2).filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
+        let new = pairs
+            .chunks(2)
+            .filter(|pair| hash.insert(pair[0].clone(), pair[1].clone()).is_none());
         Ok(number(new.count()))
     }
 
     fn delete_fields(&mut self, key: &Bytes, fields: &[Bytes]) -> Answer {
-        let Some(entry) = self.keys.get_mut(key) else { return Ok(Value::Int(0)) };
-        let Content::Hash(hash) = &mut entry.content else { return Err(WRONG_TYPE.to_owned()) };
-        let deleted = fields.iter().filter(|field| hash.remove(*field).is_some()).count();
+        let Some(entry) = self.keys.get_mut(key) else {
+            return Ok(Value::Int(0));
+        };
+        let Content::Hash(hash) = &mut entry.content else {
+            return Err(WRONG_TYPE.to_owned());
+        };
+        let deleted = fields
+            .iter()
+            .filter(|field| hash.remove(*field).is_some())
+            .count();
         if hash.is_empty() {
             self.keys.remove(key);
         }
@@ -178,8 +233,12 @@ impl Keyspace {
     }
 
     fn push(&mut self, key: &Bytes, elements: &[Bytes]) -> Answer {
-        let empty = || Entry { content: Content::List(VecDeque::new()), expires_at: None };
-        let Content::List(list) = &mut self.keys.entry(key.clone()).or_insert_with(empty).content else {
+        let empty = || Entry {
+            content: Content::List(VecDeque::new()),
+            expires_at: None,
+        };
+        let Content::List(list) = &mut self.keys.entry(key.clone()).or_insert_with(empty).content
+        else {
             return Err(WRONG_TYPE.to_owned());
         };
         list.extend(elements.iter().cloned());
@@ -188,20 +247,41 @@ impl Keyspace {
 
     fn element(&self, key: &Bytes, index: &Bytes) -> Answer {
         // Redis looks for the key before it reads the index.
-        let Some(list) = self.list(key)? else { return Ok(Value::Nil) };
+        let Some(list) = self.list(key)? else {
+            return Ok(Value::Nil);
+        };
         let index = integer(index)?;
-        let from_front = if index < 0 { index + list.len() as i64 } else { index };
-        Ok(bulk(usize::try_from(from_front).ok().and_then(|at| list.get(at))))
+        let from_front = if index < 0 {
+            index + list.len() as i64
+        } else {
+            index
+        };
+        Ok(bulk(
+            usize::try_from(from_front).ok().and_then(|at| list.get(at)),
+        ))
     }
 
     fn range(&self, key: &Bytes, first: &Bytes, last: &Bytes) -> Answer {
         let (first, last) = (integer(first)?, integer(last)?);
-        let Some(list) = self.list(key)? else { return Ok(Value::Array(Vec::new())) };
-        let from_front = |index: i64| if index < 0 { index.saturating_add(list.len() as i64).max(-1) } else { index };
+        let Some(list) = self.list(key)? else {
+            return Ok(Value::Array(Vec::new()));
+        };
+        let from_front = |index: i64| {
+            if index < 0 {
+                index.saturating_add(list.len() as i64).max(-1)
+            } else {
+                index
+            }
+        };
         let skipped = from_front(first).max(0);
-        let taken = from_front(last).saturating_sub(skipped).saturating_add(1).max(0);
+        let taken = from_front(last)
+            .saturating_sub(skipped)
+            .saturating_add(1)
+            .max(0);
         let elements = list.iter().skip(skipped as usize).take(taken as usize);
-        Ok(Value::Array(elements.map(|element| bulk(Some(element))).collect()))
+        Ok(Value::Array(
+            elements.map(|element| bulk(Some(element))).collect(),
+        ))
     }
 
     /// `None` if there is no such key.
@@ -211,25 +291,43 @@ impl Keyspace {
         count: usize,
         end: fn(&mut VecDeque<Bytes>) -> Option<Bytes>,
     ) -> Result<Option<Vec<Bytes>>, String> {
-        let Some(entry) = self.keys.get_mut(key) else { return Ok(None) };
-        let Content::List(list) = &mut entry.content else { return Err(WRONG_TYPE.to_owned()) };
-        let popped = (0..count.min(list.len())).map_while(|_| end(list)).collect();
+        let Some(entry) = self.keys.get_mut(key) else {
+            return Ok(None);
+        };
+        let Content::List(list) = &mut entry.content else {
+            return Err(WRONG_TYPE.to_owned());
+        };
+        let popped = (0..count.min(list.len()))
+            .map_while(|_| end(list))
+            .collect();
         if list.is_empty() {
             self.keys.remove(key);
         }
         Ok(Some(popped))
     }
 
-    fn pop_many(&mut self, key: &Bytes, count: &Bytes, end: fn(&mut VecDeque<Bytes>) -> Option<Bytes>) -> Answer {
-        let count = integer(count).ok().and_then(|n| usize::try_from(n).ok()).ok_or(NOT_POSITIVE)?;
+    fn pop_many(
+        &mut self,
+        key: &Bytes,
+        count: &Bytes,
+        end: fn(&mut VecDeque<Bytes>) -> Option<Bytes>,
+    ) -> Answer {
+        let count = integer(count)
+            .ok()
+            .and_then(|n| usize::try_from(n).ok())
+            .ok_or(NOT_POSITIVE)?;
         let popped = self.pop(key, count, end)?;
-        Ok(popped.map_or(Value::Nil, |popped| Value::Array(popped.iter().map(|e| bulk(Some(e))).collect())))
+        Ok(popped.map_or(Value::Nil, |popped| {
+            Value::Array(popped.iter().map(|e| bulk(Some(e))).collect())
+        }))
     }
 
     /// An expiry that is not in the future deletes the key, and that counts as set.
     fn expire_at(&mut self, now_ms: i64, key: &Bytes, at: &Bytes) -> Answer {
         let at = integer(at)?;
-        let Some(entry) = self.keys.get_mut(key) else { return Ok(Value::Int(0)) };
+        let Some(entry) = self.keys.get_mut(key) else {
+            return Ok(Value::Int(0));
+        };
         entry.expires_at = Some(at);
         if at <= now_ms {
             self.keys.remove(key);
@@ -239,7 +337,10 @@ impl Keyspace {
 }
 
 pub(super) fn wrong_number(name: &str) -> String {
-    format!("ERR wrong number of arguments for '{}' command", name.to_lowercase())
+    format!(
+        "ERR wrong number of arguments for '{}' command",
+        name.to_lowercase()
+    )
 }
 
 fn bulk(bytes: Option<&Bytes>) -> Value {
@@ -256,8 +357,11 @@ fn number(n: usize) -> Value {
 
 /// Redis takes a number only in the way in which it would write it itself.
 fn integer(bytes: &Bytes) -> Result<i64, String> {
-    let read = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
-    read.filter(|n: &i64| n.to_string().as_bytes() == bytes).ok_or_else(|| NOT_AN_INTEGER.to_owned())
+    let read = std::str::from_utf8(bytes)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    read.filter(|n: &i64| n.to_string().as_bytes() == bytes)
+        .ok_or_else(|| NOT_AN_INTEGER.to_owned())
 }
 
 #[cfg(test)]
@@ -268,8 +372,13 @@ mod tests {
     fn a_key_is_there_in_its_last_millisecond_and_no_longer() {
         let mut keyspace = Keyspace::default();
         let mut run = |now_ms, command: &str| {
-            let words: Vec<Bytes> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            keyspace.run(now_ms, std::str::from_utf8(&words[0]).unwrap(), &words[1..]).unwrap()
+            let words: Vec<Bytes> = command
+                .split(' ')
+                .map(|word| word.as_bytes().to_vec())
+                .collect();
+            keyspace
+                .run(now_ms, std::str::from_utf8(&words[0]).unwrap(), &words[1..])
+                .unwrap()
         };
         run(10, "HSET k a 1");
         run(10, "PEXPIREAT k 20");

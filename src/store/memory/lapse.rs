@@ -11,30 +11,49 @@ use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb,
 /// Whether there was one. In all prefixes.
 pub(super) fn lapse(world: &World, name: &str) -> bool {
     // Without a prefix, what remains of a record's key is its end.
-    let Ok(any) = Key::new("", name) else { return false };
+    let Ok(any) = Key::new("", name) else {
+        return false;
+    };
     let mut state = world.state.lock();
     let now = world.server_time(world.clock.now());
     let records: Vec<String> = {
         let all = state.server.state();
         let keys = all.keyspace.hashes((now / 1000) as i64);
-        keys.filter_map(|key| String::from_utf8(key.clone()).ok()).filter(|key| key.ends_with(any.record())).collect()
+        keys.filter_map(|key| String::from_utf8(key.clone()).ok())
+            .filter(|key| key.ends_with(any.record()))
+            .collect()
     };
     let mut ended = false;
     let mut messages = Vec::new();
     for record in records {
-        let Some((family, end)) = over(&state.server, &record, now) else { continue };
+        let Some((family, end)) = over(&state.server, &record, now) else {
+            continue;
+        };
         for words in end {
             let _ = state.server.run(now, &words);
         }
         // The release of a token that is nobody's is what notices a lapse and does nothing else.
         let prefix = &record[..record.len() - any.record().len()];
-        let Ok(key) = Key::new(prefix, name) else { continue };
-        let verb = Verb::Release { token: Token::new(), fence: 0, mode: Mode::Unused };
-        let call = Call { wish: Wish::any(family), key, verb };
+        let Ok(key) = Key::new(prefix, name) else {
+            continue;
+        };
+        let verb = Verb::Release {
+            token: Token::new(),
+            fence: 0,
+            mode: Mode::Unused,
+        };
+        let call = Call {
+            wish: Wish::any(family),
+            key,
+            verb,
+        };
         let terms = Terms::new(prefix, Duration::ZERO, Duration::ZERO);
         let command = words_of(&call.command(&terms, Form::default(), 0));
         loop {
-            let answer = state.server.run(now, &command).map(|value| script::Reply::parse(&call, &value));
+            let answer = state
+                .server
+                .run(now, &command)
+                .map(|value| script::Reply::parse(&call, &value));
             messages.append(&mut state.server.published());
             let Ok(Ok(answer)) = answer else { break };
             ended |= !matches!(answer.outcome, Outcome::Kind(_));
@@ -64,7 +83,12 @@ fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Byte
     let (holders, _) = all.keyspace.hash_of(&held)?;
     let mut words = bytes_of(&["HSET", &held]);
     for (token, holder) in holders {
-        words.extend(packed::over(holder, now).map(|holder| [token.clone(), holder]).into_iter().flatten());
+        words.extend(
+            packed::over(holder, now)
+                .map(|holder| [token.clone(), holder])
+                .into_iter()
+                .flatten(),
+        );
     }
     if words.len() == 2 {
         return None;

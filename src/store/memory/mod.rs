@@ -1,9 +1,9 @@
 //! Locks that live in this process: the same scripts, over a keyspace in memory.
 
 pub(crate) mod keyspace;
-pub(crate) mod server;
 mod lapse;
 mod packing;
+pub(crate) mod server;
 mod session;
 
 use std::collections::VecDeque;
@@ -104,7 +104,10 @@ impl Memory {
     /// A world without a lock in it.
     pub fn new() -> Memory {
         let clock = Clock::movable();
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
+        let unix = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_micros() as u64;
         let began = unix.saturating_sub(clock.now().as_nanos() / 1000);
         let state = State {
             server: Server::new(),
@@ -113,7 +116,11 @@ impl Memory {
             subscriptions: Vec::new(),
             subscribed: 0,
         };
-        Memory(Arc::new(World { clock, began, state: Mutex::new(state) }))
+        Memory(Arc::new(World {
+            clock,
+            began,
+            state: Mutex::new(state),
+        }))
     }
 
     /// Puts the clock forward, for the server and for all managers, and wakes whoever sleeps by it.
@@ -229,7 +236,9 @@ impl World {
 
     fn run(&self, command: &[Bytes]) -> Answer {
         let mut state = self.state.lock();
-        let answer = state.server.run(self.server_time(self.clock.now()), command);
+        let answer = state
+            .server
+            .run(self.server_time(self.clock.now()), command);
         let messages = state.server.published();
         self.deliver(state, messages);
         answer
@@ -241,7 +250,10 @@ impl World {
         if state.is_down {
             return Err(Mishap::Down);
         }
-        let next = state.faults.iter().position(|fault| *fault != Fault::LoseMessage);
+        let next = state
+            .faults
+            .iter()
+            .position(|fault| *fault != Fault::LoseMessage);
         let fault = next.and_then(|at| state.faults.remove(at));
         match fault {
             Some(Fault::LoseRequest) => return Err(Mishap::Silence),
@@ -265,13 +277,23 @@ impl World {
         let mut letters = Vec::new();
         for message in messages {
             if !message.text.is_empty()
-                && let Some(at) = state.faults.iter().position(|fault| *fault == Fault::LoseMessage)
+                && let Some(at) = state
+                    .faults
+                    .iter()
+                    .position(|fault| *fault == Fault::LoseMessage)
             {
                 state.faults.remove(at);
                 continue;
             }
-            for subscription in state.subscriptions.iter().filter(|s| s.channel == message.channel) {
-                letters.push((subscription.sender.clone(), String::from_utf8_lossy(&message.text).into_owned()));
+            for subscription in state
+                .subscriptions
+                .iter()
+                .filter(|s| s.channel == message.channel)
+            {
+                letters.push((
+                    subscription.sender.clone(),
+                    String::from_utf8_lossy(&message.text).into_owned(),
+                ));
             }
         }
         drop(state);
@@ -291,8 +313,17 @@ impl World {
         state.subscribed += 1;
         let id = state.subscribed;
         let channel = channel.as_bytes().to_vec();
-        *state.server.state().listeners.entry(channel.clone()).or_default() += 1;
-        state.subscriptions.push(Subscription { id, channel, sender });
+        *state
+            .server
+            .state()
+            .listeners
+            .entry(channel.clone())
+            .or_default() += 1;
+        state.subscriptions.push(Subscription {
+            id,
+            channel,
+            sender,
+        });
         Some((id, receiver))
     }
 
@@ -302,7 +333,9 @@ impl World {
 
     fn unsubscribe(&self, id: u64) {
         let mut state = self.state.lock();
-        let Some(at) = state.subscriptions.iter().position(|s| s.id == id) else { return };
+        let Some(at) = state.subscriptions.iter().position(|s| s.id == id) else {
+            return;
+        };
         let gone = state.subscriptions.swap_remove(at);
         let mut server = state.server.state();
         if let Some(listeners) = server.listeners.get_mut(&gone.channel) {
@@ -321,7 +354,11 @@ impl World {
         let now = self.server_time(self.clock.now());
         let server = state.server.state();
         let keys = server.keyspace.hashes((now / 1000) as i64);
-        Some(keys.filter_map(|key| String::from_utf8(key.clone()).ok()).filter(|key| matches(key)).collect())
+        Some(
+            keys.filter_map(|key| String::from_utf8(key.clone()).ok())
+                .filter(|key| matches(key))
+                .collect(),
+        )
     }
 }
 

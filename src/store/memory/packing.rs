@@ -51,7 +51,9 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
             // A number's text will do.
             let number = lua.coerce_number(numbers.next().unwrap_or(Value::Nil))?;
             item.pack(
-                number.ok_or_else(|| mlua::Error::runtime("bad argument to 'pack' (number expected)"))?,
+                number.ok_or_else(|| {
+                    mlua::Error::runtime("bad argument to 'pack' (number expected)")
+                })?,
                 &mut packed,
             );
         }
@@ -62,7 +64,8 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
         let (mut numbers, mut at) = (MultiValue::new(), 0);
         for item in items(&format)? {
             let number = packed.get(at..).and_then(|rest| item.unpack(rest));
-            let short = || mlua::Error::runtime("bad argument #2 to 'unpack' (data string too short)");
+            let short =
+                || mlua::Error::runtime("bad argument #2 to 'unpack' (data string too short)");
             numbers.push_back(Value::Number(number.ok_or_else(short)?));
             at += item.size();
         }
@@ -77,7 +80,8 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
 /// An error is the store's own: it does not know what Redis would do.
 fn items(format: &LuaString) -> mlua::Result<Vec<Item>> {
     let format = format.to_str()?;
-    let unknown = || mlua::Error::runtime(format!("the format {:?} is not supported here", &*format));
+    let unknown =
+        || mlua::Error::runtime(format!("the format {:?} is not supported here", &*format));
     let mut letters = format.strip_prefix('<').ok_or_else(unknown)?.chars();
     let mut items = Vec::new();
     while let Some(letter) = letters.next() {

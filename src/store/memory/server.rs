@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mlua::{Either, Function, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value as LuaValue};
+use mlua::{
+    Either, Function, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table,
+    Value as LuaValue,
+};
 use parking_lot::Mutex;
 use redis::Value;
 
@@ -51,13 +54,21 @@ impl Server {
     pub(crate) fn with_scripts(alter: &dyn Fn(&str) -> String) -> Server {
         let state = Arc::new(Mutex::new(State::default()));
         // Building the interpreter fails only without memory, of which an allocation does not tell either.
-        let (lua, environment) = interpreter(&state).expect("an interpreter needs nothing but memory");
-        let mut server = Server { lua, environment, scripts: HashMap::new(), state };
+        let (lua, environment) =
+            interpreter(&state).expect("an interpreter needs nothing but memory");
+        let mut server = Server {
+            lua,
+            environment,
+            scripts: HashMap::new(),
+            state,
+        };
         // So that the first request is not spent on making a script known.
         for source in script::sources() {
             let altered = server.compile(&alter(source)).expect("the scripts are Lua");
             let script = server.scripts[&altered].clone();
-            server.scripts.insert(redis::Script::new(source).get_hash().to_owned(), script);
+            server
+                .scripts
+                .insert(redis::Script::new(source).get_hash().to_owned(), script);
         }
         server
     }
@@ -65,25 +76,41 @@ impl Server {
     /// Runs one command at a server's time in µs. What it published is in [`Server::published`] then.
     pub(crate) fn run(&mut self, now: u64, command: &[Bytes]) -> Answer {
         self.state.lock().now = now;
-        let Some((name, args)) = command.split_first() else { return Err("ERR no command".to_owned()) };
+        let Some((name, args)) = command.split_first() else {
+            return Err("ERR no command".to_owned());
+        };
         match (upper(name).as_str(), args) {
             ("EVAL", [source, count, rest @ ..]) => {
                 let sha = self.compile(&String::from_utf8_lossy(source))?;
                 self.call(&sha, count, rest)
             }
-            ("EVALSHA", [sha, count, rest @ ..]) => self.call(&String::from_utf8_lossy(sha), count, rest),
+            ("EVALSHA", [sha, count, rest @ ..]) => {
+                self.call(&String::from_utf8_lossy(sha), count, rest)
+            }
             (name @ ("EVAL" | "EVALSHA"), _) => Err(wrong_number(name)),
-            (upper, args) => self.state.lock().run(upper, args).map_err(|refusal| match refusal {
-                Refusal::Unknown => format!("ERR unknown command '{}'", String::from_utf8_lossy(name)),
-                Refusal::WrongNumber => wrong_number(upper),
-                Refusal::Own(error) => error,
-            }),
+            (upper, args) => self
+                .state
+                .lock()
+                .run(upper, args)
+                .map_err(|refusal| match refusal {
+                    Refusal::Unknown => {
+                        format!("ERR unknown command '{}'", String::from_utf8_lossy(name))
+                    }
+                    Refusal::WrongNumber => wrong_number(upper),
+                    Refusal::Own(error) => error,
+                }),
         }
     }
 
     /// Puts a call as a manager does, and reads the reply.
     #[cfg(feature = "sim")]
-    pub(crate) fn put(&mut self, now: u64, call: &Call, terms: &Terms, not_after: u64) -> Result<Reply, String> {
+    pub(crate) fn put(
+        &mut self,
+        now: u64,
+        call: &Call,
+        terms: &Terms,
+        not_after: u64,
+    ) -> Result<Reply, String> {
         let command = call.command(terms, Form::default(), not_after);
         let value = self.run(now, &super::words_of(&command))?;
         Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
@@ -134,12 +161,21 @@ impl Server {
         if count > rest.len() {
             return Err("ERR Number of keys can't be greater than number of args".to_owned());
         }
-        let script = self.scripts.get(sha).ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
+        let script = self
+            .scripts
+            .get(sha)
+            .ok_or("NOSCRIPT No matching script. Please use EVAL.")?;
         let (keys, args) = rest.split_at(count);
         let globals = self.lua.globals();
         let run = || -> mlua::Result<LuaValue> {
-            globals.raw_set("KEYS", self.lua.create_sequence_from(keys.iter().map(text))?)?;
-            globals.raw_set("ARGV", self.lua.create_sequence_from(args.iter().map(text))?)?;
+            globals.raw_set(
+                "KEYS",
+                self.lua.create_sequence_from(keys.iter().map(text))?,
+            )?;
+            globals.raw_set(
+                "ARGV",
+                self.lua.create_sequence_from(args.iter().map(text))?,
+            )?;
             script.call(())
         };
         match run() {
@@ -165,20 +201,33 @@ impl State {
             _ => Keyspace::arity(name).ok_or(Refusal::Unknown)?,
         };
         let words = i8::try_from(args.len() + 1).unwrap_or(i8::MAX);
-        if if arity < 0 { words < -arity } else { words != arity } {
+        if if arity < 0 {
+            words < -arity
+        } else {
+            words != arity
+        } {
             return Err(Refusal::WrongNumber);
         }
         match name {
             "TIME" => {
                 let part = |n: u64| Value::BulkString(n.to_string().into_bytes());
-                Ok(Value::Array(vec![part(self.now / 1_000_000), part(self.now % 1_000_000)]))
+                Ok(Value::Array(vec![
+                    part(self.now / 1_000_000),
+                    part(self.now % 1_000_000),
+                ]))
             }
             "PUBLISH" => {
                 let listeners = self.listeners.get(&args[0]).copied().unwrap_or(0);
-                self.published.push(Message { channel: args[0].clone(), text: args[1].clone() });
+                self.published.push(Message {
+                    channel: args[0].clone(),
+                    text: args[1].clone(),
+                });
                 Ok(Value::Int(listeners as i64))
             }
-            _ => self.keyspace.run((self.now / 1000) as i64, name, args).map_err(Refusal::Own),
+            _ => self
+                .keyspace
+                .run((self.now / 1000) as i64, name, args)
+                .map_err(Refusal::Own),
         }
     }
 }
@@ -192,26 +241,38 @@ enum Refusal {
 }
 
 fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<(Lua, Table)> {
-    let lua = Lua::new_with(StdLib::STRING | StdLib::TABLE | StdLib::MATH, LuaOptions::default())?;
+    let lua = Lua::new_with(
+        StdLib::STRING | StdLib::TABLE | StdLib::MATH,
+        LuaOptions::default(),
+    )?;
     let redis = lua.create_table()?;
     let of_call = Arc::clone(state);
     redis.set(
         "call",
-        lua.create_function(move |lua, args: MultiValue| match command(&of_call, args)? {
-            Ok(value) => to_lua(lua, &value),
-            Err(message) => {
-                let line = lua.inspect_stack(1, |caller| caller.current_line()).flatten();
-                Err(mlua::Error::external(Refused { message, line: line.unwrap_or(0) }))
-            }
-        })?,
+        lua.create_function(
+            move |lua, args: MultiValue| match command(&of_call, args)? {
+                Ok(value) => to_lua(lua, &value),
+                Err(message) => {
+                    let line = lua
+                        .inspect_stack(1, |caller| caller.current_line())
+                        .flatten();
+                    Err(mlua::Error::external(Refused {
+                        message,
+                        line: line.unwrap_or(0),
+                    }))
+                }
+            },
+        )?,
     )?;
     let of_pcall = Arc::clone(state);
     redis.set(
         "pcall",
-        lua.create_function(move |lua, args: MultiValue| match command(&of_pcall, args)? {
-            Ok(value) => to_lua(lua, &value),
-            Err(message) => Ok(LuaValue::Table(lua.create_table_from([("err", message)])?)),
-        })?,
+        lua.create_function(
+            move |lua, args: MultiValue| match command(&of_pcall, args)? {
+                Ok(value) => to_lua(lua, &value),
+                Err(message) => Ok(LuaValue::Table(lua.create_table_from([("err", message)])?)),
+            },
+        )?,
     )?;
     lua.globals().set("redis", redis)?;
     lua.globals().set("struct", packing::library(&lua)?)?;
@@ -236,19 +297,32 @@ fn command(state: &Mutex<State>, args: MultiValue) -> mlua::Result<Answer> {
             LuaValue::Integer(n) => n.to_string().into_bytes(),
             // Redis writes it with 17 digits, which is another text for what is not whole.
             LuaValue::Number(n) => {
-                return Err(mlua::Error::runtime(format!("{n} as an argument is not supported here")));
+                return Err(mlua::Error::runtime(format!(
+                    "{n} as an argument is not supported here"
+                )));
             }
-            _ => return Ok(Err("ERR Lua redis lib command arguments must be strings or integers".to_owned())),
+            _ => {
+                return Ok(Err(
+                    "ERR Lua redis lib command arguments must be strings or integers".to_owned(),
+                ));
+            }
         });
     }
     let Some((name, args)) = words.split_first() else {
-        return Ok(Err("ERR Please specify at least one argument for this redis lib call".to_owned()));
+        return Ok(Err(
+            "ERR Please specify at least one argument for this redis lib call".to_owned(),
+        ));
     };
-    Ok(state.lock().run(&upper(name), args).map_err(|refusal| match refusal {
-        Refusal::Unknown => "ERR Unknown Redis command called from script".to_owned(),
-        Refusal::WrongNumber => "ERR Wrong number of args calling Redis command from script".to_owned(),
-        Refusal::Own(error) => error,
-    }))
+    Ok(state
+        .lock()
+        .run(&upper(name), args)
+        .map_err(|refusal| match refusal {
+            Refusal::Unknown => "ERR Unknown Redis command called from script".to_owned(),
+            Refusal::WrongNumber => {
+                "ERR Wrong number of args calling Redis command from script".to_owned()
+            }
+            Refusal::Own(error) => error,
+        }))
 }
 
 fn upper(name: &Bytes) -> String {
@@ -270,7 +344,10 @@ fn told(error: &mlua::Error, sha: &str) -> String {
     };
     // The rest is a traceback.
     let text = text.lines().next().unwrap_or_default();
-    let line = text.strip_prefix("user_script:").and_then(|rest| rest.split(':').next()).unwrap_or("0");
+    let line = text
+        .strip_prefix("user_script:")
+        .and_then(|rest| rest.split(':').next())
+        .unwrap_or("0");
     format!("ERR {text} script: {sha}, on @user_script:{line}.")
 }
 
@@ -278,7 +355,9 @@ fn told(error: &mlua::Error, sha: &str) -> String {
 fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
     match value {
         Value::Int(n) => Ok(LuaValue::Number(*n as f64)),
-        Value::Array(values) => lua.create_sequence_from(values.iter().map(element)).map(LuaValue::Table),
+        Value::Array(values) => lua
+            .create_sequence_from(values.iter().map(element))
+            .map(LuaValue::Table),
         other => element(other).into_lua(lua),
     }
 }
@@ -330,8 +409,16 @@ fn from_table(table: &Table) -> Answer {
         return Ok(Value::SimpleString(status.to_string_lossy()));
     }
     // An array ends before its first nil.
-    let values = (1..).map_while(|i| table.raw_get(i).ok().filter(|value| !matches!(value, LuaValue::Nil)));
-    values.map(from_lua).collect::<Result<_, _>>().map(Value::Array)
+    let values = (1..).map_while(|i| {
+        table
+            .raw_get(i)
+            .ok()
+            .filter(|value| !matches!(value, LuaValue::Nil))
+    });
+    values
+        .map(from_lua)
+        .collect::<Result<_, _>>()
+        .map(Value::Array)
 }
 
 #[cfg(test)]
@@ -341,7 +428,10 @@ mod tests {
     use super::*;
 
     fn run(server: &mut Server, now_ms: u64, command: &str) -> Value {
-        let words: Vec<Bytes> = command.split(' ').map(|word| word.as_bytes().to_vec()).collect();
+        let words: Vec<Bytes> = command
+            .split(' ')
+            .map(|word| word.as_bytes().to_vec())
+            .collect();
         server.run(now_ms * 1000, &words).unwrap()
     }
 

@@ -33,27 +33,48 @@ const CLOSED_AT_MOST: u32 = 2;
 
 impl Session {
     /// Refused while the world is down, as the connection would be that a manager begins with.
-    pub(crate) fn open(memory: &Memory, command_timeout: Duration, terms: Arc<Terms>) -> Result<Session, Fault> {
+    pub(crate) fn open(
+        memory: &Memory,
+        command_timeout: Duration,
+        terms: Arc<Terms>,
+    ) -> Result<Session, Fault> {
         let world = Arc::clone(&memory.0);
         if world.state.lock().is_down {
             return Err(refused());
         }
-        Ok(Session(Arc::new(Shared { world, terms, command_timeout, requests: AtomicU64::new(0) })))
+        Ok(Session(Arc::new(Shared {
+            world,
+            terms,
+            command_timeout,
+            requests: AtomicU64::new(0),
+        })))
     }
 
     /// Puts a call once. What is answered is answered at once, so a long batch cannot run out of time.
     fn put(&self, call: &Call, give_up: Time) -> Result<Answer, Fault> {
-        let Shared { world, terms, command_timeout, requests } = &*self.0;
+        let Shared {
+            world,
+            terms,
+            command_timeout,
+            requests,
+        } = &*self.0;
         let sent = world.clock.now();
         let give_up = give_up.min(sent + *command_timeout).max(sent + SHORTEST);
         let not_after = self.anchor_at(sent).server_time_at_least(give_up);
         requests.fetch_add(1, Ordering::Relaxed);
         let command = call.command(terms, Form::default(), not_after);
         match world.request(&words_of(&command)) {
-            Ok(Ok(value)) => Ok(Answer { reply: Reply::parse(call, &value)?, sent, resent: false }),
+            Ok(Ok(value)) => Ok(Answer {
+                reply: Reply::parse(call, &value)?,
+                sent,
+                resent: false,
+            }),
             Ok(Err(error)) => {
                 let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
-                Err(Fault::Server { code: code.to_owned(), message: message.to_owned() })
+                Err(Fault::Server {
+                    code: code.to_owned(),
+                    message: message.to_owned(),
+                })
             }
             Err(Mishap::Down) => Err(refused()),
             Err(Mishap::Closed) => Err(closed()),
@@ -65,7 +86,11 @@ impl Session {
     }
 
     fn anchor_at(&self, now: Time) -> Anchor {
-        Anchor { server: self.0.world.server_time(now), sent: now, received: now }
+        Anchor {
+            server: self.0.world.server_time(now),
+            sent: now,
+            received: now,
+        }
     }
 }
 
@@ -85,7 +110,10 @@ impl Store for Session {
                     break;
                 }
                 answer = match self.put(call, patience.reply) {
-                    Ok(answer) => Ok(Answer { resent: true, ..answer }),
+                    Ok(answer) => Ok(Answer {
+                        resent: true,
+                        ..answer
+                    }),
                     Err(fault) if fault.is_ambiguous() => Err(fault),
                     Err(fault) => Err(Fault::InDoubt(Box::new(fault))),
                 };
@@ -109,7 +137,10 @@ impl Store for Session {
         let (id, messages) = world.subscribe(channel).ok_or_else(refused)?;
         let mut told = heard(Heard::Subscribed);
         while told.is_continue() {
-            told = match world.clock.receive(&messages, world.clock.now() + ping_every) {
+            told = match world
+                .clock
+                .receive(&messages, world.clock.now() + ping_every)
+            {
                 Some(message) => heard(Heard::Message(&message)),
                 None if world.is_subscribed(id) => heard(Heard::Quiet),
                 None => return Err(closed()),
@@ -120,14 +151,21 @@ impl Store for Session {
     }
 
     fn poke(&self, channel: &str) {
-        let _ = self.0.world.run(&super::bytes_of(&["PUBLISH", channel, ""]));
+        let _ = self
+            .0
+            .world
+            .run(&super::bytes_of(&["PUBLISH", channel, ""]));
     }
 
     /// All in one page.
     fn scan(&self, _cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         let glob = Glob::new(pattern);
-        let keys = self.0.world.scan(|key| glob.matches(key)).ok_or_else(refused)?;
+        let keys = self
+            .0
+            .world
+            .scan(|key| glob.matches(key))
+            .ok_or_else(refused)?;
         Ok((0, keys))
     }
 
@@ -153,7 +191,10 @@ impl Link for Session {
 }
 
 fn refused() -> Fault {
-    Fault::unavailable(Step::Connect, io::Error::from(io::ErrorKind::ConnectionRefused))
+    Fault::unavailable(
+        Step::Connect,
+        io::Error::from(io::ErrorKind::ConnectionRefused),
+    )
 }
 
 fn closed() -> Fault {

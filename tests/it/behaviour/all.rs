@@ -45,16 +45,32 @@ fn all_are_taken_or_none(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     let taken = theirs.lock("b").unwrap();
     assert!(ours.try_lock_all(["a", "b", "c"]).unwrap().is_none());
-    assert!(ours.try_lock_all_for(["c", "b", "a"], CHECK_PERIOD).unwrap().is_none());
-    assert!(ours.try_lock_all_until(["c", "b", "a"], Instant::now()).unwrap().is_none());
+    assert!(
+        ours.try_lock_all_for(["c", "b", "a"], CHECK_PERIOD)
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        ours.try_lock_all_until(["c", "b", "a"], Instant::now())
+            .unwrap()
+            .is_none()
+    );
     for name in ["a", "c"] {
-        theirs.try_lock(name).unwrap().expect("it was given back").unlock().unwrap();
+        theirs
+            .try_lock(name)
+            .unwrap()
+            .expect("it was given back")
+            .unlock()
+            .unwrap();
     }
     taken.unlock().unwrap();
     let guard = ours.lock_all(["c", "b", "a"]).unwrap();
     assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "b", "c"]);
     for name in ["a", "b", "c"] {
-        assert_eq!(guard.fence(name), Some(ours.inspect(name).unwrap().expect("it is held").fence));
+        assert_eq!(
+            guard.fence(name),
+            Some(ours.inspect(name).unwrap().expect("it is held").fence)
+        );
         assert!(theirs.try_lock(name).unwrap().is_none());
     }
     assert_eq!(guard.fence("d"), None);
@@ -78,13 +94,23 @@ fn what_is_free_costs_one_request_for_each_name(place: &Place) {
 
 fn names_in_any_order_never_wait_for_each_other(place: &Place) {
     let managers = [managers::patient(place), managers::patient(place)];
-    let orders = [["a", "b", "c"], ["c", "b", "a"], ["b", "c", "a"], ["c", "a", "b"]];
+    let orders = [
+        ["a", "b", "c"],
+        ["c", "b", "a"],
+        ["b", "c", "a"],
+        ["c", "a", "b"],
+    ];
     thread::scope(|scope| {
         for (i, order) in orders.iter().enumerate() {
             let manager = &managers[i % 2];
             scope.spawn(move || {
                 for _ in 0..25 {
-                    drop(manager.try_lock_all_for(order, Duration::from_secs(60)).unwrap().expect("no deadlock"));
+                    drop(
+                        manager
+                            .try_lock_all_for(order, Duration::from_secs(60))
+                            .unwrap()
+                            .expect("no deadlock"),
+                    );
                 }
             });
         }
@@ -107,7 +133,11 @@ fn no_name_and_too_many_are_refused_before_anything_is_written(place: &Place) {
     let mgr = manager(place);
     let none: [&str; 0] = [];
     let many: Vec<String> = (0..=MAX_NAMES).map(|i| i.to_string()).collect();
-    for refused in [mgr.lock_all(none), mgr.lock_all(&many), mgr.lock_all(["a", ""])] {
+    for refused in [
+        mgr.lock_all(none),
+        mgr.lock_all(&many),
+        mgr.lock_all(["a", ""]),
+    ] {
         assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
     }
     assert_eq!(place.keys("a"), [""; 0]);
@@ -119,11 +149,23 @@ fn a_deadline_holds_for_the_whole_and_gives_all_back(place: &Place) {
     let taken = [theirs.lock("b").unwrap(), theirs.lock("c").unwrap()];
     let wait = 2 * CHECK_PERIOD;
     let start = Instant::now();
-    assert!(ours.try_lock_all_for(["a", "b", "c"], wait).unwrap().is_none());
+    assert!(
+        ours.try_lock_all_for(["a", "b", "c"], wait)
+            .unwrap()
+            .is_none()
+    );
     let took = start.elapsed();
-    assert!(took >= wait && took < wait + 2 * COMMAND_TIMEOUT + SLACK, "{took:?}");
+    assert!(
+        took >= wait && took < wait + 2 * COMMAND_TIMEOUT + SLACK,
+        "{took:?}"
+    );
     assert_eq!((ours.stats().held, ours.stats().waiting), (0, 0));
-    theirs.try_lock("a").unwrap().expect("it was given back").unlock().unwrap();
+    theirs
+        .try_lock("a")
+        .unwrap()
+        .expect("it was given back")
+        .unlock()
+        .unwrap();
     drop(taken);
     for name in ["a", "b", "c"] {
         Record::of(place, name).comes_to_rest();
@@ -135,7 +177,9 @@ fn p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back(pla
     let taken = theirs.lock("c").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "b", "c"]));
-        until(SOON, "it waits for the last one", || theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1));
+        until(SOON, "it waits for the last one", || {
+            theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1)
+        });
         let fence = theirs.inspect("a").unwrap().expect("it is held").fence;
         assert!(theirs.force_release("a", fence).unwrap());
         let end = waiting.join().unwrap();
@@ -156,8 +200,14 @@ fn p6_the_loss_of_one_is_the_loss_of_the_whole(place: &Place) {
     let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
     assert!(guard.lost().try_recv().is_err());
     assert!(mgr.force_release("b", guard.fence("b").unwrap()).unwrap());
-    let loss = guard.lost().recv_timeout(TTL + SLACK).expect("the loss is told");
-    assert_eq!((&*loss.name, loss.fence, loss.reason), ("b", guard.fence("b").unwrap(), LossReason::Forced));
+    let loss = guard
+        .lost()
+        .recv_timeout(TTL + SLACK)
+        .expect("the loss is told");
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        ("b", guard.fence("b").unwrap(), LossReason::Forced)
+    );
     assert!(!guard.is_held() && guard.remaining().is_zero());
     assert!(matches!(guard.check(), Err(Error::Lost { loss, .. }) if &*loss.name == "b"));
     drop(guard);
@@ -208,12 +258,25 @@ fn what_is_given_back_unused_tells_the_next_what_it_would_have_heard(place: &Pla
 
 fn a_shutdown_waits_for_all_and_names_them(place: &Place) {
     let mgr = manager(place);
-    let guard = mgr.with(LockOptions::new().label("both")).lock_all(["a", "b"]).unwrap();
+    let guard = mgr
+        .with(LockOptions::new().label("both"))
+        .lock_all(["a", "b"])
+        .unwrap();
     let mut ended = mgr.shutdown(Duration::ZERO).unwrap().ended;
     ended.sort_unstable();
-    assert_eq!(ended.iter().map(|name| &**name).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(
+        ended.iter().map(|name| &**name).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
     assert!(!guard.is_held());
-    assert_eq!(guard.lost().recv_timeout(SOON).expect("the loss is told").reason, LossReason::Shutdown);
+    assert_eq!(
+        guard
+            .lost()
+            .recv_timeout(SOON)
+            .expect("the loss is told")
+            .reason,
+        LossReason::Shutdown
+    );
     assert!(matches!(mgr.lock_all(["a"]), Err(Error::Closed)));
 }
 
@@ -222,13 +285,17 @@ fn a_loss_and_a_grant_at_the_same_moment_leave_nothing_behind(place: &Place) {
     let taken = theirs.lock("c").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "c"]));
-        until(SOON, "it waits for the last one", || theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1));
+        until(SOON, "it waits for the last one", || {
+            theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1)
+        });
         let fence = theirs.inspect("a").unwrap().expect("it is held").fence;
         assert!(theirs.force_release("a", fence).unwrap());
         // Which of the two comes first is a matter of chance; either is to end well.
         taken.unlock().unwrap();
         match waiting.join().unwrap() {
-            Ok(guard) => until(TTL + SLACK, "the loss is noticed later", || !guard.is_held()),
+            Ok(guard) => until(TTL + SLACK, "the loss is noticed later", || {
+                !guard.is_held()
+            }),
             Err(error) => assert!(matches!(error, Error::Lost { .. }), "{error}"),
         }
     });
@@ -247,8 +314,13 @@ fn those_that_nobody_has_yet_are_no_guards(place: &Place) {
     });
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.with(options).lock_all(["a", "b", "c"]));
-        until(SOON, "it waits for the last one", || theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1));
-        assert_eq!(ours.shutdown(Duration::ZERO).unwrap().ended, [""; 0].map(Arc::from));
+        until(SOON, "it waits for the last one", || {
+            theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1)
+        });
+        assert_eq!(
+            ours.shutdown(Duration::ZERO).unwrap().ended,
+            [""; 0].map(Arc::from)
+        );
         assert!(waiting.join().unwrap().is_err());
     });
     assert_eq!(told.load(Ordering::Relaxed), 0);
@@ -262,10 +334,15 @@ fn an_error_that_will_not_pass_comes_at_once(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     place.query::<redis::Value>(&["RPUSH", "fairlock:{z}", "not a record"]);
     let taken = theirs.lock("a").unwrap();
-    for refused in
-        [ours.try_lock_all(["a", "z"]), ours.try_lock_all_for(["a", "z"], SOON), ours.lock_all(["a", "z"]).map(Some)]
-    {
-        assert!(matches!(&refused, Err(Error::Server { code, .. }) if code == "WRONGTYPE"), "{refused:?}");
+    for refused in [
+        ours.try_lock_all(["a", "z"]),
+        ours.try_lock_all_for(["a", "z"], SOON),
+        ours.lock_all(["a", "z"]).map(Some),
+    ] {
+        assert!(
+            matches!(&refused, Err(Error::Server { code, .. }) if code == "WRONGTYPE"),
+            "{refused:?}"
+        );
     }
     taken.unlock().unwrap();
     place.delete("z");
@@ -275,13 +352,19 @@ fn an_error_that_will_not_pass_comes_at_once(place: &Place) {
 fn what_is_missed_is_counted_once(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     let taken = theirs.lock("b").unwrap();
-    assert!(ours.try_lock_all_for(["a", "b"], CHECK_PERIOD).unwrap().is_none());
+    assert!(
+        ours.try_lock_all_for(["a", "b"], CHECK_PERIOD)
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(ours.stats().missed, 1);
     assert!(ours.try_lock_all(["a", "b"]).unwrap().is_none());
     assert_eq!(ours.stats().missed, 2);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "b"]).unwrap());
-        until(SOON, "it waits", || theirs.inspect("b").unwrap().is_some_and(|b| b.waiters == 1));
+        until(SOON, "it waits", || {
+            theirs.inspect("b").unwrap().is_some_and(|b| b.waiters == 1)
+        });
         taken.unlock().unwrap();
         drop(waiting.join().unwrap());
     });

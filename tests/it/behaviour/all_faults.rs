@@ -32,16 +32,24 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 
 #[track_caller]
 fn come_to_rest(place: &Place) {
-    NAMES.iter().for_each(|name| Record::of(place, name).comes_to_rest());
+    NAMES
+        .iter()
+        .for_each(|name| Record::of(place, name).comes_to_rest());
 }
 
 #[track_caller]
 fn waits_for(mgr: &LockManager, name: &str) {
-    until(SOON, "it waits", || mgr.inspect(name).unwrap().is_some_and(|seen| seen.waiters == 1));
+    until(SOON, "it waits", || {
+        mgr.inspect(name)
+            .unwrap()
+            .is_some_and(|seen| seen.waiters == 1)
+    });
 }
 
 /// It looks after those that it has once per check period, which is so far off here that the grant finds it asleep.
-fn p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_loss_is_told(place: &Place) {
+fn p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_loss_is_told(
+    place: &Place,
+) {
     let ours = calm(place);
     let theirs = manager(place);
     let taken = theirs.lock("b").unwrap();
@@ -50,7 +58,9 @@ fn p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_lo
     thread::scope(|scope| {
         let waiting = scope.spawn(|| brief.lock_all(["a", "b"]));
         waits_for(&theirs, "b");
-        until(SOON, "the first is lost, and given up", || theirs.inspect("a").unwrap().is_none());
+        until(SOON, "the first is lost, and given up", || {
+            theirs.inspect("a").unwrap().is_none()
+        });
         assert!(!waiting.is_finished(), "nobody has looked yet");
         taken.unlock().unwrap();
         let end = waiting.join().unwrap();
@@ -60,10 +70,20 @@ fn p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_lo
         );
     });
     assert!(Record::of(place, "b").number("f") > fence, "it was granted");
-    assert_eq!((ours.stats().held, ours.stats().waiting, ours.stats().lost), (0, 0, 0));
+    assert_eq!(
+        (ours.stats().held, ours.stats().waiting, ours.stats().lost),
+        (0, 0, 0)
+    );
     come_to_rest(place);
-    for (name, before) in [("a", PreviousHolder::Unknown), ("b", PreviousHolder::Released)] {
-        assert_eq!(theirs.lock(name).unwrap().previous_holder(), before, "nobody ever used {name}");
+    for (name, before) in [
+        ("a", PreviousHolder::Unknown),
+        ("b", PreviousHolder::Released),
+    ] {
+        assert_eq!(
+            theirs.lock(name).unwrap().previous_holder(),
+            before,
+            "nobody ever used {name}"
+        );
     }
 }
 
@@ -78,14 +98,20 @@ fn p6_an_outage_longer_than_the_leases_ends_a_wait_for_several_with_the_loss(pla
         place.go_away();
         let start = Instant::now();
         let end = waiting.join().unwrap();
-        assert!(start.elapsed() <= TTL + P + 2 * T + SLACK, "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() <= TTL + P + 2 * T + SLACK,
+            "{:?}",
+            start.elapsed()
+        );
         assert!(
             matches!(&end, Err(Error::Lost { loss, .. }) if &*loss.name == "a" && loss.reason == LossReason::Expired),
             "{end:?}"
         );
         place.come_back();
     });
-    until(SOON, "its place is given up", || Record::of(place, "b").number("r") == 0);
+    until(SOON, "its place is given up", || {
+        Record::of(place, "b").number("r") == 0
+    });
     taken.unlock().unwrap();
     come_to_rest(place);
 }
@@ -104,7 +130,10 @@ fn what_remains_is_the_least_of_all(place: &Place) {
         let guard = waiting.join().unwrap();
         // What one lease has from its grant on is less by a margin already.
         let (remaining, fresh) = (guard.remaining(), ttl - ttl / 100);
-        assert!(remaining <= fresh - LATER && remaining > fresh / 2, "{remaining:?}");
+        assert!(
+            remaining <= fresh - LATER && remaining > fresh / 2,
+            "{remaining:?}"
+        );
         guard.unlock().unwrap();
     });
     assert_eq!(ours.stats().renewed, 0);
@@ -119,14 +148,20 @@ fn p8_a_deadline_for_several_names_is_one_and_not_one_for_each(place: &Place) {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let start = Instant::now();
-            (ours.try_lock_all_for(NAMES, WAIT).unwrap().is_none(), start.elapsed())
+            (
+                ours.try_lock_all_for(NAMES, WAIT).unwrap().is_none(),
+                start.elapsed(),
+            )
         });
         waits_for(&theirs, "a");
         // Late enough that another whole wait from here on would show.
         thread::sleep(WAIT * 9 / 10);
         first.unlock().unwrap();
         let (none, took) = waiting.join().unwrap();
-        assert!(none && took >= WAIT && took < WAIT + 2 * timeout + SLACK, "{took:?}");
+        assert!(
+            none && took >= WAIT && took < WAIT + 2 * timeout + SLACK,
+            "{took:?}"
+        );
     });
     let again = theirs.try_lock("a").unwrap().expect("it was given back");
     assert_eq!(again.previous_holder(), PreviousHolder::Released);
@@ -139,14 +174,19 @@ fn p8_in_a_black_hole_calls_for_several_names_end_within_their_bounds(place: &Pl
     const OUTAGE: Duration = Duration::from_secs(2);
     type Verb = fn(&LockManager) -> Result<Option<MultiGuard>>;
     let period = Duration::from_millis(500);
-    let mgr = LockManager::builder(place).command_timeout(T).check_period(period).horizon(period + 3 * T);
+    let mgr = LockManager::builder(place)
+        .command_timeout(T)
+        .check_period(period)
+        .horizon(period + 3 * T);
     let mgr = mgr.outage_limit(OUTAGE).pool_size(16).build().unwrap();
     warm_up(&mgr);
     let [dropped, unlocked] = [["d", "e"], ["f", "g"]].map(|names| mgr.lock_all(names).unwrap());
     place.go_away();
     let verbs: [(&str, Duration, Verb); 3] = [
         ("try_lock_all", 3 * T, |m| m.try_lock_all(NAMES)),
-        ("try_lock_all_for", T / 2 + 2 * T, |m| m.try_lock_all_for(NAMES, T / 2)),
+        ("try_lock_all_for", T / 2 + 2 * T, |m| {
+            m.try_lock_all_for(NAMES, T / 2)
+        }),
         ("lock_all", OUTAGE + 2 * T, |m| m.lock_all(NAMES).map(Some)),
     ];
     thread::scope(|scope| {
@@ -155,25 +195,42 @@ fn p8_in_a_black_hole_calls_for_several_names_end_within_their_bounds(place: &Pl
             scope.spawn(move || {
                 let start = Instant::now();
                 let end = call(mgr);
-                assert!(start.elapsed() <= bound + SLACK, "{what} took {:?}", start.elapsed());
-                assert!(matches!(end, Err(Error::Unavailable { .. })), "{what} ended with {end:?}");
+                assert!(
+                    start.elapsed() <= bound + SLACK,
+                    "{what} took {:?}",
+                    start.elapsed()
+                );
+                assert!(
+                    matches!(end, Err(Error::Unavailable { .. })),
+                    "{what} ended with {end:?}"
+                );
             });
         }
         scope.spawn(|| {
             let start = Instant::now();
             drop(dropped);
-            assert!(start.elapsed() <= T + SLACK, "the drop took {:?}", start.elapsed());
+            assert!(
+                start.elapsed() <= T + SLACK,
+                "the drop took {:?}",
+                start.elapsed()
+            );
         });
         scope.spawn(|| {
             let start = Instant::now();
             let end = unlocked.unlock();
-            assert!(start.elapsed() <= T + SLACK, "unlock took {:?}", start.elapsed());
+            assert!(
+                start.elapsed() <= T + SLACK,
+                "unlock took {:?}",
+                start.elapsed()
+            );
             assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
         });
     });
     place.come_back();
     come_to_rest(place);
-    ["d", "e", "f", "g"].iter().for_each(|name| Record::of(place, name).comes_to_rest());
+    ["d", "e", "f", "g"]
+        .iter()
+        .for_each(|name| Record::of(place, name).comes_to_rest());
 }
 
 fn several_asked_for_in_an_outage_are_taken_when_it_is_over(place: &Place) {
@@ -205,7 +262,9 @@ fn a_short_outage_ends_no_wait_for_several(place: &Place) {
         place.pass(2 * T);
         place.come_back();
         let before = ours.stats().renewed;
-        until(TTL, "the first one is renewed", || ours.stats().renewed > before);
+        until(TTL, "the first one is renewed", || {
+            ours.stats().renewed > before
+        });
         taken.unlock().unwrap();
         let guard = waiting.join().unwrap().unwrap();
         assert!(guard.is_held());
@@ -232,13 +291,23 @@ fn meets_each_mishap(place: &Place, take: impl Fn(&LockManager) -> Result<Option
         // New ones each time: the mishap is not for what the last ones still do in the background.
         let (ours, other) = (calm(place), calm(place));
         let (end, requests) = meet(place, mishap, &ours, || take(&ours));
-        assert!(requests > NAMES.len() as u64 || end.is_err(), "{mishap:?} did not strike");
+        assert!(
+            requests > NAMES.len() as u64 || end.is_err(),
+            "{mishap:?} did not strike"
+        );
         let again = 2 * NAMES.len() as u64;
-        assert!(requests <= again || !matches!(mishap, Mishap::Disconnect), "{requests}: not the same grants again");
+        assert!(
+            requests <= again || !matches!(mishap, Mishap::Disconnect),
+            "{requests}: not the same grants again"
+        );
         match end {
             Ok(Some(guard)) => {
                 let fences = NAMES.map(|name| Record::of(place, name).number("f"));
-                assert_eq!(NAMES.map(|name| guard.fence(name).unwrap()), fences, "{mishap:?}: as they were granted");
+                assert_eq!(
+                    NAMES.map(|name| guard.fence(name).unwrap()),
+                    fences,
+                    "{mishap:?}: as they were granted"
+                );
                 guard.check().unwrap();
                 guard.unlock().unwrap();
             }
@@ -247,8 +316,16 @@ fn meets_each_mishap(place: &Place, take: impl Fn(&LockManager) -> Result<Option
         }
         // Given back well before they would lapse.
         come_to_rest(place);
-        assert_eq!((ours.stats().held, ours.stats().waiting, ours.stats().lost), (0, 0, 0));
-        other.try_lock_all(NAMES).unwrap().expect("they are free").unlock().unwrap();
+        assert_eq!(
+            (ours.stats().held, ours.stats().waiting, ours.stats().lost),
+            (0, 0, 0)
+        );
+        other
+            .try_lock_all(NAMES)
+            .unwrap()
+            .expect("they are free")
+            .unlock()
+            .unwrap();
     }
 }
 
@@ -258,17 +335,32 @@ fn p7_the_release_of_several_that_is_not_answered_frees_them_all(place: &Place) 
         let guard = ours.lock_all(NAMES).unwrap();
         let (start, before) = (Instant::now(), ours.stats().background_releases);
         let (end, _) = meet(place, mishap, &ours, || guard.unlock());
-        assert!(start.elapsed() <= crate::scene::STEADY_T + SLACK, "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() <= crate::scene::STEADY_T + SLACK,
+            "{:?}",
+            start.elapsed()
+        );
         match end {
             Ok(()) => assert!(matches!(mishap, Mishap::Disconnect), "{mishap:?}"),
             Err(Error::Unavailable { .. }) => {
-                until(SOON, "the background is done", || ours.stats().background_releases > before);
+                until(SOON, "the background is done", || {
+                    ours.stats().background_releases > before
+                });
             }
             Err(other) => panic!("{mishap:?}: {other:?}"),
         }
-        let next = other.try_lock_all_for(NAMES, SOON).unwrap().expect("they are released");
-        assert!(NAMES.iter().all(|name| next.previous_holder(name) == Some(PreviousHolder::Released)), "{mishap:?}");
-        next.unlock().expect("what comes late is not the successor's");
+        let next = other
+            .try_lock_all_for(NAMES, SOON)
+            .unwrap()
+            .expect("they are released");
+        assert!(
+            NAMES
+                .iter()
+                .all(|name| next.previous_holder(name) == Some(PreviousHolder::Released)),
+            "{mishap:?}"
+        );
+        next.unlock()
+            .expect("what comes late is not the successor's");
         come_to_rest(place);
     }
 }

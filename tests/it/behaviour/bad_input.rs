@@ -33,11 +33,17 @@ on_both_stores! {
 #[track_caller]
 pub(crate) fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
     let Err(Error::Config { what, message, .. }) = result else {
-        panic!("no Config error of {of:?} but {:?}", result.err().map(|e| e.to_string()));
+        panic!(
+            "no Config error of {of:?} but {:?}",
+            result.err().map(|e| e.to_string())
+        );
     };
     assert_eq!(what, of, "{message}");
     for words in allowed {
-        assert!(message.contains(words), "the error of {of:?} does not say {words:?}: {message}");
+        assert!(
+            message.contains(words),
+            "the error of {of:?} does not say {words:?}: {message}"
+        );
     }
 }
 
@@ -79,20 +85,39 @@ fn p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb(place: &Place) 
 
 fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(place: &Place) {
     let mgr = manager(place);
-    let renewed = [Duration::ZERO, ms(1), ms(999), DAY + Duration::from_nanos(1), Duration::MAX];
+    let renewed = [
+        Duration::ZERO,
+        ms(1),
+        ms(999),
+        DAY + Duration::from_nanos(1),
+        Duration::MAX,
+    ];
     for ttl in renewed {
         let options = LockOptions::new().ttl(ttl);
         let allowed = ["1s to 86400s", &format!("{ttl:?}")];
-        assert_config(LockManager::builder(place).options(options.clone()).build(), "ttl", &allowed);
+        assert_config(
+            LockManager::builder(place).options(options.clone()).build(),
+            "ttl",
+            &allowed,
+        );
         assert_config(mgr.with(options.clone()).lock("n"), "ttl", &allowed);
         assert_config(mgr.with(options.clone()).try_lock("n"), "ttl", &allowed);
         assert_config(mgr.with(options).mutex("n").enqueue(), "ttl", &allowed);
     }
-    let fixed = [Duration::ZERO, Duration::from_micros(9_999), DAY + ms(1), Duration::MAX];
+    let fixed = [
+        Duration::ZERO,
+        Duration::from_micros(9_999),
+        DAY + ms(1),
+        Duration::MAX,
+    ];
     for lease in fixed {
         let options = LockOptions::new().fixed_lease(lease);
         let allowed = ["10ms to 86400s", &format!("{lease:?}")];
-        assert_config(LockManager::builder(place).options(options.clone()).build(), "fixed_lease", &allowed);
+        assert_config(
+            LockManager::builder(place).options(options.clone()).build(),
+            "fixed_lease",
+            &allowed,
+        );
         assert_config(mgr.with(options).try_lock("n"), "fixed_lease", &allowed);
     }
     assert_nothing_written(place);
@@ -101,21 +126,35 @@ fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(place: &Plac
 fn a_ttl_at_the_edge_of_its_range_works(place: &Place) {
     for ttl in [Duration::from_secs(1), DAY] {
         let options = LockOptions::new().ttl(ttl);
-        let mgr = LockManager::builder(place).options(options).build().unwrap();
+        let mgr = LockManager::builder(place)
+            .options(options)
+            .build()
+            .unwrap();
         assert!(mgr.lock("n").unwrap().remaining() > ttl / 2);
     }
     let mgr = manager(place).with(LockOptions::new().fixed_lease(DAY));
     assert!(mgr.try_lock("n").unwrap().unwrap().remaining() > DAY / 2);
     // So short a lease may end on the way of its reply.
-    let shortest = mgr.with(LockOptions::new().fixed_lease(ms(10))).try_lock("n");
-    assert!(matches!(shortest, Ok(Some(_)) | Err(Error::Lost { .. })), "{shortest:?}");
+    let shortest = mgr
+        .with(LockOptions::new().fixed_lease(ms(10)))
+        .try_lock("n");
+    assert!(
+        matches!(shortest, Ok(Some(_)) | Err(Error::Lost { .. })),
+        "{shortest:?}"
+    );
 }
 
-fn p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build(place: &Place) {
+fn p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build(
+    place: &Place,
+) {
     let mgr = LockManager::connect(place).unwrap();
     let short = mgr.with(LockOptions::new().ttl(Duration::from_secs(2)));
     // H is 5 s, and H × 30/17 is 8.824 s.
-    assert_config(short.try_lock("n"), "ttl", &["8.824s", "horizon", "5s", "builder the ttl 2s"]);
+    assert_config(
+        short.try_lock("n"),
+        "ttl",
+        &["8.824s", "horizon", "5s", "builder the ttl 2s"],
+    );
     assert_config(short.lock("n"), "ttl", &["8.824s"]);
     assert_nothing_written(place);
     let enough = mgr.with(LockOptions::new().ttl(ms(8824)));
@@ -137,7 +176,11 @@ fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(place: &Place) 
     assert!(short.try_lock("n").unwrap().is_some());
     // A deadline that has passed is one try, so nothing is waited for.
     assert!(short.try_lock_for("n", Duration::ZERO).unwrap().is_some());
-    assert!(mgr.with(LockOptions::new().fixed_lease(ms(2001))).lock("n").is_ok());
+    assert!(
+        mgr.with(LockOptions::new().fixed_lease(ms(2001)))
+            .lock("n")
+            .is_ok()
+    );
 }
 
 fn p10_timeouts_that_do_not_fit_each_other_are_refused(place: &Place) {
@@ -146,26 +189,62 @@ fn p10_timeouts_that_do_not_fit_each_other_are_refused(place: &Place) {
     };
     let zero = |b: Builder| b.command_timeout(Duration::ZERO);
     of(zero, "command_timeout", &["1ms to 86400s"]);
-    of(|b| b.command_timeout(Duration::MAX), "command_timeout", &["1ms to 86400s"]);
-    of(|b| b.connect_timeout(Duration::ZERO), "connect_timeout", &["1ms to 86400s"]);
-    of(|b| b.connect_timeout(Duration::MAX), "connect_timeout", &["1ms to 86400s"]);
-    of(|b| b.check_period(Duration::ZERO), "check_period", &["1ms to 86400s"]);
-    of(|b| b.check_period(Duration::MAX), "check_period", &["1ms to 86400s"]);
+    of(
+        |b| b.command_timeout(Duration::MAX),
+        "command_timeout",
+        &["1ms to 86400s"],
+    );
+    of(
+        |b| b.connect_timeout(Duration::ZERO),
+        "connect_timeout",
+        &["1ms to 86400s"],
+    );
+    of(
+        |b| b.connect_timeout(Duration::MAX),
+        "connect_timeout",
+        &["1ms to 86400s"],
+    );
+    of(
+        |b| b.check_period(Duration::ZERO),
+        "check_period",
+        &["1ms to 86400s"],
+    );
+    of(
+        |b| b.check_period(Duration::MAX),
+        "check_period",
+        &["1ms to 86400s"],
+    );
     of(|b| b.horizon(Duration::ZERO), "horizon", &["1ms to 86400s"]);
     of(|b| b.horizon(Duration::MAX), "horizon", &["1ms to 86400s"]);
     // P + 3 T is 2.5 s with the defaults.
-    of(|b| b.horizon(ms(2499)), "horizon", &["check_period + 3 × command_timeout", "2.5s", "2.499s"]);
+    of(
+        |b| b.horizon(ms(2499)),
+        "horizon",
+        &["check_period + 3 × command_timeout", "2.5s", "2.499s"],
+    );
     of(|b| b.command_timeout(ms(1400)), "horizon", &["5.2s", "5s"]);
     of(|b| b.check_period(ms(4000)), "horizon", &["5.5s", "5s"]);
     // 2/3 − 1/10 of the ttl of 10 s is 5.667 s.
-    of(|b| b.horizon(ms(5700)), "ttl", &["at least 10.059s", "shorter horizon"]);
-    of(|b| b.outage_limit(ms(499)), "outage_limit", &["at least the command timeout", "500ms"]);
+    of(
+        |b| b.horizon(ms(5700)),
+        "ttl",
+        &["at least 10.059s", "shorter horizon"],
+    );
+    of(
+        |b| b.outage_limit(ms(499)),
+        "outage_limit",
+        &["at least the command timeout", "500ms"],
+    );
     assert_nothing_written(place);
 }
 
 fn p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(place: &Place) {
     for size in [0, 10_001, u32::MAX] {
-        assert_config(LockManager::builder(place).pool_size(size).build(), "pool_size", &["1 to 10,000"]);
+        assert_config(
+            LockManager::builder(place).pool_size(size).build(),
+            "pool_size",
+            &["1 to 10,000"],
+        );
     }
     let long = "p".repeat(129);
     for prefix in ["", "a{b", "a}b", "a\nb", "\0", &long] {
@@ -182,7 +261,11 @@ fn p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(pl
     let mgr = manager(place);
     let refused = |options: LockOptions, what: &str, allowed: &[&str]| {
         let options = options.ttl(Duration::from_secs(2));
-        assert_config(LockManager::builder(place).options(options.clone()).build(), what, allowed);
+        assert_config(
+            LockManager::builder(place).options(options.clone()).build(),
+            what,
+            allowed,
+        );
         assert_config(mgr.with(options.clone()).lock("n"), what, allowed);
         assert_config(mgr.with(options).try_lock("n"), what, allowed);
     };
@@ -192,16 +275,30 @@ fn p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(pl
     for text in ["a\tb", "a\nb", "\0", "\u{7f}", "\u{85}"] {
         refused(LockOptions::new().label(text), "label", &label);
     }
-    refused(LockOptions::new().max_hold(Duration::ZERO), "max_hold", &["more than zero"]);
+    refused(
+        LockOptions::new().max_hold(Duration::ZERO),
+        "max_hold",
+        &["more than zero"],
+    );
     let cap = ["at most 86400s"];
-    refused(LockOptions::new().hold_at_least(DAY + ms(1)), "hold_at_least", &cap);
-    refused(LockOptions::new().hold_at_least(Duration::MAX), "hold_at_least", &cap);
+    refused(
+        LockOptions::new().hold_at_least(DAY + ms(1)),
+        "hold_at_least",
+        &cap,
+    );
+    refused(
+        LockOptions::new().hold_at_least(Duration::MAX),
+        "hold_at_least",
+        &cap,
+    );
     assert_nothing_written(place);
 }
 
 #[track_caller]
 fn assert_code(error: &Error, expected: &str) {
-    let Error::Server { code, message, .. } = error else { panic!("{error:?}") };
+    let Error::Server { code, message, .. } = error else {
+        panic!("{error:?}")
+    };
     assert_eq!(code, expected, "{error:?}");
     assert!(!message.is_empty());
 }
@@ -221,7 +318,10 @@ fn p10_a_wrong_typed_key_in_the_way_is_left_as_it_is(place: &Place) {
         assert_code(&error, "WRONGTYPE");
         assert!(error.to_string().contains("\"n\""), "{error}");
     }
-    assert_eq!(place.query::<Vec<String>>(&["LRANGE", "fairlock:{n}", "0", "-1"]), ["mine"]);
+    assert_eq!(
+        place.query::<Vec<String>>(&["LRANGE", "fairlock:{n}", "0", "-1"]),
+        ["mine"]
+    );
     assert_eq!(place.keys("n"), ["fairlock:{n}"]);
 }
 
@@ -235,7 +335,10 @@ fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(place: &Place
     assert_code(&mgr.enqueue("n").unwrap_err(), "WRONGTYPE");
     assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
     assert_eq!(Record::of(place, "n").fields(), before);
-    assert_eq!(place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}:q"]), ["mine", "1"]);
+    assert_eq!(
+        place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}:q"]),
+        ["mine", "1"]
+    );
     assert_eq!(mgr.stats().waiting, 0);
     guard.unlock().unwrap();
 }
@@ -256,7 +359,9 @@ fn a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come(
 fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Place) {
     let mgr = manager(place);
     let mutex = mgr.mutex("n");
-    let ages_ago = Instant::now().checked_sub(Duration::from_secs(1)).unwrap_or_else(Instant::now);
+    let ages_ago = Instant::now()
+        .checked_sub(Duration::from_secs(1))
+        .unwrap_or_else(Instant::now);
     let mut far_future = Instant::now();
     while let Some(later) = far_future.checked_add(Duration::from_secs(u32::MAX.into())) {
         far_future = later;
@@ -271,7 +376,13 @@ fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Pla
     drop(mgr.try_lock_until("n", ages_ago).unwrap().unwrap());
     drop(mutex.try_lock_for(Duration::MAX).unwrap().unwrap());
     drop(mutex.try_lock_until(far_future).unwrap().unwrap());
-    drop(mgr.enqueue("n").unwrap().wait_for(Duration::MAX).unwrap().unwrap());
+    drop(
+        mgr.enqueue("n")
+            .unwrap()
+            .wait_for(Duration::MAX)
+            .unwrap()
+            .unwrap(),
+    );
 
     let guard = mgr.lock("n").unwrap();
     // Taken: a passed deadline is one try.
@@ -284,8 +395,18 @@ fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Pla
         let waits: [Box<dyn FnOnce() -> bool + Send>; 4] = [
             Box::new(|| mgr.try_lock_for("n", Duration::MAX).unwrap().is_some()),
             Box::new(|| mgr.try_lock_until("n", far_future).unwrap().is_some()),
-            Box::new(|| mgr.try_lock_for("n", Duration::from_nanos(u64::MAX)).unwrap().is_some()),
-            Box::new(|| mgr.enqueue("n").unwrap().wait_for(Duration::MAX - Duration::from_nanos(1)).unwrap().is_some()),
+            Box::new(|| {
+                mgr.try_lock_for("n", Duration::from_nanos(u64::MAX))
+                    .unwrap()
+                    .is_some()
+            }),
+            Box::new(|| {
+                mgr.enqueue("n")
+                    .unwrap()
+                    .wait_for(Duration::MAX - Duration::from_nanos(1))
+                    .unwrap()
+                    .is_some()
+            }),
         ];
         let waits = waits.map(|wait| scope.spawn(wait));
         until(SLACK, "all four wait", || mgr.stats().waiting == 4);
@@ -298,7 +419,12 @@ fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Pla
 
 fn largest_settings_build_and_work(place: &Place) {
     let mgr = LockManager::builder(place)
-        .options(LockOptions::new().ttl(DAY).max_hold(Duration::MAX).hold_at_least(DAY))
+        .options(
+            LockOptions::new()
+                .ttl(DAY)
+                .max_hold(Duration::MAX)
+                .hold_at_least(DAY),
+        )
         .outage_limit(Duration::MAX)
         .connect_timeout(DAY)
         .command_timeout(Duration::from_secs(3600))

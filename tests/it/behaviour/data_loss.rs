@@ -30,8 +30,14 @@ pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
     }
 
     disaster();
-    let loss = holder.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
-    assert_eq!((loss.reason, loss.fence), (LossReason::Taken, holder.fence()));
+    let loss = holder
+        .lost()
+        .recv_timeout(TTL / 3 + SLACK)
+        .expect("the loss is told");
+    assert_eq!(
+        (loss.reason, loss.fence),
+        (LossReason::Taken, holder.fence())
+    );
     assert!(!holder.is_held());
 
     // Across processes the order of their syncs decides; within each one it is kept.
@@ -46,9 +52,11 @@ pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
         guard.unlock().unwrap();
     }
     assert_eq!(seen, [vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
-    until(SLACK, "all but one, that came to a free lock, stood in the queue again", || {
-        managers.iter().map(|m| m.stats().requeued).sum::<u64>() >= 7
-    });
+    until(
+        SLACK,
+        "all but one, that came to a free lock, stood in the queue again",
+        || managers.iter().map(|m| m.stats().requeued).sum::<u64>() >= 7,
+    );
     let again = managers[1].try_lock("a").unwrap().expect("it is free");
     assert!(again.fence() > largest);
     drop((holder, again));
@@ -63,15 +71,28 @@ fn p6_holders_of_many_names_are_each_told_of_a_flush_once(place: &Place) {
         counting.fetch_add(1, Ordering::SeqCst);
     });
     let manager = build(steady(place)).with(options);
-    let guards: Vec<_> = (0..50).map(|i| manager.lock(&format!("a{i}")).unwrap()).collect();
+    let guards: Vec<_> = (0..50)
+        .map(|i| manager.lock(&format!("a{i}")).unwrap())
+        .collect();
     place.flush_all();
     for guard in &guards {
-        guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
-        assert!(guard.lost().recv_timeout(SLACK).is_err(), "and once, then the channel is closed");
+        guard
+            .lost()
+            .recv_timeout(TTL / 3 + SLACK)
+            .expect("the loss is told");
+        assert!(
+            guard.lost().recv_timeout(SLACK).is_err(),
+            "and once, then the channel is closed"
+        );
     }
-    until(SOON, "every callback is called", || told.load(Ordering::SeqCst) == 50);
+    until(SOON, "every callback is called", || {
+        told.load(Ordering::SeqCst) == 50
+    });
     drop(guards);
-    assert_eq!((manager.stats().lost, told.load(Ordering::SeqCst)), (50, 50));
+    assert_eq!(
+        (manager.stats().lost, told.load(Ordering::SeqCst)),
+        (50, 50)
+    );
 }
 
 /// As after a failover to a copy in which its place still waited: others may have had the lock before it was served once
@@ -84,12 +105,24 @@ fn p2_a_guard_whose_token_was_granted_again_is_lost(place: &Place) {
         Record::of(place, guard.name()).set(&[("f", &later), ("g", &later)]);
     }
     let end = asks.renew();
-    assert!(matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Taken), "{end:?}");
+    assert!(
+        matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Taken),
+        "{end:?}"
+    );
     for guard in [&asks, &waits] {
-        let loss = guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
-        assert_eq!((loss.reason, loss.fence), (LossReason::Taken, guard.fence()));
+        let loss = guard
+            .lost()
+            .recv_timeout(TTL / 3 + SLACK)
+            .expect("the loss is told");
+        assert_eq!(
+            (loss.reason, loss.fence),
+            (LossReason::Taken, guard.fence())
+        );
         // Nobody has it under the later fence either.
-        let next = manager.try_lock_for(guard.name(), SOON).unwrap().expect("it is given back");
+        let next = manager
+            .try_lock_for(guard.name(), SOON)
+            .unwrap()
+            .expect("it is given back");
         assert!(next.fence() > guard.fence() + 1);
         assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     }

@@ -10,7 +10,9 @@ use std::{
 use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
-    managers::{assert_nothing_left, check_period, command_timeout, fields, manager, patient, queue},
+    managers::{
+        assert_nothing_left, check_period, command_timeout, fields, manager, patient, queue,
+    },
     place::{Place, on_both_stores},
     support::{SLACK, until},
 };
@@ -72,7 +74,12 @@ fn a_panic_while_waiting_leaves_no_place_in_the_queue(place: &Place) {
             let mgr = mgr.clone();
             move || {
                 let mut waiter = mgr.enqueue("k").unwrap();
-                assert!(waiter.wait_for(Duration::from_millis(20)).unwrap().is_none());
+                assert!(
+                    waiter
+                        .wait_for(Duration::from_millis(20))
+                        .unwrap()
+                        .is_none()
+                );
                 panic!("as the test wants it");
             }
         });
@@ -94,7 +101,9 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
     const TTL: Duration = crate::scene::TTL;
     let limit = TTL + TTL / 2;
     let (told, losses) = mpsc::channel();
-    let options = LockOptions::new().max_hold(limit).on_lost(move |loss| told.send(loss.clone()).unwrap());
+    let options = LockOptions::new()
+        .max_hold(limit)
+        .on_lost(move |loss| told.send(loss.clone()).unwrap());
     let holder = manager(place, TTL);
     let start = Instant::now();
     let guard = holder.with(options).lock("k").unwrap();
@@ -102,11 +111,17 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
     mem::forget(guard);
     let guard = manager(place, TTL).lock("k").unwrap();
     let took = start.elapsed();
-    assert!(took >= limit, "the leaked guard's lease ended after {took:?}");
+    assert!(
+        took >= limit,
+        "the leaked guard's lease ended after {took:?}"
+    );
     assert!(took < limit + command_timeout(TTL) + SLACK, "{took:?}");
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     let loss = losses.recv_timeout(SLACK).unwrap();
-    assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", fence, LossReason::MaxHold));
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        ("k", fence, LossReason::MaxHold)
+    );
     assert!(losses.try_recv().is_err(), "it was told twice");
 }
 
@@ -115,11 +130,20 @@ fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: 
     let guard = ours.lock("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();
     assert!(place.lapse("k"));
-    let next = waiter.wait_for(check_period(TTL) + SLACK).unwrap().expect("it is the next alive");
+    let next = waiter
+        .wait_for(check_period(TTL) + SLACK)
+        .unwrap()
+        .expect("it is the next alive");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
-    let loss = guard.lost().recv_timeout(TTL / 3 + command_timeout(TTL) + SLACK).unwrap();
-    assert_eq!((&*loss.name, loss.fence, loss.reason), ("k", guard.fence(), LossReason::Expired));
+    let loss = guard
+        .lost()
+        .recv_timeout(TTL / 3 + command_timeout(TTL) + SLACK)
+        .unwrap();
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        ("k", guard.fence(), LossReason::Expired)
+    );
     drop(guard);
     next.renew().unwrap();
     next.unlock().unwrap();
@@ -134,7 +158,9 @@ fn a_lease_that_lapses_unawaited_leaves_the_lock_free(place: &Place) {
     assert!(!place.lapse("k"), "nobody has it any more");
     let next = other.try_lock("k").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    let Err(Error::Lost { loss, .. }) = guard.unlock() else { panic!("unlocked what was lost") };
+    let Err(Error::Lost { loss, .. }) = guard.unlock() else {
+        panic!("unlocked what was lost")
+    };
     assert_eq!(loss.reason, LossReason::Expired);
     next.unlock().unwrap();
     assert!(!place.lapse("k"), "it was released");
@@ -147,11 +173,16 @@ fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
     let passed_over = ours.enqueue("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();
     assert!(place.lapse("k"));
-    let next = waiter.wait_for(check_period(TTL) + SLACK).unwrap().expect("it is the next alive");
+    let next = waiter
+        .wait_for(check_period(TTL) + SLACK)
+        .unwrap()
+        .expect("it is the next alive");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     next.unlock().unwrap();
     passed_over.wait().unwrap().unlock().unwrap();
-    until(SLACK, "its new place is counted", || ours.stats().requeued == 1);
+    until(SLACK, "its new place is counted", || {
+        ours.stats().requeued == 1
+    });
     assert_eq!(other.stats().requeued, 0);
     drop(guard);
     assert_nothing_left(place, "k");
@@ -162,7 +193,10 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(pla
     let timeout = SLACK + SLACK / 3;
     let manager = |pool_size| {
         let options = LockOptions::new().ttl(timeout * 20);
-        let builder = LockManager::builder(place).options(options).command_timeout(timeout).pool_size(pool_size);
+        let builder = LockManager::builder(place)
+            .options(options)
+            .command_timeout(timeout)
+            .pool_size(pool_size);
         builder.horizon(timeout * 6).build().unwrap()
     };
     let other = patient(place);
@@ -180,17 +214,27 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(pla
             scope.spawn(move || {
                 let start = Instant::now();
                 end();
-                assert!(start.elapsed() < timeout + SLACK, "{what}: {:?}", start.elapsed());
+                assert!(
+                    start.elapsed() < timeout + SLACK,
+                    "{what}: {:?}",
+                    start.elapsed()
+                );
             });
         };
         go("a guard", Box::new(move || drop(guard)));
-        go("a guard that is unlocked", Box::new(move || drop(unlocked.unlock())));
+        go(
+            "a guard that is unlocked",
+            Box::new(move || drop(unlocked.unlock())),
+        );
         go("a waiter that was granted", Box::new(move || drop(granted)));
         go("a waiter", Box::new(move || drop(queued)));
         // It has the only connection of its pool, so the other's release goes to the background.
         go("a guard of two", Box::new(move || drop(first)));
         thread::sleep(timeout / 10);
-        go("a guard whose pool is busy", Box::new(move || drop(second.unlock())));
+        go(
+            "a guard whose pool is busy",
+            Box::new(move || drop(second.unlock())),
+        );
     });
     place.come_back();
 }
@@ -200,7 +244,10 @@ fn a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claime
     let mgr = manager(place, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
     let mut waiter = mgr.enqueue("k").unwrap();
     thread::sleep(lease * 2 / 3);
-    let guard = waiter.wait_for(SLACK).unwrap().expect("it was granted at once");
+    let guard = waiter
+        .wait_for(SLACK)
+        .unwrap()
+        .expect("it was granted at once");
     assert!(guard.remaining() > lease / 2, "{:?}", guard.remaining());
     guard.unlock().unwrap();
 }

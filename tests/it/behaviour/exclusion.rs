@@ -53,7 +53,11 @@ fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Plac
     let mut last = 0;
     for turn in 0..30 {
         let guard = managers[turn % 2].lock("n").unwrap();
-        assert!(guard.fence() > last, "turn {turn}: {} after {last}", guard.fence());
+        assert!(
+            guard.fence() > last,
+            "turn {turn}: {} after {last}",
+            guard.fence()
+        );
         last = guard.fence();
         match turn % 5 {
             0 => drop(guard),

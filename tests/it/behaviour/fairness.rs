@@ -126,7 +126,9 @@ fn p3_try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
         assert_eq!(wins.load(Ordering::Relaxed), 0, "of {tries:?} tries");
         drop(next);
         drop(guard);
-        until(SOON, "a try wins once nobody waits", || wins.load(Ordering::Relaxed) > 0);
+        until(SOON, "a try wins once nobody waits", || {
+            wins.load(Ordering::Relaxed) > 0
+        });
         drop(end);
     });
     assert_nothing_left(place, "k");
@@ -139,11 +141,21 @@ fn p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(place: &Pla
     let waiting = patient(place);
     let lapsing = holder.try_lock("k").unwrap().expect("it is free");
     let mut waiter = waiting.enqueue("k").unwrap();
-    until(lease + check_period() + SLACK, "the waiter is granted", || {
-        assert!(barger.try_lock("k").unwrap().is_none(), "overtook the waiter");
-        waiter.position().is_none()
-    });
-    let guard = waiter.wait_for(Duration::ZERO).unwrap().expect("it is granted");
+    until(
+        lease + check_period() + SLACK,
+        "the waiter is granted",
+        || {
+            assert!(
+                barger.try_lock("k").unwrap().is_none(),
+                "overtook the waiter"
+            );
+            waiter.position().is_none()
+        },
+    );
+    let guard = waiter
+        .wait_for(Duration::ZERO)
+        .unwrap()
+        .expect("it is granted");
     assert!(guard.fence() > lapsing.fence());
     assert!(!lapsing.is_held());
 }

@@ -26,14 +26,22 @@ on_both_stores! {
 /// Sends nothing by itself for longer than a test lasts, so that what is injected strikes the test's own call.
 pub(super) fn calm(place: &Place) -> LockManager {
     let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
-    let builder = with_ttl(place, ttl).command_timeout(T).check_period(period).horizon(period + 3 * T);
+    let builder = with_ttl(place, ttl)
+        .command_timeout(T)
+        .check_period(period)
+        .horizon(period + 3 * T);
     let manager = build(builder);
     warm_up(&manager);
     manager
 }
 
 /// A call that meets a mishap; how many requests it took tells whether it did.
-pub(super) fn meet<R>(place: &Place, mishap: Mishap, manager: &LockManager, call: impl FnOnce() -> R) -> (R, u64) {
+pub(super) fn meet<R>(
+    place: &Place,
+    mishap: Mishap,
+    manager: &LockManager,
+    call: impl FnOnce() -> R,
+) -> (R, u64) {
     place.settle();
     let before = manager.stats().requests;
     place.inject(mishap);
@@ -43,16 +51,31 @@ pub(super) fn meet<R>(place: &Place, mishap: Mishap, manager: &LockManager, call
 
 #[track_caller]
 fn assert_unheard<X: std::fmt::Debug>(end: Result<X>) {
-    assert!(matches!(end, Err(Error::Unavailable { step: Step::Reply, .. })), "{end:?}");
+    assert!(
+        matches!(
+            end,
+            Err(Error::Unavailable {
+                step: Step::Reply,
+                ..
+            })
+        ),
+        "{end:?}"
+    );
 }
 
 fn a_try_whose_connection_ends_is_answered_the_same_grant(place: &Place) {
     let ours = calm(place);
-    let (guard, requests) = meet(place, Mishap::Disconnect, &ours, || ours.try_lock("a").unwrap());
+    let (guard, requests) = meet(place, Mishap::Disconnect, &ours, || {
+        ours.try_lock("a").unwrap()
+    });
     let guard = guard.expect("it is free");
     assert_eq!(requests, 2);
     let record = Record::of(place, "a");
-    assert_eq!((record.number("f"), record.number("g")), (guard.fence(), guard.fence()), "it was granted once");
+    assert_eq!(
+        (record.number("f"), record.number("g")),
+        (guard.fence(), guard.fence()),
+        "it was granted once"
+    );
     guard.unlock().unwrap();
     record.comes_to_rest();
 }
@@ -67,7 +90,11 @@ fn a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind(place: &Pla
     assert!(record.field("f").is_some(), "it had been granted");
     record.comes_to_rest();
     let next = other.try_lock("a").unwrap().expect("it is free");
-    assert_eq!(next.previous_holder(), PreviousHolder::Unknown, "nobody ever had it");
+    assert_eq!(
+        next.previous_holder(),
+        PreviousHolder::Unknown,
+        "nobody ever had it"
+    );
 }
 
 fn a_try_whose_request_is_lost_takes_nothing(place: &Place) {
@@ -75,7 +102,11 @@ fn a_try_whose_request_is_lost_takes_nothing(place: &Place) {
     let (end, _) = meet(place, Mishap::RequestLost, &ours, || ours.try_lock("a"));
     assert_unheard(end);
     assert_eq!(Record::of(place, "a").field("f"), None);
-    ours.try_lock("a").unwrap().expect("it is free").unlock().unwrap();
+    ours.try_lock("a")
+        .unwrap()
+        .expect("it is free")
+        .unlock()
+        .unwrap();
 }
 
 fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(place: &Place) {
@@ -85,7 +116,11 @@ fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(place: &Place) {
         let (guard, requests) = meet(place, mishap, &ours, || ours.lock("a").unwrap());
         assert!(requests >= 2, "{mishap:?} did not strike");
         let record = Record::of(place, "a");
-        assert_eq!((record.number("f"), record.number("g")), (guard.fence(), guard.fence()), "{mishap:?}");
+        assert_eq!(
+            (record.number("f"), record.number("g")),
+            (guard.fence(), guard.fence()),
+            "{mishap:?}"
+        );
         guard.unlock().unwrap();
         record.comes_to_rest();
     }
@@ -111,7 +146,10 @@ fn an_unlock_whose_connection_ends_is_ok_and_hands_over_once(place: &Place) {
     end.unwrap();
     assert!(requests >= 2, "it was sent again");
     let first = line.serve(0, SOON);
-    assert!(line.is_quiet(), "a release that is sent twice releases once");
+    assert!(
+        line.is_quiet(),
+        "a release that is sent twice releases once"
+    );
     assert_eq!(first.previous_holder(), PreviousHolder::Released);
     first.unlock().unwrap();
     line.serve(1, SOON).unlock().unwrap();
@@ -128,10 +166,20 @@ fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(place: &Plac
         assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
         assert_unheard(end);
         // The one is free at once, the other by the release that goes on in the background.
-        let next = other.try_lock_for("a", SOON).unwrap().expect("it is released");
-        assert_eq!(next.previous_holder(), PreviousHolder::Released, "{mishap:?}");
-        until(SOON, "the background is done", || ours.stats().background_releases > before);
-        next.renew().expect("what comes late is not the successor's");
+        let next = other
+            .try_lock_for("a", SOON)
+            .unwrap()
+            .expect("it is released");
+        assert_eq!(
+            next.previous_holder(),
+            PreviousHolder::Released,
+            "{mishap:?}"
+        );
+        until(SOON, "the background is done", || {
+            ours.stats().background_releases > before
+        });
+        next.renew()
+            .expect("what comes late is not the successor's");
         next.unlock().unwrap();
     }
 }
@@ -143,9 +191,15 @@ fn a_release_in_the_background_is_over_with_its_first_answer(place: &Place) {
     for name in ["a", "b", "c"] {
         let guard = ours.lock(name).unwrap();
         assert_unheard(meet(place, Mishap::RequestLost, &ours, || guard.unlock()).0);
-        until(SOON, "it is released", || Record::of(place, name).owner().is_none());
+        until(SOON, "it is released", || {
+            Record::of(place, name).owner().is_none()
+        });
     }
-    assert_eq!(ours.stats().requests - before, 9, "each was taken, and given back once in vain and once more");
+    assert_eq!(
+        ours.stats().requests - before,
+        9,
+        "each was taken, and given back once in vain and once more"
+    );
 }
 
 fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
@@ -157,7 +211,15 @@ fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
         assert!(requests >= 2, "{mishap:?} did not strike");
         assert_eq!(waiter.position(), Some(1));
         let record = Record::of(place, "a");
-        assert_eq!((record.tokens().len(), record.number("n"), record.number("r")), (1, 1, 1), "{mishap:?}");
+        assert_eq!(
+            (
+                record.tokens().len(),
+                record.number("n"),
+                record.number("r")
+            ),
+            (1, 1, 1),
+            "{mishap:?}"
+        );
         holder.unlock().unwrap();
         waiter.wait().unwrap().unlock().unwrap();
         record.comes_to_rest();
@@ -173,8 +235,14 @@ fn a_place_is_given_up_whatever_becomes_of_its_request(place: &Place) {
         let start = Instant::now();
         let before = ours.stats().requests;
         meet(place, mishap, &ours, || drop(waiter));
-        assert!(start.elapsed() <= T + SLACK, "{mishap:?}: {:?}", start.elapsed());
-        until(SOON, "it is asked for again", || ours.stats().requests >= before + 2);
+        assert!(
+            start.elapsed() <= T + SLACK,
+            "{mishap:?}: {:?}",
+            start.elapsed()
+        );
+        until(SOON, "it is asked for again", || {
+            ours.stats().requests >= before + 2
+        });
         until(SOON, "the place is given up", || record.number("r") == 0);
     }
     holder.unlock().unwrap();
@@ -183,25 +251,36 @@ fn a_place_is_given_up_whatever_becomes_of_its_request(place: &Place) {
 
 fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
     let (ours, other) = (calm(place), calm(place));
-    let checking =
-        build(with_ttl(place, Duration::from_secs(20)).check_period(P).command_timeout(T).horizon(P + 4 * T));
+    let checking = build(
+        with_ttl(place, Duration::from_secs(20))
+            .check_period(P)
+            .command_timeout(T)
+            .horizon(P + 4 * T),
+    );
     warm_up(&checking);
     // A new subscription lets all places be looked after once, and on a busy machine so late that it is here.
-    let unchecked = until_some(SOON, "nothing comes without its message, since the next check is far off", || {
-        let holder = other.lock("a").unwrap();
-        let mut unchecked = ours.enqueue("a").unwrap();
-        place.inject(Mishap::MessageLost);
-        holder.unlock().unwrap();
-        match unchecked.wait_for(SLACK).unwrap() {
-            None => Some(unchecked),
-            Some(guard) => guard.unlock().map(|()| None).unwrap(),
-        }
-    });
+    let unchecked = until_some(
+        SOON,
+        "nothing comes without its message, since the next check is far off",
+        || {
+            let holder = other.lock("a").unwrap();
+            let mut unchecked = ours.enqueue("a").unwrap();
+            place.inject(Mishap::MessageLost);
+            holder.unlock().unwrap();
+            match unchecked.wait_for(SLACK).unwrap() {
+                None => Some(unchecked),
+                Some(guard) => guard.unlock().map(|()| None).unwrap(),
+            }
+        },
+    );
     let another = other.lock("b").unwrap();
     let mut checked = checking.enqueue("b").unwrap();
     place.inject(Mishap::MessageLost);
     another.unlock().unwrap();
-    let guard = checked.wait_for(P + T + SLACK).unwrap().expect("the check brings what the message did not");
+    let guard = checked
+        .wait_for(P + T + SLACK)
+        .unwrap()
+        .expect("the check brings what the message did not");
     guard.unlock().unwrap();
     drop(unchecked);
     Record::of(place, "a").comes_to_rest();

@@ -45,7 +45,10 @@ fn race(place: &Place, holder: &LockManager, other: &LockManager) {
     });
     let granted = granted.into_inner();
     // One order alone would not be the meeting that is under test.
-    assert!((ROUNDS / 20..ROUNDS * 19 / 20).contains(&granted), "{granted} of {ROUNDS} were granted");
+    assert!(
+        (ROUNDS / 20..ROUNDS * 19 / 20).contains(&granted),
+        "{granted} of {ROUNDS} were granted"
+    );
     for pair in 0..PAIRS {
         assert_nothing_left(place, &format!("k{pair}"));
     }
@@ -72,7 +75,9 @@ fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &Ato
         for round in 0..ROUNDS / PAIRS {
             let guard = holder.try_lock(name).unwrap();
             let guard = guard.unwrap_or_else(|| panic!("round {round}: it is not free at once"));
-            start.send(Duration::from_micros(300 + round % 300)).unwrap();
+            start
+                .send(Duration::from_micros(300 + round % 300))
+                .unwrap();
             thread::sleep(delay);
             guard.unlock().unwrap();
             let step = Duration::from_micros(20);

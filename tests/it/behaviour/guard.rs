@@ -60,16 +60,24 @@ fn lapse(place: &Place) {
 
 #[track_caller]
 fn assert_lost<T>(result: Result<T>, reason: LossReason, fence: u64) {
-    let Err(Error::Lost { loss, .. }) = result else { panic!("not lost: {:?}", result.err()) };
+    let Err(Error::Lost { loss, .. }) = result else {
+        panic!("not lost: {:?}", result.err())
+    };
     assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", fence, reason));
 }
 
 #[track_caller]
 fn assert_loses(guard: &LockGuard, reason: LossReason) {
     let loss = guard.lost().recv_timeout(TOLD_WITHIN).unwrap();
-    assert_eq!((&*loss.name, loss.fence, loss.reason), (guard.name(), guard.fence(), reason));
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        (guard.name(), guard.fence(), reason)
+    );
     // Once, and then disconnected.
-    assert_eq!(guard.lost().recv_timeout(SLACK), Err(RecvTimeoutError::Disconnected));
+    assert_eq!(
+        guard.lost().recv_timeout(SLACK),
+        Err(RecvTimeoutError::Disconnected)
+    );
     assert!(!guard.is_held());
     assert_eq!(guard.remaining(), Duration::ZERO);
     assert_lost(guard.check(), reason, guard.fence());
@@ -84,7 +92,10 @@ fn a_guard_tells_its_name_and_that_it_is_held(place: &Place) {
     guard.check().unwrap();
     assert!(guard.remaining() > Duration::ZERO && guard.remaining() < TTL);
     assert_eq!(guard.lost().try_recv(), Err(TryRecvError::Empty));
-    assert_eq!(guard.lost().recv_timeout(Duration::from_millis(20)), Err(RecvTimeoutError::Timeout));
+    assert_eq!(
+        guard.lost().recv_timeout(Duration::from_millis(20)),
+        Err(RecvTimeoutError::Timeout)
+    );
     guard.unlock().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());
 }
@@ -194,7 +205,10 @@ fn force_release_hands_over_to_the_first_waiter(place: &Place) {
     let mut first = other.enqueue("n").unwrap();
     let mut second = mgr.enqueue("n").unwrap();
     assert!(mgr.force_release("n", guard.fence()).unwrap());
-    let next = first.wait_for(COMMAND_TIMEOUT + SLACK).unwrap().expect("it is first");
+    let next = first
+        .wait_for(COMMAND_TIMEOUT + SLACK)
+        .unwrap()
+        .expect("it is first");
     assert_eq!(next.previous_holder(), PreviousHolder::Forced);
     assert!(second.wait_for(Duration::ZERO).unwrap().is_none());
     assert_loses(&guard, LossReason::Forced);
@@ -240,7 +254,10 @@ fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners(place: &Place) {
     guard.check().unwrap();
     lapse(place);
     guard.unlock().unwrap();
-    assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Released);
+    assert_eq!(
+        mgr.lock("n").unwrap().previous_holder(),
+        PreviousHolder::Released
+    );
 }
 
 fn a_lapsed_and_taken_lease_is_lost_as_expired(place: &Place) {
@@ -278,23 +295,37 @@ fn previous_holder_stays_lapsed_until_a_proper_release(place: &Place) {
     let fifth = waiter.wait().unwrap();
     assert_eq!(fifth.previous_holder(), PreviousHolder::Forced);
     fifth.unlock().unwrap();
-    assert_eq!(last.wait().unwrap().previous_holder(), PreviousHolder::Released);
+    assert_eq!(
+        last.wait().unwrap().previous_holder(),
+        PreviousHolder::Released
+    );
     // The record's end is the end of its history.
     place.flush_all();
-    assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Unknown);
+    assert_eq!(
+        mgr.lock("n").unwrap().previous_holder(),
+        PreviousHolder::Unknown
+    );
     drop((second, third, fourth));
 }
 
 fn renew_extends_the_lease_and_shortens_none(place: &Place) {
     let mgr = LockManager::connect(place).unwrap();
     let guard = mgr.lock("n").unwrap();
-    let left = |guard: &LockGuard| (guard.remaining(), mgr.inspect("n").unwrap().unwrap().time_left);
+    let left = |guard: &LockGuard| {
+        (
+            guard.remaining(),
+            mgr.inspect("n").unwrap().unwrap().time_left,
+        )
+    };
     place.pass(Duration::from_millis(300));
     let before = left(&guard);
     let renewed = mgr.stats().renewed;
     guard.renew().unwrap();
     let after = left(&guard);
-    assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+    assert!(
+        after.0 > before.0 && after.1 > before.1,
+        "{before:?} {after:?}"
+    );
     assert_eq!(mgr.stats().renewed, renewed + 1);
 }
 
@@ -310,7 +341,9 @@ fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone(place: &Place) {
     guard.unlock().unwrap();
     assert!(other.try_lock("n").unwrap().is_some());
     if let Some(server) = place.server() {
-        until(SLACK, "its connections close", || server.clients().len() <= 2);
+        until(SLACK, "its connections close", || {
+            server.clients().len() <= 2
+        });
     }
 }
 
@@ -332,7 +365,10 @@ fn guards_of_two_managers_do_not_know_each_other(place: &Place) {
 fn a_guard_may_be_unlocked_on_another_thread(place: &Place) {
     let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
-    thread::spawn(move || guard.unlock()).join().unwrap().unwrap();
+    thread::spawn(move || guard.unlock())
+        .join()
+        .unwrap()
+        .unwrap();
     let guard = std::sync::Arc::new(mgr.lock("n").unwrap());
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -366,8 +402,15 @@ fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_backgroun
     place.go_away();
     let start = Instant::now();
     let error = guard.unlock().unwrap_err();
-    assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
-    assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
+    assert!(
+        start.elapsed() < COMMAND_TIMEOUT + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(
+        matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"),
+        "{error:?}"
+    );
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
     place.come_back();
     assert!(other.try_lock_for("n", TTL + SLACK).unwrap().is_some());

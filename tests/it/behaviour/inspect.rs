@@ -6,7 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use fairlock::{Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Result};
+use fairlock::{
+    Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Result,
+};
 
 use crate::managers::{self, patient};
 use crate::place::{Place, on_both_stores};
@@ -52,11 +54,16 @@ fn labelled(mgr: &LockManager, label: &str) -> LockManager {
 }
 
 fn look(mgr: &LockManager) -> LockInfo {
-    mgr.inspect("n").unwrap().expect("n is held, cooling or awaited")
+    mgr.inspect("n")
+        .unwrap()
+        .expect("n is held, cooling or awaited")
 }
 
 fn names(mgr: &LockManager, pattern: &str) -> Vec<String> {
-    let mut names: Vec<String> = mgr.list(pattern).map(|info| info.unwrap().name.to_string()).collect();
+    let mut names: Vec<String> = mgr
+        .list(pattern)
+        .map(|info| info.unwrap().name.to_string())
+        .collect();
     names.sort();
     names
 }
@@ -71,7 +78,10 @@ fn a_held_lock_shows_its_holder_fence_and_time_left(place: &Place) {
     assert!(info.time_left > Duration::ZERO && info.time_left <= TTL);
     assert_eq!((info.waiters, info.queue.len()), (0, 0));
     let holder = info.holder.unwrap();
-    assert_eq!((holder.pid, &*holder.label, holder.ttl), (process::id(), "why", TTL));
+    assert_eq!(
+        (holder.pid, &*holder.label, holder.ttl),
+        (process::id(), "why", TTL)
+    );
     // The server's clock is this host's, in whole µs.
     assert!(holder.since + Duration::from_micros(1) >= before && holder.since <= SystemTime::now());
     // Looking changes nothing.
@@ -96,7 +106,10 @@ fn a_lapsed_lease_is_shown_with_no_time_left(place: &Place) {
     let guard = mgr.lock("n").unwrap();
     Record::of(place, "n").set(&[("e", "1")]);
     let info = look(&mgr);
-    assert_eq!((info.state, info.time_left), (LockState::Held, Duration::ZERO));
+    assert_eq!(
+        (info.state, info.time_left),
+        (LockState::Held, Duration::ZERO)
+    );
     assert_eq!(info.fence, guard.fence());
 }
 
@@ -112,7 +125,10 @@ fn an_awaited_lock_that_nobody_holds_is_shown_as_free(place: &Place) {
         if info.waiters == 0 {
             return false;
         }
-        assert_eq!((info.state, info.holder, info.time_left), (LockState::Free, None, Duration::ZERO));
+        assert_eq!(
+            (info.state, info.holder, info.time_left),
+            (LockState::Free, None, Duration::ZERO)
+        );
         assert_eq!((info.waiters, &*info.queue[0].label), (1, "next"));
         assert_eq!(info.fence, guard.fence());
         assert_eq!(names(&mgr, "*"), ["n"]);
@@ -124,8 +140,11 @@ fn the_queue_is_shown_in_order_with_its_labels(place: &Place) {
     let managers = [manager(place), manager(place)];
     let _guard = managers[0].lock("n").unwrap();
     let labels: Vec<String> = (0..7).map(|i| format!("waiter {i} 🦀")).collect();
-    let mut waiters: Vec<_> =
-        labels.iter().enumerate().map(|(i, label)| labelled(&managers[i % 2], label).enqueue("n").unwrap()).collect();
+    let mut waiters: Vec<_> = labels
+        .iter()
+        .enumerate()
+        .map(|(i, label)| labelled(&managers[i % 2], label).enqueue("n").unwrap())
+        .collect();
     let info = look(&managers[0]);
     assert_eq!(info.waiters, 7);
     let shown: Vec<&str> = info.queue.iter().map(|party| &*party.label).collect();
@@ -139,7 +158,11 @@ fn the_queue_is_shown_in_order_with_its_labels(place: &Place) {
     drop(waiters.remove(2));
     drop(waiters.remove(0));
     until(SLACK, "both are gone", || look(&managers[0]).waiters == 5);
-    let shown: Vec<String> = look(&managers[1]).queue.into_iter().map(|party| party.label).collect();
+    let shown: Vec<String> = look(&managers[1])
+        .queue
+        .into_iter()
+        .map(|party| party.label)
+        .collect();
     let left: Vec<&String> = [1, 3, 4, 5, 6].map(|i| &labels[i]).into();
     assert_eq!(shown.iter().collect::<Vec<_>>(), left);
 }
@@ -148,11 +171,18 @@ fn a_long_queue_is_counted_in_full_and_shown_in_part(place: &Place) {
     let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     let many = MAX_WAITERS_SHOWN + 5;
-    let waiters: Vec<_> = (0..many).map(|i| labelled(&mgr, &i.to_string()).enqueue("n").unwrap()).collect();
+    let waiters: Vec<_> = (0..many)
+        .map(|i| labelled(&mgr, &i.to_string()).enqueue("n").unwrap())
+        .collect();
     let info = look(&mgr);
     assert_eq!(info.waiters, many as u64);
     assert_eq!(info.queue.len(), MAX_WAITERS_SHOWN);
-    assert!(info.queue.iter().enumerate().all(|(i, party)| party.label == i.to_string()));
+    assert!(
+        info.queue
+            .iter()
+            .enumerate()
+            .all(|(i, party)| party.label == i.to_string())
+    );
     drop(guard);
     mgr.shutdown(Duration::ZERO).unwrap();
     drop(waiters);
@@ -161,8 +191,8 @@ fn a_long_queue_is_counted_in_full_and_shown_in_part(place: &Place) {
 fn list_matches_globs_against_names(place: &Place) {
     let mgr = manager(place);
     let all = [
-        "a", "ab", "b", "a*", "a?", "[a]", "a\\b", "{a}", "a{b}", "%", "100%", "%7B", "inv:1", "inv:22", "a b", "é",
-        "-", "^",
+        "a", "ab", "b", "a*", "a?", "[a]", "a\\b", "{a}", "a{b}", "%", "100%", "%7B", "inv:1",
+        "inv:22", "a b", "é", "-", "^",
     ];
     let _guards = all.map(|name| mgr.lock(name).unwrap());
     let sorted = |names: &[&str]| {
@@ -214,11 +244,17 @@ fn a_glob_sees_characters_whatever_their_keys_look_like(place: &Place) {
 fn list_names_each_of_many_once_and_holds_no_connection_between_pages(place: &Place) {
     let mgr = LockManager::builder(place).pool_size(1).build().unwrap();
     let many = 1200;
-    let guards: Vec<_> = (0..many).map(|i| mgr.lock(&format!("n{i}")).unwrap()).collect();
+    let guards: Vec<_> = (0..many)
+        .map(|i| mgr.lock(&format!("n{i}")).unwrap())
+        .collect();
     let mut seen = HashSet::new();
     for info in mgr.list("n*") {
         let info = info.unwrap();
-        assert!(seen.insert(info.name.to_string()), "{} came twice", info.name);
+        assert!(
+            seen.insert(info.name.to_string()),
+            "{} came twice",
+            info.name
+        );
         // The pool has but one connection, and it is free.
         if seen.len() % 100 == 1 {
             mgr.lock("within").unwrap().unlock().unwrap();
@@ -233,10 +269,15 @@ fn list_names_each_of_many_once_and_holds_no_connection_between_pages(place: &Pl
 
 fn list_may_release_what_it_lists(place: &Place) {
     let mgr = patient(place);
-    let guards: Vec<_> = (0..300).map(|i| mgr.lock(&format!("n{i}")).unwrap()).collect();
+    let guards: Vec<_> = (0..300)
+        .map(|i| mgr.lock(&format!("n{i}")).unwrap())
+        .collect();
     for info in mgr.list("*") {
         let info = info.unwrap();
-        assert!(mgr.force_release(&info.name, info.fence).unwrap(), "{info:?}");
+        assert!(
+            mgr.force_release(&info.name, info.fence).unwrap(),
+            "{info:?}"
+        );
     }
     assert_eq!(names(&mgr, "*"), [""; 0]);
     mgr.shutdown(Duration::ZERO).unwrap();
@@ -317,7 +358,10 @@ fn assert_refused(place: &Place, mgr: &LockManager, expected: fn(&Error) -> bool
         let error = result.unwrap_err();
         assert!(expected(&error), "{verb}: {error:?}");
     }
-    assert_eq!(place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]), record);
+    assert_eq!(
+        place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]),
+        record
+    );
     assert_eq!(place.keys("n"), ["fairlock:{n}"]);
     assert_eq!(mgr.stats().waiting, 0);
 }
@@ -334,5 +378,8 @@ fn a_name_that_becomes_another_kind_ends_the_waits_for_it(place: &Place) {
     }
     // Its holder cannot go on either: what is written there now is not his.
     let error = guard.renew().unwrap_err();
-    assert!(matches!(&error, Error::Lost { .. } | Error::WrongKind { .. }), "{error:?}");
+    assert!(
+        matches!(&error, Error::Lost { .. } | Error::WrongKind { .. }),
+        "{error:?}"
+    );
 }

@@ -5,7 +5,9 @@ use std::{thread, time::Duration};
 use fairlock::LockManager;
 
 use crate::{
-    managers::{RETENTION, assert_nothing_left, fields, horizon, manager, owner, patient, queue, record},
+    managers::{
+        RETENTION, assert_nothing_left, fields, horizon, manager, owner, patient, queue, record,
+    },
     place::{Place, on_both_stores},
     scene::Record,
     support::{SLACK, until},
@@ -31,11 +33,19 @@ fn nothing_is_left_after_contention_and_timeouts(place: &Place) {
     });
     for name in NAMES {
         drop(managers[0].lock(name).unwrap());
-        until(TTL + SLACK, "what went on in the background ends", || fields(place, name, "w:") == 0);
-        until(TTL + SLACK, "the last owner ends", || owner(place, name).is_none());
+        until(TTL + SLACK, "what went on in the background ends", || {
+            fields(place, name, "w:") == 0
+        });
+        until(TTL + SLACK, "the last owner ends", || {
+            owner(place, name).is_none()
+        });
         assert_nothing_left(place, name);
     }
-    assert!(managers.iter().all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0));
+    assert!(
+        managers
+            .iter()
+            .all(|mgr| mgr.stats().waiting == 0 && mgr.stats().held == 0)
+    );
 }
 
 /// An answer that comes late on a busy machine is an error here, and no less to be cleaned up after.
@@ -57,10 +67,24 @@ fn a_wait_that_ended_leaves_no_place_in_the_queue(place: &Place) {
     let guard = holder.lock("k").unwrap();
     let stays = holder.enqueue("k").unwrap();
     let mut tries = other.enqueue("k").unwrap();
-    assert!(other.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
-    assert!(holder.try_lock_for("k", Duration::from_millis(20)).unwrap().is_none());
+    assert!(
+        other
+            .try_lock_for("k", Duration::from_millis(20))
+            .unwrap()
+            .is_none()
+    );
+    assert!(
+        holder
+            .try_lock_for("k", Duration::from_millis(20))
+            .unwrap()
+            .is_none()
+    );
     assert!(tries.wait_for(Duration::from_millis(20)).unwrap().is_none());
-    assert_eq!(fields(place, "k", "w:"), 2, "a waiter keeps its place between two waits");
+    assert_eq!(
+        fields(place, "k", "w:"),
+        2,
+        "a waiter keeps its place between two waits"
+    );
     drop(tries);
     assert_eq!(fields(place, "k", "w:"), 1);
     assert_eq!(queue(place, "k").len(), 1, "{:?}", record(place, "k"));
@@ -85,9 +109,16 @@ fn stamps_of_managers_that_went_away_do_not_pile_up(place: &Place) {
         }
         // A stamp is good for one horizon of served time, which passes here; only then may it be swept.
         let record = Record::of(place, "k");
-        record.set(&[("v", &(record.number("v") + horizon(TTL).as_micros() as u64).to_string())]);
+        record.set(&[(
+            "v",
+            &(record.number("v") + horizon(TTL).as_micros() as u64).to_string(),
+        )]);
     }
-    assert!(most > MANAGERS && most < ROUNDS * MANAGERS / 2, "{most} stamps of {} managers", ROUNDS * MANAGERS);
+    assert!(
+        most > MANAGERS && most < ROUNDS * MANAGERS / 2,
+        "{most} stamps of {} managers",
+        ROUNDS * MANAGERS
+    );
     assert!(guard.is_held());
     guard.unlock().unwrap();
     stays.wait().unwrap().unlock().unwrap();
@@ -100,15 +131,23 @@ fn what_nobody_uses_is_gone_after_its_retention(place: &Place) {
     let waiters = [ours.enqueue("k").unwrap(), other.enqueue("k").unwrap()];
     guard.unlock().unwrap();
     drop(waiters);
-    until(TTL + SLACK, "nobody owns it", || owner(place, "k").is_none());
+    until(TTL + SLACK, "nobody owns it", || {
+        owner(place, "k").is_none()
+    });
     // What they may still do in the background would count as use.
     drop((ours, other));
     assert_eq!(place.keys("k"), ["fairlock:{k}"]);
     let (least, most) = RETENTION;
     if let Some(server) = place.server() {
         let left: u64 = server.query(&["PTTL", "fairlock:{k}"]);
-        assert!(Duration::from_millis(left) <= most + TTL, "it stays for {left} ms");
-        assert!(Duration::from_millis(left) + SLACK >= least, "it stays for only {left} ms");
+        assert!(
+            Duration::from_millis(left) <= most + TTL,
+            "it stays for {left} ms"
+        );
+        assert!(
+            Duration::from_millis(left) + SLACK >= least,
+            "it stays for only {left} ms"
+        );
     } else {
         place.pass(least - SLACK);
         assert_eq!(place.keys("k"), ["fairlock:{k}"]);

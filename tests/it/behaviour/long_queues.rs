@@ -15,8 +15,12 @@ on_both_stores! {
 fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(place: &Place) {
     let managers = [manager(place), manager(place)];
     let record = Record::of(place, "a");
-    let damages: [&[&str]; 4] =
-        [&["DEL", &record.queue], &["LPOP", &record.queue], &["RPOP", &record.queue, "2"], &["DEL", &record.key]];
+    let damages: [&[&str]; 4] = [
+        &["DEL", &record.queue],
+        &["LPOP", &record.queue],
+        &["RPOP", &record.queue, "2"],
+        &["DEL", &record.key],
+    ];
     for damage in damages {
         let holder = managers[0].lock("a").unwrap();
         let mut line = Line::of("a");
@@ -71,7 +75,9 @@ fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(place: &Plac
     let manager = manager(place);
     let record = Record::of(place, "a");
     let holder = manager.lock("a").unwrap();
-    let mut waiters: Vec<Option<fairlock::Waiter>> = (0..300).map(|_| Some(manager.enqueue("a").unwrap())).collect();
+    let mut waiters: Vec<Option<fairlock::Waiter>> = (0..300)
+        .map(|_| Some(manager.enqueue("a").unwrap()))
+        .collect();
     let all = record.tokens();
     assert_eq!(all.len(), 300);
     let stays = |i: usize| i % 30 == 7;
@@ -80,12 +86,24 @@ fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(place: &Plac
             *waiter = None;
         }
     }
-    let live: Vec<&String> = all.iter().enumerate().filter(|(i, _)| stays(*i)).map(|(_, token)| token).collect();
-    until(SOON, "all have left", || record.starting("w:").len() == live.len());
+    let live: Vec<&String> = all
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| stays(*i))
+        .map(|(_, token)| token)
+        .collect();
+    until(SOON, "all have left", || {
+        record.starting("w:").len() == live.len()
+    });
     let (tokens, n, r) = (record.tokens(), record.number("n"), record.number("r"));
     assert_eq!(r as usize, live.len());
     assert_eq!(n as usize, tokens.len());
-    assert!(tokens.len() <= 2 * live.len() + 64, "{} for {}", tokens.len(), live.len());
+    assert!(
+        tokens.len() <= 2 * live.len() + 64,
+        "{} for {}",
+        tokens.len(),
+        live.len()
+    );
     let kept: Vec<&String> = tokens.iter().filter(|token| live.contains(token)).collect();
     assert_eq!(kept, live, "in the order in which they stood");
 

@@ -64,9 +64,20 @@ fn p10_any_other_name_works_and_none_collide(place: &Place) {
     ]
     .map(str::to_owned)
     .into();
-    names.extend(["x".repeat(512), "é".repeat(256), "{".repeat(512), "🦀".repeat(128)]);
-    let guards: Vec<_> =
-        names.iter().map(|name| mgr.try_lock(name).unwrap().unwrap_or_else(|| panic!("{name:?} collides"))).collect();
+    names.extend([
+        "x".repeat(512),
+        "é".repeat(256),
+        "{".repeat(512),
+        "🦀".repeat(128),
+    ]);
+    let guards: Vec<_> = names
+        .iter()
+        .map(|name| {
+            mgr.try_lock(name)
+                .unwrap()
+                .unwrap_or_else(|| panic!("{name:?} collides"))
+        })
+        .collect();
     for (guard, name) in guards.iter().zip(&names) {
         assert_eq!(guard.name(), name);
         assert!(mgr.try_lock(name).unwrap().is_none(), "{name:?}");
@@ -75,18 +86,30 @@ fn p10_any_other_name_works_and_none_collide(place: &Place) {
         assert_eq!(info.state, LockState::Held);
     }
     // Every name can be waited for, and is handed over.
-    let waiters: Vec<_> = names.iter().map(|name| mgr.enqueue(name).unwrap()).collect();
+    let waiters: Vec<_> = names
+        .iter()
+        .map(|name| mgr.enqueue(name).unwrap())
+        .collect();
     for guard in guards {
         guard.unlock().unwrap();
     }
-    let guards: Vec<_> = waiters.into_iter().map(|waiter| waiter.wait().unwrap()).collect();
+    let guards: Vec<_> = waiters
+        .into_iter()
+        .map(|waiter| waiter.wait().unwrap())
+        .collect();
     for (guard, name) in guards.iter().zip(&names) {
         assert_eq!(guard.name(), name);
         guard.check().unwrap();
     }
-    let listed: Vec<String> = mgr.list("*").map(|info| info.unwrap().name.to_string()).collect();
+    let listed: Vec<String> = mgr
+        .list("*")
+        .map(|info| info.unwrap().name.to_string())
+        .collect();
     assert_eq!(listed.len(), names.len());
-    assert_eq!(listed.into_iter().collect::<HashSet<_>>(), names.into_iter().collect::<HashSet<_>>());
+    assert_eq!(
+        listed.into_iter().collect::<HashSet<_>>(),
+        names.into_iter().collect::<HashSet<_>>()
+    );
 }
 
 fn p4_a_grant_message_brings_any_name_to_another_manager(place: &Place) {
@@ -105,6 +128,10 @@ fn p4_a_grant_message_brings_any_name_to_another_manager(place: &Place) {
         let mut waiter = there.enqueue(name).unwrap();
         guard.unlock().unwrap();
         let next = waiter.wait_for(SLACK).unwrap();
-        assert_eq!(next.unwrap_or_else(|| panic!("{name:?} was not handed over")).name(), name);
+        assert_eq!(
+            next.unwrap_or_else(|| panic!("{name:?} was not handed over"))
+                .name(),
+            name
+        );
     }
 }

@@ -66,13 +66,28 @@ fn a_lock_is_renewed_for_as_long_as_its_guard_lives(place: &Place) {
 fn a_ttl_is_what_the_lock_lives_for_without_renewal(place: &Place) {
     let mgr = manager(place);
     let long = mgr.with(LockOptions::new().ttl(Duration::from_secs(60)));
-    for (name, mgr, ttl) in [("short", &mgr, TTL), ("long", &long, Duration::from_secs(60))] {
+    for (name, mgr, ttl) in [
+        ("short", &mgr, TTL),
+        ("long", &long, Duration::from_secs(60)),
+    ] {
         let guard = mgr.lock(name).unwrap();
         let info = mgr.inspect(name).unwrap().unwrap();
-        assert!(info.time_left <= ttl && info.time_left > ttl - SLACK, "{:?}", info.time_left);
+        assert!(
+            info.time_left <= ttl && info.time_left > ttl - SLACK,
+            "{:?}",
+            info.time_left
+        );
         // The margin is 1 % and 2 ms.
-        assert!(guard.remaining() <= ttl - ttl / 100 - ms(2), "{:?}", guard.remaining());
-        assert!(guard.remaining() > ttl - SLACK - ttl / 100, "{:?}", guard.remaining());
+        assert!(
+            guard.remaining() <= ttl - ttl / 100 - ms(2),
+            "{:?}",
+            guard.remaining()
+        );
+        assert!(
+            guard.remaining() > ttl - SLACK - ttl / 100,
+            "{:?}",
+            guard.remaining()
+        );
         assert_eq!(info.holder.unwrap().ttl, ttl);
     }
 }
@@ -80,8 +95,14 @@ fn a_ttl_is_what_the_lock_lives_for_without_renewal(place: &Place) {
 fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are(place: &Place) {
     let mgr = manager(place);
     let handle = mgr.with(LockOptions::new().label("mine"));
-    let again = mgr.with(LockOptions::new().fixed_lease(Duration::from_secs(60))).with(LockOptions::new());
-    let _guards = [handle.lock("a").unwrap(), mgr.lock("b").unwrap(), again.lock("c").unwrap()];
+    let again = mgr
+        .with(LockOptions::new().fixed_lease(Duration::from_secs(60)))
+        .with(LockOptions::new());
+    let _guards = [
+        handle.lock("a").unwrap(),
+        mgr.lock("b").unwrap(),
+        again.lock("c").unwrap(),
+    ];
     let held = |name| mgr.inspect(name).unwrap().unwrap().holder.unwrap();
     assert_eq!((held("a").ttl, held("a").label), (TTL, "mine".to_owned()));
     assert_eq!((held("b").ttl, held("b").label), (TTL, String::new()));
@@ -93,21 +114,37 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself(place: &Place) {
     let mgr = manager(place);
     let lease = ms(700);
     let start = Instant::now();
-    let guard = mgr.with(LockOptions::new().fixed_lease(lease)).try_lock("n").unwrap().unwrap();
-    let loss = guard.lost().recv_timeout(lease + COMMAND_TIMEOUT + SLACK).unwrap();
+    let guard = mgr
+        .with(LockOptions::new().fixed_lease(lease))
+        .try_lock("n")
+        .unwrap()
+        .unwrap();
+    let loss = guard
+        .lost()
+        .recv_timeout(lease + COMMAND_TIMEOUT + SLACK)
+        .unwrap();
     // It is believed for as long as the margin allows, and no longer.
     assert!(start.elapsed() >= lease - lease / 100 - ms(2));
-    assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", guard.fence(), LossReason::Expired));
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        ("n", guard.fence(), LossReason::Expired)
+    );
     assert!(!guard.is_held());
     assert_eq!(mgr.stats().renewed, 0);
-    let next = manager(place).try_lock_for("n", lease + SLACK).unwrap().unwrap();
+    let next = manager(place)
+        .try_lock_for("n", lease + SLACK)
+        .unwrap()
+        .unwrap();
     assert!(next.fence() > guard.fence());
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
 }
 
 fn renew_starts_a_fixed_lease_anew(place: &Place) {
     let mgr = manager(place);
-    let guard = mgr.with(LockOptions::new().fixed_lease(ms(3000))).lock("n").unwrap();
+    let guard = mgr
+        .with(LockOptions::new().fixed_lease(ms(3000)))
+        .lock("n")
+        .unwrap();
     place.pass(ms(1600));
     assert!(guard.remaining() < ms(1500), "{:?}", guard.remaining());
     guard.renew().unwrap();
@@ -124,19 +161,31 @@ fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length(place: &Plac
     guard.unlock().unwrap();
     let guard = waiter.wait().unwrap();
     assert!(guard.remaining() > ms(5000) - SLACK - ms(60));
-    assert_eq!(mgr.inspect("n").unwrap().unwrap().holder.unwrap().ttl, ms(5000));
+    assert_eq!(
+        mgr.inspect("n").unwrap().unwrap().holder.unwrap().ttl,
+        ms(5000)
+    );
 }
 
 fn max_hold_ends_the_holding_as_a_loss_and_hands_over(place: &Place) {
     let mgr = manager(place);
     let limit = ms(500);
     let start = Instant::now();
-    let guard = mgr.with(LockOptions::new().max_hold(limit)).lock("n").unwrap();
+    let guard = mgr
+        .with(LockOptions::new().max_hold(limit))
+        .lock("n")
+        .unwrap();
     let waiter = manager(place).enqueue("n").unwrap();
     guard.renew().unwrap();
-    let loss = guard.lost().recv_timeout(limit + COMMAND_TIMEOUT + SLACK).unwrap();
+    let loss = guard
+        .lost()
+        .recv_timeout(limit + COMMAND_TIMEOUT + SLACK)
+        .unwrap();
     assert!(start.elapsed() >= limit);
-    assert_eq!((&*loss.name, loss.fence, loss.reason), ("n", guard.fence(), LossReason::MaxHold));
+    assert_eq!(
+        (&*loss.name, loss.fence, loss.reason),
+        ("n", guard.fence(), LossReason::MaxHold)
+    );
     assert!(!guard.is_held());
     // It is released then: nobody waits for the rest of the ttl.
     let mut waiter = waiter;
@@ -144,7 +193,10 @@ fn max_hold_ends_the_holding_as_a_loss_and_hands_over(place: &Place) {
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
     let error = guard.unlock().unwrap_err();
-    assert!(matches!(&error, fairlock::Error::Lost { loss, .. } if loss.reason == LossReason::MaxHold), "{error:?}");
+    assert!(
+        matches!(&error, fairlock::Error::Lost { loss, .. } if loss.reason == LossReason::MaxHold),
+        "{error:?}"
+    );
     next.check().unwrap();
 }
 
@@ -153,13 +205,20 @@ fn max_hold_that_is_not_reached_ends_nothing(place: &Place) {
     let guard = mgr.lock("n").unwrap();
     until(TTL + SLACK, "it is renewed", || mgr.stats().renewed > 0);
     guard.unlock().unwrap();
-    assert_eq!(mgr.lock("n").unwrap().previous_holder(), PreviousHolder::Released);
+    assert_eq!(
+        mgr.lock("n").unwrap().previous_holder(),
+        PreviousHolder::Released
+    );
 }
 
 fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold(place: &Place) {
     let mgr = manager(place);
     let limit = ms(400);
-    mem::forget(mgr.with(LockOptions::new().max_hold(limit)).lock("n").unwrap());
+    mem::forget(
+        mgr.with(LockOptions::new().max_hold(limit))
+            .lock("n")
+            .unwrap(),
+    );
     assert!(mgr.try_lock_for("n", limit + SLACK).unwrap().is_some());
 }
 
@@ -189,7 +248,10 @@ fn hold_at_least_keeps_the_name_taken_after_an_early_release(place: &Place) {
 
 fn hold_at_least_that_has_passed_delays_nobody(place: &Place) {
     let mgr = manager(place);
-    let guard = mgr.with(LockOptions::new().hold_at_least(ms(100))).lock("n").unwrap();
+    let guard = mgr
+        .with(LockOptions::new().hold_at_least(ms(100)))
+        .lock("n")
+        .unwrap();
     place.pass(ms(150));
     guard.unlock().unwrap();
     assert!(mgr.try_lock("n").unwrap().is_some());
@@ -226,7 +288,10 @@ fn a_label_is_shown_beside_host_process_and_thread(place: &Place) {
     let holder = mgr.inspect("n").unwrap().unwrap().holder.unwrap();
     assert_eq!(holder.label, label);
     assert_eq!(holder.pid, process::id());
-    assert_eq!(holder.host, rustix::system::uname().nodename().to_string_lossy());
+    assert_eq!(
+        holder.host,
+        rustix::system::uname().nodename().to_string_lossy()
+    );
     assert!(!holder.manager.is_empty());
     assert!(holder.since.elapsed().unwrap() < SLACK);
 
@@ -244,14 +309,18 @@ fn a_label_is_shown_beside_host_process_and_thread(place: &Place) {
         });
         thread.unwrap().join().unwrap()
     });
-    assert_eq!(shown.each_ref().map(|holder| &*holder.thread), ["billing", "-", "a b c"]);
+    assert_eq!(
+        shown.each_ref().map(|holder| &*holder.thread),
+        ["billing", "-", "a b c"]
+    );
     assert_eq!(shown[2].label.len(), 256);
 }
 
 fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place) {
     let mgr = manager(place);
     let (sender, losses) = unbounded();
-    let watched = mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.clone()).unwrap()));
+    let watched =
+        mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.clone()).unwrap()));
     let lost = [watched.lock("a").unwrap(), watched.lock("b").unwrap()];
     watched.lock("kept").unwrap().unlock().unwrap();
     drop(watched.lock("kept").unwrap());
@@ -260,7 +329,10 @@ fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place)
         assert!(mgr.force_release(guard.name(), guard.fence()).unwrap());
     }
     let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
-    let mut told = [losses.recv_timeout(within).unwrap(), losses.recv_timeout(within).unwrap()];
+    let mut told = [
+        losses.recv_timeout(within).unwrap(),
+        losses.recv_timeout(within).unwrap(),
+    ];
     told.sort_by(|a, b| a.name.cmp(&b.name));
     for (loss, guard) in told.iter().zip(&lost) {
         assert_eq!((&*loss.name, loss.fence), (guard.name(), guard.fence()));
@@ -268,7 +340,10 @@ fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place)
         // The channel tells the same, and both tell although there are two of them.
         assert_eq!(&guard.lost().recv_timeout(SLACK).unwrap(), loss);
     }
-    assert_eq!(unwatched.lost().recv_timeout(within).unwrap().reason, LossReason::Forced);
+    assert_eq!(
+        unwatched.lost().recv_timeout(within).unwrap().reason,
+        LossReason::Forced
+    );
     drop((lost, unwatched));
     // The last handle's end makes the calls that were sent; none is left.
     drop((mgr, watched));
@@ -281,8 +356,13 @@ fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(place: &
     let (sender, losses) = unbounded();
     let slow = mgr.with(LockOptions::new().on_lost(move |_| gate.recv().unwrap()));
     let panicking = mgr.with(LockOptions::new().on_lost(|_| panic!("meant to")));
-    let good = mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.fence).unwrap()));
-    let lost = [slow.lock("a").unwrap(), panicking.lock("b").unwrap(), good.lock("c").unwrap()];
+    let good =
+        mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.fence).unwrap()));
+    let lost = [
+        slow.lock("a").unwrap(),
+        panicking.lock("b").unwrap(),
+        good.lock("c").unwrap(),
+    ];
     let kept = mgr.lock("kept").unwrap();
     let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
     for guard in &lost {
@@ -292,7 +372,9 @@ fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(place: &
     }
     // While the first call hangs, locks are renewed, taken and given back.
     let renewed = mgr.stats().renewed;
-    until(TTL + SLACK, "the other lock is renewed", || mgr.stats().renewed > renewed);
+    until(TTL + SLACK, "the other lock is renewed", || {
+        mgr.stats().renewed > renewed
+    });
     kept.check().unwrap();
     mgr.lock("d").unwrap().unlock().unwrap();
     assert!(losses.is_empty());
@@ -323,9 +405,13 @@ fn a_callback_may_lock_and_may_drop_the_last_handle(place: &Place) {
     let held = other.lock("held").unwrap();
     let lost = mgr.with(handle).lock("n").unwrap();
     assert!(other.force_release("n", lost.fence()).unwrap());
-    lost.lost().recv_timeout(TTL / 3 + COMMAND_TIMEOUT + SLACK).unwrap();
+    lost.lost()
+        .recv_timeout(TTL / 3 + COMMAND_TIMEOUT + SLACK)
+        .unwrap();
     drop((lost, mgr));
-    until(SLACK, "the callback waits", || other.inspect("held").unwrap().unwrap().waiters == 1);
+    until(SLACK, "the callback waits", || {
+        other.inspect("held").unwrap().unwrap().waiters == 1
+    });
     held.unlock().unwrap();
     assert_eq!(done.recv_timeout(TTL + SLACK), Ok(true));
     // The last handle went on the callback thread, which cannot join itself.
@@ -335,20 +421,31 @@ fn a_callback_may_lock_and_may_drop_the_last_handle(place: &Place) {
 }
 
 fn a_prefix_separates_managers(place: &Place) {
-    let with_prefix =
-        |prefix: &str| LockManager::builder(place).prefix(prefix).options(LockOptions::new().ttl(TTL)).build().unwrap();
+    let with_prefix = |prefix: &str| {
+        LockManager::builder(place)
+            .prefix(prefix)
+            .options(LockOptions::new().ttl(TTL))
+            .build()
+            .unwrap()
+    };
     // Some are globs that match others, and one begins as another does.
     let prefixes = ["app", "app:x", "a*", "[ab]pp", "a?p", "a\\p", "é", "a b"];
     let managers = prefixes.map(with_prefix);
-    let guards: Vec<_> =
-        managers.iter().map(|mgr| mgr.try_lock("n").unwrap().expect("the name is free here")).collect();
+    let guards: Vec<_> = managers
+        .iter()
+        .map(|mgr| mgr.try_lock("n").unwrap().expect("the name is free here"))
+        .collect();
     for (mgr, guard) in managers.iter().zip(&guards) {
         let listed: Vec<_> = mgr.list("*").map(Result::unwrap).collect();
         assert_eq!(listed.len(), 1, "{mgr:?} {listed:?}");
         assert_eq!(listed[0].fence, guard.fence());
     }
     for prefix in prefixes {
-        assert_eq!(place.query::<i64>(&["HEXISTS", &format!("{prefix}:{{n}}"), "o"]), 1, "{prefix:?}");
+        assert_eq!(
+            place.query::<i64>(&["HEXISTS", &format!("{prefix}:{{n}}"), "o"]),
+            1,
+            "{prefix:?}"
+        );
     }
     // Grants find their way under each of them.
     for (mgr, guard) in managers.iter().zip(guards) {

@@ -9,7 +9,9 @@ use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::managers::EndLoops;
 use crate::place::{Place, on_both_stores};
-use crate::scene::{H, Line, P, Record, SOON, T, TTL, build, builder, manager, steady, warm_up, with_ttl};
+use crate::scene::{
+    H, Line, P, Record, SOON, T, TTL, build, builder, manager, steady, warm_up, with_ttl,
+};
 use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
@@ -30,7 +32,8 @@ on_both_stores! {
 fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
     let manager = manager(place);
     warm_up(&manager);
-    let [dropped, unlocked, third] = ["dropped", "unlocked", "third"].map(|name| manager.lock(name).unwrap());
+    let [dropped, unlocked, third] =
+        ["dropped", "unlocked", "third"].map(|name| manager.lock(name).unwrap());
     place.go_away();
     let start = Instant::now();
     drop(dropped);
@@ -55,8 +58,11 @@ fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
     const T: Duration = Duration::from_millis(1600);
     const P: Duration = Duration::from_millis(500);
     const OUTAGE: Duration = Duration::from_secs(2);
-    let manager =
-        LockManager::builder(place).command_timeout(T).check_period(P).horizon(P + 3 * T).outage_limit(OUTAGE);
+    let manager = LockManager::builder(place)
+        .command_timeout(T)
+        .check_period(P)
+        .horizon(P + 3 * T)
+        .outage_limit(OUTAGE);
     let manager = manager.pool_size(32).build().unwrap();
     warm_up(&manager);
     let other = LockManager::connect(place).unwrap();
@@ -67,12 +73,16 @@ fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
 
     let took = Mutex::new(Vec::new());
     thread::scope(|scope| {
-        let bounded = |what: &'static str, bound: Duration, call: Box<dyn FnOnce() -> Option<Error> + Send>| {
+        let bounded = |what: &'static str,
+                       bound: Duration,
+                       call: Box<dyn FnOnce() -> Option<Error> + Send>| {
             let took = &took;
             scope.spawn(move || {
                 let start = Instant::now();
                 let end = call();
-                took.lock().unwrap().push((what, start.elapsed(), bound, end));
+                took.lock()
+                    .unwrap()
+                    .push((what, start.elapsed(), bound, end));
             });
         };
         let m = &manager;
@@ -110,7 +120,12 @@ fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
         bounded("build", T, {
             let to = fairlock::Endpoint::from(place);
             Box::new(move || {
-                LockManager::builder(to).command_timeout(T).check_period(P).horizon(P + 3 * T).build().err()
+                LockManager::builder(to)
+                    .command_timeout(T)
+                    .check_period(P)
+                    .horizon(P + 3 * T)
+                    .build()
+                    .err()
             })
         });
         let unknown = || Some(Error::Closed);
@@ -132,8 +147,14 @@ fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
         );
     });
     for (what, took, bound, end) in took.into_inner().unwrap() {
-        assert!(took <= bound + SLACK, "{what} took {took:?} where {bound:?} is promised");
-        assert!(matches!(end, Some(Error::Unavailable { .. } | Error::Closed)), "{what} ended with {end:?}");
+        assert!(
+            took <= bound + SLACK,
+            "{what} took {took:?} where {bound:?} is promised"
+        );
+        assert!(
+            matches!(end, Some(Error::Unavailable { .. } | Error::Closed)),
+            "{what} ended with {end:?}"
+        );
     }
     let start = Instant::now();
     manager.shutdown(Duration::ZERO).unwrap();
@@ -148,13 +169,19 @@ fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(place: &
     type Verb = fn(&LockManager) -> Option<Error>;
     let verbs: [(&str, Duration, Verb); 5] = [
         ("try_lock", 2 * T, |m| m.try_lock("x").err()),
-        ("try_lock_for", T / 2 + T, |m| m.try_lock_for("x", T / 2).err()),
-        ("try_lock_until", T / 2 + T, |m| m.try_lock_until("x", Instant::now() + T / 2).err()),
+        ("try_lock_for", T / 2 + T, |m| {
+            m.try_lock_for("x", T / 2).err()
+        }),
+        ("try_lock_until", T / 2 + T, |m| {
+            m.try_lock_until("x", Instant::now() + T / 2).err()
+        }),
         ("lock", OUTAGE + T, |m| m.lock("x").err()),
         ("enqueue", OUTAGE + T, |m| m.enqueue("x").err()),
     ];
     let fresh = verbs.map(|verb| {
-        let builder = with_ttl(place, Duration::from_secs(15)).command_timeout(T).check_period(P);
+        let builder = with_ttl(place, Duration::from_secs(15))
+            .command_timeout(T)
+            .check_period(P);
         (build(builder.horizon(P + 3 * T).outage_limit(OUTAGE)), verb)
     });
     place.go_away();
@@ -164,8 +191,14 @@ fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(place: &
                 let start = Instant::now();
                 let end = call(manager);
                 let took = start.elapsed();
-                assert!(took <= *bound + SLACK, "{what} took {took:?} where {bound:?} is promised");
-                assert!(matches!(end, Some(Error::Unavailable { .. })), "{what} ended with {end:?}");
+                assert!(
+                    took <= *bound + SLACK,
+                    "{what} took {took:?} where {bound:?} is promised"
+                );
+                assert!(
+                    matches!(end, Some(Error::Unavailable { .. })),
+                    "{what} ended with {end:?}"
+                );
             });
         }
     });
@@ -180,10 +213,14 @@ fn p6_a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
     let start = Instant::now();
     place.go_away();
     place.pass(TTL / 2);
-    until(TTL / 4, "a renewal falls into the outage", || manager.stats().renewal_failures > 0);
+    until(TTL / 4, "a renewal falls into the outage", || {
+        manager.stats().renewal_failures > 0
+    });
     place.come_back();
     let at_its_return = manager.stats();
-    until(TTL / 2, "a renewal comes through", || manager.stats().renewed > at_its_return.renewed);
+    until(TTL / 2, "a renewal comes through", || {
+        manager.stats().renewed > at_its_return.renewed
+    });
     while start.elapsed() < TTL + TTL / 10 {
         assert!(guard.is_held());
         thread::sleep(Duration::from_millis(5));
@@ -212,10 +249,18 @@ fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     });
     let told = Instant::now();
     assert!(told < deadline + T + SLACK, "{:?} late", told - deadline);
-    assert_eq!((loss.reason, loss.fence), (LossReason::Expired, guard.fence()));
-    assert!(told + Duration::from_millis(5) >= deadline, "not before it is one");
+    assert_eq!(
+        (loss.reason, loss.fence),
+        (LossReason::Expired, guard.fence())
+    );
+    assert!(
+        told + Duration::from_millis(5) >= deadline,
+        "not before it is one"
+    );
     assert!(!guard.is_held());
-    let (called, same) = calls.recv_deadline(deadline + T + SLACK).expect("so is on_lost");
+    let (called, same) = calls
+        .recv_deadline(deadline + T + SLACK)
+        .expect("so is on_lost");
     assert_eq!(same, loss);
     assert!(called + Duration::from_millis(5) >= deadline);
 
@@ -272,7 +317,11 @@ fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &
         last = guard.fence();
         guard.unlock().unwrap();
     }
-    assert!(back.elapsed() <= Duration::from_secs(2) + SLACK, "{:?}", back.elapsed());
+    assert!(
+        back.elapsed() <= Duration::from_secs(2) + SLACK,
+        "{:?}",
+        back.elapsed()
+    );
     assert_eq!(managers.each_ref().map(|m| m.stats().requeued), [0, 0]);
     Record::of(place, "a").comes_to_rest();
 }
@@ -304,13 +353,20 @@ fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(place: &Place) {
         // The lease runs out meanwhile, so that whoever comes first finds the lock free.
         place.pass(TTL + H / 2);
         place.come_back();
-        line.serve(0, Duration::from_secs(2) + SLACK).unlock().unwrap();
+        line.serve(0, Duration::from_secs(2) + SLACK)
+            .unlock()
+            .unwrap();
         let last = line.serve(1, Duration::from_secs(2) + SLACK);
         let fence = last.fence();
         last.unlock().unwrap();
-        until(SOON, "a try wins once nobody waits", || !barged.lock().unwrap().is_empty());
+        until(SOON, "a try wins once nobody waits", || {
+            !barged.lock().unwrap().is_empty()
+        });
         drop(end);
-        assert!(barged.lock().unwrap().iter().all(|won| *won > fence), "somebody overtook the queue");
+        assert!(
+            barged.lock().unwrap().iter().all(|won| *won > fence),
+            "somebody overtook the queue"
+        );
     });
     drop(holder);
 }
@@ -342,9 +398,16 @@ fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(place: &Pla
     drop(places);
     place.pass(TTL + SLACK);
     place.come_back();
-    until(SOON, "one place is left", || theirs.inspect("a").is_ok_and(|seen| seen.unwrap().queue.len() == 1));
+    until(SOON, "one place is left", || {
+        theirs
+            .inspect("a")
+            .is_ok_and(|seen| seen.unwrap().queue.len() == 1)
+    });
     held.unlock().unwrap();
-    assert!(stays.wait_for(P + T + SLACK).unwrap().is_some(), "it is served next");
+    assert!(
+        stays.wait_for(P + T + SLACK).unwrap().is_some(),
+        "it is served next"
+    );
 }
 
 fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {
@@ -358,11 +421,17 @@ fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place:
     let start = Instant::now();
     for _ in 0..2 {
         let (_, end) = line.next(OUTAGE + SLACK);
-        let Err(Error::Unavailable { waited, lock, .. }) = &end else { panic!("{end:?}") };
+        let Err(Error::Unavailable { waited, lock, .. }) = &end else {
+            panic!("{end:?}")
+        };
         assert!(*waited >= OUTAGE, "{waited:?}");
         assert_eq!(lock.as_deref(), Some("a"));
     }
-    assert!(start.elapsed() + P + T >= OUTAGE, "not before its time: {:?}", start.elapsed());
+    assert!(
+        start.elapsed() + P + T >= OUTAGE,
+        "not before its time: {:?}",
+        start.elapsed()
+    );
     // An enqueue that begins in the outage has the same limit.
     let start = Instant::now();
     assert!(matches!(manager.lock("b"), Err(Error::Unavailable { .. })));
@@ -370,7 +439,10 @@ fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place:
     place.come_back();
     drop(holder);
     // The waiters have left, so nobody is before the next.
-    let guard = manager.try_lock_for("a", SOON).unwrap().expect("nobody has it");
+    let guard = manager
+        .try_lock_for("a", SOON)
+        .unwrap()
+        .expect("nobody has it");
     guard.unlock().unwrap();
     Record::of(place, "a").comes_to_rest();
     Record::of(place, "b").comes_to_rest();
@@ -381,7 +453,10 @@ fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place
     let (ours, other) = (manager(place), build(steady(place)));
     warm_up(&ours);
     let _holder = other.lock("a").unwrap();
-    assert!(ours.try_lock_for("a", 2 * T).unwrap().is_none(), "while Redis answers");
+    assert!(
+        ours.try_lock_for("a", 2 * T).unwrap().is_none(),
+        "while Redis answers"
+    );
     let mut waiter = ours.enqueue("a").unwrap();
     let at_most = P + 3 * T;
     let call = thread::spawn({
@@ -391,7 +466,9 @@ fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place
             (ours.try_lock_for("a", at_most), start.elapsed())
         }
     });
-    until(SOON, "it stands in the queue", || Record::of(place, "a").number("r") == 2);
+    until(SOON, "it stands in the queue", || {
+        Record::of(place, "a").number("r") == 2
+    });
     place.go_away();
     let start = Instant::now();
     // Who keeps his place is not told before the outage limit.
@@ -402,5 +479,7 @@ fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place
     assert!(took <= at_most + T + SLACK, "{took:?}");
     place.come_back();
     // The waiter has kept its place, the call has left.
-    until(SOON, "one is left", || Record::of(place, "a").number("r") == 1);
+    until(SOON, "one is left", || {
+        Record::of(place, "a").number("r") == 1
+    });
 }

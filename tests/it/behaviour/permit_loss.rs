@@ -8,7 +8,8 @@ use fairlock::{Error, LockOptions, LossReason};
 use crate::permits::{Held, Permits, Takers, Want};
 use crate::place::{Place, on_both_stores};
 use crate::scene::{
-    H, P, SOON, STEADY_TTL, T, TTL, build, builder, manager, micros, server_time, steady, warm_up, with_ttl,
+    H, P, SOON, STEADY_TTL, T, TTL, build, builder, manager, micros, server_time, steady, warm_up,
+    with_ttl,
 };
 use crate::support::{SLACK, until};
 
@@ -32,18 +33,30 @@ fn p3_permits_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order
     loses_all_permits(place, || place.flush_all());
 }
 
-fn p3_readers_and_writers_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order(place: &Place) {
+fn p3_readers_and_writers_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order(
+    place: &Place,
+) {
     loses_all_readers(place, || place.flush_all());
 }
 
 pub(crate) fn loses_all_permits(place: &Place, disaster: impl FnOnce()) {
     let [one, two, three] = [1, 2, 3].map(|many| Want::Permits(many, OF));
-    loses_everything(place, [one, three], &[one, two, three, one, two, three, one, two], disaster);
+    loses_everything(
+        place,
+        [one, three],
+        &[one, two, three, one, two, three, one, two],
+        disaster,
+    );
 }
 
 pub(crate) fn loses_all_readers(place: &Place, disaster: impl FnOnce()) {
     use Want::{Read, Write};
-    loses_everything(place, [Read, Read], &[Write, Read, Read, Write, Read, Read, Write, Read], disaster);
+    loses_everything(
+        place,
+        [Read, Read],
+        &[Write, Read, Read, Write, Read, Read, Write, Read],
+        disaster,
+    );
 }
 
 fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: impl FnOnce()) {
@@ -51,7 +64,11 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
     managers.iter().for_each(warm_up);
     let record = Permits::of(place, "a");
     let holders = [0, 1].map(|who| hold[who].take(&managers[who], "a").unwrap());
-    let largest = holders.iter().map(|holder| holder.fence()).max().expect("there are two");
+    let largest = holders
+        .iter()
+        .map(|holder| holder.fence())
+        .max()
+        .expect("there are two");
     let capacity = record.number("capacity") as u32;
     let mut line = Takers::of(place, "a");
     for (who, want) in wait.iter().enumerate() {
@@ -60,8 +77,14 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
 
     disaster();
     for holder in &holders {
-        let loss = holder.lost().recv_timeout(STEADY_TTL / 3 + SLACK).expect("the loss is told");
-        assert_eq!((loss.reason, loss.fence), (LossReason::Taken, holder.fence()));
+        let loss = holder
+            .lost()
+            .recv_timeout(STEADY_TTL / 3 + SLACK)
+            .expect("the loss is told");
+        assert_eq!(
+            (loss.reason, loss.fence),
+            (LossReason::Taken, holder.fence())
+        );
         assert!(!holder.is_held());
     }
 
@@ -75,7 +98,11 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
             let guard = end.unwrap();
             assert!(guard.fence() > largest, "fences rise over a loss of data");
             together.push((who, guard));
-            let believed: u32 = together.iter().filter(|(_, g)| g.is_held()).map(|(who, _)| wait[*who].weight()).sum();
+            let believed: u32 = together
+                .iter()
+                .filter(|(_, g)| g.is_held())
+                .map(|(who, _)| wait[*who].weight())
+                .sum();
             assert!(believed <= capacity, "{together:?} hold {believed} permits");
             within = 2 * P;
         }
@@ -87,9 +114,11 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
         }
     }
     assert!(seen.iter().all(|order| order.is_sorted()), "{seen:?}");
-    until(SLACK, "all but those who came to free permits stood in the queue again", || {
-        managers.iter().map(|mgr| mgr.stats().requeued).sum::<u64>() + 2 >= wait.len() as u64
-    });
+    until(
+        SLACK,
+        "all but those who came to free permits stood in the queue again",
+        || managers.iter().map(|mgr| mgr.stats().requeued).sum::<u64>() + 2 >= wait.len() as u64,
+    );
     drop(holders);
     record.comes_to_rest();
 }
@@ -97,7 +126,11 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
 fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     let record = Permits::of(place, "a");
-    for lost in [&[&*record.key][..], &[&*record.queue], &[&*record.key, &*record.queue]] {
+    for lost in [
+        &[&*record.key][..],
+        &[&*record.queue],
+        &[&*record.key, &*record.queue],
+    ] {
         let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
         let requeued = theirs.stats().requeued;
         let mut line = Takers::of(place, "a");
@@ -105,12 +138,18 @@ fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(place: &Place
         line.stand(&theirs, Want::Read);
         let _: i64 = place.query(&[&["DEL"], lost].concat());
         until(SOON, "both stand again", || {
-            (theirs.stats().requeued, record.waiters().len(), record.tokens().len()) == (requeued + 2, 2, 2)
+            (
+                theirs.stats().requeued,
+                record.waiters().len(),
+                record.tokens().len(),
+            ) == (requeued + 2, 2, 2)
         });
         readers.iter().for_each(|reader| reader.renew().unwrap());
         assert_eq!(record.used(), 2, "{lost:?}");
         assert!(line.is_quiet() && Want::Write.try_take(&ours, "a").unwrap().is_none());
-        readers.into_iter().for_each(|reader| reader.unlock().unwrap());
+        readers
+            .into_iter()
+            .for_each(|reader| reader.unlock().unwrap());
         line.serve(0, P + T + SLACK).unlock().unwrap();
         line.serve(1, P + T + SLACK).unlock().unwrap();
         record.comes_to_rest();
@@ -118,7 +157,9 @@ fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(place: &Place
 }
 
 /// Nothing in Redis tells any more who reads. It is not free at once, and not taken for longer than a lease.
-fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_who_held_them_is_told(place: &Place) {
+fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_who_held_them_is_told(
+    place: &Place,
+) {
     let (ours, theirs) = (manager(place), manager(place));
     let record = Permits::of(place, "a");
     let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
@@ -127,10 +168,21 @@ fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_w
     let (start, first) = (Instant::now(), record.number("b"));
     let _: i64 = place.query(&["DEL", &record.holders]);
     let writer = line.serve(0, TTL + P + T + SLACK);
-    assert!(start.elapsed() < TTL + P + T + SLACK, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < TTL + P + T + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
     assert!(writer.fence() >= first, "it came in before that time");
     for reader in &readers {
-        assert_eq!(reader.lost().recv_timeout(TTL / 3 + SLACK).expect("it is told").reason, LossReason::Taken);
+        assert_eq!(
+            reader
+                .lost()
+                .recv_timeout(TTL / 3 + SLACK)
+                .expect("it is told")
+                .reason,
+            LossReason::Taken
+        );
     }
     writer.unlock().unwrap();
     record.comes_to_rest();
@@ -140,16 +192,31 @@ fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_writ
     let mgr = manager(place);
     for want in [Want::Read, Want::Write, Want::Permits(2, 3)] {
         let record = Permits::of(place, "a");
-        for (key, others) in
-            [(&record.key, [&record.queue, &record.holders]), (&record.holders, [&record.key, &record.queue])]
-        {
+        for (key, others) in [
+            (&record.key, [&record.queue, &record.holders]),
+            (&record.holders, [&record.key, &record.queue]),
+        ] {
             let _: i64 = place.query(&["RPUSH", key, "theirs"]);
-            for end in [want.try_take(&mgr, "a"), want.take_for(&mgr, "a", SOON), want.take(&mgr, "a").map(Some)] {
-                assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "WRONGTYPE"), "{key}: {end:?}");
+            for end in [
+                want.try_take(&mgr, "a"),
+                want.take_for(&mgr, "a", SOON),
+                want.take(&mgr, "a").map(Some),
+            ] {
+                assert!(
+                    matches!(&end, Err(Error::Server { code, .. }) if code == "WRONGTYPE"),
+                    "{key}: {end:?}"
+                );
             }
-            assert_eq!(place.query::<Vec<String>>(&["LRANGE", key, "0", "-1"]), ["theirs"]);
+            assert_eq!(
+                place.query::<Vec<String>>(&["LRANGE", key, "0", "-1"]),
+                ["theirs"]
+            );
             for other in others {
-                assert_eq!(place.query::<i64>(&["DEL", other]), 0, "{other} was written, with {key} in the way");
+                assert_eq!(
+                    place.query::<i64>(&["DEL", other]),
+                    0,
+                    "{other} was written, with {key} in the way"
+                );
             }
             let _: i64 = place.query(&["DEL", key]);
         }
@@ -157,9 +224,19 @@ fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_writ
         let holder = want.take(&mgr, "a").unwrap();
         let _: i64 = place.query(&["HSET", &record.queue, "theirs", "1"]);
         let before = record.state();
-        let waits = if want == Want::Permits(2, 3) { want } else { Want::Write };
-        for end in [waits.take_for(&mgr, "a", SOON), waits.take(&mgr, "a").map(Some)] {
-            assert!(matches!(&end, Err(Error::Server { code, .. }) if code == "WRONGTYPE"), "{end:?}");
+        let waits = if want == Want::Permits(2, 3) {
+            want
+        } else {
+            Want::Write
+        };
+        for end in [
+            waits.take_for(&mgr, "a", SOON),
+            waits.take(&mgr, "a").map(Some),
+        ] {
+            assert!(
+                matches!(&end, Err(Error::Server { code, .. }) if code == "WRONGTYPE"),
+                "{end:?}"
+            );
         }
         assert_eq!((record.state(), record.waiters()), (before, Vec::new()));
         holder.renew().unwrap();
@@ -170,12 +247,16 @@ fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_writ
     }
 }
 
-fn p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the_leases(place: &Place) {
+fn p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the_leases(
+    place: &Place,
+) {
     let patient = || build(builder(place).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of other processes: their own waiters would lose their places with a lease (R10).
     let holding = [patient(), patient()];
-    let holders = holding.each_ref().map(|mgr| Want::Permits(2, OF).take(mgr, "a").unwrap());
+    let holders = holding
+        .each_ref()
+        .map(|mgr| Want::Permits(2, OF).take(mgr, "a").unwrap());
     let mut line = Takers::of(place, "a");
     for (who, many) in [1, 3, 2, 4, 1, 3].into_iter().enumerate() {
         line.stand(&managers[who % 2], Want::Permits(many, OF));
@@ -191,7 +272,11 @@ fn p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the
         assert!(line.is_quiet());
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
     }
-    assert!(back.elapsed() <= Duration::from_secs(2) + SLACK, "{:?}", back.elapsed());
+    assert!(
+        back.elapsed() <= Duration::from_secs(2) + SLACK,
+        "{:?}",
+        back.elapsed()
+    );
     assert_eq!(managers.each_ref().map(|mgr| mgr.stats().requeued), [0, 0]);
     Permits::of(place, "a").comes_to_rest();
 }
@@ -202,14 +287,20 @@ fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(place: &Place) {
     warm_up(&other);
     let record = Permits::of(place, "a");
     for _ in 0..2 {
-        let holders = [(&ours, 1), (&other, 3)].map(|(mgr, many)| Want::Permits(many, OF).take(mgr, "a").unwrap());
+        let holders = [(&ours, 1), (&other, 3)]
+            .map(|(mgr, many)| Want::Permits(many, OF).take(mgr, "a").unwrap());
         let mut line = Takers::of(place, "a");
         for (mgr, many) in [(&ours, 2), (&other, 2), (&ours, 4)] {
             line.stand(mgr, Want::Permits(many, OF));
         }
         record.was_away(2 * (P + T));
         // The first to come back is one of them, who sees the other's lapse.
-        assert!(Want::Permits(1, OF).try_take(&other, "a").unwrap().is_none());
+        assert!(
+            Want::Permits(1, OF)
+                .try_take(&other, "a")
+                .unwrap()
+                .is_none()
+        );
         for holder in holders {
             // Its own process may have handed it on already.
             let _ = holder.unlock();
@@ -227,7 +318,12 @@ fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(pl
     // Its renewals and its checks are so far off that it looks dead.
     let silent = {
         let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
-        build(with_ttl(place, ttl).command_timeout(T).check_period(period).horizon(period + 3 * T))
+        build(
+            with_ttl(place, ttl)
+                .command_timeout(T)
+                .check_period(period)
+                .horizon(period + 3 * T),
+        )
     };
     let other = manager(place);
     warm_up(&silent);
@@ -239,7 +335,13 @@ fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(pl
     let mut line = Takers::of(place, "a");
     line.stand(&other, Want::Permits(OF, OF));
     record.was_away(2 * (P + T));
-    assert!(Want::Permits(1, OF).try_take(&other, "a").unwrap().is_none(), "it is given its grace");
+    assert!(
+        Want::Permits(1, OF)
+            .try_take(&other, "a")
+            .unwrap()
+            .is_none(),
+        "it is given its grace"
+    );
     let next = line.serve(0, 2 * (P + T) + SLACK);
     assert!(dead.is_quiet());
     next.unlock().unwrap();
@@ -247,7 +349,9 @@ fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(pl
 }
 
 /// The dead cost one lease each, and not what the clock went back by, whoever else holds.
-fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_went_back(place: &Place) {
+fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_went_back(
+    place: &Place,
+) {
     let (ours, dead) = (manager(place), manager(place));
     let record = Permits::of(place, "a");
     let long = 20 * TTL;
@@ -264,42 +368,75 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
     line.stand(&ours, Want::Permits(1, 3));
     line.stand(&ours, Want::Permits(1, 3));
     let next = line.serve(0, TTL + P + T + SLACK);
-    live.renew().expect("a step back takes nothing from its holder");
+    live.renew()
+        .expect("a step back takes nothing from its holder");
     assert!(line.is_quiet() && longer.is_held() && !shorter.is_held());
     let now = server_time(place);
-    let ends: Vec<u64> = record.holders().iter().filter(|holder| holder.stands < 2).map(|h| h.ends - now).collect();
-    assert!(ends.len() == 3 && ends.iter().all(|left| *left <= micros(long)), "{ends:?}");
+    let ends: Vec<u64> = record
+        .holders()
+        .iter()
+        .filter(|holder| holder.stands < 2)
+        .map(|h| h.ends - now)
+        .collect();
+    assert!(
+        ends.len() == 3 && ends.iter().all(|left| *left <= micros(long)),
+        "{ends:?}"
+    );
     drop(longer);
     line.serve(1, P + T + SLACK).unlock().unwrap();
     drop((next, live, shorter));
     record.comes_to_rest();
 }
 
-fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
+fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_command_timeout(
+    place: &Place,
+) {
     // Longer than the slack, so that one that waited twice would show.
     const T: Duration = Duration::from_secs(2);
-    let mgr = build(with_ttl(place, 8 * T).command_timeout(T).check_period(P).horizon(P + 3 * T));
+    let mgr = build(
+        with_ttl(place, 8 * T)
+            .command_timeout(T)
+            .check_period(P)
+            .horizon(P + 3 * T),
+    );
     warm_up(&mgr);
     let [dropped, unlocked] = [(); 2].map(|()| Want::Permits(1, 2).take(&mgr, "permits").unwrap());
     let [reads, also] = [(); 2].map(|()| Want::Read.take(&mgr, "read").unwrap());
     let writer = mgr.rw_lock("written").write().unwrap();
     place.go_away();
     type Call = Box<dyn FnOnce() + Send>;
-    let unavailable = |end: fairlock::Result<()>| assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
+    let unavailable = |end: fairlock::Result<()>| {
+        assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}")
+    };
     let calls: [(&str, Call); 5] = [
         ("drop of permits", Box::new(|| drop(dropped))),
-        ("unlock of permits", Box::new(move || unavailable(unlocked.unlock()))),
+        (
+            "unlock of permits",
+            Box::new(move || unavailable(unlocked.unlock())),
+        ),
         ("drop of a reader", Box::new(|| drop(reads))),
-        ("unlock of a reader", Box::new(move || unavailable(also.unlock()))),
+        (
+            "unlock of a reader",
+            Box::new(move || unavailable(also.unlock())),
+        ),
         // The reader that it goes on as is not dropped within that time.
-        ("downgrade", Box::new(|| std::mem::forget(writer.downgrade().expect("it goes on in the background")))),
+        (
+            "downgrade",
+            Box::new(|| {
+                std::mem::forget(writer.downgrade().expect("it goes on in the background"))
+            }),
+        ),
     ];
     thread::scope(|scope| {
         for (what, call) in calls {
             scope.spawn(move || {
                 let start = Instant::now();
                 call();
-                assert!(start.elapsed() <= T + SLACK, "{what} took {:?}", start.elapsed());
+                assert!(
+                    start.elapsed() <= T + SLACK,
+                    "{what} took {:?}",
+                    start.elapsed()
+                );
             });
         }
     });
@@ -307,7 +444,9 @@ fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_
     for name in ["permits", "read"] {
         Permits::of(place, name).comes_to_rest();
     }
-    until(SOON, "one reader is left of the writer", || Permits::of(place, "written").used() == 1);
+    until(SOON, "one reader is left of the writer", || {
+        Permits::of(place, "written").used() == 1
+    });
     assert_eq!(mgr.stats().lost, 0);
 }
 
@@ -318,8 +457,14 @@ fn p6_readers_and_holders_of_permits_are_told_of_a_loss_in_a_silent_outage(place
     place.go_away();
     let start = Instant::now();
     for guard in &held {
-        let loss = guard.lost().recv_timeout(TTL + T + SLACK).expect("the loss is told");
-        assert_eq!((loss.reason, loss.fence), (LossReason::Expired, guard.fence()));
+        let loss = guard
+            .lost()
+            .recv_timeout(TTL + T + SLACK)
+            .expect("the loss is told");
+        assert_eq!(
+            (loss.reason, loss.fence),
+            (LossReason::Expired, guard.fence())
+        );
         assert!(!guard.is_held());
     }
     assert!(start.elapsed() < TTL + T + SLACK, "{:?}", start.elapsed());

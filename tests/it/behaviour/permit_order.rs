@@ -20,7 +20,13 @@ fn p9_a_writer_among_a_hundred_readers_that_come_and_go_is_overtaken_by_none(pla
 }
 
 fn p9_a_request_for_all_permits_in_a_stream_of_light_ones_is_overtaken_by_none(place: &Place) {
-    stream(place, 40, Want::Permits(1, 50), Want::Permits(50, 50), Want::Permits(3, 50));
+    stream(
+        place,
+        40,
+        Want::Permits(1, 50),
+        Want::Permits(50, 50),
+        Want::Permits(3, 50),
+    );
 }
 
 fn p9_a_reader_in_a_stream_of_writers_is_overtaken_by_none(place: &Place) {
@@ -48,15 +54,25 @@ fn stream(place: &Place, many: usize, theirs: Want, its: Want, kept: Want) {
         let mut line = Takers::of(place, "k");
         for round in 0..3 {
             let before = turns.load(Ordering::SeqCst);
-            until(SOON, "the others come and go", || turns.load(Ordering::SeqCst) >= before + many);
+            until(SOON, "the others come and go", || {
+                turns.load(Ordering::SeqCst) >= before + many
+            });
             let kept = kept.take(&managers[0], "k").unwrap();
             line.stand(&managers[round % 2], its);
-            until(SOON, "all stand in the queue", || record.waiters().len() == many + 1);
+            until(SOON, "all stand in the queue", || {
+                record.waiters().len() == many + 1
+            });
             let (before, ahead) = (turns.load(Ordering::SeqCst), record.ahead_of(its.weight()));
             kept.unlock().unwrap();
             let served = line.serve(round, 2 * SOON);
-            until(SOON, "all others stand in the queue", || record.waiters().len() == many);
-            assert_eq!(turns.load(Ordering::SeqCst) - before, ahead, "of those who came after it some were served");
+            until(SOON, "all others stand in the queue", || {
+                record.waiters().len() == many
+            });
+            assert_eq!(
+                turns.load(Ordering::SeqCst) - before,
+                ahead,
+                "of those who came after it some were served"
+            );
             assert!(served.is_held());
             served.unlock().unwrap();
         }

@@ -19,7 +19,11 @@ on_both_stores! {
 fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(place: &Place) {
     let (ours, other) = (build(steady(place)), build(steady(place)));
     // Each on a name of its own: a guard that lost its lease gives it up some time later, which is a request by another token.
-    for (name, want) in [("a", Want::Write), ("b", Want::Read), ("c", Want::Permits(2, 3))] {
+    for (name, want) in [
+        ("a", Want::Write),
+        ("b", Want::Read),
+        ("c", Want::Permits(2, 3)),
+    ] {
         let record = Permits::of(place, name);
         // A renewal extends them, and a release ends them as a good one.
         let guard = want.take(&ours, name).unwrap();
@@ -28,16 +32,28 @@ fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(plac
         assert!(record.holders()[0].ends > server_time(place));
         record.was_away(TTL);
         guard.unlock().unwrap();
-        let all = if want == Want::Permits(2, 3) { Want::Permits(3, 3) } else { Want::Write };
+        let all = if want == Want::Permits(2, 3) {
+            Want::Permits(3, 3)
+        } else {
+            Want::Write
+        };
         let next = all.try_take(&other, name).unwrap().expect("all are free");
         assert_ne!(next.previous_holder(), PreviousHolder::Lapsed, "{want:?}");
         // Another token sees them as free, and from then on they are lost.
         record.was_away(TTL);
-        let after = all.try_take(&ours, name).unwrap().expect("they have lapsed");
+        let after = all
+            .try_take(&ours, name)
+            .unwrap()
+            .expect("they have lapsed");
         assert_eq!(after.previous_holder(), PreviousHolder::Lapsed, "{want:?}");
         let told = next.renew();
-        assert!(matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired), "{told:?}");
-        after.renew().expect("what tells of the loss leaves the successor alone");
+        assert!(
+            matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
+            "{told:?}"
+        );
+        after
+            .renew()
+            .expect("what tells of the loss leaves the successor alone");
         after.unlock().unwrap();
         record.comes_to_rest();
     }
@@ -45,11 +61,19 @@ fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(plac
 
 /// The message by which a manager hears of a grant, and the channel on which it does.
 fn news(record: &Permits, token: &str) -> (String, String) {
-    let entry = record.entries().into_iter().find(|entry| entry.starts_with(token)).expect("it holds");
+    let entry = record
+        .entries()
+        .into_iter()
+        .find(|entry| entry.starts_with(token))
+        .expect("it holds");
     let words: Vec<&str> = entry.split(' ').collect();
     // Token, end, permits, how it stands; then kind, capacity, fence, ticket, granted at, manager.
     let (fence, at, by) = (words[6], words[8], words[9]);
-    let message = format!("permit {token} {fence} {at} {} 0 {}", TTL.as_micros(), record.key);
+    let message = format!(
+        "permit {token} {fence} {at} {} 0 {}",
+        TTL.as_micros(),
+        record.key
+    );
     (format!("fairlock:grants:{by}"), message)
 }
 
@@ -75,7 +99,15 @@ fn plant(place: &Place, record: &Permits, token: &str) {
           .. 'semaphore/1 3 ' .. ARGV[2] .. ' 1 ' .. ARGV[2] .. ' x 60000 0 0 1 host\\t1\\t-\\t')
         for _, key in ipairs(KEYS) do redis.call('PEXPIREAT', key, string.format('%.0f', now / 1000 + 120000)) end
         return 1";
-    let command = ["EVAL", script, "2", &record.key, &record.holders, token, &now.to_string()];
+    let command = [
+        "EVAL",
+        script,
+        "2",
+        &record.key,
+        &record.holders,
+        token,
+        &now.to_string(),
+    ];
     let _: i64 = place.query(&command);
 }
 
@@ -89,13 +121,24 @@ fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(place: &Place) {
     line.stand(&ours, Want::Permits(2, 3));
     holder.unlock().unwrap();
     let guard = line.serve(0, P + T + SLACK);
-    let token = record.holding().into_iter().find(|token| !before.contains(token)).expect("it holds");
+    let token = record
+        .holding()
+        .into_iter()
+        .find(|token| !before.contains(token))
+        .expect("it holds");
     let (channel, message) = news(&record, &token);
-    until(SOON, "it listens", || place.query::<u64>(&["PUBLISH", &channel, ""]) == 1);
+    until(SOON, "it listens", || {
+        place.query::<u64>(&["PUBLISH", &channel, ""]) == 1
+    });
     for _ in 0..3 {
         let _: i64 = place.query(&["PUBLISH", &channel, &message]);
     }
-    for nonsense in ["permit", "permit ", "permit a b c d e f", "permit 0123 1 1 1 1 fairlock:{a}"] {
+    for nonsense in [
+        "permit",
+        "permit ",
+        "permit a b c d e f",
+        "permit 0123 1 1 1 1 fairlock:{a}",
+    ] {
         let _: i64 = place.query(&["PUBLISH", &channel, nonsense]);
     }
     heard(place, &channel);
@@ -119,7 +162,9 @@ fn r13_permits_that_nobody_wants_are_given_back_at_once(place: &Place) {
     let known = Want::Permits(1, 3).take(&ours, "known").unwrap();
     let of = Permits::of(place, "known");
     let (channel, _) = news(&of, of.holding().first().expect("one holds"));
-    until(SOON, "it listens", || place.query::<u64>(&["PUBLISH", &channel, ""]) == 1);
+    until(SOON, "it listens", || {
+        place.query::<u64>(&["PUBLISH", &channel, ""]) == 1
+    });
     let record = Permits::of(place, "a");
     plant(place, &record, "fedcba9876543210fedcba9876543210");
     assert!(Want::Permits(3, 3).try_take(&ours, "a").unwrap().is_none());
@@ -127,7 +172,10 @@ fn r13_permits_that_nobody_wants_are_given_back_at_once(place: &Place) {
     let _: i64 = place.query(&["PUBLISH", &channel, &message]);
     record.comes_to_rest();
     // As unused: nobody ever had them.
-    let all = Want::Permits(3, 3).try_take(&ours, "a").unwrap().expect("they are free");
+    let all = Want::Permits(3, 3)
+        .try_take(&ours, "a")
+        .unwrap()
+        .expect("they are free");
     assert_eq!(all.previous_holder(), PreviousHolder::Unknown);
     drop((all, known));
 }
@@ -135,7 +183,9 @@ fn r13_permits_that_nobody_wants_are_given_back_at_once(place: &Place) {
 fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(place: &Place) {
     type First = fn(&LockManager, Held) -> Option<Held>;
     let firsts: [(&str, u64, First); 6] = [
-        ("a release", 1, |_, reader| reader.unlock().map(|()| None).unwrap()),
+        ("a release", 1, |_, reader| {
+            reader.unlock().map(|()| None).unwrap()
+        }),
         ("a drop", 1, |_, reader| {
             drop(reader);
             None
@@ -145,7 +195,12 @@ fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(place: &Place) 
             Some(reader)
         }),
         ("a wait", 2, |mgr, reader| {
-            assert!(Want::Write.take_for(mgr, "a", Duration::from_millis(50)).unwrap().is_none());
+            assert!(
+                Want::Write
+                    .take_for(mgr, "a", Duration::from_millis(50))
+                    .unwrap()
+                    .is_none()
+            );
             Some(reader)
         }),
         ("a renewal", 2, |mgr, reader| {
@@ -168,9 +223,14 @@ fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(place: &Place) 
         let _: i64 = place.query(&["DEL", &record.key]);
         let reader = first(&ours, reader);
         assert_eq!(record.used(), left, "after {what}");
-        stays.renew().unwrap_or_else(|e| panic!("after {what}: {e}"));
+        stays
+            .renew()
+            .unwrap_or_else(|e| panic!("after {what}: {e}"));
         drop((reader, stays));
-        let writer = Want::Write.take_for(&theirs, "a", SOON).unwrap().expect("nobody reads any more");
+        let writer = Want::Write
+            .take_for(&theirs, "a", SOON)
+            .unwrap()
+            .expect("nobody reads any more");
         assert!(writer.fence() > fence, "after {what}");
         writer.unlock().unwrap();
         record.comes_to_rest();

@@ -35,8 +35,14 @@ fn the_thread_that_holds_it_takes_it_again_without_a_request(place: &Place) {
     let guards = [
         mutex.lock().unwrap(),
         mutex.try_lock().unwrap().expect("this thread holds it"),
-        mutex.try_lock_for(Duration::ZERO).unwrap().expect("this thread holds it"),
-        mutex.try_lock_until(Instant::now()).unwrap().expect("this thread holds it"),
+        mutex
+            .try_lock_for(Duration::ZERO)
+            .unwrap()
+            .expect("this thread holds it"),
+        mutex
+            .try_lock_until(Instant::now())
+            .unwrap()
+            .expect("this thread holds it"),
     ];
     assert_eq!(mgr.stats().requests, before.requests);
     assert_eq!(mgr.stats().held, 1);
@@ -63,7 +69,10 @@ fn it_is_released_with_the_last_guard_in_whatever_order_they_go(place: &Place) {
     assert!(free());
     let again = mutex.lock().unwrap();
     assert!(again.fence() > fence);
-    let inner = mutex.try_lock().unwrap().expect("this thread holds it once more");
+    let inner = mutex
+        .try_lock()
+        .unwrap()
+        .expect("this thread holds it once more");
     assert_eq!((inner.fence(), inner.depth()), (again.fence(), 2));
 }
 
@@ -74,9 +83,14 @@ fn other_threads_and_other_managers_wait(place: &Place) {
     let inner = mutex.lock().unwrap();
     thread::scope(|scope| {
         let other = scope.spawn(|| mutex.lock().unwrap().fence());
-        until(SOON, "another thread waits", || ours.inspect("n").unwrap().is_some_and(|n| n.waiters == 1));
+        until(SOON, "another thread waits", || {
+            ours.inspect("n").unwrap().is_some_and(|n| n.waiters == 1)
+        });
         assert!(theirs.reentrant_mutex("n").try_lock().unwrap().is_none());
-        assert!(ours.try_lock("n").unwrap().is_none(), "as a plain mutex it is not re-entrant");
+        assert!(
+            ours.try_lock("n").unwrap().is_none(),
+            "as a plain mutex it is not re-entrant"
+        );
         let fence = guard.fence();
         drop((guard, inner));
         assert!(other.join().unwrap() > fence);
@@ -91,7 +105,10 @@ fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(place: &Pla
     assert!(mgr.force_release("n", outer.fence()).unwrap());
     until(TTL, "the loss is told", || !outer.is_held());
     for refused in [mutex.lock().map(Some), mutex.try_lock()] {
-        assert!(matches!(&refused, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced), "{refused:?}");
+        assert!(
+            matches!(&refused, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced),
+            "{refused:?}"
+        );
     }
     inner.unlock().unwrap();
     assert!(matches!(mutex.lock(), Err(Error::Lost { .. })));
@@ -102,7 +119,9 @@ fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(place: &Pla
 fn handles_of_one_manager_know_of_each_other(place: &Place) {
     let mgr = manager(place);
     let outer = mgr.reentrant_mutex("n").lock().unwrap();
-    let other = mgr.with(LockOptions::new().label("inner")).reentrant_mutex("n");
+    let other = mgr
+        .with(LockOptions::new().label("inner"))
+        .reentrant_mutex("n");
     let inner = other.try_lock().unwrap().expect("this thread holds it");
     assert_eq!((inner.fence(), inner.depth()), (outer.fence(), 2));
 }
@@ -113,13 +132,19 @@ fn names_and_managers_are_told_apart(place: &Place) {
     let b = ours.reentrant_mutex("b").lock().unwrap();
     assert_eq!((a.depth(), b.depth()), (1, 1));
     assert!(theirs.reentrant_mutex("a").try_lock().unwrap().is_none());
-    assert!(matches!(ours.reentrant_mutex("").lock(), Err(Error::Config { .. })));
+    assert!(matches!(
+        ours.reentrant_mutex("").lock(),
+        Err(Error::Config { .. })
+    ));
 }
 
 fn keys_of_one_stripe_exclude_each_other_and_others_do_not(place: &Place) {
     const STRIPES: NonZeroU32 = NonZeroU32::new(4).unwrap();
     let (ours, theirs) = (manager(place), manager(place));
-    let (mine, other) = (ours.striped("accounts", STRIPES), theirs.striped("accounts", STRIPES));
+    let (mine, other) = (
+        ours.striped("accounts", STRIPES),
+        theirs.striped("accounts", STRIPES),
+    );
     assert_eq!(mine.stripes(), STRIPES);
     // By a reference implementation; another answer would let another version in beside this one.
     for (key, stripe) in [("", 1), ("a", 0), ("foobar", 1), ("4711", 2), ("ä", 1)] {
@@ -133,9 +158,17 @@ fn keys_of_one_stripe_exclude_each_other_and_others_do_not(place: &Place) {
     }
     let guard = mine.mutex("a").lock().unwrap();
     assert!(other.mutex("a").try_lock().unwrap().is_none());
-    drop(other.mutex("4711").try_lock().unwrap().expect("another stripe"));
+    drop(
+        other
+            .mutex("4711")
+            .try_lock()
+            .unwrap()
+            .expect("another stripe"),
+    );
     guard.unlock().unwrap();
-    let both = ours.lock_all([mine.mutex("foobar").name(), mine.mutex("ä").name()]).unwrap();
+    let both = ours
+        .lock_all([mine.mutex("foobar").name(), mine.mutex("ä").name()])
+        .unwrap();
     assert_eq!(both.names().count(), 1);
     assert!(other.mutex("ä").try_lock().unwrap().is_none());
 }

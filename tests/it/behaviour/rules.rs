@@ -7,7 +7,10 @@ use std::time::Duration;
 use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
 
 use crate::place::{Place, on_both_stores};
-use crate::scene::{Line, P, Record, SOON, T, TTL, build, manager, manager_of, micros, server_time, warm_up, with_ttl};
+use crate::scene::{
+    Line, P, Record, SOON, T, TTL, build, manager, manager_of, micros, server_time, warm_up,
+    with_ttl,
+};
 use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
@@ -34,15 +37,31 @@ on_both_stores! {
 fn r3_a_process_that_asks_counts_as_alive_when_it_does(place: &Place) {
     let (ours, other) = (manager(place), manager(place));
     // Nobody renews this lease, so that nobody but the waiter's process looks at the record.
-    let _lapses = other.with(LockOptions::new().fixed_lease(10 * TTL)).lock("a").unwrap();
+    let _lapses = other
+        .with(LockOptions::new().fixed_lease(10 * TTL))
+        .lock("a")
+        .unwrap();
     let mut waiter = ours.enqueue("a").unwrap();
     let record = Record::of(place, "a");
     let token = record.tokens().remove(0);
     let stamp = record.starting("m:").remove(0);
-    let since = record.field(&stamp).unwrap().split(' ').nth(1).unwrap().to_owned();
+    let since = record
+        .field(&stamp)
+        .unwrap()
+        .split(' ')
+        .nth(1)
+        .unwrap()
+        .to_owned();
     // At once: the stamp is long past, and the lock is free.
-    record.set(&[(&stamp, &format!("1 {since}")), ("v", "1000000000"), ("e", "1")]);
-    let guard = waiter.wait_for(P + T + SLACK).unwrap().expect("it was not taken for dead");
+    record.set(&[
+        (&stamp, &format!("1 {since}")),
+        ("v", "1000000000"),
+        ("e", "1"),
+    ]);
+    let guard = waiter
+        .wait_for(P + T + SLACK)
+        .unwrap()
+        .expect("it was not taken for dead");
     assert_eq!(record.owner(), Some(token), "in the place that it had");
     assert_eq!(ours.stats().requeued, 0);
     guard.unlock().unwrap();
@@ -51,14 +70,30 @@ fn r3_a_process_that_asks_counts_as_alive_when_it_does(place: &Place) {
 
 fn r3_a_process_that_tries_a_lock_does_not_take_its_own_waiters_for_dead(place: &Place) {
     let (ours, other) = (manager(place), manager(place));
-    let _lapses = other.with(LockOptions::new().fixed_lease(10 * TTL)).lock("a").unwrap();
+    let _lapses = other
+        .with(LockOptions::new().fixed_lease(10 * TTL))
+        .lock("a")
+        .unwrap();
     let waiter = ours.enqueue("a").unwrap();
     let record = Record::of(place, "a");
     let token = record.tokens().remove(0);
     let stamp = record.starting("m:").remove(0);
-    let since = record.field(&stamp).unwrap().split(' ').nth(1).unwrap().to_owned();
-    record.set(&[(&stamp, &format!("1 {since}")), ("v", "1000000000"), ("e", "1")]);
-    assert!(ours.try_lock("a").unwrap().is_none(), "it got past a waiter of its own process");
+    let since = record
+        .field(&stamp)
+        .unwrap()
+        .split(' ')
+        .nth(1)
+        .unwrap()
+        .to_owned();
+    record.set(&[
+        (&stamp, &format!("1 {since}")),
+        ("v", "1000000000"),
+        ("e", "1"),
+    ]);
+    assert!(
+        ours.try_lock("a").unwrap().is_none(),
+        "it got past a waiter of its own process"
+    );
     assert_eq!(record.owner(), Some(token));
     waiter.wait().unwrap().unlock().unwrap();
     record.comes_to_rest();
@@ -87,8 +122,13 @@ fn r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order(pla
     std::mem::replace(&mut holder, taken).lost();
     until(SOON, "all are back", || record.tokens().len() == 6);
     let after: HashSet<String> = record.tokens().into_iter().collect();
-    assert!(before.is_disjoint(&after), "every attempt has a token of its own");
-    until(SLACK, "each is counted", || ours.stats().requeued > 0 && ours.stats().requeued % 6 == 0);
+    assert!(
+        before.is_disjoint(&after),
+        "every attempt has a token of its own"
+    );
+    until(SLACK, "each is counted", || {
+        ours.stats().requeued > 0 && ours.stats().requeued % 6 == 0
+    });
     holder.unlock().unwrap();
     for who in 0..6 {
         line.serve(who, P + T + SLACK).unlock().unwrap();
@@ -116,8 +156,13 @@ fn r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it(place: &Pl
     guard.unlock().unwrap();
     // One that has more to see to than the usual, too.
     let hold = Duration::from_millis(1);
-    let guard = ours.with(LockOptions::new().hold_at_least(hold)).lock("a").unwrap();
-    until(SLACK, "its least time is over", || server_time(place) > record.number("g") + micros(hold));
+    let guard = ours
+        .with(LockOptions::new().hold_at_least(hold))
+        .lock("a")
+        .unwrap();
+    until(SLACK, "its least time is over", || {
+        server_time(place) > record.number("g") + micros(hold)
+    });
     lapse();
     guard.unlock().unwrap();
     let guard = other.try_lock("a").unwrap().expect("it is free");
@@ -126,7 +171,10 @@ fn r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it(place: &Pl
     lapse();
     let next = ours.try_lock("a").unwrap().expect("it has lapsed");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    let loss = guard.lost().recv_timeout(TTL / 3 + SLACK).expect("the loss is told");
+    let loss = guard
+        .lost()
+        .recv_timeout(TTL / 3 + SLACK)
+        .expect("the loss is told");
     assert_eq!(loss.reason, LossReason::Expired);
     // What tells of the loss leaves the successor alone.
     next.renew().unwrap();
@@ -162,7 +210,10 @@ fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(place: &Place) 
     let holder = ours.lock("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&other);
-    record.set(&[("g", &(server_time(place) + micros(Duration::from_secs(1800))).to_string())]);
+    record.set(&[(
+        "g",
+        &(server_time(place) + micros(Duration::from_secs(1800))).to_string(),
+    )]);
     holder.unlock().unwrap();
     line.serve(0, P + T + SLACK).unlock().unwrap();
     // One that is to be held for a while cools from now on, and not from then.
@@ -170,7 +221,10 @@ fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(place: &Place) 
     let holder = ours.with(short).lock("a").unwrap();
     let mut line = Line::of("a");
     line.stand(&other);
-    record.set(&[("g", &(server_time(place) + micros(Duration::from_secs(1800))).to_string())]);
+    record.set(&[(
+        "g",
+        &(server_time(place) + micros(Duration::from_secs(1800))).to_string(),
+    )]);
     holder.unlock().unwrap();
     line.serve(0, T / 2 + P + T + SLACK).unlock().unwrap();
     record.comes_to_rest();
@@ -259,9 +313,13 @@ fn plant(place: &Place, name: &str, token: &str, of: &str) -> String {
 
 /// The channel of a manager that was warmed up, which listens to it.
 fn listening(place: &Place) -> String {
-    let request = Record::of(place, "warm").field("a").expect("it was granted");
+    let request = Record::of(place, "warm")
+        .field("a")
+        .expect("it was granted");
     let channel = format!("fairlock:grants:{}", manager_of(&request));
-    until(SOON, "it listens", || place.query::<u64>(&["PUBLISH", &channel, ""]) == 1);
+    until(SOON, "it listens", || {
+        place.query::<u64>(&["PUBLISH", &channel, ""]) == 1
+    });
     channel
 }
 
@@ -288,7 +346,10 @@ fn r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check(place: &Pla
     plant(place, "a", "0123456789abcdef0123456789abcdef", &of);
     let mut waiter = manager.enqueue("a").unwrap();
     let served = |ticket: u64, of: &str| {
-        record.set(&[("a", &format!("{ticket} {} {of} 60000 0 0", server_time(place)))]);
+        record.set(&[(
+            "a",
+            &format!("{ticket} {} {of} 60000 0 0", server_time(place)),
+        )]);
     };
     // Another process's, and one that was free and taken at once, which is any guard's of this process.
     for (ticket, of) in [(1, "0123456789abcdef"), (0, &of)] {
@@ -296,7 +357,10 @@ fn r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check(place: &Pla
         assert!(waiter.wait_for(P + T).unwrap().is_none() && record.owner().is_some());
     }
     served(1, &of);
-    let guard = waiter.wait_for(P + T + SLACK).unwrap().expect("the owner before was given back");
+    let guard = waiter
+        .wait_for(P + T + SLACK)
+        .unwrap()
+        .expect("the owner before was given back");
     guard.unlock().unwrap();
     record.comes_to_rest();
 }
@@ -318,7 +382,13 @@ fn r13_news_that_come_late_or_twice_harm_no_holder(place: &Place) {
     for _ in 0..3 {
         let _: i64 = place.query(&["PUBLISH", &channel, &again]);
     }
-    for nonsense in ["", " ", "a b c d e f", &"x".repeat(100_000), "0123 1 1 1 1 fairlock:{a}"] {
+    for nonsense in [
+        "",
+        " ",
+        "a b c d e f",
+        &"x".repeat(100_000),
+        "0123 1 1 1 1 fairlock:{a}",
+    ] {
         let _: i64 = place.query(&["PUBLISH", &channel, nonsense]);
     }
     let _: i64 = place.query(&["PUBLISH", &channel, &after]);
@@ -340,8 +410,14 @@ fn r13_news_that_come_late_or_twice_harm_no_holder(place: &Place) {
 
 fn r14_a_lost_lease_is_given_up_as_well(place: &Place) {
     let manager = manager(place);
-    let guard = manager.with(LockOptions::new().max_hold(T)).lock("a").unwrap();
-    let loss = guard.lost().recv_timeout(T + T + SLACK).expect("it may be held no longer");
+    let guard = manager
+        .with(LockOptions::new().max_hold(T))
+        .lock("a")
+        .unwrap();
+    let loss = guard
+        .lost()
+        .recv_timeout(T + T + SLACK)
+        .expect("it may be held no longer");
     assert_eq!(loss.reason, LossReason::MaxHold);
     Record::of(place, "a").comes_to_rest();
     drop(guard);
@@ -350,14 +426,23 @@ fn r14_a_lost_lease_is_given_up_as_well(place: &Place) {
 fn r15_no_other_lease_is_ever_shortened(place: &Place) {
     let (ours, other) = (manager(place), manager(place));
     let record = Record::of(place, "a");
-    let guard = ours.with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL)).lock("a").unwrap();
+    let guard = ours
+        .with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL))
+        .lock("a")
+        .unwrap();
     let end = record.number("e");
-    assert_eq!(end, record.number("g") + micros(10 * TTL), "R16: the longer of the two");
+    assert_eq!(
+        end,
+        record.number("g") + micros(10 * TTL),
+        "R16: the longer of the two"
+    );
     guard.renew().unwrap();
     let mut line = Line::of("a");
     line.stand(&other);
     let renewed = ours.stats().renewed;
-    until(TTL, "the renewal thread comes by", || ours.stats().renewed > renewed);
+    until(TTL, "the renewal thread comes by", || {
+        ours.stats().renewed > renewed
+    });
     assert!(other.try_lock_for("a", 2 * P).unwrap().is_none());
     assert_eq!(record.number("e"), end);
 }
@@ -385,15 +470,24 @@ fn r16_a_lock_that_is_to_be_held_at_least_cools(place: &Place) {
     let (ours, other) = (manager(place), manager(place));
     let record = Record::of(place, "a");
     let least = 3 * T;
-    let guard = ours.with(LockOptions::new().ttl(TTL).hold_at_least(least)).lock("a").unwrap();
+    let guard = ours
+        .with(LockOptions::new().ttl(TTL).hold_at_least(least))
+        .lock("a")
+        .unwrap();
     let granted = record.number("g");
     guard.unlock().unwrap();
-    assert_eq!((record.owner(), record.number("e")), (None, granted + micros(least)));
+    assert_eq!(
+        (record.owner(), record.number("e")),
+        (None, granted + micros(least))
+    );
     assert!(ours.try_lock("a").unwrap().is_none() && other.try_lock("a").unwrap().is_none());
     let mut line = Line::of("a");
     line.stand(&other);
     let next = line.serve(0, least + P + T + SLACK);
-    assert!(record.number("g") >= granted + micros(least), "not before its time");
+    assert!(
+        record.number("g") >= granted + micros(least),
+        "not before its time"
+    );
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
     next.unlock().unwrap();
     record.comes_to_rest();
@@ -403,7 +497,10 @@ fn r16_a_lock_that_is_handed_over_is_held_at_least_as_long_as_one_that_was_free(
     let (ours, other) = (manager(place), manager(place));
     let record = Record::of(place, "a");
     let holder = other.lock("a").unwrap();
-    let waiter = ours.with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL)).enqueue("a").unwrap();
+    let waiter = ours
+        .with(LockOptions::new().ttl(TTL).hold_at_least(10 * TTL))
+        .enqueue("a")
+        .unwrap();
     holder.unlock().unwrap();
     let guard = waiter.wait().unwrap();
     assert_eq!(record.number("e"), record.number("g") + micros(10 * TTL));
@@ -415,14 +512,25 @@ fn r16_a_lock_that_is_handed_over_is_held_at_least_as_long_as_one_that_was_free(
 fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check(place: &Place) {
     // P + 2 T is 1.4 s here.
     let manager = build(
-        with_ttl(place, 2 * TTL).check_period(Duration::from_millis(400)).command_timeout(Duration::from_millis(500)),
+        with_ttl(place, 2 * TTL)
+            .check_period(Duration::from_millis(400))
+            .command_timeout(Duration::from_millis(500)),
     );
     let short = manager.with(LockOptions::new().fixed_lease(Duration::from_millis(1400)));
-    for end in [short.lock("a").err(), short.enqueue("a").err(), short.try_lock_for("a", T).err()] {
+    for end in [
+        short.lock("a").err(),
+        short.enqueue("a").err(),
+        short.try_lock_for("a", T).err(),
+    ] {
         assert!(matches!(end, Some(Error::Config { .. })), "{end:?}");
     }
     assert!(Record::of(place, "a").fields().is_empty());
-    drop(short.try_lock("a").unwrap().expect("for a try it is long enough"));
+    drop(
+        short
+            .try_lock("a")
+            .unwrap()
+            .expect("for a try it is long enough"),
+    );
     let long = manager.with(LockOptions::new().fixed_lease(Duration::from_millis(1500)));
     let holder = manager.lock("a").unwrap();
     let mut line = Line::of("a");
@@ -430,6 +538,9 @@ fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check(place: &Place) {
     holder.unlock().unwrap();
     let guard = line.serve(0, SOON);
     let granted = Record::of(place, "a").number("g");
-    guard.lost().recv_timeout(Duration::from_millis(1500) + SLACK).expect("nobody renews it");
+    guard
+        .lost()
+        .recv_timeout(Duration::from_millis(1500) + SLACK)
+        .expect("nobody renews it");
     assert_eq!(Record::of(place, "a").number("g"), granted);
 }

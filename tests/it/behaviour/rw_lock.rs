@@ -5,7 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
-use fairlock::{Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock, WriteGuard};
+use fairlock::{
+    Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock,
+    WriteGuard,
+};
 
 use super::semaphore::{comes_to_rest, end_leases, waiters};
 use crate::place::{Mishap, Place, on_both_stores};
@@ -150,7 +153,10 @@ fn the_order_of_arrival_decides(place: &Place) {
     let first = ours.rw_lock("n").read().unwrap();
     let writer = write(&theirs);
     let reader = read(&ours);
-    assert!(ours.rw_lock("n").try_read().unwrap().is_none(), "a reader does not overtake a writer");
+    assert!(
+        ours.rw_lock("n").try_read().unwrap().is_none(),
+        "a reader does not overtake a writer"
+    );
     thread::sleep(P);
     assert!(writer.is_empty() && reader.is_empty());
     drop(first);
@@ -163,7 +169,9 @@ fn the_order_of_arrival_decides(place: &Place) {
 
 fn a_writer_among_many_readers_gets_in(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
-    let readers: Vec<_> = (0..100).map(|_| ours.rw_lock("n").read().unwrap()).collect();
+    let readers: Vec<_> = (0..100)
+        .map(|_| ours.rw_lock("n").read().unwrap())
+        .collect();
     let writer = write(&theirs);
     // As one reader goes, another comes.
     let late: Vec<_> = (0..5).map(|_| read(&ours)).collect();
@@ -178,12 +186,18 @@ fn a_writer_among_many_readers_gets_in(place: &Place) {
 fn readers_behind_a_writer_come_in_together(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     let writer = ours.rw_lock("n").write().unwrap();
-    let readers: Vec<_> = (0..6).map(|i| read(if i % 2 == 0 { &ours } else { &theirs })).collect();
+    let readers: Vec<_> = (0..6)
+        .map(|i| read(if i % 2 == 0 { &ours } else { &theirs }))
+        .collect();
     let last = write(&theirs);
     let fence = writer.fence();
     writer.unlock().unwrap();
     let readers: Vec<ReadGuard> = readers.iter().map(served).collect();
-    assert!(readers.iter().all(|reader| reader.is_held() && reader.fence() == fence));
+    assert!(
+        readers
+            .iter()
+            .all(|reader| reader.is_held() && reader.fence() == fence)
+    );
     assert!(last.is_empty());
     drop(readers);
     drop(served(&last));
@@ -234,7 +248,10 @@ fn a_lost_writer_cannot_go_on_as_a_reader(place: &Place) {
     end_leases(place, "n", "rw/1");
     let next = theirs.rw_lock("n").write().unwrap();
     let error = writer.downgrade().unwrap_err();
-    assert!(matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired), "{error:?}");
+    assert!(
+        matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
+        "{error:?}"
+    );
     assert!(next.is_held());
     next.unlock().unwrap();
     comes_to_rest(place, &ours, "n");
@@ -275,7 +292,10 @@ fn a_reader_cannot_become_a_writer(place: &Place) {
     let reader = mgr.rw_lock("n").read().unwrap();
     let asked = mgr.stats().requests;
     let error = reader.upgrade().unwrap_err();
-    assert!(matches!(&error, Error::Config { what, .. } if what == "upgrade"), "{error:?}");
+    assert!(
+        matches!(&error, Error::Config { what, .. } if what == "upgrade"),
+        "{error:?}"
+    );
     assert!(error.to_string().contains("wait for each other"), "{error}");
     assert!(reader.is_held() && mgr.stats().requests == asked);
 }
@@ -283,14 +303,25 @@ fn a_reader_cannot_become_a_writer(place: &Place) {
 fn one_reader_among_readers_lapses(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     let stays = ours.rw_lock("n").read().unwrap();
-    let goes = theirs.with(LockOptions::new().label("goes")).rw_lock("n").read().unwrap();
+    let goes = theirs
+        .with(LockOptions::new().label("goes"))
+        .rw_lock("n")
+        .read()
+        .unwrap();
     let writer = write(&ours);
     assert_eq!(end_leases(place, "n", "\tgoes"), 1);
-    assert_eq!(goes.lost().recv_timeout(SOON).unwrap().reason, LossReason::Expired);
+    assert_eq!(
+        goes.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::Expired
+    );
     assert!(stays.is_held() && writer.is_empty());
     drop(stays);
     let writer = served(&writer);
-    assert_ne!(writer.previous_holder(), PreviousHolder::Lapsed, "a reader leaves nothing half done");
+    assert_ne!(
+        writer.previous_holder(),
+        PreviousHolder::Lapsed,
+        "a reader leaves nothing half done"
+    );
     drop((goes, writer));
     comes_to_rest(place, &ours, "n");
 }
@@ -305,17 +336,26 @@ fn what_a_writer_left_is_told_until_a_writer_puts_it_right(place: &Place) {
     }
     assert!(writer.renew().is_err());
     assert_eq!(n.write().unwrap().previous_holder(), PreviousHolder::Lapsed);
-    assert_eq!(n.read().unwrap().previous_holder(), PreviousHolder::Released);
+    assert_eq!(
+        n.read().unwrap().previous_holder(),
+        PreviousHolder::Released
+    );
 }
 
 fn readers_are_forced_away_together_and_those_who_come_next_are_not(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
-    let readers = [ours.rw_lock("n").read().unwrap(), theirs.rw_lock("n").read().unwrap()];
+    let readers = [
+        ours.rw_lock("n").read().unwrap(),
+        theirs.rw_lock("n").read().unwrap(),
+    ];
     let fence = readers[0].fence();
     assert!(ours.force_release("n", fence).unwrap());
     let next = theirs.rw_lock("n").read().unwrap();
     for reader in &readers {
-        assert_eq!(reader.lost().recv_timeout(SOON).unwrap().reason, LossReason::Forced);
+        assert_eq!(
+            reader.lost().recv_timeout(SOON).unwrap().reason,
+            LossReason::Forced
+        );
     }
     next.renew().unwrap();
     drop((readers, next));
@@ -328,12 +368,29 @@ fn its_readers_are_seen(place: &Place) {
     let readers = [n.read().unwrap(), n.read().unwrap()];
     let writer = write(&mgr);
     let info = mgr.inspect("n").unwrap().unwrap();
-    assert_eq!((&info.kind, info.fence, info.waiters), (&Kind::RwLock, readers[0].fence(), 1));
+    assert_eq!(
+        (&info.kind, info.fence, info.waiters),
+        (&Kind::RwLock, readers[0].fence(), 1)
+    );
     assert_eq!(info.kind.to_string(), "reader/writer lock");
     assert_eq!(info.holders.len(), 2);
-    assert!(info.holders.iter().all(|party| party.permits == 1 && party.label == "reader"));
+    assert!(
+        info.holders
+            .iter()
+            .all(|party| party.permits == 1 && party.label == "reader")
+    );
     let error = mgr.try_lock("n").unwrap_err();
-    assert!(matches!(&error, Error::WrongKind { is: Kind::RwLock, asked: Kind::Mutex, .. }), "{error:?}");
+    assert!(
+        matches!(
+            &error,
+            Error::WrongKind {
+                is: Kind::RwLock,
+                asked: Kind::Mutex,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     drop(readers);
     drop(served(&writer));
     comes_to_rest(place, &mgr, "n");
@@ -345,7 +402,10 @@ fn a_flush_ends_readers_and_writers(place: &Place) {
     let (writer, behind) = (write(&theirs), read(&theirs));
     place.flush_all();
     let writer = served(&writer);
-    assert_eq!(reader.lost().recv_timeout(SOON).unwrap().reason, LossReason::Taken);
+    assert_eq!(
+        reader.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::Taken
+    );
     assert!(writer.fence() > reader.fence());
     drop(writer);
     drop(served(&behind));

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
-    Error, Kind, LockGuard, LockManager, LockOptions, LockState, LossReason, MAX_PERMITS, PreviousHolder, Semaphore,
+    Error, Kind, LockGuard, LockManager, LockOptions, LockState, LossReason, MAX_PERMITS,
+    PreviousHolder, Semaphore,
 };
 
 use crate::managers;
@@ -73,11 +74,14 @@ pub(super) fn end_leases(place: &Place, name: &str, whose: &str) -> i64 {
 /// Nobody holds it or waits for it, and nothing of those who did is left or stays.
 #[track_caller]
 pub(super) fn comes_to_rest(place: &Place, mgr: &LockManager, name: &str) {
-    until(SOON, "nobody has it or waits for it", || mgr.inspect(name).unwrap().is_none());
+    until(SOON, "nobody has it or waits for it", || {
+        mgr.inspect(name).unwrap().is_none()
+    });
     let key = format!("fairlock:{{{name}}}");
     until(SOON, "no waiter is left", || {
         let fields: Vec<String> = place.query(&["HKEYS", &key]);
-        !fields.iter().any(|field| field.starts_with("w:")) && managers::queue(place, name).is_empty()
+        !fields.iter().any(|field| field.starts_with("w:"))
+            && managers::queue(place, name).is_empty()
     });
     let place: &dyn Keyspace = place;
     assert_eq!(place.keys_without_ttl(), [""; 0]);
@@ -85,13 +89,18 @@ pub(super) fn comes_to_rest(place: &Place, mgr: &LockManager, name: &str) {
 
 #[track_caller]
 pub(super) fn waiters(mgr: &LockManager, name: &str, many: u64) {
-    until(SOON, "they wait", || mgr.inspect(name).unwrap().map_or(0, |info| info.waiters) == many);
+    until(SOON, "they wait", || {
+        mgr.inspect(name).unwrap().map_or(0, |info| info.waiters) == many
+    });
 }
 
 /// Waits for so many permits on a thread of its own; when this returns it stands in the queue.
 fn wait(mgr: &LockManager, semaphore: &Semaphore, permits: u32) -> Receiver<LockGuard> {
     let (sender, receiver) = unbounded();
-    let before = mgr.inspect(semaphore.name()).unwrap().map_or(0, |info| info.waiters);
+    let before = mgr
+        .inspect(semaphore.name())
+        .unwrap()
+        .map_or(0, |info| info.waiters);
     let semaphore = semaphore.clone();
     thread::spawn(move || {
         if let Ok(guard) = semaphore.acquire_many(permits) {
@@ -163,7 +172,10 @@ fn who_asks_for_many_is_not_overtaken(place: &Place) {
     let (first, second) = (n.acquire().unwrap(), n.acquire().unwrap());
     let heavy = wait(&other, &n, 3);
     let light = wait(&other, &other.semaphore("n", 3), 1);
-    assert!(n.try_acquire().unwrap().is_none(), "one is left, but others were first");
+    assert!(
+        n.try_acquire().unwrap().is_none(),
+        "one is left, but others were first"
+    );
     drop(first);
     thread::sleep(P);
     assert!(heavy.is_empty() && light.is_empty());
@@ -178,13 +190,22 @@ fn who_asks_for_many_is_not_overtaken(place: &Place) {
 fn several_are_handed_permits_in_one_step_whoever_they_wait_with(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     let all = ours.semaphore("n", 6).acquire_many(6).unwrap();
-    let waiting: Vec<_> = [(&ours, 1), (&theirs, 2), (&ours, 2), (&theirs, 1), (&ours, 1)]
-        .map(|(mgr, permits)| wait(&ours, &mgr.semaphore("n", 6), permits))
-        .into_iter()
-        .collect();
+    let waiting: Vec<_> = [
+        (&ours, 1),
+        (&theirs, 2),
+        (&ours, 2),
+        (&theirs, 1),
+        (&ours, 1),
+    ]
+    .map(|(mgr, permits)| wait(&ours, &mgr.semaphore("n", 6), permits))
+    .into_iter()
+    .collect();
     all.unlock().unwrap();
     let guards: Vec<LockGuard> = waiting[..4].iter().map(served).collect();
-    assert!(guards.windows(2).all(|two| two[0].fence() < two[1].fence()), "in their order");
+    assert!(
+        guards.windows(2).all(|two| two[0].fence() < two[1].fence()),
+        "in their order"
+    );
     assert!(waiting[4].is_empty());
     let handed = ours.stats().handed_over + theirs.stats().handed_over;
     assert_eq!(handed, 4);
@@ -209,7 +230,13 @@ fn who_gives_up_lets_those_behind_have_their_turn(place: &Place) {
     let n = mgr.semaphore("n", 2);
     let guard = n.acquire().unwrap();
     thread::scope(|scope| {
-        let heavy = scope.spawn(|| other.semaphore("n", 2).try_acquire_many_for(2, TTL / 4).unwrap().is_none());
+        let heavy = scope.spawn(|| {
+            other
+                .semaphore("n", 2)
+                .try_acquire_many_for(2, TTL / 4)
+                .unwrap()
+                .is_none()
+        });
         waiters(&mgr, "n", 1);
         let light = wait(&mgr, &n, 1);
         assert!(heavy.join().unwrap());
@@ -228,14 +255,37 @@ fn another_number_is_refused_while_in_use_and_holds_afterwards(place: &Place) {
         mgr.semaphore("n", 3).try_acquire_for(TTL).unwrap_err(),
     ];
     for error in errors {
-        let Error::WrongKind { lock, is, asked, .. } = &error else { panic!("{error:?}") };
+        let Error::WrongKind {
+            lock, is, asked, ..
+        } = &error
+        else {
+            panic!("{error:?}")
+        };
         assert_eq!(&**lock, "n");
-        assert!(matches!((is, asked), (Kind::Semaphore { permits: 2, .. }, Kind::Semaphore { permits: 3, .. })));
-        assert!(error.to_string().contains("2 permits") && error.to_string().contains("3 permits"), "{error}");
+        assert!(matches!(
+            (is, asked),
+            (
+                Kind::Semaphore { permits: 2, .. },
+                Kind::Semaphore { permits: 3, .. }
+            )
+        ));
+        assert!(
+            error.to_string().contains("2 permits") && error.to_string().contains("3 permits"),
+            "{error}"
+        );
         assert!(error.to_string().ends_with("while it is in use"), "{error}");
     }
     let error = mgr.rw_lock("n").read().unwrap_err();
-    assert!(matches!(&error, Error::WrongKind { asked: Kind::RwLock, .. }), "{error:?}");
+    assert!(
+        matches!(
+            &error,
+            Error::WrongKind {
+                asked: Kind::RwLock,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
     let waits = wait(&mgr, &mgr.semaphore("n", 2), 1);
     drop(guard);
     drop(served(&waits));
@@ -252,18 +302,44 @@ fn a_mutex_and_a_semaphore_are_told_apart(place: &Place) {
     let mgr = manager(place);
     let permit = mgr.semaphore("n", 2).acquire().unwrap();
     let error = mgr.try_lock("n").unwrap_err();
-    assert!(matches!(&error, Error::WrongKind { is: Kind::Semaphore { permits: 2, .. }, asked: Kind::Mutex, .. }));
+    assert!(matches!(
+        &error,
+        Error::WrongKind {
+            is: Kind::Semaphore { permits: 2, .. },
+            asked: Kind::Mutex,
+            ..
+        }
+    ));
     let error = mgr.try_lock_for("n", TTL).unwrap_err();
     assert!(matches!(error, Error::WrongKind { .. }), "{error:?}");
     let _lock = mgr.lock("m").unwrap();
     let error = mgr.semaphore("m", 2).acquire().unwrap_err();
-    assert!(matches!(&error, Error::WrongKind { is: Kind::Mutex, asked: Kind::Semaphore { permits: 2, .. }, .. }));
+    assert!(matches!(
+        &error,
+        Error::WrongKind {
+            is: Kind::Mutex,
+            asked: Kind::Semaphore { permits: 2, .. },
+            ..
+        }
+    ));
     assert!(permit.is_held());
     permit.unlock().unwrap();
     // Nobody holds it, but its record is there.
     let error = mgr.try_lock("n").unwrap_err();
-    assert!(matches!(&error, Error::WrongKind { is: Kind::Semaphore { permits: 2, .. }, asked: Kind::Mutex, .. }));
-    assert!(error.to_string().ends_with("until an hour after its last use"), "{error}");
+    assert!(matches!(
+        &error,
+        Error::WrongKind {
+            is: Kind::Semaphore { permits: 2, .. },
+            asked: Kind::Mutex,
+            ..
+        }
+    ));
+    assert!(
+        error
+            .to_string()
+            .ends_with("until an hour after its last use"),
+        "{error}"
+    );
 }
 
 fn a_number_that_cannot_be_had_is_an_error(place: &Place) {
@@ -271,13 +347,26 @@ fn a_number_that_cannot_be_had_is_an_error(place: &Place) {
     let asked = mgr.stats().requests;
     for (permits, of) in [(1, 0), (1, MAX_PERMITS + 1), (0, 3), (4, 3)] {
         let n = mgr.semaphore("n", of);
-        for error in [n.acquire_many(permits).unwrap_err(), n.try_acquire_many_for(permits, TTL).unwrap_err()] {
-            assert!(matches!(&error, Error::Config { what, .. } if what == "permits"), "{error:?}");
+        for error in [
+            n.acquire_many(permits).unwrap_err(),
+            n.try_acquire_many_for(permits, TTL).unwrap_err(),
+        ] {
+            assert!(
+                matches!(&error, Error::Config { what, .. } if what == "permits"),
+                "{error:?}"
+            );
         }
     }
-    assert!(matches!(mgr.semaphore("", 1).acquire(), Err(Error::Config { .. })));
+    assert!(matches!(
+        mgr.semaphore("", 1).acquire(),
+        Err(Error::Config { .. })
+    ));
     assert_eq!(mgr.stats().requests, asked);
-    mgr.semaphore("n", MAX_PERMITS).acquire_many(MAX_PERMITS).unwrap().unlock().unwrap();
+    mgr.semaphore("n", MAX_PERMITS)
+        .acquire_many(MAX_PERMITS)
+        .unwrap()
+        .unlock()
+        .unwrap();
 }
 
 fn each_grant_has_a_larger_fence(place: &Place) {
@@ -293,14 +382,23 @@ fn each_grant_has_a_larger_fence(place: &Place) {
 
 fn a_holder_that_lapses_is_lost_by_itself(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
-    let labelled = |label: &str| theirs.with(LockOptions::new().label(label)).semaphore("n", 2).acquire().unwrap();
+    let labelled = |label: &str| {
+        theirs
+            .with(LockOptions::new().label(label))
+            .semaphore("n", 2)
+            .acquire()
+            .unwrap()
+    };
     let (stays, goes) = (labelled("stays"), labelled("goes"));
     let next = wait(&ours, &ours.semaphore("n", 2), 1);
     assert_eq!(end_leases(place, "n", "\tgoes"), 1);
     let next = served(&next);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let loss = goes.lost().recv_timeout(SOON).unwrap();
-    assert_eq!((loss.reason, loss.fence), (LossReason::Expired, goes.fence()));
+    assert_eq!(
+        (loss.reason, loss.fence),
+        (LossReason::Expired, goes.fence())
+    );
     assert!(stays.is_held() && next.is_held());
     stays.unlock().unwrap();
     next.unlock().unwrap();
@@ -311,7 +409,11 @@ fn a_holder_that_lapses_is_lost_by_itself(place: &Place) {
 fn others_who_come_and_go_hide_no_lapse(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
     // It is not renewed for so long.
-    let goes = theirs.with(LockOptions::new().ttl(10 * TTL)).semaphore("n", 2).acquire().unwrap();
+    let goes = theirs
+        .with(LockOptions::new().ttl(10 * TTL))
+        .semaphore("n", 2)
+        .acquire()
+        .unwrap();
     let shorten = "local all, clock = redis.call('HGETALL', KEYS[2]), redis.call('TIME')
                    local soon = struct.pack('<d', clock[1] * 1000000 + clock[2] + 200000)
                    local p = redis.call('HGET', KEYS[1], 'p')
@@ -330,12 +432,16 @@ fn others_who_come_and_go_hide_no_lapse(place: &Place) {
 fn a_process_that_dies_with_many_permits_delays_others_once(place: &Place) {
     const MANY: u32 = 50;
     let (ours, theirs) = (manager(place), manager(place));
-    let guards: Vec<_> = (0..MANY).map(|_| theirs.semaphore("n", MANY).acquire().unwrap()).collect();
+    let guards: Vec<_> = (0..MANY)
+        .map(|_| theirs.semaphore("n", MANY).acquire().unwrap())
+        .collect();
     let next = wait(&ours, &ours.semaphore("n", MANY), MANY);
     assert_eq!(end_leases(place, "n", "semaphore"), i64::from(MANY));
     let next = served(&next);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    until(SOON, "all are told", || theirs.stats().lost == u64::from(MANY));
+    until(SOON, "all are told", || {
+        theirs.stats().lost == u64::from(MANY)
+    });
     drop(guards);
     next.unlock().unwrap();
     comes_to_rest(place, &ours, "n");
@@ -365,7 +471,10 @@ fn what_was_granted_before_a_flush_is_lost_and_waiters_stand_again(place: &Place
     place.flush_all();
     let next = served(&waiting);
     assert!(next.fence() > guard.fence());
-    assert_eq!(guard.lost().recv_timeout(SOON).unwrap().reason, LossReason::Taken);
+    assert_eq!(
+        guard.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::Taken
+    );
     next.unlock().unwrap();
     comes_to_rest(place, &ours, "n");
 }
@@ -375,14 +484,23 @@ fn the_loss_of_any_key_alone_is_survived(place: &Place) {
     for key in ["fairlock:{n}", "fairlock:{n}:q", "fairlock:{n}:h"] {
         let n = ours.semaphore("n", 2);
         let guard = n.acquire_many(2).unwrap();
-        let waiting = [wait(&ours, &theirs.semaphore("n", 2), 1), wait(&ours, &n, 1)];
+        let waiting = [
+            wait(&ours, &theirs.semaphore("n", 2), 1),
+            wait(&ours, &n, 1),
+        ];
         let _: () = place.query(&["DEL", key]);
         if key.ends_with(":h") {
-            assert_eq!(guard.lost().recv_timeout(SOON).unwrap().reason, LossReason::Taken);
+            assert_eq!(
+                guard.lost().recv_timeout(SOON).unwrap().reason,
+                LossReason::Taken
+            );
         } else {
             // Who holds it is known still, and counts.
             thread::sleep(TTL / 4);
-            assert!(guard.is_held() && waiting.iter().all(Receiver::is_empty), "{key}");
+            assert!(
+                guard.is_held() && waiting.iter().all(Receiver::is_empty),
+                "{key}"
+            );
             guard.unlock().unwrap();
         }
         let guards = waiting.each_ref().map(served);
@@ -399,19 +517,49 @@ fn all_is_seen_and_counted(place: &Place) {
     let waiting = wait(&ours, &labelled.semaphore("n", 5), 4);
     let info = ours.inspect("n").unwrap().unwrap();
     assert!(matches!(info.kind, Kind::Semaphore { permits: 5, .. }));
-    assert_eq!((info.state, info.fence, info.waiters), (LockState::Held, second.fence(), 1));
-    let mut holders: Vec<_> = info.holders.iter().map(|party| (party.fence, party.permits, &*party.label)).collect();
+    assert_eq!(
+        (info.state, info.fence, info.waiters),
+        (LockState::Held, second.fence(), 1)
+    );
+    let mut holders: Vec<_> = info
+        .holders
+        .iter()
+        .map(|party| (party.fence, party.permits, &*party.label))
+        .collect();
     holders.sort_unstable();
-    assert_eq!(holders, [(Some(first.fence()), 2, ""), (Some(second.fence()), 3, "upload")]);
-    assert!(info.holder.is_some_and(|holder| info.holders.contains(&holder)));
+    assert_eq!(
+        holders,
+        [
+            (Some(first.fence()), 2, ""),
+            (Some(second.fence()), 3, "upload")
+        ]
+    );
+    assert!(
+        info.holder
+            .is_some_and(|holder| info.holders.contains(&holder))
+    );
     assert!(info.time_left > TTL / 2 && info.time_left <= TTL);
-    let queue: Vec<_> = info.queue.iter().map(|party| (party.fence, party.permits, &*party.label)).collect();
+    let queue: Vec<_> = info
+        .queue
+        .iter()
+        .map(|party| (party.fence, party.permits, &*party.label))
+        .collect();
     assert_eq!(queue, [(None, 4, "upload")]);
     let _lock = ours.lock("m").unwrap();
-    let mut listed: Vec<_> = ours.list("*").map(|info| info.unwrap()).map(|info| (info.name, info.kind)).collect();
+    let mut listed: Vec<_> = ours
+        .list("*")
+        .map(|info| info.unwrap())
+        .map(|info| (info.name, info.kind))
+        .collect();
     listed.sort_by(|a, b| a.0.cmp(&b.0));
-    assert_eq!(listed.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), ["m", "n"]);
-    assert!(matches!((&listed[0].1, &listed[1].1), (Kind::Mutex, Kind::Semaphore { .. })));
+    assert_eq!(
+        listed.iter().map(|(name, _)| &**name).collect::<Vec<_>>(),
+        ["m", "n"]
+    );
+    assert!(matches!(
+        (&listed[0].1, &listed[1].1),
+        (Kind::Mutex, Kind::Semaphore { .. })
+    ));
     assert_eq!((theirs.stats().held, theirs.stats().waiting), (1, 1));
     drop((first, second));
     drop(served(&waiting));
@@ -420,13 +568,19 @@ fn all_is_seen_and_counted(place: &Place) {
 
 fn what_is_forced_away_is_that_of_one_fence(place: &Place) {
     let (ours, theirs) = (manager(place), manager(place));
-    let (goes, stays) = (theirs.semaphore("n", 2).acquire().unwrap(), theirs.semaphore("n", 2).acquire().unwrap());
+    let (goes, stays) = (
+        theirs.semaphore("n", 2).acquire().unwrap(),
+        theirs.semaphore("n", 2).acquire().unwrap(),
+    );
     let next = wait(&ours, &ours.semaphore("n", 2), 1);
     assert!(!ours.force_release("n", goes.fence() - 1).unwrap());
     assert!(ours.force_release("n", goes.fence()).unwrap());
     let next = served(&next);
     assert_eq!(next.previous_holder(), PreviousHolder::Forced);
-    assert_eq!(goes.lost().recv_timeout(SOON).unwrap().reason, LossReason::Forced);
+    assert_eq!(
+        goes.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::Forced
+    );
     assert!(stays.is_held() && next.is_held());
     assert!(!ours.force_release("n", goes.fence()).unwrap());
     drop((stays, next));
@@ -439,18 +593,41 @@ fn options_hold_for_permits(place: &Place) {
     // It cools, and counts meanwhile, but no longer, though the lease would have gone on.
     let least = Duration::from_millis(400);
     let started = Instant::now();
-    with(LockOptions::new().ttl(10 * TTL).hold_at_least(least)).acquire_many(2).unwrap().unlock().unwrap();
+    with(LockOptions::new().ttl(10 * TTL).hold_at_least(least))
+        .acquire_many(2)
+        .unwrap()
+        .unlock()
+        .unwrap();
     assert_eq!(mgr.inspect("n").unwrap().unwrap().state, LockState::Cooling);
     assert!(mgr.semaphore("n", 2).try_acquire().unwrap().is_none());
-    let after = mgr.semaphore("n", 2).try_acquire_for(SOON).unwrap().expect("it has cooled");
+    let after = mgr
+        .semaphore("n", 2)
+        .try_acquire_for(SOON)
+        .unwrap()
+        .expect("it has cooled");
     after.unlock().unwrap();
     assert!(place.server().is_none() || started.elapsed() >= least);
     // It is never renewed.
-    let fixed = with(LockOptions::new().fixed_lease(Duration::from_millis(300))).try_acquire().unwrap().unwrap();
-    let other = with(LockOptions::new().max_hold(Duration::from_millis(300))).acquire().unwrap();
-    assert_eq!(fixed.lost().recv_timeout(SOON).unwrap().reason, LossReason::Expired);
-    assert_eq!(other.lost().recv_timeout(SOON).unwrap().reason, LossReason::MaxHold);
-    mgr.semaphore("n", 2).acquire_many(2).unwrap().unlock().unwrap();
+    let fixed = with(LockOptions::new().fixed_lease(Duration::from_millis(300)))
+        .try_acquire()
+        .unwrap()
+        .unwrap();
+    let other = with(LockOptions::new().max_hold(Duration::from_millis(300)))
+        .acquire()
+        .unwrap();
+    assert_eq!(
+        fixed.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::Expired
+    );
+    assert_eq!(
+        other.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::MaxHold
+    );
+    mgr.semaphore("n", 2)
+        .acquire_many(2)
+        .unwrap()
+        .unlock()
+        .unwrap();
     // One that is renewed lasts for longer than its ttl.
     let short = scene::manager(place);
     let guard = short.semaphore("n", 2).acquire().unwrap();
@@ -479,7 +656,13 @@ fn a_place_kept_and_given_up_leaves_nothing(place: &Place) {
     let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.semaphore("n", 1).acquire().unwrap();
     for _ in 0..3 {
-        assert!(other.semaphore("n", 1).try_acquire_for(Duration::from_millis(50)).unwrap().is_none());
+        assert!(
+            other
+                .semaphore("n", 1)
+                .try_acquire_for(Duration::from_millis(50))
+                .unwrap()
+                .is_none()
+        );
     }
     waiters(&mgr, "n", 0);
     guard.unlock().unwrap();
@@ -567,11 +750,18 @@ fn a_look_at_many_holders_puts_the_next_one_off(place: &Place) {
                   redis.call('HSET', KEYS[1], 'other ' .. i, struct.pack('<d', ends) .. string.sub(all[2], 9))
                 end";
     let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
-    assert_eq!(end_leases(place, "n", "nobody's"), 0, "it only has the next call look");
+    assert_eq!(
+        end_leases(place, "n", "nobody's"),
+        0,
+        "it only has the next call look"
+    );
     let before = scene::server_time(place) as f64;
     assert!(n.try_acquire_many(1000).unwrap().is_none());
     let next = next_look(place) - before;
-    assert!(next >= 10_000.0, "at 20 µs a holder, and not after {next} µs");
+    assert!(
+        next >= 10_000.0,
+        "at 20 µs a holder, and not after {next} µs"
+    );
 }
 
 fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(place: &Place) {
@@ -587,12 +777,19 @@ fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(place: &P
     let try_all = || assert!(n.try_acquire_many(10_000).unwrap().is_none());
     until(SOON, "two calls come soon after each other", || {
         let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
-        assert_eq!(end_leases(place, "n", "nobody's"), 0, "it only has the next call look");
+        assert_eq!(
+            end_leases(place, "n", "nobody's"),
+            0,
+            "it only has the next call look"
+        );
         try_all();
         let next = next_look(place);
         try_all();
         let soon = (scene::server_time(place) as f64) < next;
-        assert!(!soon || next_look(place) == next, "the second has looked as well");
+        assert!(
+            !soon || next_look(place) == next,
+            "the second has looked as well"
+        );
         soon
     });
 }
@@ -607,12 +804,16 @@ fn next_look(place: &Place) -> f64 {
 
 fn p7_a_release_that_is_sent_twice_hears_the_same_twice(place: &Place) {
     // They renew so late that no renewal hears of the loss before.
-    let [ours, theirs] = [LockManager::connect(place), LockManager::connect(place)].map(|mgr| mgr.unwrap());
+    let [ours, theirs] =
+        [LockManager::connect(place), LockManager::connect(place)].map(|mgr| mgr.unwrap());
     let permit = ours.semaphore("n", 2).acquire().unwrap();
     assert!(theirs.force_release("n", permit.fence()).unwrap());
     place.settle();
     place.inject(Mishap::Disconnect);
     let end = permit.unlock();
-    assert!(matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced), "{end:?}");
+    assert!(
+        matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced),
+        "{end:?}"
+    );
     comes_to_rest(place, &theirs, "n");
 }

@@ -6,7 +6,10 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, unbounded};
-use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, Result, crossbeam_channel::TryRecvError};
+use fairlock::{
+    Error, LockManager, LockOptions, LossReason, PreviousHolder, Result,
+    crossbeam_channel::TryRecvError,
+};
 
 use crate::managers;
 use crate::place::{Place, on_both_stores};
@@ -102,9 +105,13 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(place: &Place) {
         aside(&mgr, |mgr| mgr.lock("n").map(drop)),
         aside(&mgr, |mgr| mgr.try_lock_for("n", Duration::MAX).map(drop)),
         aside(&mgr, |mgr| mgr.mutex("n").lock().map(drop)),
-        aside(&mgr, |mgr| mgr.enqueue("n").and_then(|waiter| waiter.wait()).map(drop)),
+        aside(&mgr, |mgr| {
+            mgr.enqueue("n").and_then(|waiter| waiter.wait()).map(drop)
+        }),
     ];
-    until(SLACK, "all wait", || other.inspect("n").unwrap().unwrap().waiters == 5);
+    until(SLACK, "all wait", || {
+        other.inspect("n").unwrap().unwrap().waiters == 5
+    });
     let start = Instant::now();
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
     for wait in waits {
@@ -121,7 +128,9 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(place: &Place) {
     });
     asked.recv_timeout(SLACK).expect("it is answered at once");
     assert_closed(claimed_by_none.wait());
-    until(SLACK, "the queue is empty", || other.inspect("n").unwrap().unwrap().waiters == 0);
+    until(SLACK, "the queue is empty", || {
+        other.inspect("n").unwrap().unwrap().waiters == 0
+    });
     assert!(other.try_lock_for("granted", SLACK).unwrap().is_some());
     assert_eq!(mgr.stats().waiting, 0);
     guard.check().unwrap();
@@ -144,7 +153,10 @@ fn a_shutdown_waits_for_guards_which_stay_renewed(place: &Place) {
     let shutdown = mgr.shutdown(Duration::from_secs(60)).unwrap();
     let took = start.elapsed();
     assert!(shutdown.ended.is_empty(), "{shutdown:?}");
-    assert!(took >= TTL && took < TTL * 5 / 4 + COMMAND_TIMEOUT + OVERHEAD, "{took:?}");
+    assert!(
+        took >= TTL && took < TTL * 5 / 4 + COMMAND_TIMEOUT + OVERHEAD,
+        "{took:?}"
+    );
     holder.join().unwrap().unwrap();
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
     assert_eq!(mgr.stats().lost, 0);
@@ -154,8 +166,11 @@ fn a_shutdown_waits_for_guards_which_stay_renewed(place: &Place) {
 fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
     let (mgr, other) = (manager(place), manager(place));
     let (sender, told) = unbounded();
-    let handle = mgr.with(LockOptions::new().on_lost(move |loss| sender.send(loss.clone()).unwrap()));
-    let guards: Vec<_> = ["b", "a", "c"].map(|name| handle.lock(name).unwrap()).into();
+    let handle =
+        mgr.with(LockOptions::new().on_lost(move |loss| sender.send(loss.clone()).unwrap()));
+    let guards: Vec<_> = ["b", "a", "c"]
+        .map(|name| handle.lock(name).unwrap())
+        .into();
     let early = handle.lock("early").unwrap();
     let waiter = other.enqueue("a").unwrap();
     let within = ms(300);
@@ -171,8 +186,14 @@ fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
     for guard in &guards {
         assert!(!guard.is_held());
         let loss = guard.lost().recv_timeout(SLACK).unwrap();
-        assert_eq!((&*loss.name, loss.fence, loss.reason), (guard.name(), guard.fence(), LossReason::Shutdown));
-        assert_eq!(told.recv_timeout(SLACK).unwrap().reason, LossReason::Shutdown);
+        assert_eq!(
+            (&*loss.name, loss.fence, loss.reason),
+            (guard.name(), guard.fence(), LossReason::Shutdown)
+        );
+        assert_eq!(
+            told.recv_timeout(SLACK).unwrap().reason,
+            LossReason::Shutdown
+        );
     }
     // Nobody has to wait for a ttl: one is handed over, the others are free.
     let next = waiter.wait().unwrap();
@@ -180,14 +201,20 @@ fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
     for name in ["b", "c", "early"] {
         assert!(other.try_lock_for(name, SLACK).unwrap().is_some(), "{name}");
     }
-    assert!(start.elapsed() < within + OVERHEAD * 2 + SLACK, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < within + OVERHEAD * 2 + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
 
     // A second one has nothing left to end, and what is dropped now harms nobody.
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
     for guard in guards {
         let (name, fence) = (guard.name().to_owned(), guard.fence());
         if name == "b" {
-            let Err(Error::Lost { loss, .. }) = guard.unlock() else { panic!("unlocked what was lost") };
+            let Err(Error::Lost { loss, .. }) = guard.unlock() else {
+                panic!("unlocked what was lost")
+            };
             assert_eq!((loss.fence, loss.reason), (fence, LossReason::Shutdown));
         } else {
             drop(guard);
@@ -202,14 +229,23 @@ fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(place: &Place) {
     let (mgr, other) = (manager(place), manager(place));
     let guard = mgr.lock("n").unwrap();
     let first = aside(&mgr, |mgr| mgr.shutdown(Duration::from_secs(60)));
-    until(SLACK, "the first one has begun", || matches!(mgr.try_lock("probe"), Err(Error::Closed)));
+    until(SLACK, "the first one has begun", || {
+        matches!(mgr.try_lock("probe"), Err(Error::Closed))
+    });
     guard.check().unwrap();
     let second = mgr.shutdown(Duration::ZERO).unwrap();
     assert_eq!(second.ended.len(), 1);
     assert!(!guard.is_held());
     assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
     drop(guard);
-    assert!(first.recv_timeout(OVERHEAD).expect("nothing is left to wait for").unwrap().ended.is_empty());
+    assert!(
+        first
+            .recv_timeout(OVERHEAD)
+            .expect("nothing is left to wait for")
+            .unwrap()
+            .ended
+            .is_empty()
+    );
 }
 
 fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(place: &Place) {
@@ -226,7 +262,12 @@ fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(plac
     assert_eq!(loss.reason, LossReason::Shutdown);
     assert_closed(waiter.wait());
     place.come_back();
-    assert!(manager(place).try_lock_for("n", TTL + SLACK).unwrap().is_some());
+    assert!(
+        manager(place)
+            .try_lock_for("n", TTL + SLACK)
+            .unwrap()
+            .is_some()
+    );
 }
 
 fn the_last_handle_may_go_while_its_locks_are_being_ended(place: &Place) {

@@ -38,17 +38,28 @@ fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(place: &Place) {
         ("lock", Box::new(|| mgr.lock("n").map(Some))),
         ("try_lock", Box::new(|| mgr.try_lock("n"))),
         ("try_lock_for", Box::new(|| mgr.try_lock_for("n", soon))),
-        ("try_lock_until", Box::new(|| mgr.try_lock_until("n", Instant::now() + soon))),
+        (
+            "try_lock_until",
+            Box::new(|| mgr.try_lock_until("n", Instant::now() + soon)),
+        ),
         ("enqueue", Box::new(|| mgr.enqueue("n")?.wait_for(soon))),
         ("Mutex::lock", Box::new(|| mutex.lock().map(Some))),
         ("Mutex::try_lock", Box::new(|| mutex.try_lock())),
         ("Mutex::try_lock_for", Box::new(|| mutex.try_lock_for(soon))),
-        ("Mutex::try_lock_until", Box::new(|| mutex.clone().try_lock_until(Instant::now() + soon))),
-        ("Mutex::enqueue", Box::new(|| mutex.enqueue()?.wait_for(soon))),
+        (
+            "Mutex::try_lock_until",
+            Box::new(|| mutex.clone().try_lock_until(Instant::now() + soon)),
+        ),
+        (
+            "Mutex::enqueue",
+            Box::new(|| mutex.enqueue()?.wait_for(soon)),
+        ),
     ];
     let mut last = 0;
     for (name, verb) in &verbs {
-        let guard = verb().unwrap().unwrap_or_else(|| panic!("{name} found it taken"));
+        let guard = verb()
+            .unwrap()
+            .unwrap_or_else(|| panic!("{name} found it taken"));
         assert!(guard.fence() > last, "{name}");
         last = guard.fence();
         assert!(mutex.try_lock().unwrap().is_none(), "{name}");
@@ -60,8 +71,14 @@ fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(place: &Place) {
             let start = Instant::now();
             assert!(verb().unwrap().is_none(), "{name}");
             let took = start.elapsed();
-            assert!(took < soon + COMMAND_TIMEOUT + SLACK, "{name} took {took:?}");
-            assert!(name.ends_with("try_lock") || took >= soon, "{name} took {took:?}");
+            assert!(
+                took < soon + COMMAND_TIMEOUT + SLACK,
+                "{name} took {took:?}"
+            );
+            assert!(
+                name.ends_with("try_lock") || took >= soon,
+                "{name} took {took:?}"
+            );
         }
     }
     assert_eq!(mgr.inspect("n").unwrap().unwrap().waiters, 0);
@@ -84,14 +101,27 @@ fn held_waiting_granted_and_missed_count_what_happens(place: &Place) {
     assert!(mgr.stats().requests > 0);
     assert!(mgr.try_lock("n").unwrap().is_none());
     assert_eq!(mgr.stats().missed, 1);
-    assert!(mgr.try_lock_for("n", Duration::from_millis(10)).unwrap().is_none());
+    assert!(
+        mgr.try_lock_for("n", Duration::from_millis(10))
+            .unwrap()
+            .is_none()
+    );
     assert_eq!(mgr.stats().missed, 2);
     let waiter = mgr.enqueue("n").unwrap();
     assert_eq!(mgr.stats().waiting, 1);
     guard.unlock().unwrap();
     let guard = waiter.wait().unwrap();
     let stats = mgr.stats();
-    assert_eq!((stats.held, stats.waiting, stats.granted, stats.handed_over, stats.missed), (1, 0, 2, 1, 2));
+    assert_eq!(
+        (
+            stats.held,
+            stats.waiting,
+            stats.granted,
+            stats.handed_over,
+            stats.missed
+        ),
+        (1, 0, 2, 1, 2)
+    );
     drop(guard);
     assert_eq!(mgr.stats().held, 0);
     // What a handle does counts with its manager.
@@ -119,14 +149,24 @@ fn losses_renewals_failures_and_background_releases_are_counted(place: &Place) {
     assert!(mgr.force_release("forced", forced.fence()).unwrap());
     until(TTL + SLACK, "the loss", || mgr.stats().lost == 1);
     let before = mgr.stats();
-    assert_eq!((before.renewal_failures, before.background_releases), (0, 0));
+    assert_eq!(
+        (before.renewal_failures, before.background_releases),
+        (0, 0)
+    );
     place.go_away();
-    until(TTL + SLACK, "a renewal that fails", || mgr.stats().renewal_failures > 0);
+    until(TTL + SLACK, "a renewal that fails", || {
+        mgr.stats().renewal_failures > 0
+    });
     drop(guard);
     place.come_back();
-    until(TTL + SLACK, "a release in the background", || mgr.stats().background_releases > 0);
+    until(TTL + SLACK, "a release in the background", || {
+        mgr.stats().background_releases > 0
+    });
     assert!(mgr.try_lock_for("n", TTL + SLACK).unwrap().is_some());
-    assert_eq!(mgr.stats().connects > before.connects, place.server().is_some());
+    assert_eq!(
+        mgr.stats().connects > before.connects,
+        place.server().is_some()
+    );
 }
 
 fn debug_shows_what_matters(place: &Place) {
@@ -135,10 +175,16 @@ fn debug_shows_what_matters(place: &Place) {
     let waiter = mgr.enqueue("n").unwrap();
     for (shown, words) in [
         (format!("{mgr:?}"), &["fairlock", "why", "2s"][..]),
-        (format!("{guard:?}"), &["\"n\"", &guard.fence().to_string(), "held: true"]),
+        (
+            format!("{guard:?}"),
+            &["\"n\"", &guard.fence().to_string(), "held: true"],
+        ),
         (format!("{waiter:?}"), &["\"n\"", "Some(1)"]),
         (format!("{:?}", mgr.mutex("n")), &["\"n\""]),
-        (format!("{:?}", Endpoint::from("redis://user:pw@host:1/2")), &["host:1"]),
+        (
+            format!("{:?}", Endpoint::from("redis://user:pw@host:1/2")),
+            &["host:1"],
+        ),
         (format!("{:?}", mgr.list("a*")), &["List"]),
     ] {
         for word in words {

@@ -16,7 +16,9 @@ const TTL: Duration = Duration::from_secs(2);
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 const CHECK_PERIOD: Duration = Duration::from_millis(250);
 /// How long a grant may take to be known, its message lost or not.
-const GRANTED_WITHIN: Duration = CHECK_PERIOD.saturating_add(COMMAND_TIMEOUT).saturating_add(SLACK);
+const GRANTED_WITHIN: Duration = CHECK_PERIOD
+    .saturating_add(COMMAND_TIMEOUT)
+    .saturating_add(SLACK);
 
 on_both_stores! {
     a_waiter_on_a_free_lock_is_granted_at_once,
@@ -66,17 +68,24 @@ fn positions_count_from_one_and_move_as_others_are_served(place: &Place) {
     let a = mgr.enqueue("n").unwrap();
     let b = other.enqueue("n").unwrap();
     let c = mgr.enqueue("n").unwrap();
-    assert_eq!([a.position(), b.position(), c.position()], [Some(1), Some(2), Some(3)]);
+    assert_eq!(
+        [a.position(), b.position(), c.position()],
+        [Some(1), Some(2), Some(3)]
+    );
     assert_eq!(mgr.stats().waiting, 2);
     assert_eq!(waiters(&mgr), 3);
     guard.unlock().unwrap();
-    until(GRANTED_WITHIN, "all move up", || [a.position(), b.position(), c.position()] == [None, Some(1), Some(2)]);
+    until(GRANTED_WITHIN, "all move up", || {
+        [a.position(), b.position(), c.position()] == [None, Some(1), Some(2)]
+    });
     let guard = a.wait().unwrap();
     // A place that is given up counts until it is passed over.
     drop(b);
     assert!(c.position() <= Some(2));
     guard.unlock().unwrap();
-    until(GRANTED_WITHIN, "the last one is served", || c.position().is_none());
+    until(GRANTED_WITHIN, "the last one is served", || {
+        c.position().is_none()
+    });
     c.wait().unwrap().unlock().unwrap();
 }
 
@@ -108,17 +117,25 @@ fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(place: &Place) 
     assert!(stood.wait_for(ms(10)).unwrap().is_none());
     guard.unlock().unwrap();
     let mut at_once = mgr.enqueue("m").unwrap();
-    until(GRANTED_WITHIN, "it is granted", || stood.position().is_none());
+    until(GRANTED_WITHIN, "it is granted", || {
+        stood.position().is_none()
+    });
     let fences = ["n", "m"].map(|name| mgr.inspect(name).unwrap().unwrap().fence);
     let start = Instant::now();
     until(TTL * 3, "two ttls pass", || {
         for name in ["n", "m"] {
-            assert!(other.try_lock(name).unwrap().is_none(), "{name} was not kept");
+            assert!(
+                other.try_lock(name).unwrap().is_none(),
+                "{name} was not kept"
+            );
         }
         start.elapsed() > TTL * 2
     });
     for (waiter, fence) in [&mut stood, &mut at_once].into_iter().zip(fences) {
-        let guard = waiter.wait_for(Duration::ZERO).unwrap().expect("it was granted");
+        let guard = waiter
+            .wait_for(Duration::ZERO)
+            .unwrap()
+            .expect("it was granted");
         assert_eq!(guard.fence(), fence);
         guard.check().unwrap();
         guard.unlock().unwrap();
@@ -134,7 +151,9 @@ fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order(place: &Pla
     let c = mgr.enqueue("n").unwrap();
     let d = other.enqueue("n").unwrap();
     drop(b);
-    until(GRANTED_WITHIN, "the dropped one is gone", || waiters(&mgr) == 3);
+    until(GRANTED_WITHIN, "the dropped one is gone", || {
+        waiters(&mgr) == 3
+    });
     assert_eq!(other.stats().waiting, 1);
     drop(a);
     until(GRANTED_WITHIN, "and another", || waiters(&mgr) == 2);
@@ -150,9 +169,14 @@ fn the_last_waiter_to_leave_leaves_nothing_behind(place: &Place) {
     let mgr = manager(place);
     let guard = mgr.lock("n").unwrap();
     drop([mgr.enqueue("n").unwrap(), mgr.enqueue("n").unwrap()]);
-    until(GRANTED_WITHIN, "the queue is gone", || place.query::<i64>(&["LLEN", "fairlock:{n}:q"]) == 0);
+    until(GRANTED_WITHIN, "the queue is gone", || {
+        place.query::<i64>(&["LLEN", "fairlock:{n}:q"]) == 0
+    });
     let fields: Vec<String> = place.query(&["HKEYS", "fairlock:{n}"]);
-    assert!(!fields.iter().any(|field| field.starts_with("w:")), "{fields:?}");
+    assert!(
+        !fields.iter().any(|field| field.starts_with("w:")),
+        "{fields:?}"
+    );
     assert_eq!(mgr.stats().waiting, 0);
     guard.unlock().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());
@@ -165,7 +189,9 @@ fn dropping_a_granted_waiter_hands_the_lock_over(place: &Place) {
     let stood = mgr.enqueue("n").unwrap();
     let mut last = other.enqueue("n").unwrap();
     drop(granted);
-    until(GRANTED_WITHIN, "the next one is granted", || stood.position().is_none());
+    until(GRANTED_WITHIN, "the next one is granted", || {
+        stood.position().is_none()
+    });
     drop(stood);
     let guard = last.wait_for(GRANTED_WITHIN).unwrap().unwrap();
     guard.unlock().unwrap();
@@ -199,7 +225,9 @@ fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free(place: &P
     let waiter = mgr.enqueue("n").unwrap();
     let lost = mgr.inspect("n").unwrap().unwrap().fence;
     place.flush_all();
-    until(TTL + SLACK, "it is granted anew", || mgr.stats().requeued == 1);
+    until(TTL + SLACK, "it is granted anew", || {
+        mgr.stats().requeued == 1
+    });
     let guard = waiter.wait().unwrap();
     assert!(guard.fence() > lost);
     guard.renew().unwrap();
@@ -211,7 +239,10 @@ fn a_waiter_gives_one_guard(place: &Place) {
     let guard = waiter.wait_for(Duration::MAX).unwrap().unwrap();
     for _ in 0..2 {
         let error = waiter.wait_for(Duration::MAX).unwrap_err();
-        assert!(matches!(&error, Error::Config { what, .. } if what == "waiter"), "{error:?}");
+        assert!(
+            matches!(&error, Error::Config { what, .. } if what == "waiter"),
+            "{error:?}"
+        );
     }
     assert_eq!(waiter.position(), None);
     let error = waiter.wait().unwrap_err();
@@ -226,7 +257,9 @@ fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(place: &
     let waiting = thread::spawn(move || waiter.wait());
     until(SLACK, "it stands in the queue", || waiters(&other) == 1);
     let start = Instant::now();
-    until(TTL + SLACK, "it waits for longer than its horizon", || start.elapsed() > TTL * 3 / 4);
+    until(TTL + SLACK, "it waits for longer than its horizon", || {
+        start.elapsed() > TTL * 3 / 4
+    });
     guard.unlock().unwrap();
     let guard = waiting.join().unwrap().unwrap();
     assert!(other.try_lock("n").unwrap().is_none());
@@ -240,17 +273,29 @@ fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(
     place.go_away();
     let start = Instant::now();
     drop(waiter);
-    assert!(start.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < COMMAND_TIMEOUT + SLACK,
+        "{:?}",
+        start.elapsed()
+    );
     place.come_back();
-    until(TTL + SLACK, "it leaves the queue in the background", || waiters(&other) == 0);
+    until(TTL + SLACK, "it leaves the queue in the background", || {
+        waiters(&other) == 0
+    });
     drop(guard);
 }
 
-fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place(place: &Place) {
+fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place(
+    place: &Place,
+) {
     let limit = COMMAND_TIMEOUT * 6;
     let other = manager(place);
     let options = LockOptions::new().ttl(TTL);
-    let mgr = LockManager::builder(place).options(options).outage_limit(limit).build().unwrap();
+    let mgr = LockManager::builder(place)
+        .options(options)
+        .outage_limit(limit)
+        .build()
+        .unwrap();
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
     assert!(waiter.wait_for(CHECK_PERIOD).unwrap().is_none());
@@ -262,13 +307,25 @@ fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps
             Ok(granted) => assert!(granted.is_none()),
             Err(error) => break error,
         }
-        assert!(piece.elapsed() < COMMAND_TIMEOUT + SLACK, "{:?}", piece.elapsed());
+        assert!(
+            piece.elapsed() < COMMAND_TIMEOUT + SLACK,
+            "{:?}",
+            piece.elapsed()
+        );
     };
     let took = start.elapsed();
-    assert!(matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"), "{error:?}");
-    assert!(took + CHECK_PERIOD + COMMAND_TIMEOUT >= limit, "not before its time: {took:?}");
+    assert!(
+        matches!(&error, Error::Unavailable { lock: Some(lock), .. } if &**lock == "n"),
+        "{error:?}"
+    );
+    assert!(
+        took + CHECK_PERIOD + COMMAND_TIMEOUT >= limit,
+        "not before its time: {took:?}"
+    );
     assert!(took < limit + COMMAND_TIMEOUT * 2 + SLACK, "{took:?}");
     place.come_back();
     drop(guard);
-    until(TTL * 2 + SLACK, "it is served all the same", || matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_))));
+    until(TTL * 2 + SLACK, "it is served all the same", || {
+        matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_)))
+    });
 }

@@ -23,7 +23,10 @@ fn every_command_of_the_scripts_is_known() {
         if path.extension().is_some_and(|e| e == "lua") {
             let text = fs::read_to_string(path).unwrap();
             for opening in ["redis.call(", "redis.pcall(", "many("] {
-                let calls = text.split(opening).skip(1).filter_map(|rest| rest.strip_prefix('\''));
+                let calls = text
+                    .split(opening)
+                    .skip(1)
+                    .filter_map(|rest| rest.strip_prefix('\''));
                 commands.extend(calls.map(|rest| rest.split('\'').next().unwrap().to_owned()));
             }
             // Every call must be one of those just read, or this test looks past it.
@@ -35,12 +38,18 @@ fn every_command_of_the_scripts_is_known() {
     }
     commands.sort();
     commands.dedup();
-    assert!(commands.len() > 10 && commands.contains(&"RPUSH".to_owned()), "{commands:?}");
+    assert!(
+        commands.len() > 10 && commands.contains(&"RPUSH".to_owned()),
+        "{commands:?}"
+    );
     let memory = Memory::new();
     assert!(is_unknown(&memory.command(&["SETRANGE"])));
     for command in commands {
         let in_script = memory.command(&["EVAL", "return redis.call(ARGV[1])", "0", &command]);
-        assert!(!is_unknown(&in_script), "scripts use {command}, and the store has not got it");
+        assert!(
+            !is_unknown(&in_script),
+            "scripts use {command}, and the store has not got it"
+        );
         assert!(!is_unknown(&memory.command(&[&command])), "{command}");
     }
 }
@@ -52,7 +61,11 @@ fn is_unknown(reply: &Reply) -> bool {
 #[test]
 fn random_commands_answer_as_on_redis() {
     let server = Server::start();
-    let config = Config { cases: 400, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases: 400,
+        failure_persistence: None,
+        ..Config::default()
+    };
     let round = RefCell::new(0);
     TestRunner::new(config)
         .run(&vec(command(), 1..40), |commands| {
@@ -67,7 +80,12 @@ fn random_commands_answer_as_on_redis() {
                     let words = command.words(&round);
                     let words: Vec<&str> = words.iter().map(String::as_str).collect();
                     let (theirs, ours) = (on_redis(&server, &words), memory.command(&words));
-                    prop_assert_eq!(comparable(command, ours), comparable(command, theirs), "{:?}", words);
+                    prop_assert_eq!(
+                        comparable(command, ours),
+                        comparable(command, theirs),
+                        "{:?}",
+                        words
+                    );
                 }
             }
             Ok(())
@@ -87,14 +105,27 @@ struct Command {
 impl Command {
     /// A look at the first of its keys.
     fn look(&self, name: &'static str) -> Option<Command> {
-        let args = if name == "LRANGE" { vec!["0".to_owned(), "-1".to_owned()] } else { Vec::new() };
-        self.keys.first().map(|key| Command { by: None, name, keys: vec![*key], args })
+        let args = if name == "LRANGE" {
+            vec!["0".to_owned(), "-1".to_owned()]
+        } else {
+            Vec::new()
+        };
+        self.keys.first().map(|key| Command {
+            by: None,
+            name,
+            keys: vec![*key],
+            args,
+        })
     }
 
     fn words(&self, round: &u64) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(by) = self.by {
-            words.extend(["EVAL".to_owned(), format!("return redis.{by}(unpack(ARGV))"), "0".to_owned()]);
+            words.extend([
+                "EVAL".to_owned(),
+                format!("return redis.{by}(unpack(ARGV))"),
+                "0".to_owned(),
+            ]);
         }
         words.push(self.name.to_owned());
         words.extend(self.keys.iter().map(|key| format!("{round}:{key}")));
@@ -148,18 +179,29 @@ fn command() -> impl Strategy<Value = Command> {
     ];
     let by = select(vec![None, Some("call"), Some("pcall")]);
     // Two far futures, beside the past; the moment itself is another test's.
-    let texts = select([TEXTS, &["99999999999999", "88888888888888"]].concat()).prop_map(str::to_owned);
-    (by, select(NAMES), vec(0..2_usize, 1..=2), vec(texts, 0..5), 0..10).prop_map(
-        |(by, name, mut keys, mut args, few)| {
+    let texts =
+        select([TEXTS, &["99999999999999", "88888888888888"]].concat()).prop_map(str::to_owned);
+    (
+        by,
+        select(NAMES),
+        vec(0..2_usize, 1..=2),
+        vec(texts, 0..5),
+        0..10,
+    )
+        .prop_map(|(by, name, mut keys, mut args, few)| {
             if name != "DEL" {
                 keys.truncate(1);
             }
             if few == 0 {
                 (keys, args) = (Vec::new(), Vec::new());
             }
-            Command { by, name, keys, args }
-        },
-    )
+            Command {
+                by,
+                name,
+                keys,
+                args,
+            }
+        })
 }
 
 /// What two servers need not agree on is taken out: the order of a hash's fields, and the moment of asking.
@@ -260,7 +302,9 @@ fn scripts_answer_as_on_redis() {
         let words = ["EVAL", script, "1", "key", "one", "two"];
         let (theirs, ours) = (on_redis(&server, &words), memory.command(&words));
         if ours != theirs {
-            wrong.push(format!("{script}\n    on Redis:  {theirs:?}\n    in memory: {ours:?}"));
+            wrong.push(format!(
+                "{script}\n    on Redis:  {theirs:?}\n    in memory: {ours:?}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -283,11 +327,24 @@ fn a_script_leaves_nothing_behind_but_keys() {
         "KEYS.x = 1",
     ] {
         eval(leave);
-        for look in ["return string.x", "return redis.x", "return math.x", "return x", "return ('').x", "return KEYS.x"]
-        {
-            assert!(matches!(eval(look), Reply::Nil | Reply::Error(_)), "{leave} was seen by {look}");
+        for look in [
+            "return string.x",
+            "return redis.x",
+            "return math.x",
+            "return x",
+            "return ('').x",
+            "return KEYS.x",
+        ] {
+            assert!(
+                matches!(eval(look), Reply::Nil | Reply::Error(_)),
+                "{leave} was seen by {look}"
+            );
         }
-        assert_eq!(eval("return tostring(1)"), Reply::Text("1".to_owned()), "{leave}");
+        assert_eq!(
+            eval("return tostring(1)"),
+            Reply::Text("1".to_owned()),
+            "{leave}"
+        );
     }
 }
 
@@ -305,7 +362,11 @@ fn scripts_are_run_by_their_digest_once_they_are_known() {
         ["EVALSHA", &sha, "3", "k", "b"],
         ["EVALSHA", &sha, "x", "k", "b"],
     ] {
-        assert_eq!(memory.command(&words), on_redis(&server, &words), "{words:?}");
+        assert_eq!(
+            memory.command(&words),
+            on_redis(&server, &words),
+            "{words:?}"
+        );
     }
 }
 
@@ -313,7 +374,10 @@ fn scripts_are_run_by_their_digest_once_they_are_known() {
 fn a_key_is_gone_when_its_time_is_over() {
     let server = Server::start();
     let memory = Memory::new();
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis();
+    let now = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_millis();
     let soon = (now + 1000).to_string();
     let both = |words: &[&str]| {
         let (theirs, ours) = (on_redis(&server, words), memory.command(words));
@@ -339,9 +403,19 @@ fn a_key_is_gone_when_its_time_is_over() {
     assert_eq!(both(&["PEXPIREAT", "past", "1"]), Reply::Int(1));
     both(&["LLEN", "past"]);
     let gone = |reply: Reply| reply == Reply::Int(0);
-    until(crate::support::SLACK, "the real one's time", || gone(on_redis(&server, &["HEXISTS", "hash", "a"])));
-    until(crate::support::SLACK, "ours", || gone(memory.command(&["HEXISTS", "hash", "a"])));
-    for words in [["HGETALL", "hash"], ["LLEN", "list"], ["HGETALL", "again"], ["DEL", "list"], ["DEL", "again"]] {
+    until(crate::support::SLACK, "the real one's time", || {
+        gone(on_redis(&server, &["HEXISTS", "hash", "a"]))
+    });
+    until(crate::support::SLACK, "ours", || {
+        gone(memory.command(&["HEXISTS", "hash", "a"]))
+    });
+    for words in [
+        ["HGETALL", "hash"],
+        ["LLEN", "list"],
+        ["HGETALL", "again"],
+        ["DEL", "list"],
+        ["DEL", "again"],
+    ] {
         both(&words);
     }
     assert_eq!(both(&["LLEN", "later"]), Reply::Int(1));
@@ -351,7 +425,9 @@ fn on_redis(server: &Server, words: &[&str]) -> Reply {
     match server.try_query::<Value>(words) {
         Ok(value) => reply_of(value),
         Err(error) => {
-            let code = error.code().unwrap_or_else(|| panic!("{words:?} failed otherwise: {error}"));
+            let code = error
+                .code()
+                .unwrap_or_else(|| panic!("{words:?} failed otherwise: {error}"));
             Reply::Error(format!("{code} {}", error.detail().unwrap_or_default()))
         }
     }

@@ -21,9 +21,27 @@ fn two(memory: &Memory) -> [LockManager; 2] {
 fn worlds_are_apart_and_clones_are_one() {
     let (one, other) = (Memory::new(), Memory::default());
     let guard = LockManager::connect(&one).unwrap().lock("k").unwrap();
-    assert!(LockManager::connect(&other).unwrap().try_lock("k").unwrap().is_some());
-    assert!(LockManager::in_memory().unwrap().try_lock("k").unwrap().is_some());
-    assert!(LockManager::connect(&one.clone()).unwrap().try_lock("k").unwrap().is_none());
+    assert!(
+        LockManager::connect(&other)
+            .unwrap()
+            .try_lock("k")
+            .unwrap()
+            .is_some()
+    );
+    assert!(
+        LockManager::in_memory()
+            .unwrap()
+            .try_lock("k")
+            .unwrap()
+            .is_some()
+    );
+    assert!(
+        LockManager::connect(&one.clone())
+            .unwrap()
+            .try_lock("k")
+            .unwrap()
+            .is_none()
+    );
     drop(one);
     guard.unlock().unwrap();
 }
@@ -53,11 +71,17 @@ fn a_lapse_is_told_at_the_next_renewal_and_seen_by_the_next_holder() {
     let guard = ours.lock("k").unwrap();
     let mut waiter = theirs.enqueue("k").unwrap();
     assert!(memory.lapse("k"));
-    let next = waiter.wait_for(SOON).unwrap().expect("it is the first in the queue");
+    let next = waiter
+        .wait_for(SOON)
+        .unwrap()
+        .expect("it is the first in the queue");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.is_held(), "nothing has told it yet");
     memory.advance(fairlock::DEFAULT_TTL / 3);
-    assert_eq!(guard.lost().recv_timeout(SOON).unwrap().reason, LossReason::Expired);
+    assert_eq!(
+        guard.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::Expired
+    );
     assert!(next.is_held());
     drop(waiter);
     drop(next);
@@ -73,7 +97,11 @@ fn a_lapse_serves_the_first_waiter_also_past_many_dead_ones() {
     let _dead: Vec<_> = (0..100).map(|_| ours.enqueue("k").unwrap()).collect();
     let _live = theirs.enqueue("k").unwrap();
     assert!(memory.lapse("k"));
-    assert_eq!(memory.command(&["HEXISTS", "fairlock:{k}", "o"]), Reply::Int(1), "nobody has it");
+    assert_eq!(
+        memory.command(&["HEXISTS", "fairlock:{k}", "o"]),
+        Reply::Int(1),
+        "nobody has it"
+    );
 }
 
 #[test]
@@ -86,7 +114,11 @@ fn a_lapse_after_a_silence_frees_the_lock_at_once() {
     memory.go_down();
     memory.advance(fairlock::DEFAULT_TTL / 2);
     assert!(memory.lapse("k"));
-    assert_ne!(memory.command(&["HGET", "fairlock:{k}", "o"]), owner, "it was given a time of grace");
+    assert_ne!(
+        memory.command(&["HGET", "fairlock:{k}", "o"]),
+        owner,
+        "it was given a time of grace"
+    );
 }
 
 #[test]
@@ -112,7 +144,16 @@ fn an_outage_is_told_at_once_and_loses_nobody_his_place() {
     let mut second = ours.enqueue("k").unwrap();
     memory.go_down();
     let refused = theirs.try_lock("other").unwrap_err();
-    assert!(matches!(refused, Error::Unavailable { step: Step::Connect, .. }), "{refused:?}");
+    assert!(
+        matches!(
+            refused,
+            Error::Unavailable {
+                step: Step::Connect,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
     assert!(guard.is_held() && first.wait_for(Duration::ZERO).unwrap().is_none());
     memory.advance(Duration::from_secs(2));
     memory.come_back();
@@ -120,7 +161,14 @@ fn an_outage_is_told_at_once_and_loses_nobody_his_place() {
     let guard = first.wait_for(SOON).unwrap().expect("it came first");
     let fence = guard.fence();
     guard.unlock().unwrap();
-    assert!(second.wait_for(SOON).unwrap().expect("it came second").fence() > fence);
+    assert!(
+        second
+            .wait_for(SOON)
+            .unwrap()
+            .expect("it came second")
+            .fence()
+            > fence
+    );
 }
 
 #[test]
@@ -133,9 +181,14 @@ fn a_lock_is_lost_in_an_outage_when_its_time_is_over_and_not_before() {
     assert!(guard.is_held());
     memory.advance(fairlock::DEFAULT_TTL / 2);
     assert!(!guard.is_held());
-    assert_eq!(guard.lost().recv_timeout(SOON).unwrap().reason, LossReason::Expired);
+    assert_eq!(
+        guard.lost().recv_timeout(SOON).unwrap().reason,
+        LossReason::Expired
+    );
     memory.come_back();
-    until(SOON, "the next holder", || matches!(mgr.try_lock("k"), Ok(Some(_))));
+    until(SOON, "the next holder", || {
+        matches!(mgr.try_lock("k"), Ok(Some(_)))
+    });
     assert!(!guard.is_held());
 }
 
@@ -145,7 +198,10 @@ fn what_is_flushed_is_lost_and_fences_rise_on() {
     let [ours, theirs] = two(&memory);
     let guard = ours.lock("k").unwrap();
     memory.flush_all();
-    let next = theirs.try_lock("k").unwrap().expect("nobody is known to have it");
+    let next = theirs
+        .try_lock("k")
+        .unwrap()
+        .expect("nobody is known to have it");
     assert!(next.fence() > guard.fence());
     assert!(matches!(guard.renew(), Err(Error::Lost { .. })));
 }
@@ -157,7 +213,10 @@ fn a_request_whose_connection_closed_is_put_again_and_granted_once() {
     for _ in 0..3 {
         memory.inject(Fault::Disconnect);
         let guard = ours.try_lock("k").unwrap().expect("it is free");
-        assert_eq!(Record::of(&Place::Memory(memory.clone()), "k").number("f"), guard.fence());
+        assert_eq!(
+            Record::of(&Place::Memory(memory.clone()), "k").number("f"),
+            guard.fence()
+        );
         assert!(theirs.try_lock("k").unwrap().is_none());
         memory.inject(Fault::Disconnect);
         guard.unlock().unwrap();
@@ -168,23 +227,43 @@ fn a_request_whose_connection_closed_is_put_again_and_granted_once() {
 #[test]
 fn a_request_whose_connection_closed_had_been_carried_out() {
     let memory = Memory::new();
-    let mgr = LockManager::builder(&memory).options(LockOptions::new().ttl(Duration::from_secs(1))).build().unwrap();
+    let mgr = LockManager::builder(&memory)
+        .options(LockOptions::new().ttl(Duration::from_secs(1)))
+        .build()
+        .unwrap();
     memory.inject(Fault::Disconnect);
     // Its resend does not arrive.
     memory.inject(Fault::LoseRequest);
     assert!(mgr.try_lock("k").is_err());
-    assert_eq!(memory.command(&["HEXISTS", "fairlock:{k}", "s"]), Reply::Int(1));
+    assert_eq!(
+        memory.command(&["HEXISTS", "fairlock:{k}", "s"]),
+        Reply::Int(1)
+    );
 }
 
 #[test]
 fn a_lost_reply_is_an_error_and_its_grant_is_taken_back() {
     let memory = Memory::new();
-    let mgr = LockManager::builder(&memory).options(LockOptions::new().ttl(Duration::from_secs(1))).build().unwrap();
+    let mgr = LockManager::builder(&memory)
+        .options(LockOptions::new().ttl(Duration::from_secs(1)))
+        .build()
+        .unwrap();
     for fault in [Fault::LoseReply, Fault::LoseRequest] {
         memory.inject(fault.clone());
         let error = mgr.try_lock("k").unwrap_err();
-        assert!(matches!(error, Error::Unavailable { step: Step::Reply, .. }), "{fault:?}: {error:?}");
-        until(SOON, "it is free again", || mgr.try_lock("k").unwrap().is_some());
+        assert!(
+            matches!(
+                error,
+                Error::Unavailable {
+                    step: Step::Reply,
+                    ..
+                }
+            ),
+            "{fault:?}: {error:?}"
+        );
+        until(SOON, "it is free again", || {
+            mgr.try_lock("k").unwrap().is_some()
+        });
     }
 }
 
@@ -192,7 +271,9 @@ fn a_lost_reply_is_an_error_and_its_grant_is_taken_back() {
 fn a_refusal_is_told_in_its_own_words_and_strikes_once() {
     let memory = Memory::new();
     let mgr = LockManager::connect(&memory).unwrap();
-    memory.inject(Fault::Refuse("OOM command not allowed when used memory > 'maxmemory'.".to_owned()));
+    memory.inject(Fault::Refuse(
+        "OOM command not allowed when used memory > 'maxmemory'.".to_owned(),
+    ));
     match mgr.try_lock("k") {
         Err(Error::Server { code, message, .. }) => {
             assert_eq!(
@@ -211,7 +292,12 @@ fn one_message_is_lost_and_made_up_for_by_the_next_check() {
     let memory = Memory::new();
     let [ours, theirs] = [(); 2].map(|()| {
         let builder = LockManager::builder(&memory).options(LockOptions::new().ttl(24 * HOUR));
-        builder.check_period(HOUR).horizon(2 * HOUR).outage_limit(24 * HOUR).build().unwrap()
+        builder
+            .check_period(HOUR)
+            .horizon(2 * HOUR)
+            .outage_limit(24 * HOUR)
+            .build()
+            .unwrap()
     });
     // Both listen by now, and look at the queue no more than once an hour.
     drop(ours.enqueue("warm").unwrap());
@@ -220,30 +306,47 @@ fn one_message_is_lost_and_made_up_for_by_the_next_check() {
     let mut waiter = theirs.enqueue("k").unwrap();
     memory.inject(Fault::LoseMessage);
     guard.unlock().unwrap();
-    assert!(format!("{memory:?}").contains("faults: []"), "it struck: {memory:?}");
+    assert!(
+        format!("{memory:?}").contains("faults: []"),
+        "it struck: {memory:?}"
+    );
     memory.advance(HOUR + SOON);
     let guard = waiter.wait_for(SOON).unwrap().expect("the check finds it");
 
     let mut next = ours.enqueue("k").unwrap();
     guard.unlock().unwrap();
-    assert!(next.wait_for(SOON).unwrap().is_some(), "the next message arrives");
+    assert!(
+        next.wait_for(SOON).unwrap().is_some(),
+        "the next message arrives"
+    );
 }
 
 #[test]
 fn messages_reach_whoever_listens() {
     let memory = Memory::new();
-    assert_eq!(memory.command(&["PUBLISH", "fairlock:grants:x", "hello"]), Reply::Int(0));
+    assert_eq!(
+        memory.command(&["PUBLISH", "fairlock:grants:x", "hello"]),
+        Reply::Int(0)
+    );
     let [ours, theirs] = two(&memory);
     let _guard = ours.lock("k").unwrap();
     let waiter = theirs.enqueue("k").unwrap();
-    let manager = theirs.inspect("k").unwrap().unwrap().queue[0].manager.to_string();
+    let manager = theirs.inspect("k").unwrap().unwrap().queue[0]
+        .manager
+        .to_string();
     let channel = format!("fairlock:grants:{manager}");
     assert_eq!(memory.command(&["PUBLISH", &channel, ""]), Reply::Int(1));
     memory.go_down();
     assert_eq!(memory.command(&["PUBLISH", &channel, ""]), Reply::Int(0));
     memory.come_back();
-    until(SOON, "it listens again", || memory.command(&["PUBLISH", &channel, ""]) == Reply::Int(1));
+    until(SOON, "it listens again", || {
+        memory.command(&["PUBLISH", &channel, ""]) == Reply::Int(1)
+    });
     drop(waiter);
     drop(theirs);
-    assert_eq!(memory.command(&["PUBLISH", &channel, ""]), Reply::Int(0), "nobody listens any more");
+    assert_eq!(
+        memory.command(&["PUBLISH", &channel, ""]),
+        Reply::Int(0),
+        "nobody listens any more"
+    );
 }

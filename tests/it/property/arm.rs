@@ -48,14 +48,21 @@ pub(super) trait Arm {
 
     /// Every holder's time is over and a stranger's request is the first to see it. Whether there was one.
     fn lapse(&self, name: &str, kind: Kind) -> bool {
-        let Scripts { run_out, release, .. } = scripts(kind);
+        let Scripts {
+            run_out, release, ..
+        } = scripts(kind);
         // A token that is unknown leaves a queue in which it does not stand.
         self.script(run_out, release, name, &["nobody", "0", "unused"]) != Reply::Nil
     }
 
     /// A holder's request arrives once more. The number in its label, and the fence that it is answered.
     fn repeat(&self, name: &str, kind: Kind) -> Option<(u16, u64)> {
-        let Scripts { holder, acquire, asked, .. } = scripts(kind);
+        let Scripts {
+            holder,
+            acquire,
+            asked,
+            ..
+        } = scripts(kind);
         // The label is in the last column.
         let script = format!(
             "{holder} local function repeated() {} end
@@ -63,10 +70,17 @@ pub(super) trait Arm {
              return {{ string.match(label, '[^\t]*$'), answer[1] == 'granted' and answer[4] or 0 }}",
             whole(acquire)
         );
-        match self.script("", &script, name, &["", "9e15", "0", asked, &as_in_records(kind)]) {
+        match self.script(
+            "",
+            &script,
+            name,
+            &["", "9e15", "0", asked, &as_in_records(kind)],
+        ) {
             Reply::Nil => None,
             Reply::List(parts) => match &parts[..] {
-                [Reply::Text(number), Reply::Int(fence)] => Some((number.parse().expect("a number"), *fence as u64)),
+                [Reply::Text(number), Reply::Int(fence)] => {
+                    Some((number.parse().expect("a number"), *fence as u64))
+                }
                 _ => panic!("{parts:?}"),
             },
             other => panic!("{other:?}"),
@@ -103,8 +117,15 @@ pub(super) trait Arm {
     fn script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Reply {
         let script = format!("{before}{}", whole(script));
         let key = format!("fairlock:{{{}}}", encoded(name));
-        let all = ["stranger", "2020000", "20000000", "fairlock:grants:"].iter().chain(args).copied();
-        self.eval(&script, &[&key, &format!("{key}:q"), &format!("{key}:h")], &all.collect::<Vec<_>>())
+        let all = ["stranger", "2020000", "20000000", "fairlock:grants:"]
+            .iter()
+            .chain(args)
+            .copied();
+        self.eval(
+            &script,
+            &[&key, &format!("{key}:q"), &format!("{key}:h")],
+            &all.collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -183,7 +204,11 @@ impl OnRedis {
         let server = Server::tcp();
         let proxies: Vec<Proxy> = (0..CLIENTS).map(|_| Proxy::to(server.addr())).collect();
         let managers = proxies.iter().map(|proxy| client(proxy.url())).collect();
-        OnRedis { managers, proxies, server }
+        OnRedis {
+            managers,
+            proxies,
+            server,
+        }
     }
 }
 
@@ -197,17 +222,25 @@ impl Arm for OnRedis {
         assert!(!keys.is_empty());
         for key in keys {
             let left: i64 = self.server.query(&["PTTL", &key]);
-            assert!((0..=RETENTION.as_millis() as i64).contains(&left), "{key} stays for {left} ms");
+            assert!(
+                (0..=RETENTION.as_millis() as i64).contains(&left),
+                "{key} stays for {left} ms"
+            );
         }
     }
 
     fn eval(&self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
         let keys_are = keys.len().to_string();
-        read(self.server.query(&[&["EVAL", script, &keys_are], keys, args].concat()))
+        read(
+            self.server
+                .query(&[&["EVAL", script, &keys_are], keys, args].concat()),
+        )
     }
 
     fn lose_reply(&self, client: u8, name: &str, verb: Verb) {
-        drop(self.proxies[usize::from(client)].swallow_and_reset_when(request(verb, &encoded(name))));
+        drop(
+            self.proxies[usize::from(client)].swallow_and_reset_when(request(verb, &encoded(name))),
+        );
     }
 
     fn lose_no_more(&self, client: u8) {
@@ -229,7 +262,10 @@ pub(super) struct InMemory {
 impl InMemory {
     pub(super) fn new() -> InMemory {
         let memory = Memory::new();
-        InMemory { managers: (0..CLIENTS).map(|_| client(&memory)).collect(), memory }
+        InMemory {
+            managers: (0..CLIENTS).map(|_| client(&memory)).collect(),
+            memory,
+        }
     }
 }
 
@@ -243,12 +279,17 @@ impl Arm for InMemory {
         let warm = || self.memory.command(&["HGETALL", "fairlock:{warm}"]);
         assert_ne!(warm(), Reply::List(Vec::new()));
         self.memory.advance(RETENTION);
-        assert_eq!(warm(), Reply::List(Vec::new()), "it stays for longer than {RETENTION:?}");
+        assert_eq!(
+            warm(),
+            Reply::List(Vec::new()),
+            "it stays for longer than {RETENTION:?}"
+        );
     }
 
     fn eval(&self, script: &str, keys: &[&str], args: &[&str]) -> Reply {
         let keys_are = keys.len().to_string();
-        self.memory.command(&[&["EVAL", script, &keys_are], keys, args].concat())
+        self.memory
+            .command(&[&["EVAL", script, &keys_are], keys, args].concat())
     }
 
     /// It strikes whatever request comes next; any of them may be put twice.
@@ -271,7 +312,12 @@ impl Arm for InMemory {
 }
 
 fn client(to: impl Into<Endpoint>) -> LockManager {
-    let manager = build(with_ttl(to, TTL).command_timeout(T).check_period(P).horizon(H));
+    let manager = build(
+        with_ttl(to, TTL)
+            .command_timeout(T)
+            .check_period(P)
+            .horizon(H),
+    );
     // The subscription is opened with the first place.
     drop(manager.enqueue("warm").expect("nothing was broken yet"));
     manager
@@ -279,7 +325,9 @@ fn client(to: impl Into<Endpoint>) -> LockManager {
 
 /// As names stand in keys.
 fn encoded(name: &str) -> String {
-    name.replace('%', "%25").replace('{', "%7B").replace('}', "%7D")
+    name.replace('%', "%25")
+        .replace('{', "%7B")
+        .replace('}', "%7D")
 }
 
 fn read(value: redis::Value) -> Reply {
@@ -287,6 +335,8 @@ fn read(value: redis::Value) -> Reply {
         redis::Value::Nil => Reply::Nil,
         redis::Value::Int(n) => Reply::Int(n),
         redis::Value::Array(items) => Reply::List(items.into_iter().map(read).collect()),
-        other => Reply::Text(redis::from_redis_value(other).expect("what else a script returns is a text")),
+        other => Reply::Text(
+            redis::from_redis_value(other).expect("what else a script returns is a text"),
+        ),
     }
 }

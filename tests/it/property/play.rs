@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use fairlock::sim::{Attempt, Chance, Kind, Lease, Op, Outcome, Sight, Worlds};
-use fairlock::{Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, Waiter, WriteGuard};
+use fairlock::{
+    Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, Waiter, WriteGuard,
+};
 use proptest::test_runner::TestCaseError;
 
 use super::arm::{Arm, P, TTL};
@@ -127,15 +129,32 @@ struct Name {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(arm: &'a dyn Arm, kinds: [Kind; NAMES as usize], patience: Duration) -> Run<'a> {
+    pub(super) fn new(
+        arm: &'a dyn Arm,
+        kinds: [Kind; NAMES as usize],
+        patience: Duration,
+    ) -> Run<'a> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let run = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = |(i, kind): (u32, Kind)| {
             let text = format!("{} {run}.{i}", ODD[(run + i) as usize % ODD.len()]);
-            Name { text, kind, worlds: Worlds::new(kind), fences: Vec::new() }
+            Name {
+                text,
+                kind,
+                worlds: Worlds::new(kind),
+                fences: Vec::new(),
+            }
         };
         let names = (0..).zip(kinds).map(name).collect();
-        Run { arm, patience, names, waiters: Vec::new(), guards: Vec::new(), attempts: 0, trail: String::new() }
+        Run {
+            arm,
+            patience,
+            names,
+            waiters: Vec::new(),
+            guards: Vec::new(),
+            attempts: 0,
+            trail: String::new(),
+        }
     }
 
     /// Does what is wished for, if it can be done.
@@ -143,7 +162,9 @@ impl<'a> Run<'a> {
         let name = usize::from(wish.name);
         let unsettles = match wish.what {
             What::Leave | What::Drop => 1,
-            What::RunOut | What::Lapse | What::ForceRelease { .. } => self.names[name].worlds.holders().max(1),
+            What::RunOut | What::Lapse | What::ForceRelease { .. } => {
+                self.names[name].worlds.holders().max(1)
+            }
             _ => 0,
         };
         let settled = |name: &Name| name.worlds.unsettled() + unsettles <= UNSETTLED_AT_MOST;
@@ -165,7 +186,9 @@ impl<'a> Run<'a> {
                 }
                 None => Ok(()),
             },
-            What::Unlock => pick(wish, self.guards.len()).map_or(Ok(()), |at| self.unlock(at, Some(wish))),
+            What::Unlock => {
+                pick(wish, self.guards.len()).map_or(Ok(()), |at| self.unlock(at, Some(wish)))
+            }
             What::Drop => match pick(wish, self.guards.len()) {
                 Some(at) => {
                     let (attempt, name, guard) = self.guards.remove(at);
@@ -176,7 +199,10 @@ impl<'a> Run<'a> {
             },
             What::Downgrade => {
                 let is_writer = |(_, _, guard): &(_, _, Guard)| matches!(guard, Guard::Writer(_));
-                self.guards.iter().position(is_writer).map_or(Ok(()), |at| self.downgrade(at))
+                self.guards
+                    .iter()
+                    .position(is_writer)
+                    .map_or(Ok(()), |at| self.downgrade(at))
             }
             What::Renew => match pick(wish, self.guards.len()) {
                 Some(at) => {
@@ -190,13 +216,31 @@ impl<'a> Run<'a> {
             },
             What::ForceRelease { stale } => {
                 let fences = &self.names[name].fences;
-                let Some(fence) = (if stale { fences.first() } else { fences.iter().max() }).copied() else {
+                let Some(fence) = (if stale {
+                    fences.first()
+                } else {
+                    fences.iter().max()
+                })
+                .copied() else {
                     return Ok(());
                 };
-                let end = self.manager(wish).force_release(&self.names[name].text, fence);
+                let end = self
+                    .manager(wish)
+                    .force_release(&self.names[name].text, fence);
                 let taken = self.known(end)?;
-                let outcome = if taken { Outcome::Released } else { Outcome::Refused };
-                self.see(name, Op::ForceRelease { client: wish.client, fence }, outcome)
+                let outcome = if taken {
+                    Outcome::Released
+                } else {
+                    Outcome::Refused
+                };
+                self.see(
+                    name,
+                    Op::ForceRelease {
+                        client: wish.client,
+                        fence,
+                    },
+                    outcome,
+                )
             }
             What::Inspect => {
                 let info = self.manager(wish).inspect(&self.names[name].text);
@@ -208,13 +252,24 @@ impl<'a> Run<'a> {
                 self.see(name, Op::Inspect, Outcome::Seen(sight))
             }
             What::Repeat => {
-                let repeated = self.arm.repeat(&self.names[name].text, self.names[name].kind);
-                let outcome = repeated.map_or(Outcome::Refused, |(_, fence)| Outcome::Granted { fence });
-                self.see(name, Op::Repeat(repeated.map(|(number, _)| number)), outcome)
+                let repeated = self
+                    .arm
+                    .repeat(&self.names[name].text, self.names[name].kind);
+                let outcome =
+                    repeated.map_or(Outcome::Refused, |(_, fence)| Outcome::Granted { fence });
+                self.see(
+                    name,
+                    Op::Repeat(repeated.map(|(number, _)| number)),
+                    outcome,
+                )
             }
             What::Misuse => {
                 let end = misuse(self.manager(wish), &self.names[name].text, wish.pick);
-                let outcome = if matches!(end, Err(Error::Config { .. })) { Outcome::Forbidden } else { Outcome::Done };
+                let outcome = if matches!(end, Err(Error::Config { .. })) {
+                    Outcome::Forbidden
+                } else {
+                    Outcome::Done
+                };
                 self.see(name, Op::Misuse, outcome)
             }
             // A message is only the sooner way to hear of a grant (P4).
@@ -223,12 +278,23 @@ impl<'a> Run<'a> {
                 Ok(())
             }
             What::RunOut => {
-                self.arm.run_out(&self.names[name].text, self.names[name].kind);
+                self.arm
+                    .run_out(&self.names[name].text, self.names[name].kind);
                 self.see(name, Op::RunOut, Outcome::Done)
             }
             What::Lapse => {
-                let held = self.arm.lapse(&self.names[name].text, self.names[name].kind);
-                self.see(name, Op::Lapse, if held { Outcome::Released } else { Outcome::Refused })
+                let held = self
+                    .arm
+                    .lapse(&self.names[name].text, self.names[name].kind);
+                self.see(
+                    name,
+                    Op::Lapse,
+                    if held {
+                        Outcome::Released
+                    } else {
+                        Outcome::Refused
+                    },
+                )
             }
         }
     }
@@ -239,7 +305,10 @@ impl<'a> Run<'a> {
             self.unlock(0, None)?;
         }
         for name in 0..NAMES {
-            let last = Wish { what: What::Enqueue(Lease::Fixed), ..still(name) };
+            let last = Wish {
+                what: What::Enqueue(Lease::Fixed),
+                ..still(name)
+            };
             self.fulfil(&last)?;
         }
         let mut served = Instant::now();
@@ -271,8 +340,14 @@ impl<'a> Run<'a> {
     }
 
     fn next_to_serve(&self) -> (Chance, usize) {
-        let chance = |(attempt, name, _): &(Attempt, usize, Place)| self.names[*name].worlds.chance(*attempt);
-        let first = |wanted| self.waiters.iter().position(|waiter| chance(waiter) == wanted);
+        let chance = |(attempt, name, _): &(Attempt, usize, Place)| {
+            self.names[*name].worlds.chance(*attempt)
+        };
+        let first = |wanted| {
+            self.waiters
+                .iter()
+                .position(|waiter| chance(waiter) == wanted)
+        };
         for wanted in [Chance::Certain, Chance::Some] {
             if let Some(at) = first(wanted) {
                 return (wanted, at);
@@ -287,10 +362,13 @@ impl<'a> Run<'a> {
         let Name { text, kind, .. } = &self.names[name];
         let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
             Kind::Mutex => Ok(manager.try_lock(text)?.map(Guard::Plain)),
-            Kind::Semaphore(permits) => {
-                Ok(manager.semaphore(text, permits).try_acquire_many(attempt.permits)?.map(Guard::Plain))
+            Kind::Semaphore(permits) => Ok(manager
+                .semaphore(text, permits)
+                .try_acquire_many(attempt.permits)?
+                .map(Guard::Plain)),
+            Kind::ReadWrite(all) if attempt.permits == all => {
+                Ok(manager.rw_lock(text).try_write()?.map(Guard::Writer))
             }
-            Kind::ReadWrite(all) if attempt.permits == all => Ok(manager.rw_lock(text).try_write()?.map(Guard::Writer)),
             Kind::ReadWrite(_) => Ok(manager.rw_lock(text).try_read()?.map(Guard::Reader)),
         });
         match self.known(end)? {
@@ -305,10 +383,14 @@ impl<'a> Run<'a> {
         let Name { text, kind, .. } = &self.names[name];
         let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
             Kind::Mutex => Ok(Place::Plain(manager.enqueue(text)?)),
-            Kind::Semaphore(permits) => {
-                Ok(Place::Plain(manager.semaphore(text, permits).enqueue_many(attempt.permits)?))
+            Kind::Semaphore(permits) => Ok(Place::Plain(
+                manager
+                    .semaphore(text, permits)
+                    .enqueue_many(attempt.permits)?,
+            )),
+            Kind::ReadWrite(all) if attempt.permits == all => {
+                Ok(Place::Writer(manager.rw_lock(text).enqueue_write()?))
             }
-            Kind::ReadWrite(all) if attempt.permits == all => Ok(Place::Writer(manager.rw_lock(text).enqueue_write()?)),
             Kind::ReadWrite(_) => Ok(Place::Reader(manager.rw_lock(text).enqueue_read()?)),
         });
         let waiter = self.known(end)?;
@@ -336,7 +418,9 @@ impl<'a> Run<'a> {
                 self.waiters.insert(at, (attempt, name, waiter));
                 self.see(name, Op::Claim(attempt), Outcome::NotYet)?;
                 if chance == Chance::Certain {
-                    return Err(self.fail(&format!("P4: {attempt:?} is not told that it was granted")));
+                    return Err(
+                        self.fail(&format!("P4: {attempt:?} is not told that it was granted"))
+                    );
                 }
                 Ok(false)
             }
@@ -356,9 +440,14 @@ impl<'a> Run<'a> {
     /// Never put twice: what is not answered at once goes on in the background, and is well until it is known not to be.
     fn downgrade(&mut self, at: usize) -> Seen {
         let (attempt, name, guard) = self.guards.remove(at);
-        let Guard::Writer(writer) = guard else { return Ok(()) };
+        let Guard::Writer(writer) = guard else {
+            return Ok(());
+        };
         // Nor may it find that there is no connection, after another's reply was lost.
-        self.fulfil(&Wish { client: attempt.client, ..still(name as u8) })?;
+        self.fulfil(&Wish {
+            client: attempt.client,
+            ..still(name as u8)
+        })?;
         let outcome = match writer.downgrade() {
             Ok(reader) => {
                 self.guards.push((attempt, name, Guard::Reader(reader)));
@@ -389,7 +478,12 @@ impl<'a> Run<'a> {
                 }
             }
         };
-        Attempt { number: self.attempts, client: wish.client, lease, permits }
+        Attempt {
+            number: self.attempts,
+            client: wish.client,
+            lease,
+            permits,
+        }
     }
 
     fn manager(&self, wish: &Wish) -> &LockManager {
@@ -397,7 +491,14 @@ impl<'a> Run<'a> {
     }
 
     /// Does it, with its request put twice if that is wished for.
-    fn twice<T>(&self, wish: &Wish, client: u8, name: usize, verb: Verb, act: impl FnOnce() -> T) -> T {
+    fn twice<T>(
+        &self,
+        wish: &Wish,
+        client: u8,
+        name: usize,
+        verb: Verb,
+        act: impl FnOnce() -> T,
+    ) -> T {
         if !wish.twice {
             return act();
         }
@@ -438,7 +539,14 @@ impl<'a> Run<'a> {
 
 /// One that only looks.
 fn still(name: u8) -> Wish {
-    Wish { client: 0, name, pick: 0, permits: 1, what: What::Inspect, twice: false }
+    Wish {
+        client: 0,
+        name,
+        pick: 0,
+        permits: 1,
+        what: What::Inspect,
+        twice: false,
+    }
 }
 
 fn pick(wish: &Wish, of: usize) -> Option<usize> {
@@ -455,11 +563,23 @@ fn options(attempt: Attempt) -> LockOptions {
 }
 
 fn sight(info: &LockInfo) -> Sight {
-    let number = |label: &str| label.parse().unwrap_or_else(|e| panic!("the label {label:?} is no number: {e}"));
+    let number = |label: &str| {
+        label
+            .parse()
+            .unwrap_or_else(|e| panic!("the label {label:?} is no number: {e}"))
+    };
     Sight {
         // Whoever holds it has a fence.
-        holders: info.holders.iter().map(|holder| (number(&holder.label), holder.fence.unwrap_or(0))).collect(),
-        queue: info.queue.iter().map(|waiter| number(&waiter.label)).collect(),
+        holders: info
+            .holders
+            .iter()
+            .map(|holder| (number(&holder.label), holder.fence.unwrap_or(0)))
+            .collect(),
+        queue: info
+            .queue
+            .iter()
+            .map(|waiter| number(&waiter.label))
+            .collect(),
     }
 }
 
@@ -473,13 +593,24 @@ fn misuse(manager: &LockManager, name: &str, which: u8) -> fairlock::Result<()> 
         2 => manager.force_release("", 1).map(drop),
         3 => with(options().ttl(Duration::ZERO)).enqueue(name).map(drop),
         4 => with(options().ttl(Duration::MAX)).try_lock(name).map(drop),
-        5 => with(options().fixed_lease(Duration::ZERO)).try_lock(name).map(drop),
-        6 => with(options().fixed_lease(Duration::from_secs(1))).enqueue(name).map(drop),
-        7 => with(options().hold_at_least(Duration::MAX)).try_lock(name).map(drop),
-        8 => with(options().max_hold(Duration::ZERO)).try_lock(name).map(drop),
+        5 => with(options().fixed_lease(Duration::ZERO))
+            .try_lock(name)
+            .map(drop),
+        6 => with(options().fixed_lease(Duration::from_secs(1)))
+            .enqueue(name)
+            .map(drop),
+        7 => with(options().hold_at_least(Duration::MAX))
+            .try_lock(name)
+            .map(drop),
+        8 => with(options().max_hold(Duration::ZERO))
+            .try_lock(name)
+            .map(drop),
         9 => manager.semaphore(name, 0).try_acquire().map(drop),
         10 => manager.semaphore(name, 2).enqueue_many(3).map(drop),
-        11 => with(options().ttl(Duration::ZERO)).rw_lock(name).enqueue_read().map(drop),
+        11 => with(options().ttl(Duration::ZERO))
+            .rw_lock(name)
+            .enqueue_read()
+            .map(drop),
         _ => with(options().label("\n")).enqueue(name).map(drop),
     }
 }

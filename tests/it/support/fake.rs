@@ -46,7 +46,9 @@ impl Fake {
     /// Starts the server; `handler` is called on one thread per connection.
     pub(crate) fn start(handler: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let addr = listener.local_addr().expect("a bound socket has an address");
+        let addr = listener
+            .local_addr()
+            .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             handler: Box::new(handler),
             seen: Mutex::default(),
@@ -57,7 +59,11 @@ impl Fake {
             let shared = Arc::clone(&shared);
             move || shared.accept(&listener)
         }));
-        Self { addr, shared, accepting }
+        Self {
+            addr,
+            shared,
+            accepting,
+        }
     }
 
     /// What a client connects to.
@@ -73,7 +79,14 @@ impl Fake {
     /// Every command so far, in order of arrival.
     pub(crate) fn commands(&self) -> Vec<Vec<String>> {
         let seen = self.shared.seen.lock().unwrap();
-        seen.iter().map(|words| words.iter().map(|w| String::from_utf8_lossy(w).into()).collect()).collect()
+        seen.iter()
+            .map(|words| {
+                words
+                    .iter()
+                    .map(|w| String::from_utf8_lossy(w).into())
+                    .collect()
+            })
+            .collect()
     }
 
     /// How often the command `name` has come, in whatever case.
@@ -197,9 +210,16 @@ impl FakeReply {
             Self::simple("PONG")
         } else if is(words, "TIME") {
             let now = std::time::UNIX_EPOCH.elapsed().expect("it is after 1970");
-            Self::array([Self::bulk(now.as_secs().to_string()), Self::bulk(now.subsec_micros().to_string())])
+            Self::array([
+                Self::bulk(now.as_secs().to_string()),
+                Self::bulk(now.subsec_micros().to_string()),
+            ])
         } else if is(words, "SUBSCRIBE") {
-            Self::array([Self::bulk("subscribe"), Self::bulk(&words[1]), Self::integer(1)])
+            Self::array([
+                Self::bulk("subscribe"),
+                Self::bulk(&words[1]),
+                Self::integer(1),
+            ])
         } else {
             Self::ok()
         }
@@ -208,7 +228,9 @@ impl FakeReply {
 
 /// Whether a command is the one of this name, in whatever case.
 pub(crate) fn is(words: &[Vec<u8>], name: &str) -> bool {
-    words.first().is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()))
+    words
+        .first()
+        .is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()))
 }
 
 /// The first command in `bytes` and its length; `None` if it is not all there yet. What is not an
@@ -216,7 +238,9 @@ pub(crate) fn is(words: &[Vec<u8>], name: &str) -> bool {
 pub(crate) fn next_command(bytes: &[u8]) -> Option<(Words, usize)> {
     let (line, mut at) = line(bytes, 0)?;
     let Some(count) = line.strip_prefix(b"*").and_then(number) else {
-        let words = line.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty());
+        let words = line
+            .split(u8::is_ascii_whitespace)
+            .filter(|w| !w.is_empty());
         return Some((words.map(<[u8]>::to_vec).collect(), at));
     };
     let mut words = Vec::with_capacity(count.min(1024));

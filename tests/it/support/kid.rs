@@ -58,7 +58,13 @@ impl Kid {
             }
         });
         record(stderr, &transcript, |_| {});
-        Self { role: role.to_owned(), child, stdin, lines, transcript }
+        Self {
+            role: role.to_owned(),
+            child,
+            stdin,
+            lines,
+            transcript,
+        }
     }
 
     /// Sends the worker a line, which it reads by [`hear`].

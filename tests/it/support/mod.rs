@@ -39,7 +39,11 @@ pub(crate) fn until(deadline: Duration, what: &str, mut pred: impl FnMut() -> bo
 
 /// As [`until`], and returns the value that the poll found.
 #[track_caller]
-pub(crate) fn until_some<T>(deadline: Duration, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until_some<T>(
+    deadline: Duration,
+    what: &str,
+    mut poll: impl FnMut() -> Option<T>,
+) -> T {
     let start = Instant::now();
     loop {
         // The age is read before the poll: a poll that began in time counts, however long the
@@ -57,7 +61,9 @@ pub(crate) fn until_some<T>(deadline: Duration, what: &str, mut poll: impl FnMut
 /// request.
 fn freeze(pid: Pid) {
     signal(pid, Signal::STOP);
-    until(Duration::from_secs(5), "the process stops", || matches!(state_of(pid), Some('T') | None));
+    until(Duration::from_secs(5), "the process stops", || {
+        matches!(state_of(pid), Some('T') | None)
+    });
 }
 
 fn signal(pid: Pid, signal: Signal) {

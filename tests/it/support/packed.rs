@@ -15,8 +15,15 @@ const STATE: Items = &[
     ("d", 44, "b"),
     ("y", 45, "b"),
 ];
-const QUEUE: Items =
-    &[("n", 0, "I4"), ("r", 4, "I4"), ("s", 8, "d"), ("v", 16, "d"), ("q", 24, "d"), ("h", 32, "d"), ("tq", 40, "I4")];
+const QUEUE: Items = &[
+    ("n", 0, "I4"),
+    ("r", 4, "I4"),
+    ("s", 8, "d"),
+    ("v", 16, "d"),
+    ("q", 24, "d"),
+    ("h", 32, "d"),
+    ("tq", 40, "I4"),
+];
 /// ARGV: field, where in it, what it is packed as (or nothing), value, and so on.
 pub(crate) const SET: &str = "
     local new = { s = string.rep('\\0', 44) .. '\\255\\255', q = string.rep('\\0', 44) }
@@ -42,7 +49,12 @@ pub(crate) fn words(field: &str, value: &str) -> Vec<String> {
     }
     for (packed, items) in [("s", STATE), ("q", QUEUE)] {
         if let Some((_, at, format)) = items.iter().find(|(name, ..)| *name == field) {
-            return vec![packed.to_owned(), at.to_string(), format!("<{format}"), value.to_owned()];
+            return vec![
+                packed.to_owned(),
+                at.to_string(),
+                format!("<{format}"),
+                value.to_owned(),
+            ];
         }
     }
     [field, "0", "", value].map(str::to_owned).to_vec()

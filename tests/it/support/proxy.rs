@@ -56,7 +56,9 @@ impl Proxy {
             replies_bytes: AtomicU64::new(0),
         });
         Self {
-            addr: listener.local_addr().expect("a bound socket has an address"),
+            addr: listener
+                .local_addr()
+                .expect("a bound socket has an address"),
             accepting: Some(thread::spawn({
                 let shared = Arc::clone(&shared);
                 move || shared.accept(&listener)
@@ -102,28 +104,44 @@ impl Proxy {
 
     /// The next request that matches is carried out, its reply is lost, and then the connection
     /// is closed.
-    pub(crate) fn swallow_reply_when(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static) -> Trap {
+    pub(crate) fn swallow_reply_when(
+        &self,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> Trap {
         self.trap(matches, Fate::LoseReply(Then::Close))
     }
 
     /// As [`swallow_reply_when`](Self::swallow_reply_when), ending in a reset.
-    pub(crate) fn swallow_and_reset_when(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static) -> Trap {
+    pub(crate) fn swallow_and_reset_when(
+        &self,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> Trap {
         self.trap(matches, Fate::LoseReply(Then::Reset))
     }
 
     /// The next request that matches is carried out, and neither its reply nor any later one on
     /// that connection arrives; the connection stays open.
-    pub(crate) fn swallow_silently_when(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static) -> Trap {
+    pub(crate) fn swallow_silently_when(
+        &self,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> Trap {
         self.trap(matches, Fate::LoseReply(Then::Silence))
     }
 
     /// The next request that matches never reaches the server: its connection is reset.
-    pub(crate) fn reset_request_when(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static) -> Trap {
+    pub(crate) fn reset_request_when(
+        &self,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> Trap {
         self.trap(matches, Fate::Reset)
     }
 
     /// The reply to the next request that matches ends after `k` bytes, with its connection.
-    pub(crate) fn cut_reply_when(&self, k: usize, matches: impl Fn(&[u8]) -> bool + Send + 'static) -> Trap {
+    pub(crate) fn cut_reply_when(
+        &self,
+        k: usize,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> Trap {
         self.trap(matches, Fate::CutReply(k))
     }
 
@@ -134,10 +152,20 @@ impl Proxy {
 
     /// The next request that matches is held back, with all that follows it on its connection,
     /// until released.
-    pub(crate) fn hold_request_when(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static) -> Held {
-        let hold = Arc::new(Hold { caught: AtomicBool::new(false), released: AtomicBool::new(false) });
+    pub(crate) fn hold_request_when(
+        &self,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> Held {
+        let hold = Arc::new(Hold {
+            caught: AtomicBool::new(false),
+            released: AtomicBool::new(false),
+        });
         let trap = self.trap(matches, Fate::Hold(Arc::clone(&hold)));
-        Held { shared: Arc::clone(&self.shared), hold, answer: trap.outcome }
+        Held {
+            shared: Arc::clone(&self.shared),
+            hold,
+            answer: trap.outcome,
+        }
     }
 
     /// Takes away the faults that have not struck yet.
@@ -185,9 +213,17 @@ impl Proxy {
     fn trap(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static, fate: Fate) -> Trap {
         let (outcome, receiver) = bounded(1);
         let sprung = Arc::new(AtomicBool::new(false));
-        let trap = Trap { outcome: receiver, sprung: Arc::clone(&sprung) };
+        let trap = Trap {
+            outcome: receiver,
+            sprung: Arc::clone(&sprung),
+        };
         let matches = Box::new(matches);
-        let armed = Armed { matches, fate, sprung, outcome };
+        let armed = Armed {
+            matches,
+            fate,
+            sprung,
+            outcome,
+        };
         self.shared.switch(|s| s.armed.push(armed));
         trap
     }
@@ -199,7 +235,9 @@ impl Proxy {
             doomed.push(Arc::downgrade(&connection));
         }
         // The sockets close when the last of a connection's threads lets go of them.
-        until(Duration::from_secs(5), "the cut connections close", || doomed.iter().all(|c| c.strong_count() == 0));
+        until(Duration::from_secs(5), "the cut connections close", || {
+            doomed.iter().all(|c| c.strong_count() == 0)
+        });
     }
 }
 
@@ -229,7 +267,11 @@ impl Trap {
     #[track_caller]
     pub(crate) fn wait(&self, within: Duration) -> Vec<u8> {
         self.outcome.recv_timeout(within).unwrap_or_else(|_| {
-            let sprung = if self.sprung() { "came, and had no reply" } else { "did not come" };
+            let sprung = if self.sprung() {
+                "came, and had no reply"
+            } else {
+                "did not come"
+            };
             panic!("the request of the trap {sprung} within {within:?}")
         })
     }
@@ -252,8 +294,11 @@ impl Held {
     #[track_caller]
     pub(crate) fn release(self) -> Vec<u8> {
         assert!(self.is_held(), "there is no request held back to release");
-        self.shared.switch(|_| self.hold.released.store(true, Ordering::SeqCst));
-        self.answer.recv_timeout(Duration::from_secs(10)).expect("the server answers what was released")
+        self.shared
+            .switch(|_| self.hold.released.store(true, Ordering::SeqCst));
+        self.answer
+            .recv_timeout(Duration::from_secs(10))
+            .expect("the server answers what was released")
     }
 }
 

@@ -21,11 +21,16 @@ impl Server {
             let mut asked = redis::cmd(command[0]);
             asked.arg(&command[1..]);
             while {
-                asked.query::<redis::Value>(&mut connection).unwrap_or_else(|e| panic!("{command:?} failed: {e}"));
+                asked
+                    .query::<redis::Value>(&mut connection)
+                    .unwrap_or_else(|e| panic!("{command:?} failed: {e}"));
                 ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
             } {}
         });
-        Repeated { thread: Some(thread), end: Some(end) }
+        Repeated {
+            thread: Some(thread),
+            end: Some(end),
+        }
     }
 }
 

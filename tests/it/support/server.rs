@@ -99,13 +99,25 @@ impl Server {
         Self::with_env(address, dir, extra, &[])
     }
 
-    fn with_env(address: Address, dir: TempDir, extra: &[&str], env: &[(&str, &str)]) -> Result<Self, String> {
+    fn with_env(
+        address: Address,
+        dir: TempDir,
+        extra: &[&str],
+        env: &[(&str, &str)],
+    ) -> Result<Self, String> {
         let server = Self {
             address,
             extra: extra.iter().map(ToString::to_string).collect(),
-            env: env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+            env: env
+                .iter()
+                .map(|(name, value)| (name.to_string(), value.to_string()))
+                .collect(),
             dir,
-            running: Mutex::new(Running { child: None, admin: None, own_commands: 0 }),
+            running: Mutex::new(Running {
+                child: None,
+                admin: None,
+                own_commands: 0,
+            }),
             test: thread::current().name().unwrap_or("unnamed").to_owned(),
             started: Instant::now(),
         };
@@ -142,7 +154,8 @@ impl Server {
     /// Sends one command and panics unless the answer is a `T`.
     #[track_caller]
     pub(crate) fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
-        self.try_query(command).unwrap_or_else(|e| panic!("{command:?} failed: {e}"))
+        self.try_query(command)
+            .unwrap_or_else(|e| panic!("{command:?} failed: {e}"))
     }
 
     /// Sends one command.
@@ -195,14 +208,21 @@ impl Server {
 
     /// The process id.
     pub(crate) fn pid(&self) -> u32 {
-        pid_of(&self.running()).as_raw_nonzero().get().cast_unsigned()
+        pid_of(&self.running())
+            .as_raw_nonzero()
+            .get()
+            .cast_unsigned()
     }
 
     /// One of the counters of INFO stats.
     pub(crate) fn counted(&self, what: &str) -> u64 {
         let stats: String = self.query(&["INFO", "stats"]);
-        let number = stats.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
-        number.and_then(|n| n.trim().parse().ok()).unwrap_or_else(|| panic!("INFO stats has no {what}"))
+        let number = stats
+            .lines()
+            .find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+        number
+            .and_then(|n| n.trim().parse().ok())
+            .unwrap_or_else(|| panic!("INFO stats has no {what}"))
     }
 
     /// Commands the server has run since it started, without those that this `Server` sent.
@@ -215,13 +235,18 @@ impl Server {
     /// The lines of CLIENT LIST, without this `Server`'s own connection.
     pub(crate) fn clients(&self) -> Vec<String> {
         let list: String = self.query(&["CLIENT", "LIST"]);
-        list.lines().filter(|line| !line.contains(&format!(" name={ADMIN} "))).map(str::to_owned).collect()
+        list.lines()
+            .filter(|line| !line.contains(&format!(" name={ADMIN} ")))
+            .map(str::to_owned)
+            .collect()
     }
 
     /// The keys of database 0 that would stay for ever.
     pub(crate) fn keys_without_ttl(&self) -> Vec<String> {
         let keys: Vec<String> = self.query(&["KEYS", "*"]);
-        keys.into_iter().filter(|key| self.query::<i64>(&["PTTL", key]) == -1).collect()
+        keys.into_iter()
+            .filter(|key| self.query::<i64>(&["PTTL", key]) == -1)
+            .collect()
     }
 
     fn launch(&self, running: &mut Running) -> Result<(), String> {
@@ -235,7 +260,9 @@ impl Server {
             .arg(self.dir.path());
         match &self.address {
             Address::Unix(path) => command.args(["--port", "0"]).arg("--unixsocket").arg(path),
-            Address::Tcp(addr) => command.args(["--bind", "127.0.0.1", "--port"]).arg(addr.port().to_string()),
+            Address::Tcp(addr) => command
+                .args(["--bind", "127.0.0.1", "--port"])
+                .arg(addr.port().to_string()),
         };
         let mut child = command
             .args(&self.extra)
@@ -253,7 +280,11 @@ impl Server {
             }
             self.address.serves(pid).then_some(Ok(()))
         });
-        *running = Running { child: Some(child), admin: None, own_commands: 0 };
+        *running = Running {
+            child: Some(child),
+            admin: None,
+            own_commands: 0,
+        };
         ready
     }
 
@@ -336,7 +367,10 @@ fn pid_of(running: &Running) -> Pid {
 }
 
 fn directory() -> TempDir {
-    tempfile::Builder::new().prefix("fairlock-").tempdir().expect("tests need a writable temporary directory")
+    tempfile::Builder::new()
+        .prefix("fairlock-")
+        .tempdir()
+        .expect("tests need a writable temporary directory")
 }
 
 /// A port outside the range that the kernel gives to clients: a server that is killed and started
@@ -366,7 +400,9 @@ fn binary() -> &'static Path {
         ["redis-server", "redis-check-rdb"]
             .iter()
             .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)))
-            .find(|file| fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
+            .find(|file| {
+                fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+            })
             .expect("no redis-server here: run tests/run.sh, which installs it or says how")
     })
 }

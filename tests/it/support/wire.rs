@@ -81,8 +81,15 @@ enum Direction {
 
 /// What travels through a queue. A sender dropped without `End` is a connection cut.
 enum Item {
-    Chunk { due: Instant, bytes: Vec<u8>, hold: Option<Arc<Hold>>, then_close: bool },
-    End { due: Instant },
+    Chunk {
+        due: Instant,
+        bytes: Vec<u8>,
+        hold: Option<Arc<Hold>>,
+        then_close: bool,
+    },
+    End {
+        due: Instant,
+    },
 }
 
 pub(super) struct Hold {
@@ -99,7 +106,11 @@ impl Shared {
     pub(super) fn alive(&self) -> Vec<Arc<Connection>> {
         let mut switches = self.switches.lock().unwrap();
         switches.connections.retain(|c| c.strong_count() > 0);
-        switches.connections.iter().filter_map(Weak::upgrade).collect()
+        switches
+            .connections
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     pub(super) fn cut(&self, connection: &Connection, then: Then) {
@@ -236,7 +247,12 @@ impl Shared {
                 }
             }
             drop(sprung);
-            let _ = queue.send(Item::Chunk { due: self.due(), bytes, hold: None, then_close });
+            let _ = queue.send(Item::Chunk {
+                due: self.due(),
+                bytes,
+                hold: None,
+                then_close,
+            });
         }
         let _ = queue.send(Item::End { due: self.due() });
     }
@@ -255,7 +271,9 @@ impl Shared {
                 break;
             }
             match item {
-                Item::Chunk { bytes, then_close, .. } => {
+                Item::Chunk {
+                    bytes, then_close, ..
+                } => {
                     // A peer that has gone is no reason to stop: the other side is told by `End`.
                     if write_all(to, &bytes, &connection.dead).is_ok() {
                         counter.fetch_add(bytes.len() as u64, Ordering::SeqCst);
@@ -279,7 +297,13 @@ impl Shared {
     }
 
     /// Waits until the head of a queue may go on; `false` if its connection was cut instead.
-    fn may_pass(&self, connection: &Connection, direction: Direction, due: Instant, hold: Option<&Hold>) -> bool {
+    fn may_pass(
+        &self,
+        connection: &Connection,
+        direction: Direction,
+        due: Instant,
+        hold: Option<&Hold>,
+    ) -> bool {
         let mut switches = self.switches.lock().unwrap();
         loop {
             if connection.dead.load(Ordering::SeqCst) {
@@ -314,7 +338,12 @@ impl Shared {
     }
 
     fn chunk(&self, bytes: Vec<u8>, hold: Option<Arc<Hold>>) -> Item {
-        Item::Chunk { due: self.due(), bytes, hold, then_close: false }
+        Item::Chunk {
+            due: self.due(),
+            bytes,
+            hold,
+            then_close: false,
+        }
     }
 
     fn due(&self) -> Instant {
@@ -327,7 +356,11 @@ fn write_all(mut to: &TcpStream, mut bytes: &[u8], dead: &AtomicBool) -> io::Res
         match to.write(bytes) {
             Ok(n) => bytes = &bytes[n..],
             Err(e) if dead.load(Ordering::SeqCst) => return Err(e),
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) => {}
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }

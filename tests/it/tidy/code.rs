@@ -58,14 +58,21 @@ pub(super) fn words(text: &str, needle: &str) -> Vec<usize> {
         let after = text[at + needle.len()..].starts_with(is_word);
         !(text[..*at].ends_with(is_word) || ends_in_word && after)
     };
-    text.match_indices(needle).map(|(at, _)| at).filter(stands_alone).collect()
+    text.match_indices(needle)
+        .map(|(at, _)| at)
+        .filter(stands_alone)
+        .collect()
 }
 
 /// How many `super` lead from a file's module to the root of the crate.
 fn depth(path: &Path) -> usize {
     let parts = path.components().count() - 1;
     let stem = path.file_stem().unwrap();
-    if stem == "mod" || stem == "lib" { parts - 1 } else { parts }
+    if stem == "mod" || stem == "lib" {
+        parts - 1
+    } else {
+        parts
+    }
 }
 
 /// The first name of the path that begins here, or of each path in the group that begins here.
@@ -100,7 +107,9 @@ fn heads(code: &str, at: usize, found: &mut Vec<(usize, String)>) {
 fn inline_module(code: &str) -> Option<usize> {
     words(code, "mod").into_iter().find(|at| {
         let rest = code[at + 3..].trim_start();
-        rest.trim_start_matches(is_word).trim_start().starts_with('{')
+        rest.trim_start_matches(is_word)
+            .trim_start()
+            .starts_with('{')
     })
 }
 
@@ -112,7 +121,13 @@ fn string_at(text: &str, at: usize) -> Option<Range<usize>> {
         let mut chars = rest.char_indices().skip(1);
         let (_, first) = chars.next()?;
         let end = match first {
-            '\\' => 2 + rest[2..].char_indices().skip(1).find(|(_, c)| *c == '\'')?.0,
+            '\\' => {
+                2 + rest[2..]
+                    .char_indices()
+                    .skip(1)
+                    .find(|(_, c)| *c == '\'')?
+                    .0
+            }
             _ => chars.next().filter(|(_, c)| *c == '\'')?.0,
         };
         return Some(1..end);
@@ -152,10 +167,20 @@ fn code_and_paths_are_read_rightly() {
         "use super::super::guard::G; use super::sibling;\n",
         "mod tests { use super::super::manager::M; }\n",
     ));
-    let named =
-        |path| -> Vec<String> { paths_from_root(Path::new(path), &code).into_iter().map(|(_, name)| name).collect() };
-    assert_eq!(named("src/lock/mutex.rs"), ["engine", "key", "store", "error", "guard"]);
-    assert_eq!(named("src/lock/mod.rs"), ["engine", "key", "store", "error", "sibling"]);
+    let named = |path| -> Vec<String> {
+        paths_from_root(Path::new(path), &code)
+            .into_iter()
+            .map(|(_, name)| name)
+            .collect()
+    };
+    assert_eq!(
+        named("src/lock/mutex.rs"),
+        ["engine", "key", "store", "error", "guard"]
+    );
+    assert_eq!(
+        named("src/lock/mod.rs"),
+        ["engine", "key", "store", "error", "sibling"]
+    );
     assert_eq!(depth(Path::new("src/lib.rs")), 0);
     assert_eq!(words("R1 R11 R1.", "R1"), [0, 7]);
 }

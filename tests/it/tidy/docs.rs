@@ -3,8 +3,8 @@
 use std::{fs, time::Duration};
 
 use fairlock::{
-    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_OUTAGE_LIMIT, DEFAULT_POOL_SIZE,
-    DEFAULT_PREFIX, DEFAULT_TTL, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
+    DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_OUTAGE_LIMIT,
+    DEFAULT_POOL_SIZE, DEFAULT_PREFIX, DEFAULT_TTL, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL,
 };
 
 use super::{code::code_of, none, place, read, root};
@@ -17,8 +17,12 @@ fn log_lines_stand_in_docs_with_their_level() {
     for (path, text) in read("src", "rs") {
         // Where a level is named in the code, the text has the words of it.
         for (at, _) in code_of(&text).match_indices("log::") {
-            let Some((level, rest)) = text[at + "log::".len()..].split_once("!(") else { continue };
-            let Some(rest) = rest.trim_start().strip_prefix('"') else { continue };
+            let Some((level, rest)) = text[at + "log::".len()..].split_once("!(") else {
+                continue;
+            };
+            let Some(rest) = rest.trim_start().strip_prefix('"') else {
+                continue;
+            };
             if !level.chars().all(|c| c.is_ascii_lowercase()) {
                 continue;
             }
@@ -27,31 +31,62 @@ fn log_lines_stand_in_docs_with_their_level() {
             let before = documented.len();
             documented.retain(|line| !line.starts_with(&row));
             if documented.len() == before {
-                wrong.push(format!("{}: docs/LOG.md has no row {row:?}", place(&path, &text, at)));
+                wrong.push(format!(
+                    "{}: docs/LOG.md has no row {row:?}",
+                    place(&path, &text, at)
+                ));
             }
         }
     }
-    wrong.extend(documented.iter().map(|row| format!("docs/LOG.md: nothing in src logs {row:?}")));
+    wrong.extend(
+        documented
+            .iter()
+            .map(|row| format!("docs/LOG.md: nothing in src logs {row:?}")),
+    );
     none(&wrong, "the log and its page differ");
 }
 
 #[test]
 fn defaults_and_ranges_stand_in_docs_as_in_the_code() {
-    let page = fs::read_to_string(root().join("docs/CONFIGURATION.md")).expect("docs/CONFIGURATION.md");
+    let page =
+        fs::read_to_string(root().join("docs/CONFIGURATION.md")).expect("docs/CONFIGURATION.md");
     // How a setting is derived, for the columns of shorter ttls; what it comes to is tested where it is done.
-    let derived = |default: Duration, part: u32| [5, 2, 1].map(|s| human(default.min(Duration::from_secs(s) / part)));
+    let derived = |default: Duration, part: u32| {
+        [5, 2, 1].map(|s| human(default.min(Duration::from_secs(s) / part)))
+    };
     let row = |default: Duration, part: u32| derived(default, part).join(", ");
-    let (t, p, h) = (DEFAULT_COMMAND_TIMEOUT, DEFAULT_CHECK_PERIOD, DEFAULT_HORIZON);
+    let (t, p, h) = (
+        DEFAULT_COMMAND_TIMEOUT,
+        DEFAULT_CHECK_PERIOD,
+        DEFAULT_HORIZON,
+    );
     let rows = [
-        format!("| `ttl` | {} | {} to {} |", human(DEFAULT_TTL), human(MIN_TTL), human(MAX_TTL)),
-        format!("| `fixed_lease` | none | {} to {} by `try_lock`;", human(MIN_FIXED_LEASE), human(MAX_TTL)),
+        format!(
+            "| `ttl` | {} | {} to {} |",
+            human(DEFAULT_TTL),
+            human(MIN_TTL),
+            human(MAX_TTL)
+        ),
+        format!(
+            "| `fixed_lease` | none | {} to {} by `try_lock`;",
+            human(MIN_FIXED_LEASE),
+            human(MAX_TTL)
+        ),
         format!("| `hold_at_least` | 0 s | 0 s to {} |", human(MAX_TTL)),
         format!("| `label` | none | {MAX_LABEL} bytes"),
         format!("| `prefix` | `{DEFAULT_PREFIX}` |"),
         format!("| `pool_size` | {DEFAULT_POOL_SIZE} |"),
-        format!("| `command_timeout`, T | {}, or a tenth of the ttl | 1 ms to 24 h | {} |", human(t), row(t, 10)),
+        format!(
+            "| `command_timeout`, T | {}, or a tenth of the ttl | 1 ms to 24 h | {} |",
+            human(t),
+            row(t, 10)
+        ),
         format!("| `connect_timeout` | T | 1 ms to 24 h | {} |", row(t, 10)),
-        format!("| `check_period`, P | {}, or an eighth of the ttl | 1 ms to 24 h | {} |", human(p), row(p, 8)),
+        format!(
+            "| `check_period`, P | {}, or an eighth of the ttl | 1 ms to 24 h | {} |",
+            human(p),
+            row(p, 8)
+        ),
         format!("| `horizon`, H | {}, or half of the ttl |", human(h)),
         format!("from P + 3 T to 2/3 − 1/10 of the ttl | {} |", row(h, 2)),
         format!("| `outage_limit` | {} |", human(DEFAULT_OUTAGE_LIMIT)),
@@ -78,7 +113,10 @@ fn pages_are_part_of_the_documentation() {
 fn links_between_documents_lead_somewhere() {
     let mut files = read("docs", "md");
     for name in ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"] {
-        files.push((name.into(), fs::read_to_string(root().join(name)).expect(name)));
+        files.push((
+            name.into(),
+            fs::read_to_string(root().join(name)).expect(name),
+        ));
     }
     let mut wrong = Vec::new();
     for (path, text) in &files {
@@ -88,14 +126,32 @@ fn links_between_documents_lead_somewhere() {
             if file.contains("://") {
                 continue;
             }
-            let file = if file.is_empty() { path.clone() } else { path.with_file_name(file) };
+            let file = if file.is_empty() {
+                path.clone()
+            } else {
+                path.with_file_name(file)
+            };
             // A page of its own has to be read from docs/; within the documentation it has another place.
-            let other = if file == *path { Ok(text.clone()) } else { fs::read_to_string(root().join(&file)) };
-            let sections = |text: &str| text.lines().filter(|l| l.starts_with('#')).map(anchor).collect::<Vec<_>>();
+            let other = if file == *path {
+                Ok(text.clone())
+            } else {
+                fs::read_to_string(root().join(&file))
+            };
+            let sections = |text: &str| {
+                text.lines()
+                    .filter(|l| l.starts_with('#'))
+                    .map(anchor)
+                    .collect::<Vec<_>>()
+            };
             match other {
                 Err(e) => wrong.push(format!("{}: {target}: {e}", place(path, text, at))),
-                Ok(other) if !section.is_empty() && !sections(&other).contains(&section.to_owned()) => {
-                    wrong.push(format!("{}: {target}: there is no such section", place(path, text, at)));
+                Ok(other)
+                    if !section.is_empty() && !sections(&other).contains(&section.to_owned()) =>
+                {
+                    wrong.push(format!(
+                        "{}: {target}: there is no such section",
+                        place(path, text, at)
+                    ));
                 }
                 Ok(_) => {}
             }
@@ -107,7 +163,10 @@ fn links_between_documents_lead_somewhere() {
 /// How a heading is linked to.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
-    text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
+    text.chars()
+        .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+        .collect::<String>()
+        .replace(' ', "-")
 }
 
 /// A format string with `…` for what varies.
@@ -117,7 +176,10 @@ fn without_arguments(format: &str) -> String {
     while let Some((before, after)) = rest.split_once('{') {
         words.push_str(before);
         words.push('…');
-        rest = after.split_once('}').expect("a format string closes its braces").1;
+        rest = after
+            .split_once('}')
+            .expect("a format string closes its braces")
+            .1;
     }
     words + rest
 }

@@ -11,9 +11,16 @@ fn every_row_of_faults_md_names_tests_that_exist() {
     let mut wrong = Vec::new();
     let mut rows = 0;
     for (number, line) in page.lines().enumerate() {
-        let Some(cells) = line.strip_prefix("| ") else { continue };
+        let Some(cells) = line.strip_prefix("| ") else {
+            continue;
+        };
         let cells: Vec<&str> = cells.trim_end_matches(" |").split(" | ").collect();
-        let Some(named) = cells.last().filter(|_| cells[0] != "fault" && cells[0] != "rule") else { continue };
+        let Some(named) = cells
+            .last()
+            .filter(|_| cells[0] != "fault" && cells[0] != "rule")
+        else {
+            continue;
+        };
         rows += 1;
         let place = format!("docs/FAULTS.md:{}", number + 1);
         let names: Vec<&str> = named.split('`').skip(1).step_by(2).collect();
@@ -53,7 +60,10 @@ fn tests() -> Vec<String> {
         let code = code_of(&text);
         let on_both = path.starts_with("tests/it/behaviour");
         for (at, _) in code.match_indices("fn ") {
-            let name: String = code[at + 3..].chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let name: String = code[at + 3..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
             let claim = on_both && code[at + 3 + name.len()..].starts_with("(place: &Place)");
             if claim || code[..at].trim_end().ends_with("#[test]") {
                 tests.push(name);

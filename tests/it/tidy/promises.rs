@@ -23,27 +23,54 @@ fn tests_of_promises_and_safety_md_name_the_same() {
     let mut wrong = Vec::new();
     for (at, name, cut) in names(&safety) {
         let meant: Vec<usize> = (0..proofs.len())
-            .filter(|i| if cut { proofs[*i].name.starts_with(name) } else { proofs[*i].name == name })
+            .filter(|i| {
+                if cut {
+                    proofs[*i].name.starts_with(name)
+                } else {
+                    proofs[*i].name == name
+                }
+            })
             .collect();
         match meant[..] {
             [one] => named[one] += 1,
-            _ => wrong.push(format!("docs/SAFETY.md:{}: {name} is {} tests", line(&safety, at), meant.len())),
+            _ => wrong.push(format!(
+                "docs/SAFETY.md:{}: {name} is {} tests",
+                line(&safety, at),
+                meant.len()
+            )),
         }
     }
-    let missing = proofs.iter().zip(named).filter(|(proof, named)| proof.promise.is_some() && *named == 0);
-    wrong.extend(missing.map(|(proof, _)| format!("{}: {} is not in docs/SAFETY.md", proof.place, proof.name)));
+    let missing = proofs
+        .iter()
+        .zip(named)
+        .filter(|(proof, named)| proof.promise.is_some() && *named == 0);
+    wrong.extend(
+        missing
+            .map(|(proof, _)| format!("{}: {} is not in docs/SAFETY.md", proof.place, proof.name)),
+    );
     none(&wrong, "docs/SAFETY.md and the tests do not fit each other");
 }
 
 #[test]
 fn every_promise_is_proved_on_a_real_server() {
     let proofs = proofs();
-    let proved = |promise: &u32| proofs.iter().any(|proof| proof.promise == Some(*promise) && proof.on_server);
-    let unproved: Vec<String> = (1..=PROMISES).filter(|n| !proved(n)).map(|n| format!("P{n}")).collect();
+    let proved = |promise: &u32| {
+        proofs
+            .iter()
+            .any(|proof| proof.promise == Some(*promise) && proof.on_server)
+    };
+    let unproved: Vec<String> = (1..=PROMISES)
+        .filter(|n| !proved(n))
+        .map(|n| format!("P{n}"))
+        .collect();
     none(&unproved, "promises without a test on a real server");
-    let unknown = proofs.iter().filter(|proof| proof.promise.is_some_and(|n| !(1..=PROMISES).contains(&n)));
+    let unknown = proofs
+        .iter()
+        .filter(|proof| proof.promise.is_some_and(|n| !(1..=PROMISES).contains(&n)));
     none(
-        &unknown.map(|proof| format!("{}: {}", proof.place, proof.name)).collect::<Vec<_>>(),
+        &unknown
+            .map(|proof| format!("{}: {}", proof.place, proof.name))
+            .collect::<Vec<_>>(),
         "there is no such promise",
     );
 }
@@ -55,7 +82,9 @@ fn proofs() -> Vec<Proof> {
         let code = code_of(&text);
         let on_both = path.starts_with("tests/it/behaviour");
         for (at, name, _) in names(&code) {
-            let Some(before) = code[..at].strip_suffix("fn ") else { continue };
+            let Some(before) = code[..at].strip_suffix("fn ") else {
+                continue;
+            };
             let place = place(&path, &code, at);
             // A claim that is held on no store would be dead code.
             if !on_both && !before.trim_end().ends_with("#[test]") {
@@ -64,7 +93,9 @@ fn proofs() -> Vec<Proof> {
             let body = &code[at..][..code[at..].find("\n}").unwrap_or(code.len() - at)];
             proofs.push(Proof {
                 name: name.to_owned(),
-                promise: name.strip_prefix('p').and_then(|n| n.split('_').next()?.parse().ok()),
+                promise: name
+                    .strip_prefix('p')
+                    .and_then(|n| n.split('_').next()?.parse().ok()),
                 place,
                 on_server: on_both || body.contains("Server::"),
             });
@@ -77,9 +108,14 @@ fn proofs() -> Vec<Proof> {
 /// The names of tests of promises and rules in a text, where they stand, and whether they are cut short by `…`.
 fn names(text: &str) -> Vec<(usize, &str, bool)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    let starts = text.match_indices(['p', 'r']).map(|(at, _)| at).filter(|at| !text[..*at].ends_with(is_word));
+    let starts = text
+        .match_indices(['p', 'r'])
+        .map(|(at, _)| at)
+        .filter(|at| !text[..*at].ends_with(is_word));
     let found = starts.filter_map(|at| {
-        let end = text[at..].find(|c| !is_word(c)).map_or(text.len(), |length| at + length);
+        let end = text[at..]
+            .find(|c| !is_word(c))
+            .map_or(text.len(), |length| at + length);
         let name = &text[at..end];
         let (number, claim) = name[1..].split_once('_')?;
         let is_number = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
@@ -95,6 +131,12 @@ fn line(text: &str, at: usize) -> usize {
 #[test]
 fn names_are_told_from_other_words() {
     let text = "`tests/run.sh -- p5_` runs `p5_a_crash`, p10_bad…, r12_late… and no up5_x, p_x, p5, pages or r2d2_x.";
-    let found: Vec<_> = names(text).into_iter().map(|(_, name, cut)| (name, cut)).collect();
-    assert_eq!(found, [("p5_a_crash", false), ("p10_bad", true), ("r12_late", true)]);
+    let found: Vec<_> = names(text)
+        .into_iter()
+        .map(|(_, name, cut)| (name, cut))
+        .collect();
+    assert_eq!(
+        found,
+        [("p5_a_crash", false), ("p10_bad", true), ("r12_late", true)]
+    );
 }
