@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 
-use crate::engine::{Lease, Running, Tell};
+use crate::engine::{EngineHandle, Lease, WantResult};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 
@@ -32,13 +32,13 @@ use crate::loss::{Loss, LossReason, PreviousHolder};
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     lease: Arc<Lease>,
-    running: Arc<Running>,
+    running: Arc<EngineHandle>,
     /// `unlock` has released it; there is nothing left for Drop to do.
     unlocked: bool,
 }
 
 impl LockGuard {
-    pub(crate) fn new(lease: Arc<Lease>, running: &Arc<Running>) -> LockGuard {
+    pub(crate) fn new(lease: Arc<Lease>, running: &Arc<EngineHandle>) -> LockGuard {
         running.engine().guard_made();
         LockGuard {
             lease,
@@ -130,7 +130,7 @@ impl LockGuard {
         if self.running.engine().is_forked() {
             return Err(Error::Closed);
         }
-        self.running.engine().release(&self.lease, Tell::Yes)
+        self.running.engine().release(&self.lease, WantResult::Yes)
     }
 
     /// Keeps one permit of all that it has. Blocks for at most one command timeout; without an answer this goes on in the
@@ -159,7 +159,7 @@ impl Drop for LockGuard {
             return;
         }
         if !self.unlocked
-            && let Err(error) = engine.release(&self.lease, Tell::No)
+            && let Err(error) = engine.release(&self.lease, WantResult::No)
         {
             log::warn!("dropping the guard of {:?}: {error}", self.name());
         }

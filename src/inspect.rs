@@ -9,7 +9,7 @@ use crate::glob::Glob;
 use crate::key::{self, Key};
 use crate::kind::Kind;
 use crate::manager::LockManager;
-use crate::script::{Call, Family, Mode, Outcome, Seen, Token, Verb, Wish};
+use crate::script::{Call, Family, LockSpec, Mode, Outcome, Seen, Token, Verb};
 
 /// How many waiters [`LockInfo::queue`] names, at most.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
@@ -140,7 +140,7 @@ impl LockManager {
             mode: Mode::Forced,
         };
         let mut call = [Call {
-            wish: Wish::MUTEX,
+            spec: LockSpec::MUTEX,
             key,
             verb,
         }];
@@ -152,8 +152,8 @@ impl LockManager {
                 .pop()
                 .unwrap_or(Err(Error::Closed))
             {
-                Err(error) if is_of_permits(&error) && call[0].wish == Wish::MUTEX => {
-                    call[0].wish = Wish::any(Family::Permit);
+                Err(error) if is_of_permits(&error) && call[0].spec == LockSpec::MUTEX => {
+                    call[0].spec = LockSpec::any(Family::Permit);
                     continue;
                 }
                 answer => answer?,
@@ -169,7 +169,7 @@ impl LockManager {
     }
 
     fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {
-        let mut infos = self.inspect_as(Wish::MUTEX, &keys)?;
+        let mut infos = self.inspect_as(LockSpec::MUTEX, &keys)?;
         // What the one family does not know, the other may.
         let others = infos
             .iter()
@@ -178,7 +178,7 @@ impl LockManager {
         let others: Vec<Key> = others.map(|(_, key)| key.clone()).collect();
         if !others.is_empty() {
             let mut told = self
-                .inspect_as(Wish::any(Family::Permit), &others)?
+                .inspect_as(LockSpec::any(Family::Permit), &others)?
                 .into_iter();
             for info in infos
                 .iter_mut()
@@ -190,9 +190,9 @@ impl LockManager {
         Ok(infos)
     }
 
-    fn inspect_as(&self, wish: Wish, keys: &[Key]) -> Result<Vec<Result<Option<LockInfo>>>> {
+    fn inspect_as(&self, spec: LockSpec, keys: &[Key]) -> Result<Vec<Result<Option<LockInfo>>>> {
         let call = |key: &Key| Call {
-            wish,
+            spec,
             key: key.clone(),
             verb: Verb::Inspect {
                 waiters: MAX_WAITERS_SHOWN,

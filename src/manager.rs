@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, LockOptions, Wanted};
-use crate::engine::{Engine, Running};
+use crate::engine::{Engine, EngineHandle};
 use crate::error::Result;
 use crate::key::Key;
-use crate::script::Terms;
+use crate::script::CallerId;
 use crate::stats::Stats;
 #[cfg(feature = "memory")]
 use crate::store::memory::{Memory, Session};
@@ -24,7 +24,7 @@ use crate::store::{Single, Store, parse_url};
 /// leaves the parent's locks alone.
 #[derive(Clone)]
 pub struct LockManager {
-    running: Arc<Running>,
+    running: Arc<EngineHandle>,
     pub(crate) options: LockOptions,
     /// What [`LockManager::with`] falls back on for the ttl.
     built_with: Arc<LockOptions>,
@@ -113,7 +113,7 @@ impl LockManager {
         self.running.engine()
     }
 
-    pub(crate) fn running(&self) -> &Arc<Running> {
+    pub(crate) fn running(&self) -> &Arc<EngineHandle> {
         &self.running
     }
 
@@ -262,26 +262,26 @@ impl Builder {
     /// As [`LockManager::connect`]; [`Error::Config`](crate::Error::Config) also for settings that do not fit each other.
     pub fn build(self) -> Result<LockManager> {
         let (config, options) = Config::new(self.wanted)?;
-        let terms = Terms::new(
+        let caller_id = CallerId::new(
             &config.prefix,
             config.check_period + config.command_timeout,
             config.horizon,
         );
-        let terms = Arc::new(terms);
+        let caller_id = Arc::new(caller_id);
         let store: Box<dyn Store> = match &self.endpoint.0 {
             Target::Url(url) => Box::new(Single::connect(
                 parse_url(url)?,
                 &config,
-                Arc::clone(&terms),
+                Arc::clone(&caller_id),
             )?),
             #[cfg(feature = "memory")]
             Target::Memory(memory) => Box::new(Session::open(
                 memory,
                 config.command_timeout,
-                Arc::clone(&terms),
+                Arc::clone(&caller_id),
             )?),
         };
-        let running = Running::start(config, store, terms)?;
+        let running = EngineHandle::start(config, store, caller_id)?;
         Ok(LockManager {
             running: Arc::new(running),
             built_with: Arc::new(options.clone()),

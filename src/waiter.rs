@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{Running, Standing, Then};
+use crate::engine::{EngineHandle, QueuedWaiter, Then};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::store::clock::Time;
@@ -19,16 +19,16 @@ use crate::store::clock::Time;
 /// queue again.
 #[must_use = "dropping a waiter leaves the queue"]
 pub struct Waiter<G = LockGuard> {
-    standing: Option<Standing>,
-    running: Arc<Running>,
+    standing: Option<QueuedWaiter>,
+    running: Arc<EngineHandle>,
     /// Of the guard of any kind, the kind's own.
     own: fn(LockGuard) -> G,
 }
 
 impl<G> Waiter<G> {
     pub(crate) fn new(
-        standing: Standing,
-        running: &Arc<Running>,
+        standing: QueuedWaiter,
+        running: &Arc<EngineHandle>,
         own: fn(LockGuard) -> G,
     ) -> Waiter<G> {
         Waiter {

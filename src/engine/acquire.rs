@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::news::News;
-use super::place::{Action, Claim, Place};
-use super::places::Waiting;
+use super::news::GrantNotice;
+use super::place::{Action, Claim, WaiterState};
+use super::places::WaiterEntry;
 use super::request::Request;
-use super::standing::Standing;
+use super::standing::QueuedWaiter;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault, passes_by_itself};
+use crate::store::{Answer, StoreFault, passes_by_itself};
 
 /// What an attempt to enter came to.
 pub(crate) enum Entered {
     Granted(Arc<Lease>),
-    Queued(Standing),
+    Queued(QueuedWaiter),
 }
 
 impl Engine {
@@ -76,10 +76,12 @@ impl Engine {
                 return Err(error);
             }
         }
-        let waiting =
-            self.places
-                .register(Arc::clone(request), Place::new(Token::new()), self.now());
-        let standing = Standing {
+        let waiting = self.places.register(
+            Arc::clone(request),
+            WaiterState::new(Token::new()),
+            self.now(),
+        );
+        let standing = QueuedWaiter {
             engine: Arc::clone(self),
             waiting,
         };
@@ -100,12 +102,12 @@ impl Engine {
     }
 
     /// A place whose lock was granted before anybody had to stand.
-    pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<Standing> {
+    pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<QueuedWaiter> {
         let (request, stood, token) = (Arc::clone(&lease.request), lease.stood, lease.token);
         let waiting = self
             .places
-            .register(request, Place::granted(lease), self.now());
-        let standing = Standing {
+            .register(request, WaiterState::granted(lease), self.now());
+        let standing = QueuedWaiter {
             engine: Arc::clone(self),
             waiting,
         };
@@ -151,16 +153,16 @@ impl Engine {
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
         let started = self.now();
-        let patience = self.patience(started, until);
+        let deadlines = self.deadlines(started, until);
         let call = acquire_call(request, token, Wait::No);
         let mut refused = None;
         let mut in_doubt = false;
         loop {
-            let result = self.run_one(&call, patience);
+            let result = self.run_one(&call, deadlines);
             let fault = match self.tried(request, token, &call, &mut in_doubt, result)? {
                 Tried::Ended(lease) => return Ok(lease),
                 Tried::Again(fault) => fault,
-                Tried::Failed(fault @ Fault::Server { .. })
+                Tried::Failed(fault @ StoreFault::Server { .. })
                     if fault.is_transient() && !fault.is_ambiguous() =>
                 {
                     self.clock
@@ -191,7 +193,7 @@ impl Engine {
         token: Token,
         call: &Call,
         in_doubt: &mut bool,
-        result: std::result::Result<Answer, Fault>,
+        result: std::result::Result<Answer, StoreFault>,
     ) -> Result<Tried> {
         let abandon =
             || self.abandon_in_background(call, token, call.sent_until(), request.longest());
@@ -209,8 +211,11 @@ impl Engine {
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
                 let taken_until = if *in_doubt { call.sent_until() } else { 0 };
-                let lease =
-                    self.take(request, News::from_reply(grant, answer.sent), taken_until)?;
+                let lease = self.take(
+                    request,
+                    GrantNotice::from_reply(grant, answer.sent),
+                    taken_until,
+                )?;
                 Ok(Tried::Ended(Some(lease)))
             }
             Outcome::Busy { .. } => {
@@ -221,7 +226,7 @@ impl Engine {
                 Ok(Tried::Ended(None))
             }
             // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
-            Outcome::Late | Outcome::More => Ok(Tried::Again(Fault::unavailable(
+            Outcome::Late | Outcome::More => Ok(Tried::Again(StoreFault::unavailable(
                 Step::Reply,
                 "no time left to ask again",
             ))),
@@ -229,7 +234,12 @@ impl Engine {
         }
     }
 
-    fn take(&self, request: &Arc<Request>, news: News, taken_until: u64) -> Result<Arc<Lease>> {
+    fn take(
+        &self,
+        request: &Arc<Request>,
+        news: GrantNotice,
+        taken_until: u64,
+    ) -> Result<Arc<Lease>> {
         let deadline = news.deadline.unwrap_or(Time::from_nanos(0));
         let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline)
             .taken_until(taken_until);
@@ -261,7 +271,12 @@ impl Engine {
     /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
     /// registry, so a grant is noted whichever way it comes (R1, R8). Past `limit` it is not sent again; after
     /// an error it is to be dropped.
-    fn enqueue(self: &Arc<Self>, waiting: &Arc<Waiting>, until: Time, limit: Time) -> Result<()> {
+    fn enqueue(
+        self: &Arc<Self>,
+        waiting: &Arc<WaiterEntry>,
+        until: Time,
+        limit: Time,
+    ) -> Result<()> {
         let request = &waiting.request;
         let started = self.now();
         let mut refused = None;
@@ -273,18 +288,18 @@ impl Engine {
                 None => return Ok(()),
             };
             let call = acquire_call(request, token, Wait::Yes);
-            let result = self.run_one(&call, self.patience(now, until));
+            let result = self.run_one(&call, self.deadlines(now, until));
             let fault = match self.settle_acquire(waiting, &call, result) {
                 Settled::Done => return Ok(()),
                 Settled::Again if self.now() < limit => continue,
                 Settled::Again => {
-                    Fault::unavailable(Step::Reply, "the server's clock leaves no time to ask")
+                    StoreFault::unavailable(Step::Reply, "the server's clock leaves no time to ask")
                 }
                 Settled::Refused(error) => return Err(error),
-                Settled::Fault(fault) => fault,
+                Settled::StoreFault(fault) => fault,
             };
             let now = self.now();
-            if matches!(fault, Fault::Server { .. }) {
+            if matches!(fault, StoreFault::Server { .. }) {
                 refused = Some(fault.repeat());
             }
             if now >= limit {
@@ -298,7 +313,7 @@ impl Engine {
     }
 
     /// R6: no token is sent in an acquire later than one ttl after it was first sent.
-    pub(super) fn token_to_send(&self, waiting: &Arc<Waiting>, now: Time) -> Option<Token> {
+    pub(super) fn token_to_send(&self, waiting: &Arc<WaiterEntry>, now: Time) -> Option<Token> {
         let too_old = {
             let mut place = waiting.place.lock();
             if !place.is_asking() {
@@ -319,9 +334,9 @@ impl Engine {
     /// What the answer to a place's acquire means for it.
     pub(super) fn settle_acquire(
         &self,
-        waiting: &Arc<Waiting>,
+        waiting: &Arc<WaiterEntry>,
         call: &Call,
-        result: std::result::Result<Answer, Fault>,
+        result: std::result::Result<Answer, StoreFault>,
     ) -> Settled {
         let request = &waiting.request;
         let now = self.now();
@@ -340,7 +355,7 @@ impl Engine {
                     return Settled::Done;
                 }
                 return if fault.is_transient() {
-                    Settled::Fault(fault)
+                    Settled::StoreFault(fault)
                 } else {
                     Settled::Refused(fault.into_error(Some(&request.key), now - waiting.heard_at()))
                 };
@@ -353,7 +368,7 @@ impl Engine {
         self.deliver_all(call, &answer);
         let (action, due) = match answer.reply.outcome {
             Outcome::Granted(grant) => {
-                let news = News::from_reply(grant, answer.sent);
+                let news = GrantNotice::from_reply(grant, answer.sent);
                 (waiting.place.lock().answered(news, now, request), None)
             }
             Outcome::Waiting {
@@ -386,11 +401,11 @@ impl Engine {
     }
 
     /// The place's name is looked after from now on.
-    fn stand(&self, waiting: &Arc<Waiting>, due: Time) {
+    fn stand(&self, waiting: &Arc<WaiterEntry>, due: Time) {
         self.bell.ring_if_late_for(self.places.stand(waiting, due));
     }
 
-    pub(super) fn give_up(&self, waiting: &Arc<Waiting>) {
+    pub(super) fn give_up(&self, waiting: &Arc<WaiterEntry>) {
         let action = waiting.place.lock().give_up();
         let Action::Abandon { token, not_after } = action else {
             return;
@@ -411,7 +426,7 @@ impl Engine {
                         return;
                     }
                 }
-                Err(Fault::NotReady) => {}
+                Err(StoreFault::NotReady) => {}
                 Err(fault) => self.heed(started, fault.is_ambiguous()),
             }
         }
@@ -422,8 +437,8 @@ impl Engine {
 /// What became of an acquire that may not wait.
 pub(super) enum Tried {
     Ended(Option<Arc<Lease>>),
-    Again(Fault),
-    Failed(Fault),
+    Again(StoreFault),
+    Failed(StoreFault),
 }
 
 /// What became of an acquire.
@@ -431,7 +446,7 @@ pub(super) enum Settled {
     Done,
     Again,
     Refused(Error),
-    Fault(Fault),
+    StoreFault(StoreFault),
 }
 
 #[derive(PartialEq)]

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use super::acquire::{Entered, Tried, Wait, acquire_call, is_transient};
-use super::release::{Ended, Tell, told};
+use super::release::{Ended, WantResult, told};
 use super::request::Request;
 use super::standing::Then;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Token};
-use crate::store::Fault;
+use crate::store::StoreFault;
 use crate::store::clock::Time;
 
 /// What became of a try for all.
@@ -36,7 +36,7 @@ impl Engine {
                 Ok(All::Granted(leases)) => return Ok(Some(leases)),
                 Ok(All::Taken) => return Ok(None),
                 Ok(All::Again) => {
-                    let fault = Fault::unavailable(Step::Reply, "no time left to ask again");
+                    let fault = StoreFault::unavailable(Step::Reply, "no time left to ask again");
                     fault.into_error(
                         requests.first().map(|request| &request.key),
                         self.now() - started,
@@ -139,15 +139,15 @@ impl Engine {
         for request in requests {
             self.check(request)?;
         }
-        let wishes: Vec<(Token, Call)> = requests
+        let specs: Vec<(Token, Call)> = requests
             .iter()
             .map(|request| {
                 let token = Token::new();
                 (token, acquire_call(request, token, Wait::No))
             })
             .collect();
-        let (tokens, calls): (Vec<_>, Vec<_>) = wishes.into_iter().unzip();
-        let answers = self.store.run(&calls, self.patience(started, until));
+        let (tokens, calls): (Vec<_>, Vec<_>) = specs.into_iter().unzip();
+        let answers = self.store.run(&calls, self.deadlines(started, until));
         let (mut leases, mut failed, mut taken, mut again) = (Vec::new(), None, false, false);
         for (((request, token), call), answer) in
             requests.iter().zip(tokens).zip(&calls).zip(answers)
@@ -191,16 +191,16 @@ impl Engine {
 
     /// Gives back what nobody has used. What is lost already is the renewal thread's.
     pub(crate) fn give_back(&self, leases: &[Arc<Lease>]) {
-        let _ = self.release_together(leases, Mode::Unused, Tell::No);
+        let _ = self.release_together(leases, Mode::Unused, WantResult::No);
     }
 
     /// Ends several leases in one round trip, if a connection is free, else by the renewal thread; the first of what
     /// went wrong. Blocks for at most one command timeout.
-    pub(crate) fn release_all(&self, leases: &[Arc<Lease>], tell: Tell) -> Result<()> {
+    pub(crate) fn release_all(&self, leases: &[Arc<Lease>], tell: WantResult) -> Result<()> {
         self.release_together(leases, Mode::Used, tell)
     }
 
-    fn release_together(&self, leases: &[Arc<Lease>], mode: Mode, tell: Tell) -> Result<()> {
+    fn release_together(&self, leases: &[Arc<Lease>], mode: Mode, tell: WantResult) -> Result<()> {
         let started = self.now();
         let mut first = None;
         let (mut ending, mut calls) = (Vec::new(), Vec::new());

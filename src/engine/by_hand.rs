@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use super::acquire::{Settled, Tried, Wait, acquire_call};
-use super::place::{Action, Claim, Place};
+use super::place::{Action, Claim, WaiterState};
 use super::release::Ended;
 use super::renewal::{Renewal, Task};
-use super::work::Work;
-use super::{Engine, Lease, Request, Standing, listener};
+use super::work::Command;
+use super::{Engine, Lease, QueuedWaiter, Request, listener};
 use crate::config::Config;
-use crate::script::{Call, Mode, Terms, Token, Verb};
+use crate::script::{Call, CallerId, Mode, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault, Store};
+use crate::store::{Answer, Store, StoreFault};
 
-type Answered = Result<Answer, Fault>;
+type Answered = Result<Answer, StoreFault>;
 
 /// An engine, and what its threads would carry out.
 pub(crate) struct ByHand {
@@ -34,8 +34,8 @@ pub(crate) enum Next {
 }
 
 impl ByHand {
-    pub(crate) fn new(config: Config, store: Box<dyn Store>, terms: Arc<Terms>) -> ByHand {
-        let (engine, renewal) = Engine::new(config, store, terms);
+    pub(crate) fn new(config: Config, store: Box<dyn Store>, caller_id: Arc<CallerId>) -> ByHand {
+        let (engine, renewal) = Engine::new(config, store, caller_id);
         ByHand { engine, renewal }
     }
 
@@ -79,7 +79,7 @@ impl ByHand {
 
     /// The subscription stands, again or for the first time.
     pub(crate) fn subscribed(&self) {
-        self.engine.hand_to_renewal(Work::Resync);
+        self.engine.hand_to_renewal(Command::Resync);
     }
 
     /// How many tokens the registry has.
@@ -88,45 +88,45 @@ impl ByHand {
     }
 
     /// A place that nothing was sent for yet.
-    pub(crate) fn stand(&self, request: Arc<Request>) -> Standing {
+    pub(crate) fn stand(&self, request: Arc<Request>) -> QueuedWaiter {
         let waiting =
             self.engine
                 .places
-                .register(request, Place::new(Token::new()), self.engine.now());
+                .register(request, WaiterState::new(Token::new()), self.engine.now());
         self.engine.counters.waiting.add(1);
-        Standing {
+        QueuedWaiter {
             engine: Arc::clone(&self.engine),
             waiting,
         }
     }
 
     /// Whether it stands in the queue, as far as it knows.
-    pub(crate) fn stands(&self, place: &Standing) -> bool {
+    pub(crate) fn stands(&self, place: &QueuedWaiter) -> bool {
         place.waiting.place.lock().is_queued()
     }
 
     /// As if the place's token had never been sent: what R6 rules out.
-    pub(crate) fn keep_token(&self, place: &Standing) {
+    pub(crate) fn keep_token(&self, place: &QueuedWaiter) {
         place.waiting.place.lock().first_sent = None;
     }
 
     /// The acquire that a place is to send now, unless it has something already.
-    pub(crate) fn ask(&self, place: &Standing, now: Time) -> Option<Call> {
+    pub(crate) fn ask(&self, place: &QueuedWaiter, now: Time) -> Option<Call> {
         let token = self.engine.token_to_send(&place.waiting, now)?;
         Some(acquire_call(&place.waiting.request, token, Wait::Yes))
     }
 
-    pub(crate) fn asked(&self, place: &Standing, call: &Call, answer: Answered) -> Next {
+    pub(crate) fn asked(&self, place: &QueuedWaiter, call: &Call, answer: Answered) -> Next {
         match self.engine.settle_acquire(&place.waiting, call, answer) {
             Settled::Done => Next::Wait,
             Settled::Again => Next::AskAgain,
-            Settled::Fault(_) => Next::AskLater,
+            Settled::StoreFault(_) => Next::AskLater,
             Settled::Refused(_) => Next::Fail,
         }
     }
 
     /// The waiter wakes and looks.
-    pub(crate) fn claim(&self, place: &Standing) -> Option<Arc<Lease>> {
+    pub(crate) fn claim(&self, place: &QueuedWaiter) -> Option<Arc<Lease>> {
         let claim = place
             .waiting
             .place
@@ -143,14 +143,14 @@ impl ByHand {
     }
 
     /// At its deadline: the call that leaves the queue, if one is needed.
-    pub(crate) fn leave(&self, place: &Standing) -> Option<Call> {
+    pub(crate) fn leave(&self, place: &QueuedWaiter) -> Option<Call> {
         place.leave()
     }
 
     /// What the answer to it, or no need of one, leaves of the place.
     pub(crate) fn left(
         &self,
-        place: &Standing,
+        place: &QueuedWaiter,
         answered: Option<(&Call, Answered)>,
     ) -> Option<Arc<Lease>> {
         if let Some((call, answer)) = answered {
@@ -223,7 +223,7 @@ impl ByHand {
 
     pub(crate) fn ended(&self, lease: &Lease, call: &Call, started: Time, answer: Answered) {
         if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer) {
-            self.engine.hand_to_renewal(Work::Background(*job));
+            self.engine.hand_to_renewal(Command::Background(*job));
         }
     }
 }

@@ -7,7 +7,7 @@ use super::renewal::{Errand, Renewal, Task};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault};
+use crate::store::{Answer, StoreFault};
 
 /// An outage adds few jobs of places to those of its beginning, since nobody takes one without a connection. Should there
 /// be more errands than this, those that are older than a ttl are left to their turn, and to R13.
@@ -32,7 +32,7 @@ pub(super) struct Job {
 impl Job {
     pub(super) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
         let call = Call {
-            wish: about.wish,
+            spec: about.spec,
             key: about.key.clone(),
             verb: Verb::Release { token, fence, mode },
         };
@@ -101,7 +101,7 @@ pub(super) fn settles(answer: &Answer, not_after: u64) -> bool {
 }
 
 impl Renewal {
-    pub(super) fn done(&mut self, job: Job, answer: Result<Answer, Fault>) {
+    pub(super) fn done(&mut self, job: Job, answer: Result<Answer, StoreFault>) {
         let now = self.engine.now();
         match answer {
             Ok(answer) => {
@@ -129,7 +129,7 @@ impl Renewal {
                     && (now < job.expires || job.may_stand && self.errands.len() < MANY) =>
             {
                 let resent = job.resent || fault.is_ambiguous();
-                let was_tried = !matches!(fault, Fault::NotReady);
+                let was_tried = !matches!(fault, StoreFault::NotReady);
                 let tell = job.tell.filter(|_| !(job.at_once && was_tried));
                 // In an outage that lasts there may be many, and none is in a hurry.
                 let again = if now < job.expires {

@@ -25,8 +25,8 @@ pub(crate) struct Lease {
     pub(crate) stood: bool,
     /// The last server time up to which a copy of its acquire that is still under way may take the token (R7).
     pub(crate) taken_until: u64,
-    word: Word,
-    signal: Signal,
+    word: LeaseState,
+    signal: LostSignal,
 }
 
 impl Lease {
@@ -47,8 +47,8 @@ impl Lease {
             previous: grant.previous,
             stood: false,
             taken_until: 0,
-            word: Word::held_until(deadline),
-            signal: Signal::default(),
+            word: LeaseState::held_until(deadline),
+            signal: LostSignal::default(),
         }
     }
 
@@ -183,7 +183,7 @@ pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
 /// Whoever reads it past the deadline writes the loss before answering, so nobody can see it held
 /// again, whatever a renewal on its way brings (P6).
 #[derive(Debug)]
-pub(super) struct Word(AtomicU64);
+pub(super) struct LeaseState(AtomicU64);
 
 const RELEASED: u64 = 1;
 const REASONS: [LossReason; 5] = [
@@ -197,9 +197,9 @@ const FIRST_REASON: u64 = 2;
 /// No deadline is that close to the start of the clock.
 const FIRST_DEADLINE: u64 = 16;
 
-impl Word {
-    pub(super) fn held_until(deadline: Time) -> Word {
-        Word(AtomicU64::new(deadline.as_nanos().max(FIRST_DEADLINE)))
+impl LeaseState {
+    pub(super) fn held_until(deadline: Time) -> LeaseState {
+        LeaseState(AtomicU64::new(deadline.as_nanos().max(FIRST_DEADLINE)))
     }
 
     pub(super) fn is_held(&self, now: Time) -> bool {
@@ -290,7 +290,7 @@ fn code(reason: LossReason) -> u64 {
 /// The channel of [`LockGuard::lost`](crate::LockGuard::lost), made when it is first asked for: a channel
 /// costs more than all the rest of a lease.
 #[derive(Default)]
-struct Signal {
+struct LostSignal {
     receiver: OnceLock<Receiver<Loss>>,
     outcome: Mutex<Outcome>,
 }
@@ -304,7 +304,7 @@ enum Outcome {
     Closed,
 }
 
-impl Signal {
+impl LostSignal {
     fn receiver(&self) -> &Receiver<Loss> {
         self.receiver.get_or_init(|| {
             let (sender, receiver) = bounded(1);
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_lease_seen_past_its_deadline_stays_lost() {
-        let word = Word::held_until(at(100));
+        let word = LeaseState::held_until(at(100));
         assert!(word.is_held(at(99)));
         assert!(!word.is_held(at(100)));
         assert!(
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_lease_is_extended_and_never_shortened() {
-        let word = Word::held_until(at(100));
+        let word = LeaseState::held_until(at(100));
         assert!(word.extend(at(50), at(200)));
         assert!(word.extend(at(60), at(150)));
         assert_eq!(word.deadline(), Some(at(200)));
@@ -373,11 +373,11 @@ mod tests {
 
     #[test]
     fn only_the_first_end_counts() {
-        let word = Word::held_until(at(100));
+        let word = LeaseState::held_until(at(100));
         assert!(word.lose(LossReason::Forced));
         assert!(!word.lose(LossReason::Taken));
         assert_eq!(word.release(at(1)), Err(LossReason::Forced));
-        let word = Word::held_until(at(100));
+        let word = LeaseState::held_until(at(100));
         assert_eq!(word.release(at(1)), Ok(()));
         assert!(
             !word.lose(LossReason::Taken),
@@ -393,16 +393,16 @@ mod tests {
             fence: 1,
             reason: LossReason::Taken,
         };
-        let early = Signal::default();
+        let early = LostSignal::default();
         let receiver = early.receiver().clone();
         assert!(early.tell(&loss) && !early.tell(&loss));
         assert_eq!(receiver.recv(), Ok(loss.clone()));
         assert!(receiver.recv().is_err());
-        let late = Signal::default();
+        let late = LostSignal::default();
         assert!(late.tell(&loss));
         assert_eq!(late.receiver().recv(), Ok(loss));
         assert!(late.receiver().recv().is_err());
-        let clean = Signal::default();
+        let clean = LostSignal::default();
         let receiver = clean.receiver().clone();
         clean.close();
         assert!(receiver.recv().is_err());

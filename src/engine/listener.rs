@@ -4,18 +4,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Engine;
-use super::news::News;
-use super::work::Work;
+use super::news::GrantNotice;
+use super::work::Command;
 use crate::error::{Error, Result};
-use crate::script::{Call, Grant, Verb, Wish};
+use crate::script::{Call, Grant, LockSpec, Verb};
 use crate::store::clock::Time;
-use crate::store::{Fault, Heard};
+use crate::store::{ChannelEvent, StoreFault};
 use crate::sync::{Condvar, Mutex};
 
 pub(super) const THREAD: &str = "fairlock-listener";
 
 /// What is known of the subscription.
-pub(super) struct Listening {
+pub(super) struct SubscriptionStatus {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -30,12 +30,12 @@ enum State {
     Idle,
     Started,
     Up,
-    Refused(Fault),
+    Refused(StoreFault),
 }
 
-impl Listening {
-    pub(super) fn new() -> Listening {
-        Listening {
+impl SubscriptionStatus {
+    pub(super) fn new() -> SubscriptionStatus {
+        SubscriptionStatus {
             state: Mutex::new(State::Idle),
             changed: Condvar::new(),
         }
@@ -92,25 +92,25 @@ impl Engine {
 
 /// The listener's main loop: subscribe, hear, and again after a pause.
 fn run(engine: &Arc<Engine>) {
-    let channel = engine.terms.channel();
+    let channel = engine.caller_id.channel();
     let (mut stands, mut stood) = (false, false);
     while !engine.is_stopping() {
         let ended = engine
             .store
             .listen(&channel, engine.config.check_period, &mut |heard| {
                 match heard {
-                    Heard::Subscribed => {
+                    ChannelEvent::Subscribed => {
                         // Messages may have been missed while there was no subscription. Whoever waits for it to stand has
                         // missed none, and comes after this.
-                        engine.hand_to_renewal(Work::Resync);
+                        engine.hand_to_renewal(Command::Resync);
                         engine.listening.set(State::Up);
                         if stood {
                             log::info!("the subscription stands again");
                         }
                         (stands, stood) = (true, true);
                     }
-                    Heard::Message(message) => hear(engine, message),
-                    Heard::Quiet => {}
+                    ChannelEvent::Message(message) => hear(engine, message),
+                    ChannelEvent::Quiet => {}
                 }
                 if engine.is_stopping() {
                     ControlFlow::Break(())
@@ -124,7 +124,7 @@ fn run(engine: &Arc<Engine>) {
         } else {
             log::debug!("subscribing failed: {fault}");
         }
-        if matches!(&fault, Fault::Server { code, .. } if code == "NOPERM") {
+        if matches!(&fault, StoreFault::Server { code, .. } if code == "NOPERM") {
             engine.listening.set(State::Refused(fault));
             return;
         }
@@ -139,13 +139,13 @@ fn run(engine: &Arc<Engine>) {
     }
 }
 
-fn missing_right(fault: &Fault, prefix: &str) -> Error {
+fn missing_right(fault: &StoreFault, prefix: &str) -> Error {
     match fault {
-        Fault::Server { code, message } => {
+        StoreFault::Server { code, message } => {
             let needed = format!(
                 "to wait, the user needs +subscribe +ping +publish and the channels &{prefix}:grants:*"
             );
-            Fault::Server {
+            StoreFault::Server {
                 code: code.clone(),
                 message: format!("{message}; {needed}"),
             }
@@ -161,14 +161,14 @@ pub(super) fn hear(engine: &Engine, message: &str) {
         if !message.is_empty() {
             log::warn!(
                 "a message that is not a grant on {:?}",
-                engine.terms.channel()
+                engine.caller_id.channel()
             );
         }
         return;
     };
-    let news = News::from_message(grant, arrived, engine.store.anchor(&key));
+    let news = GrantNotice::from_message(grant, arrived, engine.store.anchor(&key));
     let about = Call {
-        wish: Wish::any(family),
+        spec: LockSpec::any(family),
         key,
         verb: Verb::Renew { token: grant.token },
     };

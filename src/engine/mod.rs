@@ -33,30 +33,30 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::Kind;
 use crate::loss::Loss;
-use crate::script::{Call, Mode, Outcome, Terms, Token, Verb};
+use crate::script::{Call, CallerId, Mode, Outcome, Token, Verb};
 use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Answer, Checkout, Fault, Patience, Store};
+use crate::store::{Answer, Checkout, Deadlines, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
 use callbacks::Callbacks;
 use jobs::Job;
 use lease::Due;
-use listener::Listening;
-use news::News;
+use listener::SubscriptionStatus;
+use news::GrantNotice;
 use place::Action;
-use places::{Found, Places, Waiting};
-use running::{Bell, Thread};
-use work::{Fresh, Work};
+use places::{Found, WaiterEntry, WaiterRegistry};
+use running::{Thread, Waker};
+use work::{Command, Fresh};
 
 pub(crate) use acquire::{Entered, is_transient};
 pub(crate) use all::first_lost;
 #[cfg(feature = "sim")]
 pub(crate) use by_hand::{ByHand, Next, Tasks};
 pub(crate) use lease::Lease;
-pub(crate) use release::Tell;
-pub(crate) use request::{Request, Whole};
-pub(crate) use running::Running;
-pub(crate) use standing::{Standing, Then};
+pub(crate) use release::WantResult;
+pub(crate) use request::{LockGroup, Request};
+pub(crate) use running::EngineHandle;
+pub(crate) use standing::{QueuedWaiter, Then};
 
 /// When so many new leases lie there, the renewal thread is woken to take them in.
 const MANY_NEW: usize = 4096;
@@ -68,16 +68,16 @@ pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) store: Box<dyn Store>,
     pub(crate) counters: Counters,
-    terms: Arc<Terms>,
+    caller_id: Arc<CallerId>,
     clock: Clock,
-    places: Places,
-    intake: Sender<Work>,
+    places: WaiterRegistry,
+    intake: Sender<Command>,
     /// New leases, which the renewal thread takes in when it wakes.
     fresh: (Sender<Fresh>, Receiver<Fresh>),
     /// Held by whoever has taken some of them out for a moment.
     sifting: Mutex<()>,
-    bell: Arc<Bell>,
-    listening: Listening,
+    bell: Arc<Waker>,
+    listening: SubscriptionStatus,
     callbacks: Callbacks,
     /// No new locks: shut down, stopped, or the renewal thread is gone.
     closed: AtomicBool,
@@ -126,7 +126,7 @@ impl Engine {
     pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Answer>>> {
         self.check_fork()?;
         let started = self.now();
-        let answers = self.store.run(calls, self.patience(started, Time::NEVER));
+        let answers = self.store.run(calls, self.deadlines(started, Time::NEVER));
         let read = calls
             .iter()
             .zip(answers)
@@ -164,25 +164,29 @@ impl Engine {
         }
     }
 
-    fn run_one(&self, call: &Call, patience: Patience) -> std::result::Result<Answer, Fault> {
+    fn run_one(
+        &self,
+        call: &Call,
+        deadlines: Deadlines,
+    ) -> std::result::Result<Answer, StoreFault> {
         self.store
-            .run(std::slice::from_ref(call), patience)
+            .run(std::slice::from_ref(call), deadlines)
             .pop()
-            .unwrap_or(Err(Fault::NotReady))
+            .unwrap_or(Err(StoreFault::NotReady))
     }
 
     /// P8: one command timeout for a connection and one for the reply, and not much past `until`.
-    fn patience(&self, now: Time, until: Time) -> Patience {
+    fn deadlines(&self, now: Time, until: Time) -> Deadlines {
         let timeout = self.config.command_timeout;
-        Patience {
+        Deadlines {
             checkout: Checkout::Until((now + timeout).min(until + timeout / 2)),
             reply: (now + timeout * 2).min(until + timeout),
         }
     }
 
     /// Only what is free at once, so that nothing waits for the pool (P9).
-    fn at_once(&self, now: Time) -> Patience {
-        Patience {
+    fn at_once(&self, now: Time) -> Deadlines {
+        Deadlines {
             checkout: Checkout::IfFree,
             reply: now + self.config.command_timeout,
         }
@@ -233,11 +237,11 @@ impl Engine {
     }
 
     /// The receiver lives as long as the renewal thread; what is sent after its end is of no use.
-    fn send(&self, work: Work) {
+    fn send(&self, work: Command) {
         let _ = self.intake.send(work);
     }
 
-    fn hand_to_renewal(&self, work: Work) {
+    fn hand_to_renewal(&self, work: Command) {
         self.send(work);
         self.bell.ring();
     }
@@ -249,15 +253,15 @@ impl Engine {
         self.bell.ring_if_late_for(now);
     }
 
-    /// News of grants that came with the reply to another request.
+    /// GrantNotice of grants that came with the reply to another request.
     fn deliver_all(&self, call: &Call, answer: &Answer) {
         for grant in &answer.reply.grants {
-            self.deliver(call, News::from_reply(*grant, answer.sent));
+            self.deliver(call, GrantNotice::from_reply(*grant, answer.sent));
         }
     }
 
     /// Tells a waiter of its grant; what nobody waits for is released (R13). `about` names the lock.
-    fn deliver(&self, about: &Call, news: News) {
+    fn deliver(&self, about: &Call, news: GrantNotice) {
         match self.places.find(news.grant.token) {
             Found::Waiting(waiting) => self.hear_of(&waiting, news),
             // The waiter learnt of it in another way before.
@@ -268,7 +272,7 @@ impl Engine {
         }
     }
 
-    fn hear_of(&self, waiting: &Arc<Waiting>, news: News) {
+    fn hear_of(&self, waiting: &Arc<WaiterEntry>, news: GrantNotice) {
         let action = waiting
             .place
             .lock()
@@ -280,15 +284,15 @@ impl Engine {
     }
 
     /// Carries out what a place decided.
-    fn act(&self, waiting: &Arc<Waiting>, action: Action) {
+    fn act(&self, waiting: &Arc<WaiterEntry>, action: Action) {
         match action {
             Action::Nothing => {}
             Action::Keep(lease) => {
                 self.adopt(&lease);
                 waiting.changed.notify_one();
             }
-            Action::Confirm => self.hand_to_renewal(Work::Confirm(Arc::clone(waiting))),
-            Action::Requeue => self.hand_to_renewal(Work::Requeue(Arc::clone(waiting))),
+            Action::Confirm => self.hand_to_renewal(Command::Confirm(Arc::clone(waiting))),
+            Action::Requeue => self.hand_to_renewal(Command::Requeue(Arc::clone(waiting))),
             Action::Abandon { token, not_after } => {
                 self.leave_in_background(&waiting.request, token, not_after);
             }
@@ -318,7 +322,7 @@ impl Engine {
 
     fn in_background(&self, job: Job) {
         self.counters.background_releases.add(1);
-        self.hand_to_renewal(Work::Background(job));
+        self.hand_to_renewal(Command::Background(job));
     }
 
     /// A lease of a live guard is lost: says so wherever it is listened to, once. Answers
@@ -353,7 +357,7 @@ fn wrong_kind(call: &Call, kind: &str) -> Error {
     let lock = call.key.name.clone();
     let (is, asked) = (
         Kind::from_record(kind),
-        Kind::from_record(&call.wish.kind()),
+        Kind::from_record(&call.spec.kind()),
     );
     if is == asked {
         let message = format!("the record is {kind}, which is not this version's protocol");

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::lease::{Lease, Word};
-use super::news::News;
-use super::place::{Action, Claim, Place};
-use super::places::{Found, Places, Waiting};
+use super::lease::{Lease, LeaseState};
+use super::news::GrantNotice;
+use super::place::{Action, Claim, WaiterState};
+use super::places::{Found, WaiterEntry, WaiterRegistry};
 use super::request::Request;
 use crate::config::LockOptions;
 use crate::key::Key;
 use crate::loss::{Loss, LossReason, PreviousHolder};
-use crate::script::{Grant, Token, Wish};
+use crate::script::{Grant, LockSpec, Token};
 use crate::store::clock::Time;
 
 const EARLY: Time = at(50);
@@ -35,7 +35,7 @@ fn in_every_order(model: impl Fn() + Send + Sync + 'static) {
 #[test]
 fn a_release_a_renewal_and_a_loss_that_meet_come_to_one_end() {
     in_every_order(|| {
-        let word = Arc::new(Word::held_until(DEADLINE));
+        let word = Arc::new(LeaseState::held_until(DEADLINE));
         let renewal = thread::spawn({
             let word = Arc::clone(&word);
             move || word.extend(EARLY, LATER)
@@ -57,7 +57,7 @@ fn a_release_a_renewal_and_a_loss_that_meet_come_to_one_end() {
 #[test]
 fn a_lease_that_was_seen_past_its_deadline_is_held_by_no_renewal_again() {
     in_every_order(|| {
-        let word = Arc::new(Word::held_until(DEADLINE));
+        let word = Arc::new(LeaseState::held_until(DEADLINE));
         let renewal = thread::spawn({
             let word = Arc::clone(&word);
             move || word.extend(EARLY, LATER)
@@ -122,8 +122,8 @@ enum Keep {
 
 /// The news of a grant comes, and comes again, while its waiter looks for it for the last time.
 fn grant_meets_timeout(keep: Keep) {
-    let (places, request) = (Arc::new(Places::new()), request());
-    let waiting = places.register(Arc::clone(&request), Place::new(Token::new()), EARLY);
+    let (places, request) = (Arc::new(WaiterRegistry::new()), request());
+    let waiting = places.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
     let token = {
         let mut place = waiting.place.lock();
         let Action::Nothing = place.queued(EARLY, 1, 1, 1, &request) else {
@@ -172,9 +172,9 @@ fn grant_meets_timeout(keep: Keep) {
 #[test]
 fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
     in_every_order(|| {
-        let (places, request) = (Arc::new(Places::new()), request());
-        let waiting: Arc<Waiting> =
-            places.register(Arc::clone(&request), Place::new(Token::new()), EARLY);
+        let (places, request) = (Arc::new(WaiterRegistry::new()), request());
+        let waiting: Arc<WaiterEntry> =
+            places.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
         let renewal = thread::spawn({
             let (places, waiting) = (Arc::clone(&places), Arc::clone(&waiting));
             move || {
@@ -190,7 +190,7 @@ fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
 
 fn request() -> Arc<Request> {
     let key = Key::new("fairlock", "k").expect("a name");
-    Arc::new(Request::new(Wish::MUTEX, key, &LockOptions::new()))
+    Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()))
 }
 
 fn grant(token: Token) -> Grant {
@@ -204,8 +204,8 @@ fn grant(token: Token) -> Grant {
     }
 }
 
-fn news(token: Token) -> News {
-    News::from_reply(grant(token), EARLY)
+fn news(token: Token) -> GrantNotice {
+    GrantNotice::from_reply(grant(token), EARLY)
 }
 
 fn lease() -> Lease {

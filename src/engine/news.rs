@@ -8,7 +8,7 @@ use crate::store::clock::Time;
 
 /// The news that a token was granted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct News {
+pub(crate) struct GrantNotice {
     pub(crate) grant: Grant,
     /// The local deadline, if it can be told (R12).
     pub(crate) deadline: Option<Time>,
@@ -16,10 +16,10 @@ pub(crate) struct News {
     pub(crate) granted: Time,
 }
 
-impl News {
+impl GrantNotice {
     /// From the reply to a request of this process: the time left was counted after `sent`.
-    pub(crate) fn from_reply(grant: Grant, sent: Time) -> News {
-        News {
+    pub(crate) fn from_reply(grant: Grant, sent: Time) -> GrantNotice {
+        GrantNotice {
             grant,
             deadline: Some(deadline_from_reply(sent, grant.left)),
             granted: sent,
@@ -28,7 +28,7 @@ impl News {
 
     /// R12: from a message, which may have been under way for any time. The newest anchor says when the
     /// grant was made; without one nothing is known.
-    pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> News {
+    pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> GrantNotice {
         let granted =
             anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));
         let deadline = anchor.zip(granted).map(|(anchor, granted)| {
@@ -39,7 +39,7 @@ impl News {
             };
             granted + grant.left.saturating_sub(margin(grant.left, extrapolated))
         });
-        News {
+        GrantNotice {
             grant,
             deadline,
             granted: granted.unwrap_or(arrived),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::{Lease, deadline_from_reply};
-use super::news::News;
+use super::news::GrantNotice;
 use super::request::Request;
 use crate::error::Error;
 use crate::loss::PreviousHolder;
@@ -12,11 +12,11 @@ use crate::script::{Grant, Token};
 use crate::store::clock::Time;
 
 /// One waiter's place.
-pub(crate) struct Place {
+pub(crate) struct WaiterState {
     pub(crate) token: Token,
     stage: Stage,
     /// R8: a grant that was heard of while a request of this token was in flight.
-    noted: Option<News>,
+    noted: Option<GrantNotice>,
     /// The place as last heard: 1 is next.
     position: Option<u64>,
     ticket: u64,
@@ -44,7 +44,7 @@ enum Stage {
     Asking,
     Queued,
     Gone,
-    Confirming(News),
+    Confirming(GrantNotice),
     Granted(Arc<Lease>),
     Claimed,
     Failed(Error),
@@ -76,9 +76,9 @@ pub(crate) enum Claim {
     NotYet,
 }
 
-impl Place {
-    pub(crate) fn new(token: Token) -> Place {
-        Place {
+impl WaiterState {
+    pub(crate) fn new(token: Token) -> WaiterState {
+        WaiterState {
             token,
             stage: Stage::Asking,
             noted: None,
@@ -92,10 +92,10 @@ impl Place {
     }
 
     /// A place that was granted without standing in the queue.
-    pub(crate) fn granted(lease: Arc<Lease>) -> Place {
-        Place {
+    pub(crate) fn granted(lease: Arc<Lease>) -> WaiterState {
+        WaiterState {
             stage: Stage::Granted(Arc::clone(&lease)),
-            ..Place::new(lease.token)
+            ..WaiterState::new(lease.token)
         }
     }
 
@@ -128,7 +128,12 @@ impl Place {
     }
 
     /// The answer to a request of this token: it is the owner.
-    pub(crate) fn answered(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
+    pub(crate) fn answered(
+        &mut self,
+        news: GrantNotice,
+        now: Time,
+        request: &Arc<Request>,
+    ) -> Action {
         match self.stage {
             Stage::Asking => self.accept(news, now, request),
             Stage::Ended | Stage::Failed(_) => self.abandon(),
@@ -137,7 +142,7 @@ impl Place {
     }
 
     /// The news came from elsewhere: a message, a sync, somebody else's release.
-    pub(crate) fn heard(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
+    pub(crate) fn heard(&mut self, news: GrantNotice, now: Time, request: &Arc<Request>) -> Action {
         if news.grant.token != self.token {
             // It took a new token meanwhile.
             return Action::Abandon {
@@ -180,7 +185,7 @@ impl Place {
         }
     }
 
-    fn accept(&mut self, news: News, now: Time, request: &Arc<Request>) -> Action {
+    fn accept(&mut self, news: GrantNotice, now: Time, request: &Arc<Request>) -> Action {
         self.position = None;
         // R12: never dropped on the estimate alone; what is left must be worth having.
         match news.deadline {
@@ -194,7 +199,7 @@ impl Place {
         }
     }
 
-    fn hold(&mut self, news: News, deadline: Time, request: &Arc<Request>) -> Action {
+    fn hold(&mut self, news: GrantNotice, deadline: Time, request: &Arc<Request>) -> Action {
         let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline);
         let lease = Arc::new(lease.after_waiting().taken_until(self.not_after));
         self.stage = Stage::Granted(Arc::clone(&lease));
@@ -210,7 +215,7 @@ impl Place {
         request: &Arc<Request>,
     ) -> Action {
         match self.stage {
-            Stage::Confirming(News {
+            Stage::Confirming(GrantNotice {
                 mut grant,
                 deadline,
                 granted,
@@ -219,7 +224,7 @@ impl Place {
                     // Redis went back to an older copy, where it still waited, and granted it once more.
                     (grant.fence, grant.previous) = (fence, PreviousHolder::Unknown);
                 }
-                let news = News {
+                let news = GrantNotice {
                     grant,
                     deadline,
                     granted: granted.min(sent),
@@ -260,7 +265,7 @@ impl Place {
                 };
                 // What the renewal confirms will be another lease.
                 lease.disown();
-                self.stage = Stage::Confirming(News {
+                self.stage = Stage::Confirming(GrantNotice {
                     grant,
                     deadline: None,
                     granted: Time::NEVER,
@@ -419,13 +424,13 @@ mod tests {
     use super::*;
     use crate::config::LockOptions;
     use crate::key::Key;
-    use crate::script::Wish;
+    use crate::script::LockSpec;
 
     /// A second copy of the request may still be on its way, and what came of the first could be over when it arrives.
     #[test]
     fn r8_news_of_a_grant_is_noted_and_counts_when_its_request_is_answered() {
         let key = Key::new("fairlock", "a").expect("a good name");
-        let request = Arc::new(Request::new(Wish::MUTEX, key, &LockOptions::new()));
+        let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
         let now = Time::from_nanos(1_000_000_000_000);
         let heard = || {
             let token = Token::new();
@@ -437,8 +442,8 @@ mod tests {
                 left: request.ttl,
                 previous,
             };
-            let mut place = Place::new(token);
-            let action = place.heard(News::from_reply(grant, now), now, &request);
+            let mut place = WaiterState::new(token);
+            let action = place.heard(GrantNotice::from_reply(grant, now), now, &request);
             assert!(
                 matches!(action, Action::Nothing) && place.is_asking(),
                 "it acted upon it"
@@ -465,7 +470,7 @@ mod tests {
     #[test]
     fn a_grant_that_is_confirmed_under_another_fence_is_another_grant() {
         let key = Key::new("fairlock", "a").expect("a good name");
-        let request = Arc::new(Request::new(Wish::MUTEX, key, &LockOptions::new()));
+        let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
         let now = Time::from_nanos(1_000_000_000_000);
         for (fence, previous) in [(7, PreviousHolder::Released), (9, PreviousHolder::Unknown)] {
             let token = Token::new();
@@ -476,9 +481,9 @@ mod tests {
                 left: Duration::ZERO,
                 previous: PreviousHolder::Released,
             };
-            let mut place = Place::new(token);
+            let mut place = WaiterState::new(token);
             assert!(matches!(
-                place.answered(News::from_reply(grant, now), now, &request),
+                place.answered(GrantNotice::from_reply(grant, now), now, &request),
                 Action::Confirm
             ));
             match place.confirmed(now, request.ttl, fence, &request) {

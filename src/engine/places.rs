@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::place::Place;
+use super::place::WaiterState;
 use super::request::Request;
 use crate::error::Error;
 use crate::script::{Call, Token, Verb};
-use crate::store::Fault;
+use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
 /// A waiter: its place, and how it is woken.
-pub(crate) struct Waiting {
+pub(crate) struct WaiterEntry {
     pub(crate) request: Arc<Request>,
-    pub(crate) place: Mutex<Place>,
+    pub(crate) place: Mutex<WaiterState>,
     pub(crate) changed: Condvar,
     /// The order in which this process's waiters came (R4).
     order: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Waiting {
     refusal: Mutex<Option<Error>>,
 }
 
-impl Waiting {
+impl WaiterEntry {
     pub(crate) fn heard_at(&self) -> Time {
         Time::from_nanos(self.heard.load(Ordering::Acquire))
     }
@@ -76,7 +76,7 @@ impl Waiting {
 }
 
 /// The registry of waiters.
-pub(crate) struct Places {
+pub(crate) struct WaiterRegistry {
     registry: Mutex<Registry>,
     orders: AtomicU64,
 }
@@ -84,32 +84,37 @@ pub(crate) struct Places {
 #[derive(Default)]
 struct Registry {
     /// R1: every token is here before it is sent.
-    tokens: HashMap<Token, Arc<Waiting>>,
+    tokens: HashMap<Token, Arc<WaiterEntry>>,
     /// Tokens of leases that were waited for and have guards now: news of their grants may still come, and
     /// must not be taken for grants that nobody wants (R13).
     claimed: HashSet<Token>,
-    names: HashMap<Arc<str>, Awaited>,
+    names: HashMap<Arc<str>, WaitQueue>,
     /// When each awaited name is to be looked after next.
     due: BTreeSet<(Time, Arc<str>)>,
 }
 
 /// A name for which somebody stands in the queue.
-struct Awaited {
-    line: BTreeMap<u64, Arc<Waiting>>,
+struct WaitQueue {
+    line: BTreeMap<u64, Arc<WaiterEntry>>,
     due: Time,
 }
 
-impl Places {
-    pub(crate) fn new() -> Places {
-        Places {
+impl WaiterRegistry {
+    pub(crate) fn new() -> WaiterRegistry {
+        WaiterRegistry {
             registry: Mutex::new(Registry::default()),
             orders: AtomicU64::new(0),
         }
     }
 
-    pub(crate) fn register(&self, request: Arc<Request>, place: Place, now: Time) -> Arc<Waiting> {
+    pub(crate) fn register(
+        &self,
+        request: Arc<Request>,
+        place: WaiterState,
+        now: Time,
+    ) -> Arc<WaiterEntry> {
         let token = place.token;
-        let waiting = Arc::new(Waiting {
+        let waiting = Arc::new(WaiterEntry {
             request,
             place: Mutex::new(place),
             changed: Condvar::new(),
@@ -153,7 +158,7 @@ impl Places {
 
     /// Adds a waiter to its name's line; the name is due by `due` at the latest. Answers when the name is
     /// due now.
-    pub(crate) fn stand(&self, waiting: &Arc<Waiting>, due: Time) -> Time {
+    pub(crate) fn stand(&self, waiting: &Arc<WaiterEntry>, due: Time) -> Time {
         let name = &waiting.request.key.name;
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
@@ -164,7 +169,7 @@ impl Places {
         let awaited = registry
             .names
             .entry(Arc::clone(name))
-            .or_insert_with(|| Awaited {
+            .or_insert_with(|| WaitQueue {
                 line: BTreeMap::new(),
                 due: Time::NEVER,
             });
@@ -178,7 +183,7 @@ impl Places {
     }
 
     /// Forgets a waiter under the token that it has now.
-    pub(crate) fn forget(&self, waiting: &Waiting) {
+    pub(crate) fn forget(&self, waiting: &WaiterEntry) {
         let token = waiting.place.lock().token;
         let name = &waiting.request.key.name;
         let mut registry = self.registry.lock();
@@ -195,7 +200,7 @@ impl Places {
 
     /// Gives a waiter a new token, unless it has ended. The new one is known before the old one is
     /// forgotten, so that a waiter that ends meanwhile leaves neither behind.
-    pub(crate) fn rename(&self, waiting: &Arc<Waiting>) -> Option<Token> {
+    pub(crate) fn rename(&self, waiting: &Arc<WaiterEntry>) -> Option<Token> {
         let token = Token::new();
         self.registry
             .lock()
@@ -287,7 +292,7 @@ impl Places {
     }
 
     /// The waiters of a name, in the order in which they came.
-    pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<Waiting>> {
+    pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<WaiterEntry>> {
         let registry = self.registry.lock();
         registry
             .names
@@ -295,25 +300,25 @@ impl Places {
             .map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Waiting>> {
+    pub(crate) fn all(&self) -> Vec<Arc<WaiterEntry>> {
         self.registry.lock().tokens.values().cloned().collect()
     }
 }
 
 /// Whose a token is.
 pub(crate) enum Found {
-    Waiting(Arc<Waiting>),
+    Waiting(Arc<WaiterEntry>),
     Claimed,
     Unknown,
 }
 
 /// Sorts waiters as they came.
-pub(crate) fn in_order(waiters: &mut [Arc<Waiting>]) {
+pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
     waiters.sort_by_key(|waiting| waiting.order);
 }
 
 /// A fault of a sync, as an error for those who wait.
-pub(crate) fn refusal(fault: &Fault, waiting: &Waiting, now: Time) -> Error {
+pub(crate) fn refusal(fault: &StoreFault, waiting: &WaiterEntry, now: Time) -> Error {
     fault
         .repeat()
         .into_error(Some(&waiting.request.key), now - waiting.heard_at())

@@ -7,17 +7,17 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::jobs::{Job, settles};
 use super::lease::deadline_from_reply;
-use super::work::Work;
+use super::work::Command;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault};
+use crate::store::{Answer, StoreFault};
 
 /// Whether the caller wants to know how a release went.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Tell {
+pub(crate) enum WantResult {
     /// `unlock`
     Yes,
     /// `Drop`
@@ -27,7 +27,7 @@ pub(crate) enum Tell {
 impl Engine {
     /// Ends a lease. A free connection is used at once, else the renewal thread's (P9): nothing here waits
     /// for the pool. Blocks for at most one command timeout.
-    pub(crate) fn release(&self, lease: &Lease, tell: Tell) -> Result<()> {
+    pub(crate) fn release(&self, lease: &Lease, tell: WantResult) -> Result<()> {
         let started = self.now();
         let call = self.end(lease, Mode::Used, started)?;
         let answer = self.run_one(&call, self.at_once(started));
@@ -46,16 +46,16 @@ impl Engine {
     pub(super) fn in_background_for(
         &self,
         job: Job,
-        fault: &Option<Fault>,
-        tell: Tell,
+        fault: &Option<StoreFault>,
+        tell: WantResult,
     ) -> Option<Receiver<Option<LossReason>>> {
         let in_vain = fault.is_some() || self.in_vain_since.load(Ordering::Acquire) != 0;
-        if tell == Tell::No && in_vain {
+        if tell == WantResult::No && in_vain {
             self.in_background(job);
             return None;
         }
         let (sender, receiver) = bounded(1);
-        self.in_background(if tell == Tell::No {
+        self.in_background(if tell == WantResult::No {
             job.telling_at_once(sender)
         } else {
             job.telling(sender)
@@ -69,9 +69,9 @@ impl Engine {
         lease: &Lease,
         call: &Call,
         started: Time,
-        fault: Option<Fault>,
+        fault: Option<StoreFault>,
         answer: Option<Receiver<Option<LossReason>>>,
-        tell: Tell,
+        tell: WantResult,
     ) -> Result<()> {
         let Some(receiver) = answer else {
             return fault.map_or(Ok(()), |f| {
@@ -90,11 +90,11 @@ impl Engine {
         match outcome {
             Some(reason) => told(lease, reason),
             // It goes on in the background, which says so if it comes to nothing.
-            None if tell == Tell::No => Ok(()),
+            None if tell == WantResult::No => Ok(()),
             None => {
                 // The renewal thread has sent it on a connection of its own, and has no reply either.
                 let fault = fault.unwrap_or_else(|| {
-                    Fault::unavailable(Step::Reply, "redis was silent to the background too")
+                    StoreFault::unavailable(Step::Reply, "redis was silent to the background too")
                 });
                 Err(fault.into_error(Some(&call.key), self.now() - started))
             }
@@ -118,7 +118,7 @@ impl Engine {
         lease: &Lease,
         call: &Call,
         started: Time,
-        answer: std::result::Result<Answer, Fault>,
+        answer: std::result::Result<Answer, StoreFault>,
     ) -> Ended {
         let expires = started + lease.request.longest();
         let Verb::Release { mode, .. } = call.verb else {
@@ -138,11 +138,11 @@ impl Engine {
                 }
                 // R7: a copy of the acquire that is still under way must not take the lock again.
                 if answer.reply.more || !settles(&answer, lease.taken_until) {
-                    self.hand_to_renewal(Work::Background(job()));
+                    self.hand_to_renewal(Command::Background(job()));
                 }
                 Ended::Answered(verdict(&answer.reply.outcome, answer.resent))
             }
-            Err(Fault::NotReady) => Ended::Open(None, Box::new(job())),
+            Err(StoreFault::NotReady) => Ended::Open(None, Box::new(job())),
             // A connection that was closed while idle costs no more than this second way.
             Err(fault) => {
                 self.heed(started, fault.is_ambiguous());
@@ -183,7 +183,7 @@ impl Engine {
         lease: &Arc<Lease>,
         call: &Call,
         started: Time,
-        answer: std::result::Result<Answer, Fault>,
+        answer: std::result::Result<Answer, StoreFault>,
     ) -> Result<()> {
         let job = || {
             let expires = started + lease.request.longest();
@@ -197,7 +197,7 @@ impl Engine {
                     // Nobody would be let in for as long as the guard lives.
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
-                self.hand_to_renewal(Work::Background(if fault.is_ambiguous() {
+                self.hand_to_renewal(Command::Background(if fault.is_ambiguous() {
                     job().resent()
                 } else {
                     job()
@@ -213,7 +213,7 @@ impl Engine {
         }
         let Some(reason) = verdict(&answer.reply.outcome, false) else {
             if answer.reply.more {
-                self.hand_to_renewal(Work::Background(job()));
+                self.hand_to_renewal(Command::Background(job()));
             }
             return Ok(());
         };
@@ -225,7 +225,7 @@ impl Engine {
         lease.lose(reason);
         let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
         // The renewal thread tells of it and gives the token up.
-        self.hand_to_renewal(Work::Lost(Arc::clone(lease)));
+        self.hand_to_renewal(Command::Lost(Arc::clone(lease)));
         Error::Lost { loss }
     }
 
@@ -270,8 +270,8 @@ impl Engine {
         self.check_fork()?;
         let call = lease.request.call(Verb::Renew { token: lease.token });
         let started = self.now();
-        let patience = self.patience(started, Time::NEVER);
-        self.run_one(&call, patience)
+        let deadlines = self.deadlines(started, Time::NEVER);
+        self.run_one(&call, deadlines)
             .map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
     }
 
@@ -289,7 +289,7 @@ pub(super) enum Ended {
     /// How the lease ended: `None` is a clean release.
     Answered(Option<LossReason>),
     /// It is for the renewal thread to send.
-    Open(Option<Fault>, Box<Job>),
+    Open(Option<StoreFault>, Box<Job>),
 }
 
 pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {

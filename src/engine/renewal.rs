@@ -13,15 +13,15 @@ use super::acquire::{Wait, acquire_call};
 use super::jobs::Job;
 use super::lease::{Due, Lease, deadline_from_reply};
 use super::place::Action;
-use super::places::{Found, Waiting, in_order};
+use super::places::{Found, WaiterEntry, in_order};
 use super::release::reason_of;
-use super::running::Bell;
+use super::running::Waker;
 use super::schedule::Schedule;
-use super::work::{Fresh, Work};
+use super::work::{Command, Fresh};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault, Link};
+use crate::store::{Answer, Link, StoreFault};
 
 /// How many calls go into one pipeline: what fits a socket's buffer, so that writing never blocks.
 const BATCH: usize = 256;
@@ -31,7 +31,7 @@ const CONNECTING: Duration = Duration::from_millis(5);
 /// The renewal thread's state. All of it is the thread's own, so no mutex guards the leases.
 pub(super) struct Renewal {
     pub(super) engine: Arc<Engine>,
-    intake: Receiver<Work>,
+    intake: Receiver<Command>,
     pub(super) bell: Receiver<()>,
     link: Box<dyn Link>,
     leases: Schedule<Kept>,
@@ -58,23 +58,27 @@ pub(super) struct Kept {
 /// What is done once, or until it succeeds.
 pub(super) enum Errand {
     Job(Job),
-    Confirm(Arc<Waiting>),
-    Requeue(Arc<Waiting>),
+    Confirm(Arc<WaiterEntry>),
+    Requeue(Arc<WaiterEntry>),
 }
 
 /// A call in the batch, and whom its answer is for.
 pub(super) enum Task {
     Renew(Kept),
     Job(Job),
-    Confirm(Arc<Waiting>, Token),
-    Requeue(Arc<Waiting>),
+    Confirm(Arc<WaiterEntry>, Token),
+    Requeue(Arc<WaiterEntry>),
     Sync,
     Lookup,
 }
 
 impl Renewal {
-    pub(super) fn new(engine: Arc<Engine>, intake: Receiver<Work>, bell: Receiver<()>) -> Renewal {
-        let ringing: Arc<Bell> = Arc::clone(&engine.bell);
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        intake: Receiver<Command>,
+        bell: Receiver<()>,
+    ) -> Renewal {
+        let ringing: Arc<Waker> = Arc::clone(&engine.bell);
         let link = engine.store.link(Arc::new(move || ringing.ring()));
         Renewal {
             engine,
@@ -157,22 +161,22 @@ impl Renewal {
         self.take_in_leases(now);
         while let Ok(work) = self.intake.try_recv() {
             match work {
-                Work::Lost(lease) => {
+                Command::Lost(lease) => {
                     if let Due::Lose(reason) = lease.due(now, Time::NEVER) {
                         self.lose(&lease, reason);
                     }
                 }
-                Work::Background(job) => self.errands.put(now, Errand::Job(job)),
-                Work::Confirm(waiting) => self.errands.put(now, Errand::Confirm(waiting)),
-                Work::Requeue(waiting) => self.errands.put(now, Errand::Requeue(waiting)),
-                Work::Resync => self.resync(now),
-                Work::EndAll(tell) => {
+                Command::Background(job) => self.errands.put(now, Errand::Job(job)),
+                Command::Confirm(waiting) => self.errands.put(now, Errand::Confirm(waiting)),
+                Command::Requeue(waiting) => self.errands.put(now, Errand::Requeue(waiting)),
+                Command::Resync => self.resync(now),
+                Command::EndAll(tell) => {
                     self.take_in_leases(now);
                     let names = self.end_all();
                     let _ = tell.send(names);
                 }
-                Work::Settle(hold) => self.settling.push(hold),
-                Work::Stop => self.stopping = true,
+                Command::Settle(hold) => self.settling.push(hold),
+                Command::Stop => self.stopping = true,
             }
         }
     }
@@ -302,7 +306,7 @@ impl Renewal {
         &mut self,
         tasks: Vec<Task>,
         calls: &[Call],
-        answers: Vec<Result<Answer, Fault>>,
+        answers: Vec<Result<Answer, StoreFault>>,
     ) {
         for ((task, call), answer) in tasks.into_iter().zip(calls).zip(answers) {
             if let Ok(answer) = &answer {
@@ -319,7 +323,7 @@ impl Renewal {
         }
     }
 
-    fn renewed(&mut self, kept: Kept, answer: Result<Answer, Fault>) {
+    fn renewed(&mut self, kept: Kept, answer: Result<Answer, StoreFault>) {
         let engine = Arc::clone(&self.engine);
         let now = engine.now();
         let lease = &kept.lease;
@@ -357,7 +361,7 @@ impl Renewal {
             }
             Err(fault) => {
                 // Not ready is no failure: the thread's connection is opened with the first renewal.
-                if !matches!(fault, Fault::NotReady) {
+                if !matches!(fault, StoreFault::NotReady) {
                     engine.counters.renewal_failures.add(1);
                     let name = &lease.request.key.name;
                     if self.failing {
@@ -436,9 +440,9 @@ impl Renewal {
     }
 
     /// When to put a call again that came to nothing.
-    pub(super) fn again_at(&self, fault: &Fault) -> Time {
+    pub(super) fn again_at(&self, fault: &StoreFault) -> Time {
         // After a failed exchange another connection is opened, which takes its own pauses.
-        let connecting = matches!(fault, Fault::NotReady) || fault.is_ambiguous();
+        let connecting = matches!(fault, StoreFault::NotReady) || fault.is_ambiguous();
         let pause = if connecting {
             CONNECTING
         } else {

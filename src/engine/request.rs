@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::key::Key;
 use crate::loss::Loss;
-use crate::script::{Call, Family, Verb, Wish};
+use crate::script::{Call, Family, LockSpec, Verb};
 
-/// One wish for a lock. Every attempt at it has a token of its own.
+/// One request for a lock. Every attempt at it has a token of its own.
 pub(crate) struct Request {
-    pub(crate) wish: Wish,
+    pub(crate) spec: LockSpec,
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
@@ -24,13 +24,13 @@ pub(crate) struct Request {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// What it is a part of.
-    pub(crate) whole: Option<Arc<Whole>>,
+    pub(crate) whole: Option<Arc<LockGroup>>,
     /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
     pub(crate) asked: Arc<str>,
 }
 
 impl Request {
-    pub(crate) fn new(wish: Wish, key: Key, options: &LockOptions) -> Request {
+    pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
         let mut asked = String::with_capacity(96);
         let _ = write!(
@@ -40,8 +40,8 @@ impl Request {
             u8::from(options.fixed),
             options.hold_at_least.as_millis()
         );
-        if wish.family == Family::Permit {
-            let _ = write!(asked, "{} ", wish.weight);
+        if spec.family == Family::Permit {
+            let _ = write!(asked, "{} ", spec.weight);
         }
         let _ = write!(asked, "{}\t{}\t", *HOST, std::process::id());
         let thread = thread::current();
@@ -49,7 +49,7 @@ impl Request {
         asked.push('\t');
         asked.push_str(options.label.as_deref().unwrap_or(""));
         Request {
-            wish,
+            spec,
             key,
             ttl,
             fixed: options.fixed,
@@ -62,7 +62,7 @@ impl Request {
     }
 
     /// The same, as a part of a whole that hears of its loss.
-    pub(crate) fn part_of(self, whole: &Arc<Whole>) -> Request {
+    pub(crate) fn part_of(self, whole: &Arc<LockGroup>) -> Request {
         Request {
             whole: Some(Arc::clone(whole)),
             ..self
@@ -78,7 +78,7 @@ impl Request {
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
         Call {
-            wish: self.wish,
+            spec: self.spec,
             key: self.key.clone(),
             verb,
         }
@@ -101,16 +101,16 @@ impl Request {
 }
 
 /// Several locks under one guard.
-pub(crate) struct Whole {
+pub(crate) struct LockGroup {
     guarded: AtomicBool,
     tell: Mutex<Option<Sender<Loss>>>,
     pub(crate) lost: Receiver<Loss>,
 }
 
-impl Whole {
-    pub(crate) fn new() -> Arc<Whole> {
+impl LockGroup {
+    pub(crate) fn new() -> Arc<LockGroup> {
         let (tell, lost) = bounded(1);
-        Arc::new(Whole {
+        Arc::new(LockGroup {
             guarded: AtomicBool::new(false),
             tell: Mutex::new(Some(tell)),
             lost,

@@ -11,16 +11,16 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use super::Engine;
 use super::callbacks::Callbacks;
-use super::listener::{self, Listening};
-use super::places::Places;
+use super::listener::{self, SubscriptionStatus};
+use super::places::WaiterRegistry;
 use super::renewal::Renewal;
-use super::work::Work;
+use super::work::Command;
 use crate::config::Config;
 use crate::error::{Error, Result, Step};
-use crate::script::Terms;
+use crate::script::CallerId;
 use crate::stats::Counters;
 use crate::store::clock::{Sleepers, Time};
-use crate::store::{Fault, Store};
+use crate::store::{Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
 
 pub(super) struct Thread {
@@ -30,13 +30,13 @@ pub(super) struct Thread {
 }
 
 /// Wakes the renewal thread, but only if it would sleep for too long.
-pub(super) struct Bell {
+pub(super) struct Waker {
     slot: Sender<()>,
     /// Until when it sleeps, in ns; 0 while it is awake and will look at the intake anyway.
     asleep_until: AtomicU64,
 }
 
-impl Bell {
+impl Waker {
     pub(super) fn ring(&self) {
         // A full slot means that it will wake anyway.
         let _ = self.slot.try_send(());
@@ -58,19 +58,19 @@ impl Bell {
 }
 
 /// Keeps an engine running: the last one to go stops it. Threads never hold one.
-pub(crate) struct Running(Arc<Engine>);
+pub(crate) struct EngineHandle(Arc<Engine>);
 
-impl Running {
+impl EngineHandle {
     pub(crate) fn start(
         config: Config,
         store: Box<dyn Store>,
-        terms: Arc<Terms>,
-    ) -> Result<Running> {
-        let (engine, renewal) = Engine::new(config, store, terms);
+        caller_id: Arc<CallerId>,
+    ) -> Result<EngineHandle> {
+        let (engine, renewal) = Engine::new(config, store, caller_id);
         let sleepers: Weak<dyn Sleepers> = Arc::downgrade(&engine) as _;
         engine.clock.on_jump(sleepers);
         engine.spawn("fairlock-renewal", move || renewal.run_to_the_end())?;
-        Ok(Running(engine))
+        Ok(EngineHandle(engine))
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -88,12 +88,12 @@ impl Sleepers for Engine {
         drop(self.drained.lock());
         self.guard_dropped.notify_all();
         let (hold, settled) = bounded(0);
-        self.hand_to_renewal(Work::Settle(hold));
+        self.hand_to_renewal(Command::Settle(hold));
         settled
     }
 }
 
-impl Drop for Running {
+impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.0.is_forked() {
             // The child has none of the threads and must not touch the parent's connections and mutexes.
@@ -109,7 +109,7 @@ impl Engine {
     pub(super) fn new(
         config: Config,
         store: Box<dyn Store>,
-        terms: Arc<Terms>,
+        caller_id: Arc<CallerId>,
     ) -> (Arc<Engine>, Renewal) {
         let (intake, received) = unbounded();
         let (slot, bell) = bounded(1);
@@ -118,16 +118,16 @@ impl Engine {
             config,
             store,
             counters: Counters::default(),
-            terms,
-            places: Places::new(),
+            caller_id,
+            places: WaiterRegistry::new(),
             intake,
             fresh: unbounded(),
             sifting: Mutex::new(()),
-            bell: Arc::new(Bell {
+            bell: Arc::new(Waker {
                 slot,
                 asleep_until: AtomicU64::new(0),
             }),
-            listening: Listening::new(),
+            listening: SubscriptionStatus::new(),
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
@@ -171,16 +171,16 @@ impl Engine {
         }
         drop(drained);
         let (tell, told) = bounded(1);
-        self.hand_to_renewal(Work::EndAll(tell));
-        let patience = self.config.command_timeout * 2;
+        self.hand_to_renewal(Command::EndAll(tell));
+        let deadlines = self.config.command_timeout * 2;
         self.clock
-            .receive(&told, self.now() + patience)
+            .receive(&told, self.now() + deadlines)
             .ok_or_else(|| {
-                Fault::unavailable(
+                StoreFault::unavailable(
                     Step::Reply,
                     "the renewal thread did not end the leases in time",
                 )
-                .into_error(None, patience)
+                .into_error(None, deadlines)
             })
     }
 
@@ -198,7 +198,7 @@ impl Engine {
     fn stop(&self) {
         self.close();
         self.stopping.store(true, Ordering::Release);
-        self.hand_to_renewal(Work::Stop);
+        self.hand_to_renewal(Command::Stop);
         self.listening.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -211,7 +211,7 @@ impl Engine {
             .iter()
             .any(|t| t.handle.thread().name() == Some(listener::THREAD))
         {
-            self.store.poke(&self.terms.channel());
+            self.store.poke(&self.caller_id.channel());
         }
         let here = thread::current().id();
         for thread in threads {
@@ -241,7 +241,8 @@ impl Engine {
                 }
             })
             .map_err(|e| {
-                Fault::unavailable(crate::error::Step::Connect, e).into_error(None, Duration::ZERO)
+                StoreFault::unavailable(crate::error::Step::Connect, e)
+                    .into_error(None, Duration::ZERO)
             })?;
         let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.handle.is_finished());

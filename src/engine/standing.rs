@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::news::News;
+use super::news::GrantNotice;
 use super::place::{Action, Claim};
-use super::places::Waiting;
+use super::places::WaiterEntry;
 use super::request::Request;
 use super::{Engine, Lease};
 use crate::error::{Error, Result, Step};
@@ -12,12 +12,12 @@ use crate::error::{Error, Result, Step};
 use crate::script::Token;
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault};
+use crate::store::{Answer, StoreFault};
 
 /// A place in a queue; dropping it leaves the queue.
-pub(crate) struct Standing {
+pub(crate) struct QueuedWaiter {
     pub(crate) engine: Arc<Engine>,
-    pub(super) waiting: Arc<Waiting>,
+    pub(super) waiting: Arc<WaiterEntry>,
 }
 
 /// What becomes of a place at the end of a wait for it.
@@ -29,7 +29,7 @@ pub(crate) enum Then {
     Stay,
 }
 
-impl Standing {
+impl QueuedWaiter {
     /// 1 is next; `None` once it is granted, or while the place is being taken again.
     pub(crate) fn position(&self) -> Option<u64> {
         if self.engine.is_forked() {
@@ -91,10 +91,10 @@ impl Standing {
                 return Err(self.outage(now));
             } else {
                 // If a word came, the clock has jumped again since.
-                let patience = engine.config.command_timeout * if now < until { 2 } else { 1 };
+                let deadlines = engine.config.command_timeout * if now < until { 2 } else { 1 };
                 let end = last_chance
                     .filter(|_| waiting.awaits_word())
-                    .unwrap_or(now + patience);
+                    .unwrap_or(now + deadlines);
                 last_chance = Some(end);
                 waiting.await_word();
                 drop(place);
@@ -114,7 +114,7 @@ impl Standing {
         let engine = &self.engine;
         if let Some(call) = self.leave() {
             let started = engine.now();
-            let answer = engine.run_one(&call, engine.patience(started, until));
+            let answer = engine.run_one(&call, engine.deadlines(started, until));
             if let Err(fault) = self.left(&call, answer) {
                 if self.is_informed(until) {
                     engine.counters.missed.add(1);
@@ -143,14 +143,14 @@ impl Standing {
     pub(super) fn left(
         &self,
         call: &Call,
-        answer: std::result::Result<Answer, Fault>,
-    ) -> std::result::Result<(), Fault> {
+        answer: std::result::Result<Answer, StoreFault>,
+    ) -> std::result::Result<(), StoreFault> {
         let (engine, waiting) = (&self.engine, &self.waiting);
         match answer {
             Ok(answer) => {
                 engine.deliver_all(call, &answer);
                 if let Outcome::Granted(grant) = answer.reply.outcome {
-                    let news = News::from_reply(grant, answer.sent);
+                    let news = GrantNotice::from_reply(grant, answer.sent);
                     let action =
                         waiting
                             .place
@@ -224,7 +224,7 @@ impl Standing {
     }
 }
 
-impl Drop for Standing {
+impl Drop for QueuedWaiter {
     fn drop(&mut self) {
         if self.engine.is_forked() {
             return;

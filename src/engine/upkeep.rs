@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::acquire::Settled;
-use super::news::News;
-use super::places::{Found, Waiting, refusal};
+use super::news::GrantNotice;
+use super::places::{Found, WaiterEntry, refusal};
 use super::renewal::{Errand, Renewal};
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault};
+use crate::store::{Answer, StoreFault};
 
 impl Renewal {
     pub(super) fn confirmed(
         &mut self,
-        waiting: Arc<Waiting>,
+        waiting: Arc<WaiterEntry>,
         token: Token,
-        answer: Result<Answer, Fault>,
+        answer: Result<Answer, StoreFault>,
     ) {
         let action = match answer {
             Ok(Answer { reply, sent, .. }) => match reply.outcome {
@@ -40,9 +40,9 @@ impl Renewal {
 
     pub(super) fn requeued(
         &mut self,
-        waiting: Arc<Waiting>,
+        waiting: Arc<WaiterEntry>,
         call: &Call,
-        answer: Result<Answer, Fault>,
+        answer: Result<Answer, StoreFault>,
     ) {
         match self.engine.settle_acquire(&waiting, call, answer) {
             // A waiter that has claimed its grant by now did take a place.
@@ -62,7 +62,7 @@ impl Renewal {
                 waiting.changed.notify_one();
                 self.engine.act(&waiting, action);
             }
-            Settled::Fault(fault) => {
+            Settled::StoreFault(fault) => {
                 self.miss(&waiting, &fault);
                 let again = self.again_at(&fault);
                 self.errands.put(again, Errand::Requeue(waiting));
@@ -72,15 +72,15 @@ impl Renewal {
 
     /// Redis was asked about a waiter's name, and did not answer. Not if this process slept meanwhile: then it may
     /// have answered in time. What comes of a closed connection, the next one tells.
-    fn miss(&self, waiting: &Waiting, fault: &Fault) {
+    fn miss(&self, waiting: &WaiterEntry, fault: &StoreFault) {
         let now = self.engine.now();
         let slept = now - self.asked > self.engine.config.command_timeout * 2;
-        if !slept && !matches!(fault, Fault::NotReady) && !fault.is_closed() {
+        if !slept && !matches!(fault, StoreFault::NotReady) && !fault.is_closed() {
             waiting.miss(now);
         }
     }
 
-    pub(super) fn synced(&mut self, call: &Call, answer: Result<Answer, Fault>) {
+    pub(super) fn synced(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
         let engine = Arc::clone(&self.engine);
         let now = engine.now();
         let name = &call.key.name;
@@ -89,7 +89,7 @@ impl Renewal {
             Ok(answer) => answer,
             Err(fault) => {
                 for waiting in &line {
-                    if matches!(fault, Fault::Server { .. }) {
+                    if matches!(fault, StoreFault::Server { .. }) {
                         waiting.refuse(refusal(&fault, waiting, now));
                     }
                     self.miss(waiting, &fault);
@@ -122,7 +122,7 @@ impl Renewal {
                     && (owner_waited_here
                         || matches!(engine.places.find(grant.token), Found::Waiting(_)))
                 {
-                    engine.deliver(call, News::from_reply(grant, answer.sent));
+                    engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
                 }
                 let mut suspects = Vec::new();
                 for waiting in &line {
@@ -130,7 +130,7 @@ impl Renewal {
                     place.served(served);
                     // Of a mutex that is handed on, the answer names the owner, so no message can be missed for long.
                     let missed =
-                        call.wish.family == Family::Permit && place.was_served(served, answer.sent);
+                        call.spec.family == Family::Permit && place.was_served(served, answer.sent);
                     if !newest_known || missed || place.is_suspect(since, answer.sent) {
                         suspects.push(place.token);
                     }
@@ -138,7 +138,7 @@ impl Renewal {
                 self.look_up(call, &suspects);
             }
             // No record at all: nobody has a place any more. Whoever was granted permits meanwhile may have them still.
-            Outcome::Absent if call.wish.family == Family::Permit => {
+            Outcome::Absent if call.spec.family == Family::Permit => {
                 engine
                     .places
                     .put_off(name, now + engine.config.check_period);
@@ -180,14 +180,14 @@ impl Renewal {
                 tokens: tokens.to_vec(),
             };
             self.lookups.push(Call {
-                wish: about.wish,
+                spec: about.spec,
                 key: about.key.clone(),
                 verb,
             });
         }
     }
 
-    pub(super) fn looked_up(&mut self, call: &Call, answer: Result<Answer, Fault>) {
+    pub(super) fn looked_up(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
         let Verb::Lookup { tokens } = &call.verb else {
             return;
         };

@@ -7,7 +7,7 @@ use crossbeam_channel::Sender;
 
 use super::jobs::Job;
 use super::lease::Lease;
-use super::places::Waiting;
+use super::places::WaiterEntry;
 use crate::store::clock::Time;
 
 /// A lease that the renewal thread has not seen yet.
@@ -18,12 +18,12 @@ pub(super) struct Fresh {
 }
 
 /// What is sent to the renewal thread.
-pub(super) enum Work {
+pub(super) enum Command {
     /// Lost, and not told yet.
     Lost(Arc<Lease>),
     Background(Job),
-    Confirm(Arc<Waiting>),
-    Requeue(Arc<Waiting>),
+    Confirm(Arc<WaiterEntry>),
+    Requeue(Arc<WaiterEntry>),
     /// Messages may have been missed: every awaited name is looked after at once, token by token.
     Resync,
     /// Shut down: end all leases and answer their names.

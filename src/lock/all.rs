@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 
 use super::{request, request_to_wait};
-use crate::engine::{Lease, Request, Running, Tell, Whole, first_lost, is_transient};
+use crate::engine::{
+    EngineHandle, Lease, LockGroup, Request, WantResult, first_lost, is_transient,
+};
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::{Loss, PreviousHolder};
@@ -153,8 +155,8 @@ impl Wanted {
         &self,
         manager: &LockManager,
         request: impl Fn(&LockManager, Key) -> Result<Request>,
-    ) -> Result<(Vec<Arc<Request>>, Arc<Whole>)> {
-        let whole = Whole::new();
+    ) -> Result<(Vec<Arc<Request>>, Arc<LockGroup>)> {
+        let whole = LockGroup::new();
         let part = |key: &Key| Ok(Arc::new(request(manager, key.clone())?.part_of(&whole)));
         Ok((self.0.iter().map(part).collect::<Result<_>>()?, whole))
     }
@@ -176,14 +178,14 @@ impl Wanted {
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
-    whole: Arc<Whole>,
-    running: Arc<Running>,
+    whole: Arc<LockGroup>,
+    running: Arc<EngineHandle>,
     /// `unlock` has released them; there is nothing left for Drop to do.
     unlocked: bool,
 }
 
 impl MultiGuard {
-    fn new(leases: Vec<Arc<Lease>>, whole: Arc<Whole>, manager: &LockManager) -> MultiGuard {
+    fn new(leases: Vec<Arc<Lease>>, whole: Arc<LockGroup>, manager: &LockManager) -> MultiGuard {
         let running = Arc::clone(manager.running());
         leases.iter().for_each(|_| running.engine().guard_made());
         whole.guard();
@@ -273,7 +275,7 @@ impl MultiGuard {
         if engine.is_forked() {
             Err(Error::Closed)
         } else {
-            engine.release_all(&self.leases, Tell::Yes)
+            engine.release_all(&self.leases, WantResult::Yes)
         }
     }
 
@@ -292,7 +294,7 @@ impl Drop for MultiGuard {
         }
         self.whole.close();
         if !self.unlocked
-            && let Err(error) = engine.release_all(&self.leases, Tell::No)
+            && let Err(error) = engine.release_all(&self.leases, WantResult::No)
         {
             log::warn!(
                 "dropping the one guard of {:?}: {error}",

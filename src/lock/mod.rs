@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
-use crate::script::Wish;
+use crate::script::LockSpec;
 use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
@@ -26,29 +26,29 @@ pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{MAX_PERMITS, Semaphore};
 pub use striped::Striped;
 
-/// One wish for a mutex, on the handle's terms.
+/// One request for a mutex, on the handle's terms.
 fn request(manager: &LockManager, key: Key) -> Result<Request> {
-    request_as(manager, key, Wish::MUTEX)
+    request_as(manager, key, LockSpec::MUTEX)
 }
 
 /// The same, if it is to wait.
 fn request_to_wait(manager: &LockManager, key: Key) -> Result<Request> {
-    request_to_wait_as(manager, key, Wish::MUTEX)
+    waiting_request(manager, key, LockSpec::MUTEX)
 }
 
-fn request_to_wait_as(manager: &LockManager, key: Key, wish: Wish) -> Result<Request> {
+fn waiting_request(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     manager.engine().config.check_wait(&manager.options)?;
-    request_as(manager, key, wish)
+    request_as(manager, key, spec)
 }
 
-fn request_as(manager: &LockManager, key: Key, wish: Wish) -> Result<Request> {
+fn request_as(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     manager.engine().config.check_options(&manager.options)?;
-    Ok(Request::new(wish, key, &manager.options))
+    Ok(Request::new(spec, key, &manager.options))
 }
 
 /// Takes it, waiting for as long as Redis answers.
-fn take(manager: &LockManager, key: Key, wish: Wish) -> Result<LockGuard> {
-    let request = Arc::new(request_to_wait_as(manager, key, wish)?);
+fn take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<LockGuard> {
+    let request = Arc::new(waiting_request(manager, key, spec)?);
     loop {
         // Without a deadline a wait ends with a grant or an error.
         if let Some(lease) = manager.engine().acquire(&request, Time::NEVER)? {
@@ -57,21 +57,21 @@ fn take(manager: &LockManager, key: Key, wish: Wish) -> Result<LockGuard> {
     }
 }
 
-fn try_take(manager: &LockManager, key: Key, wish: Wish) -> Result<Option<LockGuard>> {
-    let request = Arc::new(request_as(manager, key, wish)?);
+fn try_take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Option<LockGuard>> {
+    let request = Arc::new(request_as(manager, key, spec)?);
     Ok(guard(manager, manager.engine().try_acquire(&request)?))
 }
 
 fn take_until(
     manager: &LockManager,
     key: Key,
-    wish: Wish,
+    spec: LockSpec,
     until: Time,
 ) -> Result<Option<LockGuard>> {
     if until <= manager.engine().now() {
-        return try_take(manager, key, wish);
+        return try_take(manager, key, spec);
     }
-    let request = Arc::new(request_to_wait_as(manager, key, wish)?);
+    let request = Arc::new(waiting_request(manager, key, spec)?);
     Ok(guard(manager, manager.engine().acquire(&request, until)?))
 }
 
@@ -79,10 +79,10 @@ fn take_until(
 fn enqueue<G>(
     manager: &LockManager,
     key: Key,
-    wish: Wish,
+    spec: LockSpec,
     own: fn(LockGuard) -> G,
 ) -> Result<Waiter<G>> {
-    let request = Arc::new(request_to_wait_as(manager, key, wish)?);
+    let request = Arc::new(waiting_request(manager, key, spec)?);
     let engine = manager.engine();
     let standing = match engine.enter(&request, Time::NEVER)? {
         Entered::Granted(lease) => engine.stand_with(lease)?,

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
-use crate::script::Wish;
+use crate::script::LockSpec;
 use crate::waiter::Waiter;
 
 impl LockManager {
@@ -34,7 +34,7 @@ impl LockManager {
     /// [`Server`](crate::Error::Server) after the outage limit, at once if the refusal will not pass by itself;
     /// [`WrongKind`](crate::Error::WrongKind); [`Closed`](crate::Error::Closed).
     pub fn lock(&self, name: &str) -> Result<LockGuard> {
-        take(self, self.key(name)?, Wish::MUTEX)
+        take(self, self.key(name)?, LockSpec::MUTEX)
     }
 
     /// Takes the lock if it is free and nobody waits for it; `None` if not. Never waits for others.
@@ -45,7 +45,7 @@ impl LockManager {
     /// As [`lock`](LockManager::lock), without waiting out an outage; and [`Lost`](crate::Error::Lost) for a lease so short,
     /// or a process so slow, that it had lapsed when the reply came.
     pub fn try_lock(&self, name: &str) -> Result<Option<LockGuard>> {
-        try_take(self, self.key(name)?, Wish::MUTEX)
+        try_take(self, self.key(name)?, LockSpec::MUTEX)
     }
 
     /// Takes the lock, waiting its turn for at most so long; `None` if it did not come.
@@ -60,7 +60,7 @@ impl LockManager {
         take_until(
             self,
             self.key(name)?,
-            Wish::MUTEX,
+            LockSpec::MUTEX,
             self.engine().now() + at_most,
         )
     }
@@ -73,7 +73,7 @@ impl LockManager {
         take_until(
             self,
             self.key(name)?,
-            Wish::MUTEX,
+            LockSpec::MUTEX,
             self.engine().at(deadline),
         )
     }
@@ -87,7 +87,7 @@ impl LockManager {
     /// # Errors
     /// As [`lock`](LockManager::lock).
     pub fn enqueue(&self, name: &str) -> Result<Waiter> {
-        enqueue(self, self.key(name)?, Wish::MUTEX, |guard| guard)
+        enqueue(self, self.key(name)?, LockSpec::MUTEX, |guard| guard)
     }
 
     /// The mutex of this name, as a handle of its own with the same verbs.
@@ -130,7 +130,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn lock(&self) -> Result<LockGuard> {
-        take(&self.manager, self.key()?, Wish::MUTEX)
+        take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
 
     /// As [`LockManager::try_lock`].
@@ -138,7 +138,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
-        try_take(&self.manager, self.key()?, Wish::MUTEX)
+        try_take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
 
     /// As [`LockManager::try_lock_for`].
@@ -149,7 +149,7 @@ impl Mutex {
         take_until(
             &self.manager,
             self.key()?,
-            Wish::MUTEX,
+            LockSpec::MUTEX,
             self.manager.engine().now() + at_most,
         )
     }
@@ -162,7 +162,7 @@ impl Mutex {
         take_until(
             &self.manager,
             self.key()?,
-            Wish::MUTEX,
+            LockSpec::MUTEX,
             self.manager.engine().at(deadline),
         )
     }
@@ -172,7 +172,7 @@ impl Mutex {
     /// # Errors
     /// As there.
     pub fn enqueue(&self) -> Result<Waiter> {
-        enqueue(&self.manager, self.key()?, Wish::MUTEX, |guard| guard)
+        enqueue(&self.manager, self.key()?, LockSpec::MUTEX, |guard| guard)
     }
 
     pub(super) fn key(&self) -> Result<Key> {

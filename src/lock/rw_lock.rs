@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
-use crate::script::Wish;
+use crate::script::LockSpec;
 use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
@@ -75,7 +75,7 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn read(&self) -> Result<ReadGuard> {
-        let guard = take(&self.manager, self.key()?, Wish::read())?;
+        let guard = take(&self.manager, self.key()?, LockSpec::read())?;
         Ok(ReadGuard { guard })
     }
 
@@ -84,7 +84,7 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
-        let guard = try_take(&self.manager, self.key()?, Wish::read())?;
+        let guard = try_take(&self.manager, self.key()?, LockSpec::read())?;
         Ok(guard.map(|guard| ReadGuard { guard }))
     }
 
@@ -110,7 +110,7 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn write(&self) -> Result<WriteGuard> {
-        let guard = take(&self.manager, self.key()?, Wish::write())?;
+        let guard = take(&self.manager, self.key()?, LockSpec::write())?;
         Ok(WriteGuard { guard })
     }
 
@@ -119,7 +119,7 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
-        let guard = try_take(&self.manager, self.key()?, Wish::write())?;
+        let guard = try_take(&self.manager, self.key()?, LockSpec::write())?;
         Ok(guard.map(|guard| WriteGuard { guard }))
     }
 
@@ -145,7 +145,7 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn enqueue_read(&self) -> Result<Waiter<ReadGuard>> {
-        enqueue(&self.manager, self.key()?, Wish::read(), |guard| {
+        enqueue(&self.manager, self.key()?, LockSpec::read(), |guard| {
             ReadGuard { guard }
         })
     }
@@ -155,18 +155,18 @@ impl RwLock {
     /// # Errors
     /// As there.
     pub fn enqueue_write(&self) -> Result<Waiter<WriteGuard>> {
-        enqueue(&self.manager, self.key()?, Wish::write(), |guard| {
+        enqueue(&self.manager, self.key()?, LockSpec::write(), |guard| {
             WriteGuard { guard }
         })
     }
 
     fn read_before(&self, until: Time) -> Result<Option<ReadGuard>> {
-        let guard = take_until(&self.manager, self.key()?, Wish::read(), until)?;
+        let guard = take_until(&self.manager, self.key()?, LockSpec::read(), until)?;
         Ok(guard.map(|guard| ReadGuard { guard }))
     }
 
     fn write_before(&self, until: Time) -> Result<Option<WriteGuard>> {
-        let guard = take_until(&self.manager, self.key()?, Wish::write(), until)?;
+        let guard = take_until(&self.manager, self.key()?, LockSpec::write(), until)?;
         Ok(guard.map(|guard| WriteGuard { guard }))
     }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
-use crate::script::Wish;
+use crate::script::LockSpec;
 use crate::waiter::Waiter;
 
 /// How many permits a semaphore has, at most.
@@ -117,7 +117,7 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire`](Semaphore::acquire); [`Config`](Error::Config) also for none and for more than there are.
     pub fn acquire_many(&self, permits: u32) -> Result<LockGuard> {
-        take(&self.manager, self.key()?, self.wish(permits)?)
+        take(&self.manager, self.key()?, self.spec(permits)?)
     }
 
     /// Takes so many permits together if there are as many and nobody waits; `None`, and none is kept, if not. Blocks as
@@ -126,7 +126,7 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many), without waiting out an outage.
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<LockGuard>> {
-        try_take(&self.manager, self.key()?, self.wish(permits)?)
+        try_take(&self.manager, self.key()?, self.spec(permits)?)
     }
 
     /// Takes so many permits together, waiting its turn for at most so long; `None` if it did not come. Blocks as
@@ -140,7 +140,7 @@ impl Semaphore {
         at_most: Duration,
     ) -> Result<Option<LockGuard>> {
         let until = self.manager.engine().now() + at_most;
-        take_until(&self.manager, self.key()?, self.wish(permits)?, until)
+        take_until(&self.manager, self.key()?, self.spec(permits)?, until)
     }
 
     /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for), until a moment. One that has passed is one try.
@@ -153,7 +153,7 @@ impl Semaphore {
         deadline: Instant,
     ) -> Result<Option<LockGuard>> {
         let until = self.manager.engine().at(deadline);
-        take_until(&self.manager, self.key()?, self.wish(permits)?, until)
+        take_until(&self.manager, self.key()?, self.spec(permits)?, until)
     }
 
     /// Takes a place in the queue for one permit, to wait for it later or bit by bit. Blocks as [`LockManager::enqueue`].
@@ -169,12 +169,12 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many).
     pub fn enqueue_many(&self, permits: u32) -> Result<Waiter> {
-        enqueue(&self.manager, self.key()?, self.wish(permits)?, |guard| {
+        enqueue(&self.manager, self.key()?, self.spec(permits)?, |guard| {
             guard
         })
     }
 
-    fn wish(&self, permits: u32) -> Result<Wish> {
+    fn spec(&self, permits: u32) -> Result<LockSpec> {
         if self.permits == 0 || self.permits > MAX_PERMITS {
             let message = format!(
                 "a semaphore has 1 to {MAX_PERMITS} permits, this one would have {}",
@@ -189,7 +189,7 @@ impl Semaphore {
             );
             return Err(Error::config("permits", message));
         }
-        Ok(Wish::semaphore(self.permits, permits))
+        Ok(LockSpec::semaphore(self.permits, permits))
     }
 
     fn key(&self) -> Result<Key> {

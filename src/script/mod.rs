@@ -3,7 +3,7 @@
 #[cfg(feature = "memory")]
 pub(crate) mod packed;
 mod reply;
-mod wish;
+mod spec;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
@@ -17,7 +17,7 @@ use crate::key::Key;
 #[cfg(feature = "sim")]
 pub(crate) use redis::Value;
 pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
-pub(crate) use wish::{Family, Wish};
+pub(crate) use spec::{Family, LockSpec};
 
 /// The first of the replies in these bytes.
 #[cfg(feature = "sim")]
@@ -69,7 +69,7 @@ impl Token {
 /// A request about one name.
 #[derive(Debug)]
 pub(crate) struct Call {
-    pub(crate) wish: Wish,
+    pub(crate) spec: LockSpec,
     pub(crate) key: Key,
     pub(crate) verb: Verb,
 }
@@ -137,7 +137,7 @@ impl Mode {
 
 /// What a manager says of itself in every call.
 #[derive(Debug, Clone)]
-pub(crate) struct Terms {
+pub(crate) struct CallerId {
     /// 60 random bits, so that a record's fields stay below the 64 bytes up to which Redis packs them.
     pub(crate) manager: String,
     /// P + T, the most that one script adds to served time (R2).
@@ -147,10 +147,10 @@ pub(crate) struct Terms {
     channels: String,
 }
 
-impl Terms {
-    pub(crate) fn new(prefix: &str, step: Duration, horizon: Duration) -> Terms {
+impl CallerId {
+    pub(crate) fn new(prefix: &str, step: Duration, horizon: Duration) -> CallerId {
         let manager = Uuid::new_v4().simple().to_string()[..16].to_owned();
-        Terms {
+        CallerId {
             manager,
             step_us: step.as_micros().to_string(),
             horizon_us: horizon.as_micros().to_string(),
@@ -174,18 +174,18 @@ pub(crate) struct Form {
 
 impl Call {
     /// Acquire and sync do nothing past `not_after`, a server time in µs; the others ignore it.
-    pub(crate) fn command(&self, terms: &Terms, form: Form, not_after: u64) -> Cmd {
+    pub(crate) fn command(&self, caller_id: &CallerId, form: Form, not_after: u64) -> Cmd {
         // Room for all but a source and a queue of tokens, so that it does not grow bit by bit.
         let mut cmd = Cmd::with_capacity(16, 512);
-        cmd.arg(match (&self.verb, self.wish.family) {
+        cmd.arg(match (&self.verb, self.spec.family) {
             (Verb::Lookup { .. }, Family::Mutex) => "HMGET",
             _ if form.by_source => "EVAL",
             _ => "EVALSHA",
         });
-        if let (Verb::Lookup { tokens }, Family::Mutex) = (&self.verb, self.wish.family) {
+        if let (Verb::Lookup { tokens }, Family::Mutex) = (&self.verb, self.spec.family) {
             cmd.arg(self.key.record())
                 .arg("o")
-                .arg(format!("m:{}", terms.manager));
+                .arg(format!("m:{}", caller_id.manager));
             for token in tokens {
                 cmd.arg(format!("w:{}", token.0.simple()));
             }
@@ -197,7 +197,7 @@ impl Call {
         } else {
             &script.sha
         });
-        match (self.wish.family, &self.verb) {
+        match (self.spec.family, &self.verb) {
             (Family::Mutex, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) => cmd.arg(2).arg(self.key.record()).arg(self.key.queue()),
@@ -213,10 +213,10 @@ impl Call {
                 .arg(self.key.queue())
                 .arg(self.key.holders()),
         };
-        cmd.arg(&terms.manager)
-            .arg(&terms.step_us)
-            .arg(&terms.horizon_us)
-            .arg(&terms.channels);
+        cmd.arg(&caller_id.manager)
+            .arg(&caller_id.step_us)
+            .arg(&caller_id.horizon_us)
+            .arg(&caller_id.channels);
         match &self.verb {
             Verb::Acquire {
                 token,
@@ -229,8 +229,8 @@ impl Call {
                 cmd.arg(not_after)
                     .arg(if *may_wait { "1" } else { "0" })
                     .arg(&**asked);
-                if self.wish.family == Family::Permit {
-                    cmd.arg(self.wish.kind());
+                if self.spec.family == Family::Permit {
+                    cmd.arg(self.spec.kind());
                 }
             }
             Verb::Release { token, fence, mode } => {
@@ -277,7 +277,7 @@ impl Call {
             },
         };
         Call {
-            wish: self.wish,
+            spec: self.spec,
             key: self.key.clone(),
             verb,
         }
@@ -304,7 +304,7 @@ impl Call {
 
     /// R11: whether one key alone may do.
     pub(crate) fn has_single_key_form(&self) -> bool {
-        match self.wish.family {
+        match self.spec.family {
             Family::Mutex => matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. }),
             Family::Permit => matches!(self.verb, Verb::Renew { .. }),
         }
@@ -320,7 +320,7 @@ impl Call {
             Verb::Inspect { .. } => 4,
             Verb::Lookup { .. } => 5,
         };
-        match self.wish.family {
+        match self.spec.family {
             // Its lookup is a command.
             Family::Mutex => verb.min(4),
             Family::Permit => 5 + verb,

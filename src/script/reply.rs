@@ -119,7 +119,7 @@ pub(crate) struct Holder {
 
 impl Reply {
     pub(crate) fn parse(call: &Call, value: &Value) -> Result<Reply> {
-        if let (Verb::Lookup { tokens }, Family::Mutex) = (&call.verb, call.wish.family) {
+        if let (Verb::Lookup { tokens }, Family::Mutex) = (&call.verb, call.spec.family) {
             return lookup(tokens.len(), value);
         }
         let short = |now, outcome| {
@@ -131,7 +131,7 @@ impl Reply {
             })
         };
         // Scripts about permits have no short ways, no form without the queue's key, and no one owner.
-        let of_mutex = call.wish.family == Family::Mutex;
+        let of_mutex = call.spec.family == Family::Mutex;
         let parts = match (&call.verb, value) {
             (Verb::Release { .. }, Value::BulkString(word)) if word == b"released" && of_mutex => {
                 return short(None, Outcome::Released);
@@ -254,7 +254,7 @@ impl Reply {
             }
             (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", rest) => (Outcome::Absent, rest),
             (Verb::Inspect { .. }, "seen", said) => {
-                let seen = match call.wish.family {
+                let seen = match call.spec.family {
                     Family::Mutex => seen_mutex(said),
                     Family::Permit => seen_permits(said),
                 };
@@ -556,7 +556,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::script::{Mode, Wish};
+    use crate::script::{LockSpec, Mode};
 
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -570,7 +570,7 @@ mod tests {
                 redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
             Reply::parse(
                 &Call {
-                    wish: Wish::MUTEX,
+                    spec: LockSpec::MUTEX,
                     key,
                     verb,
                 },
@@ -666,7 +666,7 @@ mod tests {
                 redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
             Reply::parse(
                 &Call {
-                    wish: Wish::any(Family::Permit),
+                    spec: LockSpec::any(Family::Permit),
                     key,
                     verb,
                 },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// One wish for a lock, and all that comes of it: a try, or a place in the queue, and the guard.
+/// One request for a lock, and all that comes of it: a try, or a place in the queue, and the guard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Attempt {
     /// Attempts are numbered in the order in which they are made. A process that has lost places takes them

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::op::Kind;
-use crate::script::Wish;
+use crate::script::LockSpec;
 
 /// A generator of numbers (splitmix64). The same seed makes the same run, on every machine.
 #[derive(Debug, Clone)]
@@ -183,7 +183,7 @@ const SORTS: u64 = 19;
 pub(super) fn kind(seed: u64) -> Kind {
     match seed % 4 {
         1 => Kind::Semaphore(3),
-        3 => Kind::ReadWrite(Wish::write().weight),
+        3 => Kind::ReadWrite(LockSpec::write().weight),
         _ => Kind::Mutex,
     }
 }

@@ -10,17 +10,17 @@ use parking_lot::Mutex;
 
 use super::plan::{self, Chance, Mishap};
 use crate::config::Config;
-use crate::engine::{ByHand, Lease, Request, Standing, Tasks};
+use crate::engine::{ByHand, Lease, QueuedWaiter, Request, Tasks};
 use crate::error::Step;
 use crate::key::Key;
-use crate::script::{Call, Terms, Token};
+use crate::script::{Call, CallerId, Token};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, Fault, Heard, Link, Patience, Store};
+use crate::store::{Anchor, Answer, ChannelEvent, Deadlines, Link, Store, StoreFault};
 
 pub(super) struct Process {
     pub(super) number: u64,
     pub(super) hand: ByHand,
-    pub(super) terms: Arc<Terms>,
+    pub(super) caller_id: Arc<CallerId>,
     shown: Arc<AtomicU64>,
     /// Its clock showed this at the start of the run, and runs by so many ppm too fast.
     boot: u64,
@@ -104,7 +104,7 @@ pub(super) enum Whose {
 pub(super) struct Caller {
     pub(super) request: Arc<Request>,
     pub(super) terms: plan::Terms,
-    pub(super) place: Option<Standing>,
+    pub(super) place: Option<QueuedWaiter>,
     pub(super) doing: Doing,
     /// Since when it does that.
     pub(super) since: u64,
@@ -152,7 +152,7 @@ impl Process {
         let shown = Arc::new(AtomicU64::new(0));
         let newest = Arc::default();
         let (step, horizon) = (config.check_period + config.command_timeout, config.horizon);
-        let terms = Arc::new(Terms::new(&config.prefix, step, horizon));
+        let caller_id = Arc::new(CallerId::new(&config.prefix, step, horizon));
         let wire = Wire {
             clock: Clock::told(Arc::clone(&shown)),
             newest: Arc::clone(&newest),
@@ -162,8 +162,8 @@ impl Process {
         let ppm = chance.below(501) as i64 - 250;
         let mut process = Process {
             number,
-            hand: ByHand::new(config.clone(), Box::new(wire), Arc::clone(&terms)),
-            terms,
+            hand: ByHand::new(config.clone(), Box::new(wire), Arc::clone(&caller_id)),
+            caller_id,
             shown,
             boot,
             ppm,
@@ -236,8 +236,8 @@ impl Store for Wire {
         self.clock.clone()
     }
 
-    fn run(&self, calls: &[Call], _patience: Patience) -> Vec<Result<Answer, Fault>> {
-        calls.iter().map(|_| Err(Fault::NotReady)).collect()
+    fn run(&self, calls: &[Call], _patience: Deadlines) -> Vec<Result<Answer, StoreFault>> {
+        calls.iter().map(|_| Err(StoreFault::NotReady)).collect()
     }
 
     fn link(&self, _ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
@@ -248,15 +248,15 @@ impl Store for Wire {
         &self,
         _channel: &str,
         _ping_every: Duration,
-        _heard: &mut dyn FnMut(Heard<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Fault> {
-        Err(Fault::NotReady)
+        _heard: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault> {
+        Err(StoreFault::NotReady)
     }
 
     fn poke(&self, _channel: &str) {}
 
-    fn scan(&self, _cursor: u64, _pattern: &str) -> Result<(u64, Vec<String>), Fault> {
-        Err(Fault::NotReady)
+    fn scan(&self, _cursor: u64, _pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
+        Err(StoreFault::NotReady)
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
@@ -276,15 +276,15 @@ impl Store for Wire {
 struct Unused;
 
 impl Link for Unused {
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>> {
-        calls.iter().map(|_| Err(Fault::NotReady)).collect()
+    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
+        calls.iter().map(|_| Err(StoreFault::NotReady)).collect()
     }
 }
 
-pub(super) fn no_connection() -> Fault {
-    Fault::unavailable(Step::Connect, "the server cannot be reached")
+pub(super) fn no_connection() -> StoreFault {
+    StoreFault::unavailable(Step::Connect, "the server cannot be reached")
 }
 
-pub(super) fn no_reply() -> Fault {
-    Fault::unavailable(Step::Reply, "no reply in time")
+pub(super) fn no_reply() -> StoreFault {
+    StoreFault::unavailable(Step::Reply, "no reply in time")
 }

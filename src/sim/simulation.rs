@@ -11,7 +11,7 @@ use super::promise::Promise;
 use super::run::Run;
 use crate::config::{Config, LockOptions, Wanted};
 use crate::key::Key;
-use crate::script::Wish;
+use crate::script::LockSpec;
 use crate::store::memory::server::Server;
 
 /// How often a plan that fails is played again to shorten it.
@@ -147,12 +147,12 @@ impl Setting {
         }
     }
 
-    pub(super) fn wish(&self, permits: u32) -> Wish {
+    pub(super) fn spec(&self, permits: u32) -> LockSpec {
         match self.kind {
-            Kind::Mutex => Wish::MUTEX,
-            Kind::Semaphore(all) => Wish::semaphore(all, permits),
-            Kind::ReadWrite(all) if permits == all => Wish::write(),
-            Kind::ReadWrite(_) => Wish::read(),
+            Kind::Mutex => LockSpec::MUTEX,
+            Kind::Semaphore(all) => LockSpec::semaphore(all, permits),
+            Kind::ReadWrite(all) if permits == all => LockSpec::write(),
+            Kind::ReadWrite(_) => LockSpec::read(),
         }
     }
 

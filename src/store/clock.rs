@@ -244,9 +244,9 @@ mod shift {
                 .filter_map(Weak::upgrade)
                 .map(|s| s.wake_all())
                 .collect();
-            let patience = Instant::now() + SETTLING;
+            let deadlines = Instant::now() + SETTLING;
             for settled in settled {
-                let _ = settled.recv_deadline(patience);
+                let _ = settled.recv_deadline(deadlines);
             }
         }
     }

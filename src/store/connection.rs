@@ -7,7 +7,7 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 
 use super::clock::Time;
 use super::socket::Socket;
-use super::{Anchor, Fault};
+use super::{Anchor, StoreFault};
 use crate::error::Step;
 
 /// One connection, with the pairing of clocks that its requests are dated by (R5).
@@ -35,13 +35,17 @@ impl Connection {
     }
 
     /// One command of Redis's own.
-    pub(super) fn request(&mut self, command: Cmd, patience: Duration) -> Result<Value, Fault> {
-        self.limit(patience)?;
+    pub(super) fn request(
+        &mut self,
+        command: Cmd,
+        deadlines: Duration,
+    ) -> Result<Value, StoreFault> {
+        self.limit(deadlines)?;
         self.send(&[command]).map_err(|e| fault(e, Step::Send))?;
         self.receive()
     }
 
-    pub(super) fn receive(&mut self) -> Result<Value, Fault> {
+    pub(super) fn receive(&mut self) -> Result<Value, StoreFault> {
         match self.socket.receive() {
             Ok(value) => refusal(value),
             Err(e) => {
@@ -51,7 +55,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), Fault> {
+    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), StoreFault> {
         self.read_timeout = timeout;
         self.socket
             .set_read_timeout(timeout)
@@ -59,9 +63,10 @@ impl Connection {
     }
 
     /// A system call only when the time really is shorter, or was.
-    pub(super) fn limit(&mut self, patience: Duration) -> Result<(), Fault> {
-        if patience + Duration::from_millis(1) < self.read_timeout || patience > self.read_timeout {
-            self.set_read_timeout(patience.max(Duration::from_millis(1)))?;
+    pub(super) fn limit(&mut self, deadlines: Duration) -> Result<(), StoreFault> {
+        if deadlines + Duration::from_millis(1) < self.read_timeout || deadlines > self.read_timeout
+        {
+            self.set_read_timeout(deadlines.max(Duration::from_millis(1)))?;
         }
         Ok(())
     }
@@ -69,20 +74,20 @@ impl Connection {
 
 /// Why a handshake failed. A server that turns clients away says why and closes, perhaps before it is asked
 /// anything: its words may lie behind the error.
-pub(super) fn turned_away(connection: &mut Connection, error: RedisError) -> Fault {
+pub(super) fn turned_away(connection: &mut Connection, error: RedisError) -> StoreFault {
     if !is_closed_kind(io_kind(&error)) {
         return fault(error, Step::Connect);
     }
     match connection.receive() {
-        Err(refused @ Fault::Server { .. }) => refused,
+        Err(refused @ StoreFault::Server { .. }) => refused,
         _ => fault(error, Step::Connect),
     }
 }
 
 /// A server's refusal as a fault, any other reply as it is.
-pub(super) fn refusal(value: Value) -> Result<Value, Fault> {
+pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
     match value {
-        Value::ServerError(e) => Err(Fault::Server {
+        Value::ServerError(e) => Err(StoreFault::Server {
             code: e.code().to_owned(),
             message: e.details().unwrap_or_default().to_owned(),
         }),
@@ -90,7 +95,7 @@ pub(super) fn refusal(value: Value) -> Result<Value, Fault> {
     }
 }
 
-pub(super) fn is_closed(fault: &Fault) -> bool {
+pub(super) fn is_closed(fault: &StoreFault) -> bool {
     io_kind_of(fault).is_some_and(is_closed_kind)
 }
 
@@ -106,13 +111,13 @@ fn is_closed_kind(kind: io::ErrorKind) -> bool {
 }
 
 /// A signal handler ran while a connection was being opened.
-pub(super) fn was_interrupted(fault: &Fault) -> bool {
-    matches!(fault, Fault::Unavailable { source, .. }
+pub(super) fn was_interrupted(fault: &StoreFault) -> bool {
+    matches!(fault, StoreFault::Unavailable { source, .. }
         if source.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::Interrupted))
 }
 
-fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
-    let Fault::Unavailable {
+fn io_kind_of(fault: &StoreFault) -> Option<io::ErrorKind> {
+    let StoreFault::Unavailable {
         step: Step::Send | Step::Reply,
         source,
     } = fault
@@ -122,9 +127,9 @@ fn io_kind_of(fault: &Fault) -> Option<io::ErrorKind> {
     source.downcast_ref::<io::Error>().map(io::Error::kind)
 }
 
-pub(super) fn fault(error: RedisError, step: Step) -> Fault {
+pub(super) fn fault(error: RedisError, step: Step) -> StoreFault {
     match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension => Fault::Server {
+        ErrorKind::Server(_) | ErrorKind::Extension => StoreFault::Server {
             code: error.code().unwrap_or("ERR").to_owned(),
             message: error.detail().unwrap_or_default().to_owned(),
         },
@@ -140,7 +145,7 @@ pub(super) fn fault(error: RedisError, step: Step) -> Fault {
                 // As words, or whoever prints the causes one by one would have them twice.
                 kind => io::Error::new(kind, error.to_string()),
             };
-            Fault::unavailable(step, source)
+            StoreFault::unavailable(step, source)
         }
     }
 }
@@ -157,6 +162,6 @@ fn io_kind(error: &RedisError) -> io::ErrorKind {
     }
 }
 
-pub(super) fn timed_out(step: Step) -> Fault {
-    Fault::unavailable(step, io::Error::from(io::ErrorKind::TimedOut))
+pub(super) fn timed_out(step: Step) -> StoreFault {
+    StoreFault::unavailable(step, io::Error::from(io::ErrorKind::TimedOut))
 }

@@ -21,9 +21,9 @@ use std::sync::atomic::Ordering;
 
 use super::clock::Time;
 use super::connection::{Connection, timed_out};
-use super::node::{Order, Put};
+use super::node::{Order, Pending};
 use super::single::Single;
-use super::{Answer, Checkout, Fault, Patience};
+use super::{Answer, Checkout, Deadlines, StoreFault};
 use crate::error::Step;
 use crate::script::Call;
 use crate::sync::{AtomicBool, Condvar, Mutex};
@@ -33,14 +33,14 @@ use crate::sync::{AtomicBool, Condvar, Mutex};
 const MOST: usize = 128;
 
 /// Those who wait for a connection to one node.
-pub(super) struct Line {
+pub(super) struct BatchQueue {
     /// Whether somebody leads. Written while the line is locked.
     is_led: AtomicBool,
-    waiting: Mutex<VecDeque<Arc<Joiner>>>,
+    waiting: Mutex<VecDeque<Arc<Follower>>>,
 }
 
 /// Somebody who waits while its call goes along with another's.
-struct Joiner {
+struct Follower {
     call: Call,
     reply: Time,
     turn: Mutex<Turn>,
@@ -51,18 +51,18 @@ enum Turn {
     Waiting,
     Leads,
     Taken,
-    Answered(Result<Answer, Fault>),
+    Answered(Result<Answer, StoreFault>),
 }
 
 /// What somebody is who found no connection free.
 enum Role {
     Leader,
-    Joiner(Arc<Joiner>),
+    Follower(Arc<Follower>),
 }
 
-impl Line {
-    pub(super) fn new() -> Line {
-        Line {
+impl BatchQueue {
+    pub(super) fn new() -> BatchQueue {
+        BatchQueue {
             is_led: AtomicBool::new(false),
             waiting: Mutex::new(VecDeque::new()),
         }
@@ -80,18 +80,18 @@ impl Line {
             return Role::Leader;
         }
         let turn = Mutex::new(Turn::Waiting);
-        let joiner = Arc::new(Joiner {
+        let joiner = Arc::new(Follower {
             call: call.again(),
             reply,
             turn,
             changed: Condvar::new(),
         });
         waiting.push_back(Arc::clone(&joiner));
-        Role::Joiner(joiner)
+        Role::Follower(joiner)
     }
 
     /// False if its turn has changed meanwhile.
-    fn leave(&self, joiner: &Arc<Joiner>) -> bool {
+    fn leave(&self, joiner: &Arc<Follower>) -> bool {
         let mut waiting = self.waiting.lock();
         let at = waiting.iter().position(|other| Arc::ptr_eq(other, joiner));
         at.is_some_and(|at| waiting.remove(at).is_some())
@@ -99,10 +99,10 @@ impl Line {
 
     /// Ends a leadership: those who go along, at most so many, each with its `not_after`. One of those who are left leads
     /// next.
-    fn take(&self, most: usize, not_after: impl Fn(&Joiner) -> u64) -> Vec<(Arc<Joiner>, u64)> {
+    fn take(&self, most: usize, not_after: impl Fn(&Follower) -> u64) -> Vec<(Arc<Follower>, u64)> {
         let mut waiting = self.waiting.lock();
         let most = most.min(waiting.len());
-        let take = |joiner: Arc<Joiner>| {
+        let take = |joiner: Arc<Follower>| {
             let not_after = not_after(&joiner);
             // It may give up before this is sent, and is to know even then until when it can be taken (R7).
             joiner.call.may_be_taken_until(not_after);
@@ -124,17 +124,21 @@ impl Line {
 }
 
 /// A leadership; dropped before its time, for instance by a panic, it goes to the next.
-struct Leading<'a>(Option<&'a Line>);
+struct Leadership<'a>(Option<&'a BatchQueue>);
 
-impl Leading<'_> {
-    fn take(mut self, most: usize, not_after: impl Fn(&Joiner) -> u64) -> Vec<(Arc<Joiner>, u64)> {
+impl Leadership<'_> {
+    fn take(
+        mut self,
+        most: usize,
+        not_after: impl Fn(&Follower) -> u64,
+    ) -> Vec<(Arc<Follower>, u64)> {
         self.0
             .take()
             .map_or_else(Vec::new, |line| line.take(most, not_after))
     }
 }
 
-impl Drop for Leading<'_> {
+impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         if let Some(line) = self.0 {
             line.take(0, |_| 0);
@@ -142,7 +146,7 @@ impl Drop for Leading<'_> {
     }
 }
 
-impl Joiner {
+impl Follower {
     fn turns_to(&self, turn: Turn) {
         *self.turn.lock() = turn;
         self.changed.notify_one();
@@ -151,13 +155,13 @@ impl Joiner {
 
 impl Single {
     /// Runs one call, with others' or along with others', after no connection was free.
-    pub(super) fn join(&self, call: &Call, patience: Patience) -> Result<Answer, Fault> {
-        let Checkout::Until(until) = patience.checkout else {
-            return Err(Fault::NotReady);
+    pub(super) fn join(&self, call: &Call, deadlines: Deadlines) -> Result<Answer, StoreFault> {
+        let Checkout::Until(until) = deadlines.checkout else {
+            return Err(StoreFault::NotReady);
         };
         let started = self.node.clock.now();
-        let Role::Joiner(joiner) = self.line.enter(call, patience.reply) else {
-            return self.lead(call, patience);
+        let Role::Follower(joiner) = self.line.enter(call, deadlines.reply) else {
+            return self.lead(call, deadlines);
         };
         let checkout = until.min(started + self.node.command_timeout);
         let mut turn = joiner.turn.lock();
@@ -175,16 +179,16 @@ impl Single {
                 Turn::Waiting => checkout,
                 Turn::Leads => {
                     drop(turn);
-                    return self.lead(call, patience);
+                    return self.lead(call, deadlines);
                 }
-                Turn::Taken if now >= patience.reply => {
+                Turn::Taken if now >= deadlines.reply => {
                     call.may_be_taken_until(joiner.call.sent_until());
                     return Err(timed_out(Step::Reply));
                 }
-                Turn::Taken => patience.reply,
+                Turn::Taken => deadlines.reply,
                 Turn::Answered(answer) => {
                     call.may_be_taken_until(joiner.call.sent_until());
-                    return std::mem::replace(answer, Err(Fault::NotReady));
+                    return std::mem::replace(answer, Err(StoreFault::NotReady));
                 }
             };
             self.node.clock.wait(&joiner.changed, &mut turn, wake);
@@ -192,21 +196,21 @@ impl Single {
     }
 
     /// Waits for a connection as the pool has it, and takes along who has come meanwhile.
-    fn lead(&self, call: &Call, patience: Patience) -> Result<Answer, Fault> {
-        let leading = Leading(Some(&self.line));
-        let connection = self.wait_for_connection(patience.checkout)?;
+    fn lead(&self, call: &Call, deadlines: Deadlines) -> Result<Answer, StoreFault> {
+        let leading = Leadership(Some(&self.line));
+        let connection = self.wait_for_connection(deadlines.checkout)?;
         // The pipeline ends in the leader's time, which is half a timeout at least unless this is sent again: those who go
         // along shall have that, too.
-        let in_time = self.node.clock.now() + self.node.command_timeout / 2 <= patience.reply;
-        let give_up = |joiner: &Joiner| joiner.reply.min(patience.reply);
-        let date = |joiner: &Joiner| {
+        let in_time = self.node.clock.now() + self.node.command_timeout / 2 <= deadlines.reply;
+        let give_up = |joiner: &Follower| joiner.reply.min(deadlines.reply);
+        let date = |joiner: &Follower| {
             self.node
                 .date(&connection, &joiner.call, give_up(joiner))
                 .not_after
         };
         let joiners = leading.take(if in_time { MOST } else { 0 }, date);
         self.lent(connection, |connection| {
-            self.run_joined(connection, call, &joiners, patience.reply)
+            self.run_joined(connection, call, &joiners, deadlines.reply)
         })
     }
 
@@ -215,15 +219,15 @@ impl Single {
         &self,
         connection: &mut Connection,
         call: &Call,
-        joiners: &[(Arc<Joiner>, u64)],
+        joiners: &[(Arc<Follower>, u64)],
         give_up: Time,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<Answer, StoreFault> {
         let mut puts = Vec::with_capacity(joiners.len() + 1);
         puts.push(self.node.date(connection, call, give_up));
         puts.extend(
             joiners
                 .iter()
-                .map(|(joiner, not_after)| Put::new(&joiner.call, *not_after)),
+                .map(|(joiner, not_after)| Pending::new(&joiner.call, *not_after)),
         );
         let mut own = None;
         let pool_generation = connection.pool_generation;

@@ -8,12 +8,12 @@ use crossbeam_channel::{Receiver, TryRecvError};
 use super::clock::Time;
 use super::connection::Connection;
 use super::node::Node;
-use super::{Answer, Fault, Link};
+use super::{Answer, Link, StoreFault};
 use crate::error::Step;
 use crate::script::Call;
 
 /// The renewal thread's connection.
-pub(super) struct SingleLink {
+pub(super) struct NodeLink {
     node: Arc<Node>,
     ring: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
@@ -26,23 +26,26 @@ pub(super) struct SingleLink {
 /// | Opening | a thread connects            | Up or Down, by the first run after it is through |
 /// | Up      | connected                    | Down, on a fault or when retired                 |
 enum LinkState {
-    Down { since: Time, why: Option<Fault> },
-    Opening(Receiver<Result<Connection, Fault>>),
+    Down {
+        since: Time,
+        why: Option<StoreFault>,
+    },
+    Opening(Receiver<Result<Connection, StoreFault>>),
     Up(Box<Connection>),
 }
 
-impl SingleLink {
+impl NodeLink {
     /// `ring` is called when it can be used again after it could not.
     pub(super) fn new(
         node: &Arc<Node>,
         ring: Arc<dyn Fn() + Send + Sync>,
         back_off: Duration,
-    ) -> SingleLink {
+    ) -> NodeLink {
         let state = LinkState::Down {
             since: Time::from_nanos(0),
             why: None,
         };
-        SingleLink {
+        NodeLink {
             node: Arc::clone(node),
             ring,
             back_off,
@@ -89,15 +92,15 @@ impl SingleLink {
     }
 }
 
-impl Link for SingleLink {
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>> {
+impl Link for NodeLink {
+    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
         self.advance();
         let connection = match &mut self.state {
             LinkState::Up(connection) => connection,
             LinkState::Down { why: Some(why), .. } => {
                 return calls.iter().map(|_| Err(not_sent(why))).collect();
             }
-            _ => return calls.iter().map(|_| Err(Fault::NotReady)).collect(),
+            _ => return calls.iter().map(|_| Err(StoreFault::NotReady)).collect(),
         };
         let give_up = self.node.clock.now() + self.node.command_timeout;
         let answers = self.node.exchange(connection, calls, give_up);
@@ -105,10 +108,10 @@ impl Link for SingleLink {
             let now = self.node.clock.now();
             let why = answers
                 .iter()
-                .find_map(|a| a.as_ref().err().map(Fault::repeat));
+                .find_map(|a| a.as_ref().err().map(StoreFault::repeat));
             // A connection that was closed while idle is no sign of an outage: open another at once.
             let aged = connection.opened + self.back_off < now;
-            let closed = aged && why.as_ref().is_some_and(Fault::is_closed);
+            let closed = aged && why.as_ref().is_some_and(StoreFault::is_closed);
             // Nor is one that this process slept through.
             let slept = now > give_up + self.node.command_timeout;
             self.state = if closed || slept {
@@ -125,9 +128,9 @@ impl Link for SingleLink {
 }
 
 /// Why there is no connection. What ended the last one is no reply to a call that was never sent.
-fn not_sent(why: &Fault) -> Fault {
+fn not_sent(why: &StoreFault) -> StoreFault {
     if why.is_ambiguous() {
-        Fault::unavailable(Step::Connect, why.to_string())
+        StoreFault::unavailable(Step::Connect, why.to_string())
     } else {
         why.repeat()
     }

@@ -34,7 +34,7 @@ pub(crate) trait Store: Send + Sync {
     /// Runs short calls on a pooled connection, one result for each, in order. Blocks until
     /// `patience.checkout` for a connection and until `patience.reply` for replies, at most one command
     /// timeout each.
-    fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>>;
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<Result<Answer, StoreFault>>;
 
     /// The renewal thread's own way to the store. `ring` is called when it becomes ready.
     fn link(&self, ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
@@ -45,14 +45,14 @@ pub(crate) trait Store: Send + Sync {
         &self,
         channel: &str,
         ping_every: Duration,
-        heard: &mut dyn FnMut(Heard<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Fault>;
+        heard: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault>;
 
     /// Publishes an empty message if a connection is free, so that whoever listens there looks up.
     fn poke(&self, channel: &str);
 
     /// One page of the keys that match: the next cursor (0: that was the last page) and the keys.
-    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault>;
+    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault>;
 
     /// The newest pairing of server time and local time for the node that serves a key.
     fn anchor(&self, key: &Key) -> Option<Anchor>;
@@ -67,13 +67,13 @@ pub(crate) trait Store: Send + Sync {
 /// A connection, or several, of one thread. It never waits for a connection to be opened.
 pub(crate) trait Link: Send {
     /// Blocks for at most one command timeout. While there is no connection every call fails at once,
-    /// with [`Fault::NotReady`] as long as it is not known why.
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>>;
+    /// with [`StoreFault::NotReady`] as long as it is not known why.
+    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>>;
 }
 
 /// How long a pooled call may wait, and for what.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct Deadlines {
     pub(crate) checkout: Checkout,
     /// Nothing is awaited or sent again past this.
     pub(crate) reply: Time,
@@ -81,7 +81,7 @@ pub(crate) struct Patience {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Checkout {
-    /// A free connection or none ([`Fault::NotReady`]).
+    /// A free connection or none ([`StoreFault::NotReady`]).
     IfFree,
     Until(Time),
 }
@@ -96,7 +96,7 @@ pub(crate) struct Answer {
     pub(crate) resent: bool,
 }
 
-pub(crate) enum Heard<'a> {
+pub(crate) enum ChannelEvent<'a> {
     Subscribed,
     Message(&'a str),
     /// Nothing came, but the server answers.
@@ -132,7 +132,7 @@ impl Anchor {
 
 /// Why a call has no reply.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum StoreFault {
     /// Nothing was sent, because no connection is at hand.
     NotReady,
     /// No connection, or no reply in time. If it was sent, it may have been done.
@@ -141,40 +141,40 @@ pub(crate) enum Fault {
         source: Box<dyn StdError + Send + Sync>,
     },
     /// An earlier try had no reply, and this came of the next one: what was asked may have been done (P7).
-    InDoubt(Box<Fault>),
+    InDoubt(Box<StoreFault>),
     /// The server refused.
     Server { code: String, message: String },
     /// The server cannot be used at all.
     Unfit { what: String, message: String },
 }
 
-impl Fault {
+impl StoreFault {
     pub(crate) fn unavailable(
         step: Step,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
-    ) -> Fault {
-        Fault::Unavailable {
+    ) -> StoreFault {
+        StoreFault::Unavailable {
             step,
             source: source.into(),
         }
     }
 
     /// A batch fails as a whole, so one cause is told to several callers.
-    pub(crate) fn repeat(&self) -> Fault {
+    pub(crate) fn repeat(&self) -> StoreFault {
         match self {
-            Fault::NotReady => Fault::NotReady,
-            Fault::InDoubt(fault) => Fault::InDoubt(Box::new(fault.repeat())),
-            Fault::Unavailable { step, source } => {
+            StoreFault::NotReady => StoreFault::NotReady,
+            StoreFault::InDoubt(fault) => StoreFault::InDoubt(Box::new(fault.repeat())),
+            StoreFault::Unavailable { step, source } => {
                 let kind = source
                     .downcast_ref::<io::Error>()
                     .map_or(io::ErrorKind::Other, io::Error::kind);
-                Fault::unavailable(*step, io::Error::new(kind, source.to_string()))
+                StoreFault::unavailable(*step, io::Error::new(kind, source.to_string()))
             }
-            Fault::Server { code, message } => Fault::Server {
+            StoreFault::Server { code, message } => StoreFault::Server {
                 code: code.clone(),
                 message: message.clone(),
             },
-            Fault::Unfit { what, message } => Fault::Unfit {
+            StoreFault::Unfit { what, message } => StoreFault::Unfit {
                 what: what.clone(),
                 message: message.clone(),
             },
@@ -182,12 +182,12 @@ impl Fault {
     }
 
     /// A server that does not know AUTH repeats its arguments, long ones in part.
-    fn without(self, password: Option<&str>) -> Fault {
+    fn without(self, password: Option<&str>) -> StoreFault {
         match (self, password) {
-            (Fault::Server { code, message }, Some(password)) if !password.is_empty() => {
+            (StoreFault::Server { code, message }, Some(password)) if !password.is_empty() => {
                 let message = message.split(", with args").next().unwrap_or_default();
                 let message = message.replace(password, "***");
-                Fault::Server { code, message }
+                StoreFault::Server { code, message }
             }
             (other, _) => other,
         }
@@ -196,10 +196,10 @@ impl Fault {
     /// It may pass by itself: worth another try within the bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            Fault::NotReady | Fault::Unavailable { .. } => true,
-            Fault::InDoubt(fault) => fault.is_transient(),
-            Fault::Unfit { .. } => false,
-            Fault::Server { code, message } => passes_by_itself(code, message),
+            StoreFault::NotReady | StoreFault::Unavailable { .. } => true,
+            StoreFault::InDoubt(fault) => fault.is_transient(),
+            StoreFault::Unfit { .. } => false,
+            StoreFault::Server { code, message } => passes_by_itself(code, message),
         }
     }
 
@@ -211,34 +211,34 @@ impl Fault {
     /// The request may have been carried out although no reply came.
     pub(crate) fn is_ambiguous(&self) -> bool {
         match self {
-            Fault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
-            Fault::InDoubt(_) => true,
+            StoreFault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
+            StoreFault::InDoubt(_) => true,
             // What a script raises after its first write leaves the writes; OOM and WRONGTYPE come before (R20).
-            Fault::Server { code, message } => {
+            StoreFault::Server { code, message } => {
                 code == PROTOCOL
                     || (message.contains("user_script") && code != "OOM" && code != "WRONGTYPE")
             }
-            Fault::NotReady | Fault::Unfit { .. } => false,
+            StoreFault::NotReady | StoreFault::Unfit { .. } => false,
         }
     }
 
     pub(crate) fn into_error(self, key: Option<&Key>, waited: Duration) -> Error {
         let lock = key.map(|key| key.name.clone());
         match self {
-            Fault::NotReady => Error::Unavailable {
+            StoreFault::NotReady => Error::Unavailable {
                 lock,
                 step: Step::Connect,
                 waited,
                 source: "no connection is open".into(),
             },
-            Fault::Unavailable { step, source } => Error::Unavailable {
+            StoreFault::Unavailable { step, source } => Error::Unavailable {
                 lock,
                 step,
                 waited,
                 source,
             },
-            Fault::InDoubt(fault) => match *fault {
-                Fault::Unavailable { source, .. } => Error::Unavailable {
+            StoreFault::InDoubt(fault) => match *fault {
+                StoreFault::Unavailable { source, .. } => Error::Unavailable {
                     lock,
                     step: Step::Reply,
                     waited,
@@ -246,7 +246,7 @@ impl Fault {
                 },
                 other => other.into_error(key, waited),
             },
-            Fault::Server { code, message } => {
+            StoreFault::Server { code, message } => {
                 let message = for_people(&message);
                 Error::Server {
                     lock,
@@ -254,7 +254,7 @@ impl Fault {
                     message,
                 }
             }
-            Fault::Unfit { what, message } => Error::Config { what, message },
+            StoreFault::Unfit { what, message } => Error::Config { what, message },
         }
     }
 }
@@ -289,8 +289,8 @@ pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
     ) || message.starts_with("max number of clients")
 }
 
-impl From<Fault> for Error {
-    fn from(fault: Fault) -> Error {
+impl From<StoreFault> for Error {
+    fn from(fault: StoreFault) -> Error {
         fault.into_error(None, Duration::ZERO)
     }
 }
@@ -298,25 +298,25 @@ impl From<Fault> for Error {
 /// The code of a reply that is none: what it answers may have been done.
 const PROTOCOL: &str = "PROTOCOL";
 
-impl From<Malformed> for Fault {
-    fn from(malformed: Malformed) -> Fault {
-        Fault::Server {
+impl From<Malformed> for StoreFault {
+    fn from(malformed: Malformed) -> StoreFault {
+        StoreFault::Server {
             code: PROTOCOL.to_owned(),
             message: malformed.to_string(),
         }
     }
 }
 
-impl std::fmt::Display for Fault {
+impl std::fmt::Display for StoreFault {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Fault::NotReady => f.write_str("no connection is open"),
-            Fault::InDoubt(fault) => fault.fmt(f),
-            Fault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
-            Fault::Server { code, message } => write!(f, "{code} {}", for_people(message)),
-            Fault::Unfit { what, message } => write!(f, "{what}: {message}"),
+            StoreFault::NotReady => f.write_str("no connection is open"),
+            StoreFault::InDoubt(fault) => fault.fmt(f),
+            StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
+            StoreFault::Server { code, message } => write!(f, "{code} {}", for_people(message)),
+            StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),
         }
     }
 }
 
-impl StdError for Fault {}
+impl StdError for StoreFault {}

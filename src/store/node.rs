@@ -13,9 +13,9 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value};
 use super::clock::{Clock, Time};
 use super::connection::{Connection, fault, refusal, timed_out, turned_away, was_interrupted};
 use super::socket::Socket;
-use super::{Anchor, Answer, Fault};
+use super::{Anchor, Answer, StoreFault};
 use crate::error::Step;
-use crate::script::{Call, Form, Outcome, Reply, SCRIPTS, Terms};
+use crate::script::{Call, CallerId, Form, Outcome, Reply, SCRIPTS};
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
@@ -24,7 +24,7 @@ const OLDEST_SERVER: (u32, u32) = (6, 2);
 pub(super) struct Node {
     addr: ConnectionAddr,
     credentials: RedisConnectionInfo,
-    terms: Arc<Terms>,
+    caller_id: Arc<CallerId>,
     pub(super) clock: Clock,
     connect_timeout: Duration,
     pub(super) command_timeout: Duration,
@@ -41,7 +41,7 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(
         info: ConnectionInfo,
-        terms: Arc<Terms>,
+        caller_id: Arc<CallerId>,
         clock: Clock,
         connect_timeout: Duration,
         command_timeout: Duration,
@@ -49,7 +49,7 @@ impl Node {
         Node {
             addr: info.addr().clone(),
             credentials: info.redis_settings().clone(),
-            terms,
+            caller_id,
             clock,
             connect_timeout,
             command_timeout,
@@ -90,7 +90,7 @@ impl Node {
 
     /// Opens a connection. Bounded by the connect timeout, but for the resolution of a host's name. A signal, or a
     /// stop of this process, is no reason to give up.
-    pub(super) fn connect(&self) -> Result<Connection, Fault> {
+    pub(super) fn connect(&self) -> Result<Connection, StoreFault> {
         let started = self.clock.now();
         let interrupted = |outcome: &Result<_, _>| outcome.as_ref().is_err_and(was_interrupted);
         let mut outcome = self.open();
@@ -104,7 +104,7 @@ impl Node {
         outcome
     }
 
-    fn open(&self) -> Result<Connection, Fault> {
+    fn open(&self) -> Result<Connection, StoreFault> {
         let started = self.clock.now();
         let generation = self.generation();
         let pool_generation = self.pool_generation.load(Ordering::Acquire);
@@ -137,7 +137,7 @@ impl Node {
     pub(super) fn connect_in_background(
         self: &Arc<Self>,
         ring: impl Fn() + Send + 'static,
-    ) -> Result<Receiver<Result<Connection, Fault>>, Fault> {
+    ) -> Result<Receiver<Result<Connection, StoreFault>>, StoreFault> {
         let node = Arc::clone(self);
         let (sender, receiver) = bounded(1);
         thread::Builder::new()
@@ -146,7 +146,7 @@ impl Node {
                 let _ = sender.send(node.connect());
                 ring();
             })
-            .map_err(|e| Fault::unavailable(Step::Connect, e))?;
+            .map_err(|e| StoreFault::unavailable(Step::Connect, e))?;
         Ok(receiver)
     }
 
@@ -154,7 +154,7 @@ impl Node {
         &self,
         connection: &mut Connection,
         give_up: Time,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), StoreFault> {
         let mut commands = Vec::new();
         if let Some(password) = self.credentials.password() {
             let mut auth = redis::cmd("AUTH");
@@ -215,9 +215,9 @@ impl Node {
         connection: &mut Connection,
         calls: &[Call],
         give_up: Time,
-    ) -> Vec<Result<Answer, Fault>> {
+    ) -> Vec<Result<Answer, StoreFault>> {
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
-        let mut puts: Vec<Put> = calls
+        let mut puts: Vec<Pending> = calls
             .iter()
             .map(|call| self.date(connection, call, give_up))
             .collect();
@@ -240,10 +240,10 @@ impl Node {
         connection: &Connection,
         call: &'a Call,
         give_up: Time,
-    ) -> Put<'a> {
+    ) -> Pending<'a> {
         let give_up = give_up.min(self.clock.now() + self.command_timeout);
         let not_after = connection.anchor.server_time_at_least(give_up);
-        Put::new(call, not_after)
+        Pending::new(call, not_after)
     }
 
     /// Runs a batch as one pipeline and tells each answer as it comes, by its call's number. Calls that the server
@@ -251,10 +251,10 @@ impl Node {
     pub(super) fn pipeline(
         &self,
         connection: &mut Connection,
-        puts: &mut [Put],
+        puts: &mut [Pending],
         give_up: Time,
         order: Order,
-        answered: &mut dyn FnMut(usize, Result<Answer, Fault>),
+        answered: &mut dyn FnMut(usize, Result<Answer, StoreFault>),
     ) {
         while puts.iter().any(|put| !put.is_answered) {
             if let Err(fault) = self.put(connection, puts, give_up, order, answered) {
@@ -273,15 +273,15 @@ impl Node {
     fn put(
         &self,
         connection: &mut Connection,
-        puts: &mut [Put],
+        puts: &mut [Pending],
         give_up: Time,
         order: Order,
-        answered: &mut dyn FnMut(usize, Result<Answer, Fault>),
-    ) -> Result<(), Fault> {
+        answered: &mut dyn FnMut(usize, Result<Answer, StoreFault>),
+    ) -> Result<(), StoreFault> {
         let sent = self.clock.now();
         let give_up = give_up.min(sent + self.command_timeout);
         self.time_left(give_up)?;
-        let mut open: Vec<(usize, &mut Put)> = puts
+        let mut open: Vec<(usize, &mut Pending)> = puts
             .iter_mut()
             .enumerate()
             .filter(|(_, put)| !put.is_answered)
@@ -298,7 +298,7 @@ impl Node {
                 let by_source =
                     wanted && !std::mem::replace(&mut sources[put.call.script_id()], true);
                 put.call.command(
-                    &self.terms,
+                    &self.caller_id,
                     Form {
                         by_source,
                         ..put.form
@@ -332,7 +332,7 @@ impl Node {
                                 io::ErrorKind::ConnectionAborted,
                                 "behind a malformed reply",
                             );
-                            return Err(Fault::unavailable(Step::Reply, after));
+                            return Err(StoreFault::unavailable(Step::Reply, after));
                         }
                     };
                     if let Some(server) = reply.now {
@@ -344,7 +344,7 @@ impl Node {
                     }
                     if reply.outcome == Outcome::Queued {
                         let message = "the slot is in migration".to_owned();
-                        Err(Fault::Server {
+                        Err(StoreFault::Server {
                             code: "TRYAGAIN".to_owned(),
                             message,
                         })
@@ -356,11 +356,11 @@ impl Node {
                         })
                     }
                 }
-                Err(Fault::Server { code, .. }) if code == "NOSCRIPT" => {
+                Err(StoreFault::Server { code, .. }) if code == "NOSCRIPT" => {
                     put.form.by_source = true;
                     continue;
                 }
-                Err(Fault::Server { code, .. })
+                Err(StoreFault::Server { code, .. })
                     if code == "TRYAGAIN"
                         && put.call.has_single_key_form()
                         && !put.form.single_key =>
@@ -369,7 +369,7 @@ impl Node {
                     continue;
                 }
                 Err(refused) => {
-                    if matches!(&refused, Fault::Server { code, .. } if code == "READONLY") {
+                    if matches!(&refused, StoreFault::Server { code, .. } if code == "READONLY") {
                         bump(&self.generation, connection.generation);
                     }
                     Err(refused)
@@ -381,7 +381,7 @@ impl Node {
         Ok(())
     }
 
-    fn time_left(&self, until: Time) -> Result<Duration, Fault> {
+    fn time_left(&self, until: Time) -> Result<Duration, StoreFault> {
         let left = until - self.clock.now();
         if left.is_zero() {
             Err(timed_out(Step::Reply))
@@ -404,7 +404,7 @@ fn bump(counter: &AtomicU64, seen: u64) {
 }
 
 /// A call on its way to an answer.
-pub(super) struct Put<'a> {
+pub(super) struct Pending<'a> {
     call: &'a Call,
     /// R5, and the same however often it is put: whoever gives the call up meanwhile knows it (R7).
     pub(super) not_after: u64,
@@ -412,9 +412,9 @@ pub(super) struct Put<'a> {
     is_answered: bool,
 }
 
-impl<'a> Put<'a> {
-    pub(super) fn new(call: &'a Call, not_after: u64) -> Put<'a> {
-        Put {
+impl<'a> Pending<'a> {
+    pub(super) fn new(call: &'a Call, not_after: u64) -> Pending<'a> {
+        Pending {
             call,
             not_after,
             form: Form::default(),
@@ -432,8 +432,8 @@ pub(super) enum Order {
 
 /// HELLO names the server's version, from Redis 6 on; an older one does not know the command. A user whose
 /// rights do not cover it is believed to know the server.
-fn check_version(hello: Value) -> Result<(), Fault> {
-    let unfit = |version: &str| Fault::Unfit {
+fn check_version(hello: Value) -> Result<(), StoreFault> {
+    let unfit = |version: &str| StoreFault::Unfit {
         what: "server".to_owned(),
         message: format!(
             "redis {}.{} or newer; this one is {version}",
@@ -462,15 +462,15 @@ fn check_version(hello: Value) -> Result<(), Fault> {
             }
         }
         Ok(_) => Ok(()),
-        Err(Fault::Server { code, .. }) if code == "NOPERM" => Ok(()),
-        Err(Fault::Server { message, .. }) if message.contains("unknown command") => {
+        Err(StoreFault::Server { code, .. }) if code == "NOPERM" => Ok(()),
+        Err(StoreFault::Server { message, .. }) if message.contains("unknown command") => {
             Err(unfit("older than 6"))
         }
         Err(other) => Err(other),
     }
 }
 
-fn server_time(value: Value) -> Result<u64, Fault> {
+fn server_time(value: Value) -> Result<u64, StoreFault> {
     let time = redis::from_redis_value(value)
         .ok()
         .and_then(|(seconds, micros): (u64, u64)| {
@@ -480,7 +480,7 @@ fn server_time(value: Value) -> Result<u64, Fault> {
                 .checked_add(micros)
                 .filter(|time| i64::try_from(*time).is_ok())
         });
-    let malformed = || Fault::Server {
+    let malformed = || StoreFault::Server {
         code: "PROTOCOL".to_owned(),
         message: "TIME did not answer a time".to_owned(),
     };
@@ -513,7 +513,7 @@ mod tests {
         ] {
             let refused = time(seconds, micros);
             assert!(
-                matches!(&refused, Err(Fault::Server { code, .. }) if code == "PROTOCOL"),
+                matches!(&refused, Err(StoreFault::Server { code, .. }) if code == "PROTOCOL"),
                 "{refused:?}"
             );
         }

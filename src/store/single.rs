@@ -11,36 +11,36 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
 use super::connection::{Connection, fault, refusal, timed_out};
-use super::joined::Line;
-use super::link::SingleLink;
+use super::joined::BatchQueue;
+use super::link::NodeLink;
 use super::node::Node;
-use super::{Anchor, Answer, Checkout, Fault, Heard, Link, Patience, Store};
+use super::{Anchor, Answer, ChannelEvent, Checkout, Deadlines, Link, Store, StoreFault};
 use crate::config::Config;
 use crate::error::{Error, Result as ApiResult, Step};
 use crate::key::Key;
-use crate::script::{Call, Terms};
+use crate::script::{Call, CallerId};
 
 /// A single Redis node.
 pub(crate) struct Single {
     pub(super) node: Arc<Node>,
-    pool: r2d2::Pool<Opener>,
-    pub(super) line: Line,
-    refusal: Arc<Mutex<Option<Refusal>>>,
+    pool: r2d2::Pool<ConnectionFactory>,
+    pub(super) line: BatchQueue,
+    refusal: Arc<Mutex<Option<ConnectRefusal>>>,
     back_off: Duration,
 }
 
 /// Opens the pool's connections.
-pub(super) struct Opener {
+pub(super) struct ConnectionFactory {
     node: Arc<Node>,
     first: Mutex<Option<Connection>>,
-    refusal: Arc<Mutex<Option<Refusal>>>,
+    refusal: Arc<Mutex<Option<ConnectRefusal>>>,
 }
 
 /// Why the last connection could not be opened. The pool would pass it on only as a string, and only to one
 /// of those who wait.
-struct Refusal {
+struct ConnectRefusal {
     at: Time,
-    fault: Fault,
+    fault: StoreFault,
 }
 
 const NOT_ENCODED: &str =
@@ -103,18 +103,22 @@ impl Single {
     pub(crate) fn connect(
         info: ConnectionInfo,
         config: &Config,
-        terms: Arc<Terms>,
+        caller_id: Arc<CallerId>,
     ) -> ApiResult<Single> {
         let clock = Clock::default();
         let started = clock.now();
-        Single::open(info, config, terms)
+        Single::open(info, config, caller_id)
             .map_err(|fault| fault.into_error(None, clock.now() - started))
     }
 
-    fn open(info: ConnectionInfo, config: &Config, terms: Arc<Terms>) -> Result<Single, Fault> {
+    fn open(
+        info: ConnectionInfo,
+        config: &Config,
+        caller_id: Arc<CallerId>,
+    ) -> Result<Single, StoreFault> {
         let node = Arc::new(Node::new(
             info,
-            terms,
+            caller_id,
             Clock::default(),
             config.connect_timeout,
             config.command_timeout,
@@ -124,7 +128,7 @@ impl Single {
             .recv_timeout(config.connect_timeout)
             .unwrap_or_else(|_| Err(timed_out(Step::Connect)))?;
         let refusal = Arc::new(Mutex::new(None));
-        let opener = Opener {
+        let opener = ConnectionFactory {
             node: Arc::clone(&node),
             first: Mutex::new(Some(first)),
             refusal: Arc::clone(&refusal),
@@ -151,13 +155,16 @@ impl Single {
         Ok(Single {
             node,
             pool,
-            line: Line::new(),
+            line: BatchQueue::new(),
             refusal,
             back_off: config.back_off,
         })
     }
 
-    fn check_out(&self, checkout: Checkout) -> Result<r2d2::PooledConnection<Opener>, Fault> {
+    fn check_out(
+        &self,
+        checkout: Checkout,
+    ) -> Result<r2d2::PooledConnection<ConnectionFactory>, StoreFault> {
         self.pool
             .try_get()
             .map_or_else(|| self.wait_for_connection(checkout), Ok)
@@ -166,14 +173,15 @@ impl Single {
     pub(super) fn wait_for_connection(
         &self,
         checkout: Checkout,
-    ) -> Result<r2d2::PooledConnection<Opener>, Fault> {
+    ) -> Result<r2d2::PooledConnection<ConnectionFactory>, StoreFault> {
         let Checkout::Until(until) = checkout else {
-            return Err(Fault::NotReady);
+            return Err(StoreFault::NotReady);
         };
         let started = self.node.clock.now();
-        let patience = (until - started).clamp(Duration::from_millis(1), self.node.command_timeout);
+        let deadlines =
+            (until - started).clamp(Duration::from_millis(1), self.node.command_timeout);
         self.pool
-            .get_timeout(patience)
+            .get_timeout(deadlines)
             .map_err(|e| self.no_connection(started, e))
     }
 
@@ -182,31 +190,36 @@ impl Single {
         &self,
         started: Time,
         e: impl Into<Box<dyn StdError + Send + Sync>>,
-    ) -> Fault {
+    ) -> StoreFault {
         match &*self.refusal.lock() {
             Some(refusal) if refusal.at >= started - self.node.command_timeout => {
                 refusal.fault.repeat()
             }
-            _ => Fault::unavailable(Step::Pool, e),
+            _ => StoreFault::unavailable(Step::Pool, e),
         }
     }
 
     /// The answers, and whether the connection turned out to be closed, so that another one may do better.
-    fn attempt(&self, calls: &[Call], patience: Patience) -> (Vec<Result<Answer, Fault>>, bool) {
+    fn attempt(
+        &self,
+        calls: &[Call],
+        deadlines: Deadlines,
+    ) -> (Vec<Result<Answer, StoreFault>>, bool) {
         let free = if self.line.is_led() {
             None
         } else {
             self.pool.try_get()
         };
         let answers = match (free, calls) {
-            (None, [call]) => vec![self.join(call, patience)],
-            (free, _) => match free.map_or_else(|| self.wait_for_connection(patience.checkout), Ok)
-            {
-                Ok(connection) => self.lent(connection, |connection| {
-                    self.exchange(connection, calls, patience.reply)
-                }),
-                Err(f) => calls.iter().map(|_| Err(f.repeat())).collect(),
-            },
+            (None, [call]) => vec![self.join(call, deadlines)],
+            (free, _) => {
+                match free.map_or_else(|| self.wait_for_connection(deadlines.checkout), Ok) {
+                    Ok(connection) => self.lent(connection, |connection| {
+                        self.exchange(connection, calls, deadlines.reply)
+                    }),
+                    Err(f) => calls.iter().map(|_| Err(f.repeat())).collect(),
+                }
+            }
         };
         let closed = matches!(answers.first(), Some(Err(f)) if f.is_closed());
         (answers, closed)
@@ -215,7 +228,7 @@ impl Single {
     /// Uses a connection and gives it back.
     pub(super) fn lent<T>(
         &self,
-        mut connection: r2d2::PooledConnection<Opener>,
+        mut connection: r2d2::PooledConnection<ConnectionFactory>,
         run: impl FnOnce(&mut Connection) -> T,
     ) -> T {
         let result = run(&mut connection);
@@ -232,7 +245,7 @@ impl Single {
         connection: &mut Connection,
         calls: &[Call],
         give_up: Time,
-    ) -> Vec<Result<Answer, Fault>> {
+    ) -> Vec<Result<Answer, StoreFault>> {
         let answers = self.node.exchange(connection, calls, give_up);
         if matches!(answers.first(), Some(Err(f)) if f.is_closed()) {
             // The others of its age are as likely closed.
@@ -243,8 +256,8 @@ impl Single {
 
     fn with_connection<T>(
         &self,
-        run: impl Fn(&mut Connection) -> Result<T, Fault>,
-    ) -> Result<T, Fault> {
+        run: impl Fn(&mut Connection) -> Result<T, StoreFault>,
+    ) -> Result<T, StoreFault> {
         let until = self.node.clock.now() + self.node.command_timeout;
         let attempt = || {
             let connection = self.check_out(Checkout::Until(until))?;
@@ -272,25 +285,25 @@ impl Store for Single {
         self.node.clock.clone()
     }
 
-    fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {
-        let (mut answers, mut closed) = self.attempt(calls, patience);
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<Result<Answer, StoreFault>> {
+        let (mut answers, mut closed) = self.attempt(calls, deadlines);
         for _ in 0..CLOSED_AT_MOST {
-            if !closed || self.node.clock.now() >= patience.reply {
+            if !closed || self.node.clock.now() >= deadlines.reply {
                 break;
             }
             // The time for the reply is the first attempt's: a retry must not lengthen the call (P8).
-            let checkout = match patience.checkout {
+            let checkout = match deadlines.checkout {
                 Checkout::IfFree => Checkout::IfFree,
-                Checkout::Until(_) => Checkout::Until(patience.reply),
+                Checkout::Until(_) => Checkout::Until(deadlines.reply),
             };
             let (next, more) = self.attempt(
                 calls,
-                Patience {
+                Deadlines {
                     checkout,
-                    reply: patience.reply,
+                    reply: deadlines.reply,
                 },
             );
-            if matches!(next.first(), Some(Err(Fault::NotReady))) {
+            if matches!(next.first(), Some(Err(StoreFault::NotReady))) {
                 break;
             }
             answers = next;
@@ -298,7 +311,7 @@ impl Store for Single {
                 match answer {
                     Ok(answer) => answer.resent = true,
                     Err(fault) if fault.is_ambiguous() => {}
-                    Err(fault) => *fault = Fault::InDoubt(Box::new(fault.repeat())),
+                    Err(fault) => *fault = StoreFault::InDoubt(Box::new(fault.repeat())),
                 }
             }
             closed = more;
@@ -307,15 +320,15 @@ impl Store for Single {
     }
 
     fn link(&self, ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
-        Box::new(SingleLink::new(&self.node, ring, self.back_off))
+        Box::new(NodeLink::new(&self.node, ring, self.back_off))
     }
 
     fn listen(
         &self,
         channel: &str,
         ping_every: Duration,
-        heard: &mut dyn FnMut(Heard<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Fault> {
+        heard: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault> {
         let node = &self.node;
         let mut connection = node
             .connect_in_background(|| {})?
@@ -324,7 +337,7 @@ impl Store for Single {
         let mut subscribe = redis::cmd("SUBSCRIBE");
         subscribe.arg(channel);
         connection.request(subscribe, node.command_timeout)?;
-        if heard(Heard::Subscribed).is_break() {
+        if heard(ChannelEvent::Subscribed).is_break() {
             return Ok(());
         }
         connection.set_read_timeout(ping_every)?;
@@ -336,7 +349,7 @@ impl Store for Single {
                     Value::Array(words) if is_word(words.first(), "message") => {
                         match words.last() {
                             Some(Value::BulkString(message)) => {
-                                heard(Heard::Message(&String::from_utf8_lossy(message)))
+                                heard(ChannelEvent::Message(&String::from_utf8_lossy(message)))
                             }
                             _ => ControlFlow::Continue(()),
                         }
@@ -344,12 +357,12 @@ impl Store for Single {
                     // The answer to a ping: within a subscription it comes as a message does.
                     _ => {
                         asked = false;
-                        heard(Heard::Quiet)
+                        heard(ChannelEvent::Quiet)
                     }
                 },
                 // A bump of the generation says that this node is not the one to listen to any more.
                 Err(e) if e.is_timeout() && node.generation() != generation => {
-                    return Err(Fault::unavailable(
+                    return Err(StoreFault::unavailable(
                         Step::Reply,
                         "the connection was retired",
                     ));
@@ -379,7 +392,7 @@ impl Store for Single {
         }
     }
 
-    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
+    fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor)
             .arg("MATCH")
@@ -408,8 +421,8 @@ impl Store for Single {
 }
 
 /// What SCAN answers: the next cursor, and keys.
-pub(super) fn page(answer: Value) -> Result<(u64, Vec<String>), Fault> {
-    let malformed = |_| Fault::Server {
+pub(super) fn page(answer: Value) -> Result<(u64, Vec<String>), StoreFault> {
+    let malformed = |_| StoreFault::Server {
         code: "PROTOCOL".to_owned(),
         message: "SCAN did not answer a page".to_owned(),
     };
@@ -427,16 +440,16 @@ fn is_word(value: Option<&Value>, word: &str) -> bool {
     matches!(value, Some(Value::BulkString(bytes)) if bytes == word.as_bytes())
 }
 
-impl r2d2::ManageConnection for Opener {
+impl r2d2::ManageConnection for ConnectionFactory {
     type Connection = Connection;
-    type Error = Fault;
+    type Error = StoreFault;
 
-    fn connect(&self) -> Result<Connection, Fault> {
+    fn connect(&self) -> Result<Connection, StoreFault> {
         if let Some(first) = self.first.lock().take() {
             return Ok(first);
         }
         self.node.connect().inspect_err(|fault| {
-            *self.refusal.lock() = Some(Refusal {
+            *self.refusal.lock() = Some(ConnectRefusal {
                 at: self.node.clock.now(),
                 fault: fault.repeat(),
             });
@@ -445,9 +458,12 @@ impl r2d2::ManageConnection for Opener {
 
     /// Asks no server: a connection that broke while idle is found by its use, and the scripts may be sent
     /// twice. What is compared retires all connections of one age at once.
-    fn is_valid(&self, connection: &mut Connection) -> Result<(), Fault> {
+    fn is_valid(&self, connection: &mut Connection) -> Result<(), StoreFault> {
         if self.node.is_retired_from_pool(connection) {
-            return Err(Fault::unavailable(Step::Pool, "the connection was retired"));
+            return Err(StoreFault::unavailable(
+                Step::Pool,
+                "the connection was retired",
+            ));
         }
         Ok(())
     }
@@ -460,8 +476,8 @@ impl r2d2::ManageConnection for Opener {
 #[derive(Debug)]
 struct LogAtDebug;
 
-impl r2d2::HandleError<Fault> for LogAtDebug {
-    fn handle_error(&self, error: Fault) {
+impl r2d2::HandleError<StoreFault> for LogAtDebug {
+    fn handle_error(&self, error: StoreFault) {
         log::debug!("pool: {error}");
     }
 }

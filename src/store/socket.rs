@@ -68,7 +68,7 @@ impl Socket {
     }
 
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut patience = Patience::new(self.write_timeout);
+        let mut patience = IoDeadline::new(self.write_timeout);
         loop {
             match self.stream.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -89,7 +89,7 @@ impl Socket {
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
         let mut reader = Reader {
             stream: &mut self.stream,
-            patience: Patience::new(self.read_timeout),
+            patience: IoDeadline::new(self.read_timeout),
         };
         let value = self.parser.parse_value(&mut reader);
         if reader.patience.was_tried {
@@ -127,14 +127,14 @@ fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream
 }
 
 /// What is left of the time for one reply, or for one request, when it was interrupted.
-struct Patience {
+struct IoDeadline {
     until: Instant,
     was_tried: bool,
 }
 
-impl Patience {
-    fn new(timeout: Duration) -> Patience {
-        Patience {
+impl IoDeadline {
+    fn new(timeout: Duration) -> IoDeadline {
+        IoDeadline {
             until: Instant::now() + timeout,
             was_tried: false,
         }
@@ -161,7 +161,7 @@ impl Patience {
 
 struct Reader<'a> {
     stream: &'a mut Stream,
-    patience: Patience,
+    patience: IoDeadline,
 }
 
 impl Read for Reader<'_> {

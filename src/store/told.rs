@@ -13,8 +13,8 @@ use super::connection::Connection;
 use super::node::Node;
 use super::single::{page, parse_url};
 use super::socket::Socket;
-use super::{Anchor, Answer, Fault};
-use crate::script::{Call, Terms};
+use super::{Anchor, Answer, StoreFault};
+use crate::script::{Call, CallerId};
 
 /// Far longer than bytes take that are there already.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ impl Told {
     /// It says these bytes and no more, whatever it is asked.
     pub(crate) fn new(url: &str, bytes: &[u8]) -> Told {
         let info = parse_url(url).expect("a good URL");
-        let terms = Arc::new(Terms::new("fairlock", PATIENCE, PATIENCE));
+        let caller_id = Arc::new(CallerId::new("fairlock", PATIENCE, PATIENCE));
         let clock = Clock::default();
         let (socket, mut server) = Socket::pair(PATIENCE).expect("a pair of sockets");
         server
@@ -54,23 +54,23 @@ impl Told {
             read_timeout: PATIENCE,
         };
         Told {
-            node: Node::new(info, terms, clock, PATIENCE, PATIENCE),
+            node: Node::new(info, caller_id, clock, PATIENCE, PATIENCE),
             connection,
             _server: server,
         }
     }
 
-    pub(crate) fn shake_hands(&mut self) -> Result<(), Fault> {
+    pub(crate) fn shake_hands(&mut self) -> Result<(), StoreFault> {
         let give_up = self.node.clock.now() + PATIENCE;
         self.node.shake_hands(&mut self.connection, give_up)
     }
 
-    pub(crate) fn exchange(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>> {
+    pub(crate) fn exchange(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
         let give_up = self.node.clock.now() + PATIENCE;
         self.node.exchange(&mut self.connection, calls, give_up)
     }
 
-    pub(crate) fn scan(&mut self) -> Result<(u64, Vec<String>), Fault> {
+    pub(crate) fn scan(&mut self) -> Result<(u64, Vec<String>), StoreFault> {
         let answer: Value = self.connection.request(redis::cmd("SCAN"), PATIENCE)?;
         page(answer)
     }

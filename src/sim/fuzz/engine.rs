@@ -11,14 +11,14 @@ use parking_lot::Mutex;
 use super::replies::message_text;
 use super::shapes::{grants, is_documented};
 use super::tape::Tape;
-use super::values::{About, WISHES, answer};
+use super::values::{About, SPECS, answer};
 use crate::config::{Config, LockOptions, Wanted};
-use crate::engine::{ByHand, Lease, Next, Request, Standing, Tasks};
+use crate::engine::{ByHand, Lease, Next, QueuedWaiter, Request, Tasks};
 use crate::key::Key;
-use crate::script::{Call, Form, Grant, Outcome, Reply, Terms, Token, Verb, Wish};
+use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
 use crate::sim::process::{Wire, no_connection, no_reply};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, Fault};
+use crate::store::{Anchor, Answer, StoreFault};
 
 /// What callers, the renewal thread and the listener do one after the other, and what they hear.
 pub fn engine(bytes: &[u8]) {
@@ -43,7 +43,7 @@ const LOCAL: u64 = 1_000_000_000_000;
 
 struct Scene {
     hand: ByHand,
-    terms: Arc<Terms>,
+    caller_id: Arc<CallerId>,
     shown: Arc<AtomicU64>,
     newest: Arc<Mutex<Option<Anchor>>>,
     callers: Vec<Caller>,
@@ -60,7 +60,7 @@ struct Scene {
 
 struct Caller {
     request: Arc<Request>,
-    place: Standing,
+    place: QueuedWaiter,
     flight: Option<(Call, Time)>,
     /// Its acquire has had no answer that settles it; after that only the renewal thread asks.
     is_asking: bool,
@@ -90,7 +90,7 @@ struct Said {
 impl Scene {
     fn new() -> Scene {
         let (config, _) = Config::new(Wanted::default()).expect("the defaults fit");
-        let terms = Arc::new(Terms::new(
+        let caller_id = Arc::new(CallerId::new(
             &config.prefix,
             config.check_period + config.command_timeout,
             config.horizon,
@@ -101,8 +101,8 @@ impl Scene {
             newest: Arc::clone(&newest),
         };
         Scene {
-            hand: ByHand::new(config, Box::new(wire), Arc::clone(&terms)),
-            terms,
+            hand: ByHand::new(config, Box::new(wire), Arc::clone(&caller_id)),
+            caller_id,
             shown,
             newest,
             callers: Vec::new(),
@@ -290,7 +290,7 @@ impl Scene {
 
     fn downgrade(&mut self, at: usize) {
         let lease = Arc::clone(&self.guards[at].lease);
-        if lease.request.wish == Wish::write()
+        if lease.request.spec == LockSpec::write()
             && let Some(call) = self.hand.downgrade(&lease)
         {
             self.send(&call);
@@ -314,8 +314,8 @@ impl Scene {
     }
 
     fn hear(&mut self, tape: &mut Tape<'_>) {
-        let (name, wish) = tape.choose(&NAMES);
-        let text = message_text(wish.family, &key(name), &self.about(), tape);
+        let (name, spec) = tape.choose(&NAMES);
+        let text = message_text(spec.family, &key(name), &self.about(), tape);
         let anchor = *self.newest.lock();
         match (Grant::from_message("fairlock", &text), anchor) {
             (Some((grant, _, _)), Some(anchor)) => {
@@ -365,7 +365,7 @@ impl Scene {
             .newest
             .lock()
             .map_or(0, |anchor| anchor.server_time_at_least(self.now()));
-        let _ = call.command(&self.terms, Form::default(), not_after);
+        let _ = call.command(&self.caller_id, Form::default(), not_after);
     }
 
     fn about(&self) -> About<'_> {
@@ -376,17 +376,22 @@ impl Scene {
     }
 
     /// As a node makes an answer of what came, and what the server has said by it.
-    fn answered(&mut self, call: &Call, sent: Time, tape: &mut Tape<'_>) -> Result<Answer, Fault> {
+    fn answered(
+        &mut self,
+        call: &Call,
+        sent: Time,
+        tape: &mut Tape<'_>,
+    ) -> Result<Answer, StoreFault> {
         match tape.below(12) {
-            0 => return Err(Fault::NotReady),
+            0 => return Err(StoreFault::NotReady),
             1 => return Err(no_reply()),
             2 => return Err(no_connection()),
-            3 => return Err(Fault::InDoubt(Box::new(no_connection()))),
+            3 => return Err(StoreFault::InDoubt(Box::new(no_connection()))),
             4 => {
                 let code = tape
                     .choose(&["OOM", "NOPERM", "LOADING", "PROTOCOL", ""])
                     .to_owned();
-                return Err(Fault::Server {
+                return Err(StoreFault::Server {
                     code,
                     message: tape.text(),
                 });
@@ -413,7 +418,7 @@ impl Scene {
             });
         }
         match reply.outcome {
-            Outcome::Queued => Err(Fault::Server {
+            Outcome::Queued => Err(StoreFault::Server {
                 code: "TRYAGAIN".to_owned(),
                 message: String::new(),
             }),
@@ -485,13 +490,13 @@ impl Scene {
 }
 
 /// Each name is of one kind, as for those who agree on it.
-const NAMES: [(&str, Wish); 6] = [
-    ("a", Wish::MUTEX),
-    ("b", Wish::MUTEX),
-    ("c", Wish::read()),
-    ("d", Wish::read()),
-    ("e", Wish::semaphore(3, 2)),
-    ("f", Wish::semaphore(3, 2)),
+const NAMES: [(&str, LockSpec); 6] = [
+    ("a", LockSpec::MUTEX),
+    ("b", LockSpec::MUTEX),
+    ("c", LockSpec::read()),
+    ("d", LockSpec::read()),
+    ("e", LockSpec::semaphore(3, 2)),
+    ("f", LockSpec::semaphore(3, 2)),
 ];
 
 fn key(name: &str) -> Key {
@@ -505,10 +510,10 @@ fn request(tape: &mut Tape<'_>) -> Arc<Request> {
         1 => LockOptions::new().max_hold(Duration::from_secs(1)),
         _ => LockOptions::new(),
     };
-    let wish = WISHES[which / 4];
+    let spec = SPECS[which / 4];
     let of_kind: Vec<_> = NAMES
         .iter()
-        .filter(|(_, other)| other.kind() == wish.kind())
+        .filter(|(_, other)| other.kind() == spec.kind())
         .collect();
-    Arc::new(Request::new(wish, key(tape.choose(&of_kind).0), &options))
+    Arc::new(Request::new(spec, key(tape.choose(&of_kind).0), &options))
 }

@@ -83,7 +83,7 @@ fn says_what_came(call: &Call, value: &Value, reply: Reply) {
             seen.holders.iter().any(|holder| !holder.cools),
             seen.queue.len(),
         );
-        let fields = match call.wish.family {
+        let fields = match call.spec.family {
             Family::Mutex => SEEN[0].2.len(),
             Family::Permit => 4 + HOLDER.len() * seen.holders.len(),
         };

@@ -67,7 +67,7 @@ pub(super) fn shapes_of(call: &Call) -> Vec<(&'static str, &'static str)> {
         .filter(|shape| shape.0 == script)
         .map(|shape| (shape.1, shape.2))
         .collect();
-    if call.wish.family == Family::Permit {
+    if call.spec.family == Family::Permit {
         let own: Vec<_> = OF_PERMITS
             .iter()
             .filter(|shape| shape.0 == script)
@@ -95,7 +95,7 @@ pub(super) fn script_of(call: &Call) -> &'static str {
 
 /// Whether a server that keeps to the protocol may answer a call so.
 pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
-    let of_permits = call.wish.family == Family::Permit;
+    let of_permits = call.spec.family == Family::Permit;
     let Value::Array(parts) = value else {
         // The short way of a release.
         let short = Value::BulkString(b"released".to_vec());
@@ -145,7 +145,7 @@ fn short_grant<'a>(call: &Call, parts: &'a [Value]) -> Option<[&'a Value; 3]> {
         return None;
     };
     let granted = script_of(call) == "acquire" && text(status) == Some("granted");
-    (granted && call.wish.family == Family::Mutex).then_some([now, left, how])
+    (granted && call.spec.family == Family::Mutex).then_some([now, left, how])
 }
 
 fn are_holders_and_queue(count: &Value, rest: &[Value]) -> bool {

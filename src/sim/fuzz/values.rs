@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use super::shapes::{GRANT, HOLDER, shapes_of};
 use super::tape::Tape;
 use crate::key::Key;
-use crate::script::{Call, Family, Mode, Token, Value, Verb, Wish, parse_value};
+use crate::script::{Call, Family, LockSpec, Mode, Token, Value, Verb, parse_value};
 
 /// What an answer can be about.
 pub(super) struct About<'a> {
@@ -68,25 +68,25 @@ pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Cal
         },
     };
     Call {
-        wish: WISHES[which / 9],
+        spec: SPECS[which / 9],
         key: key.clone(),
         verb,
     }
 }
 
 /// One of each kind.
-pub(super) const WISHES: [Wish; 4] = [
-    Wish::MUTEX,
-    Wish::read(),
-    Wish::write(),
-    Wish::semaphore(3, 2),
+pub(super) const SPECS: [LockSpec; 4] = [
+    LockSpec::MUTEX,
+    LockSpec::read(),
+    LockSpec::write(),
+    LockSpec::semaphore(3, 2),
 ];
 
 /// As it is promised, three times out of four, else with something in it that is not.
 pub(super) fn answer(call: &Call, about: &About<'_>, tape: &mut Tape<'_>) -> Value {
     let mut value = match call.verb {
         _ if tape.one_in(32) => return any(tape, 4),
-        Verb::Lookup { ref tokens } if call.wish.family == Family::Mutex => {
+        Verb::Lookup { ref tokens } if call.spec.family == Family::Mutex => {
             let letters = ["o", "m"]
                 .into_iter()
                 .chain(tokens.iter().map(|_| "w"))
@@ -110,7 +110,7 @@ pub(super) fn answer(call: &Call, about: &About<'_>, tape: &mut Tape<'_>) -> Val
             );
             let more = Value::Int(i64::from(tape.one_in(8)));
             let mut said = fields(letters, about, tape);
-            if status == "seen" && call.wish.family == Family::Permit {
+            if status == "seen" && call.spec.family == Family::Permit {
                 let holders = tape.below(3);
                 said[3] = Value::Int(holders as i64);
                 said.extend((0..holders).flat_map(|_| fields(HOLDER, about, tape)));

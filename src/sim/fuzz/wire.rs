@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::script::{Call, Outcome, Token, Value, values_of};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault, Told};
+use crate::store::{Answer, StoreFault, Told};
 
 /// A few choices, and then the server's bytes.
 pub fn wire(bytes: &[u8]) {
@@ -65,7 +65,7 @@ fn dates(anchor: crate::store::Anchor) {
     );
 }
 
-fn check<T>(outcome: Result<T, Fault>) {
+fn check<T>(outcome: Result<T, StoreFault>) {
     if let Err(fault) = outcome {
         let _ = (
             fault.is_transient(),
@@ -83,7 +83,7 @@ fn check<T>(outcome: Result<T, Fault>) {
 }
 
 /// The first answer belongs to the first call, and so on; what comes after one that is none belongs to nobody.
-fn are_what_came(calls: &[Call], answers: &[Result<Answer, Fault>], came: &[Value]) {
+fn are_what_came(calls: &[Call], answers: &[Result<Answer, StoreFault>], came: &[Value]) {
     assert_eq!(answers.len(), calls.len());
     let mut came = came.iter();
     for (call, answer) in calls.iter().zip(answers) {
@@ -102,7 +102,7 @@ fn are_what_came(calls: &[Call], answers: &[Result<Answer, Fault>], came: &[Valu
                 grants(call, value),
                 "{call:?}: {value:?}"
             ),
-            Err(Fault::Server { code, .. }) if code == "TRYAGAIN" => {}
+            Err(StoreFault::Server { code, .. }) if code == "TRYAGAIN" => {}
             Err(_) => panic!("{call:?}: {value:?} is {answer:?}"),
         }
         assert!(!matches!(answer, Ok(answer) if answer.reply.outcome == Outcome::Queued));

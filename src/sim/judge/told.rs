@@ -25,7 +25,7 @@ impl Judge {
                 let fixed = asked.split(' ').nth(1) == Some("1");
                 let (lease, permits) = (
                     if fixed { Lease::Fixed } else { Lease::Renewed },
-                    ran.call.wish.weight,
+                    ran.call.spec.weight,
                 );
                 // What came before it may have been a release.
                 let attempt = Attempt {

@@ -9,7 +9,7 @@ use crate::sim::defect::Defect;
 use crate::sim::plan::Terms;
 use crate::sim::process::{Caller, Doing, Process, Whose, no_reply};
 use crate::store::clock::Time;
-use crate::store::{Answer, Fault};
+use crate::store::{Answer, StoreFault};
 
 impl Run<'_> {
     /// Something for a process, which is carried out when it gets to run.
@@ -131,7 +131,7 @@ impl Run<'_> {
         process: &mut Process,
         id: u64,
         calls: Arc<Vec<Call>>,
-        answer: Result<Answer, Fault>,
+        answer: Result<Answer, StoreFault>,
     ) {
         let Some(Caller {
             request,
@@ -302,7 +302,7 @@ impl Run<'_> {
 
     /// The same.
     pub(super) fn downgrade(&mut self, process: &mut Process) {
-        let has_all = |lease: &Arc<Lease>| lease.request.wish.weight == self.setting.kind.permits();
+        let has_all = |lease: &Arc<Lease>| lease.request.spec.weight == self.setting.kind.permits();
         let Some(lease) = self.guards(process).find(has_all) else {
             return;
         };

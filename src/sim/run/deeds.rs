@@ -260,7 +260,7 @@ impl Run<'_> {
             terms => self.setting.options(terms),
         };
         let request = Arc::new(Request::new(
-            self.setting.wish(permits),
+            self.setting.spec(permits),
             self.setting.key.clone(),
             &options,
         ));

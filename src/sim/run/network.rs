@@ -14,7 +14,7 @@ use crate::sim::process::{
 use crate::sim::promise::Promise;
 use crate::store::clock::Time;
 use crate::store::memory::words_of;
-use crate::store::{Anchor, Answer, Fault};
+use crate::store::{Anchor, Answer, StoreFault};
 
 impl Run<'_> {
     pub(super) fn is_reachable(&self, process: &Process) -> bool {
@@ -71,7 +71,7 @@ impl Run<'_> {
         let Some(connection) = connection else {
             let fault = || {
                 if resent > 0 {
-                    Fault::InDoubt(Box::new(no_connection()))
+                    StoreFault::InDoubt(Box::new(no_connection()))
                 } else {
                     no_connection()
                 }
@@ -132,10 +132,10 @@ impl Run<'_> {
                 }
                 _ => 0,
             };
-            let words = words_of(&call.command(&process.terms, Form::default(), not_after));
+            let words = words_of(&call.command(&process.caller_id, Form::default(), not_after));
             let sent = Sent {
                 process: process.number,
-                manager: process.terms.manager.clone(),
+                manager: process.caller_id.manager.clone(),
                 flight,
                 calls: Arc::clone(&calls),
                 index,
@@ -279,7 +279,7 @@ impl Run<'_> {
                 .processes
                 .iter_mut()
                 .flatten()
-                .find(|p| p.terms.channel().as_bytes() == message.channel);
+                .find(|p| p.caller_id.channel().as_bytes() == message.channel);
             let Some(process) =
                 to.filter(|process| process.subscribed && process.deaf_until <= self.now)
             else {
@@ -465,7 +465,7 @@ impl Run<'_> {
         &mut self,
         process: &mut Process,
         flight: u64,
-        fault: &dyn Fn() -> Fault,
+        fault: &dyn Fn() -> StoreFault,
     ) {
         let Some(Flight {
             whose,

@@ -65,7 +65,7 @@ impl Run<'_> {
                     .processes
                     .iter()
                     .flatten()
-                    .find(|process| process.terms.manager == holder.manager)?;
+                    .find(|process| process.caller_id.manager == holder.manager)?;
                 let token = holder.token;
                 let wants = |caller: &Caller| match &caller.doing {
                     Doing::Holding(lease) => {
@@ -119,7 +119,7 @@ impl Run<'_> {
                     .processes
                     .iter()
                     .flatten()
-                    .find(|process| process.terms.manager == holder.manager)?;
+                    .find(|process| process.caller_id.manager == holder.manager)?;
                 let waits = |caller: &Caller| {
                     matches!(caller.doing, Doing::Waiting | Doing::Asking)
                         && caller
@@ -198,7 +198,7 @@ impl Run<'_> {
                 .processes
                 .iter()
                 .flatten()
-                .find(|process| process.terms.manager == manager);
+                .find(|process| process.caller_id.manager == manager);
             process.is_none_or(|process| process.paused_until.max(process.cut_until) > now)
         };
         let mut silent: HashMap<String, u64> = HashMap::new();

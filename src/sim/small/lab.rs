@@ -12,7 +12,7 @@ use super::record::{NOW, Record, TICK, TTL_MS, fence, mark, tok, token};
 use super::setting::Setting;
 use super::shelf::{Answer, Ask, CLIENTS, Done, HORIZON, News, STEP, Said, Shelf};
 use crate::key::Key;
-use crate::script::{Call, Grant, Outcome, Terms, Verb};
+use crate::script::{Call, CallerId, Grant, Outcome, Verb};
 use crate::store::memory::server::Server;
 
 const PREFIX: &str = "f";
@@ -22,17 +22,17 @@ pub(super) struct Lab {
     server: Server,
     setting: Setting,
     record: Record,
-    terms: Vec<Terms>,
+    caller_id: Vec<CallerId>,
     memo: HashMap<(Shelf, Ask, bool), Result<Rc<Done>, String>>,
 }
 
 impl Lab {
     pub(super) fn new(setting: Setting, mutant: Option<&Mutant>) -> Lab {
         let ticks = |n: u8| Duration::from_micros(TICK * u64::from(n));
-        let terms = |client| {
-            let mut terms = Terms::new(PREFIX, ticks(STEP), ticks(HORIZON));
-            terms.manager = format!("c{client}");
-            terms
+        let caller_id = |client| {
+            let mut caller_id = CallerId::new(PREFIX, ticks(STEP), ticks(HORIZON));
+            caller_id.manager = format!("c{client}");
+            caller_id
         };
         Lab {
             server: Server::with_scripts(&|source| {
@@ -43,7 +43,7 @@ impl Lab {
                 setting,
                 key: Key::new(PREFIX, "n").expect("a name"),
             },
-            terms: (0..CLIENTS).map(terms).collect(),
+            caller_id: (0..CLIENTS).map(caller_id).collect(),
             memo: HashMap::new(),
         }
     }
@@ -93,16 +93,16 @@ impl Lab {
             },
         };
         let call = Call {
-            wish: self.setting.wish(client),
+            spec: self.setting.spec(client),
             key: self.record.key.clone(),
             verb,
         };
-        let terms = &self.terms[usize::from(client)];
+        let caller_id = &self.caller_id[usize::from(client)];
         // R5: sent in this tick, and given up before the next.
         let reply = self.server.put(
             NOW,
             &call,
-            terms,
+            caller_id,
             if late { NOW - 1 } else { NOW + TICK / 2 },
         )?;
         if reply.more {
@@ -123,7 +123,7 @@ impl Lab {
         for message in self.server.published() {
             let text = String::from_utf8_lossy(&message.text).into_owned();
             let (grant, _, _) = Grant::from_message(PREFIX, &text)
-                .filter(|(_, key, family)| key.name == call.key.name && *family == call.wish.family)
+                .filter(|(_, key, family)| key.name == call.key.name && *family == call.spec.family)
                 .ok_or_else(|| format!("a message {text:?}"))?;
             let news = news(&grant);
             if message.channel != format!("{PREFIX}:grants:c{}", news.to.client).into_bytes() {

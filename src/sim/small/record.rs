@@ -39,7 +39,7 @@ impl Record {
         if shelf.fence == 0 {
             return;
         }
-        let kind = self.setting.wish(0).kind();
+        let kind = self.setting.spec(0).kind();
         let (mut fields, holders, queue_field) = match self.setting.family() {
             Family::Mutex => (self.mutex_fields(shelf), Vec::new(), "q"),
             Family::Permit => (
@@ -191,7 +191,7 @@ impl Record {
         if ends.into_iter().flatten().any(|expires| expires.is_none()) {
             return Err("a key that does not expire".to_owned());
         }
-        if fields.get(&b"k"[..]).map(text) != Some(self.setting.wish(0).kind()) {
+        if fields.get(&b"k"[..]).map(text) != Some(self.setting.spec(0).kind()) {
             return Err(format!(
                 "a record of another kind: {:?}",
                 fields.get(&b"k"[..]).map(text)
@@ -344,7 +344,7 @@ impl Record {
             let &[kind, capacity, fence, _, _, rest] = &parts[..] else {
                 return Err(format!("a holder {words:?}"));
             };
-            let is_its = format!("{kind} {capacity}") == self.setting.wish(0).kind()
+            let is_its = format!("{kind} {capacity}") == self.setting.spec(0).kind()
                 && rest == format!("c{} {terms} -", tok.client)
                 && (u64::from(packed.ttl), packed.hold) == (TTL_MS, 0);
             let stands = STANDS.iter().find(|(number, _)| *number == packed.stands);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::shelf::CLIENTS;
-use crate::script::{Family, Wish};
+use crate::script::{Family, LockSpec};
 use crate::sim::op::Kind;
 
 /// What the name is used as, and how many permits each of the three processes asks for, every time.
@@ -40,7 +40,7 @@ impl Setting {
 
     /// So many of them write, at most three, and the others read. There are as many permits as ever.
     pub fn readers_and_writers(writers: u8) -> Setting {
-        let all = Wish::write().weight;
+        let all = LockSpec::write().weight;
         let permits = std::array::from_fn(|c| {
             if c + usize::from(writers) < usize::from(CLIENTS) {
                 1
@@ -71,12 +71,12 @@ impl Setting {
         matches!(self.kind, Kind::ReadWrite(all) if self.permits(client) == all)
     }
 
-    pub(super) fn wish(&self, client: u8) -> Wish {
+    pub(super) fn spec(&self, client: u8) -> LockSpec {
         match self.kind {
-            Kind::Mutex => Wish::MUTEX,
-            Kind::Semaphore(all) => Wish::semaphore(all, self.permits(client)),
-            Kind::ReadWrite(_) if self.writes(client) => Wish::write(),
-            Kind::ReadWrite(_) => Wish::read(),
+            Kind::Mutex => LockSpec::MUTEX,
+            Kind::Semaphore(all) => LockSpec::semaphore(all, self.permits(client)),
+            Kind::ReadWrite(_) if self.writes(client) => LockSpec::write(),
+            Kind::ReadWrite(_) => LockSpec::read(),
         }
     }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use loom::thread;
 
-use super::{Joiner, Leading, Line, MOST, Role, Turn};
+use super::{BatchQueue, Follower, Leadership, MOST, Role, Turn};
 use crate::key::Key;
-use crate::script::{Call, Token, Verb, Wish};
+use crate::script::{Call, LockSpec, Token, Verb};
 use crate::store::clock::Time;
 
 /// What became of a call.
@@ -30,7 +30,7 @@ enum AtDeadline {
 fn call() -> Call {
     let key = Key::new("fairlock", "k").expect("a name");
     Call {
-        wish: Wish::MUTEX,
+        spec: LockSpec::MUTEX,
         key,
         verb: Verb::Renew {
             token: Token::new(),
@@ -38,10 +38,10 @@ fn call() -> Call {
     }
 }
 
-fn come(line: &Line, most: usize, at_deadline: AtDeadline) -> End {
+fn come(line: &BatchQueue, most: usize, at_deadline: AtDeadline) -> End {
     match line.enter(&call(), Time::NEVER) {
         Role::Leader => lead(line, most),
-        Role::Joiner(joiner) => match look(&joiner) {
+        Role::Follower(joiner) => match look(&joiner) {
             Look::Waits if line.leave(&joiner) => End::GaveUp,
             Look::Waits => match (at_deadline, look(&joiner)) {
                 (AtDeadline::Goes, _) => End::GaveUp,
@@ -61,7 +61,7 @@ enum Look {
     IsTaken,
 }
 
-fn look(joiner: &Joiner) -> Look {
+fn look(joiner: &Follower) -> Look {
     match *joiner.turn.lock() {
         Turn::Waiting => Look::Waits,
         Turn::Leads => Look::Leads,
@@ -69,8 +69,8 @@ fn look(joiner: &Joiner) -> Look {
     }
 }
 
-fn lead(line: &Line, most: usize) -> End {
-    End::Led(Leading(Some(line)).take(most, |_| 0).len())
+fn lead(line: &BatchQueue, most: usize) -> End {
+    End::Led(Leadership(Some(line)).take(most, |_| 0).len())
 }
 
 /// Three come, of whom each that leads takes along at most so many.
@@ -78,7 +78,7 @@ fn three_come(most: usize, at_deadline: AtDeadline) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let line = Arc::new(Line::new());
+        let line = Arc::new(BatchQueue::new());
         let others = [(); 2].map(|()| {
             let line = Arc::clone(&line);
             thread::spawn(move || come(&line, most, at_deadline))

@@ -6,7 +6,9 @@ use super::keyspace::Bytes;
 use super::server::Server;
 use super::{World, bytes_of, words_of};
 use crate::key::Key;
-use crate::script::{self, Call, Family, Form, Mode, Outcome, Terms, Token, Verb, Wish, packed};
+use crate::script::{
+    self, Call, CallerId, Family, Form, LockSpec, Mode, Outcome, Token, Verb, packed,
+};
 
 /// Whether there was one. In all prefixes.
 pub(super) fn lapse(world: &World, name: &str) -> bool {
@@ -43,12 +45,12 @@ pub(super) fn lapse(world: &World, name: &str) -> bool {
             mode: Mode::Unused,
         };
         let call = Call {
-            wish: Wish::any(family),
+            spec: LockSpec::any(family),
             key,
             verb,
         };
-        let terms = Terms::new(prefix, Duration::ZERO, Duration::ZERO);
-        let command = words_of(&call.command(&terms, Form::default(), 0));
+        let caller_id = CallerId::new(prefix, Duration::ZERO, Duration::ZERO);
+        let command = words_of(&call.command(&caller_id, Form::default(), 0));
         loop {
             let answer = state
                 .server

@@ -14,7 +14,7 @@ use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
 use super::packing;
 use crate::script;
 #[cfg(feature = "sim")]
-use crate::script::{Call, Form, Reply, Terms};
+use crate::script::{Call, CallerId, Form, Reply};
 
 /// An interpreter that keeps nothing between calls but compiled scripts.
 pub(crate) struct Server {
@@ -108,10 +108,10 @@ impl Server {
         &mut self,
         now: u64,
         call: &Call,
-        terms: &Terms,
+        caller_id: &CallerId,
         not_after: u64,
     ) -> Result<Reply, String> {
-        let command = call.command(terms, Form::default(), not_after);
+        let command = call.command(caller_id, Form::default(), not_after);
         let value = self.run(now, &super::words_of(&command))?;
         Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
     }

@@ -10,9 +10,9 @@ use super::{Memory, Mishap, World, words_of};
 use crate::error::Step;
 use crate::glob::Glob;
 use crate::key::Key;
-use crate::script::{Call, Form, Reply, Terms};
+use crate::script::{Call, CallerId, Form, Reply};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, Fault, Heard, Link, Patience, Store};
+use crate::store::{Anchor, Answer, ChannelEvent, Deadlines, Link, Store, StoreFault};
 
 /// What a manager on a [`Memory`] has in the place of connections.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ pub(crate) struct Session(Arc<Shared>);
 
 struct Shared {
     world: Arc<World>,
-    terms: Arc<Terms>,
+    caller_id: Arc<CallerId>,
     command_timeout: Duration,
     requests: AtomicU64,
 }
@@ -36,25 +36,25 @@ impl Session {
     pub(crate) fn open(
         memory: &Memory,
         command_timeout: Duration,
-        terms: Arc<Terms>,
-    ) -> Result<Session, Fault> {
+        caller_id: Arc<CallerId>,
+    ) -> Result<Session, StoreFault> {
         let world = Arc::clone(&memory.0);
         if world.state.lock().is_down {
             return Err(refused());
         }
         Ok(Session(Arc::new(Shared {
             world,
-            terms,
+            caller_id,
             command_timeout,
             requests: AtomicU64::new(0),
         })))
     }
 
     /// Puts a call once. What is answered is answered at once, so a long batch cannot run out of time.
-    fn put(&self, call: &Call, give_up: Time) -> Result<Answer, Fault> {
+    fn put(&self, call: &Call, give_up: Time) -> Result<Answer, StoreFault> {
         let Shared {
             world,
-            terms,
+            caller_id,
             command_timeout,
             requests,
         } = &*self.0;
@@ -62,7 +62,7 @@ impl Session {
         let give_up = give_up.min(sent + *command_timeout).max(sent + SHORTEST);
         let not_after = self.anchor_at(sent).server_time_at_least(give_up);
         requests.fetch_add(1, Ordering::Relaxed);
-        let command = call.command(terms, Form::default(), not_after);
+        let command = call.command(caller_id, Form::default(), not_after);
         match world.request(&words_of(&command)) {
             Ok(Ok(value)) => Ok(Answer {
                 reply: Reply::parse(call, &value)?,
@@ -71,7 +71,7 @@ impl Session {
             }),
             Ok(Err(error)) => {
                 let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
-                Err(Fault::Server {
+                Err(StoreFault::Server {
                     code: code.to_owned(),
                     message: message.to_owned(),
                 })
@@ -99,23 +99,23 @@ impl Store for Session {
         self.0.world.clock.clone()
     }
 
-    fn run(&self, calls: &[Call], patience: Patience) -> Vec<Result<Answer, Fault>> {
-        if self.0.world.clock.now() >= patience.reply {
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<Result<Answer, StoreFault>> {
+        if self.0.world.clock.now() >= deadlines.reply {
             return calls.iter().map(|_| Err(timed_out())).collect();
         }
         let run = |call| {
-            let mut answer = self.put(call, patience.reply);
+            let mut answer = self.put(call, deadlines.reply);
             for _ in 0..CLOSED_AT_MOST {
                 if !matches!(&answer, Err(fault) if fault.is_closed()) {
                     break;
                 }
-                answer = match self.put(call, patience.reply) {
+                answer = match self.put(call, deadlines.reply) {
                     Ok(answer) => Ok(Answer {
                         resent: true,
                         ..answer
                     }),
                     Err(fault) if fault.is_ambiguous() => Err(fault),
-                    Err(fault) => Err(Fault::InDoubt(Box::new(fault))),
+                    Err(fault) => Err(StoreFault::InDoubt(Box::new(fault))),
                 };
             }
             answer
@@ -131,18 +131,18 @@ impl Store for Session {
         &self,
         channel: &str,
         ping_every: Duration,
-        heard: &mut dyn FnMut(Heard<'_>) -> ControlFlow<()>,
-    ) -> Result<(), Fault> {
+        heard: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+    ) -> Result<(), StoreFault> {
         let world = &self.0.world;
         let (id, messages) = world.subscribe(channel).ok_or_else(refused)?;
-        let mut told = heard(Heard::Subscribed);
+        let mut told = heard(ChannelEvent::Subscribed);
         while told.is_continue() {
             told = match world
                 .clock
                 .receive(&messages, world.clock.now() + ping_every)
             {
-                Some(message) => heard(Heard::Message(&message)),
-                None if world.is_subscribed(id) => heard(Heard::Quiet),
+                Some(message) => heard(ChannelEvent::Message(&message)),
+                None if world.is_subscribed(id) => heard(ChannelEvent::Quiet),
                 None => return Err(closed()),
             };
         }
@@ -158,7 +158,7 @@ impl Store for Session {
     }
 
     /// All in one page.
-    fn scan(&self, _cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), Fault> {
+    fn scan(&self, _cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         let glob = Glob::new(pattern);
         let keys = self
@@ -184,23 +184,23 @@ impl Store for Session {
 }
 
 impl Link for Session {
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, Fault>> {
+    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
         let give_up = self.0.world.clock.now() + self.0.command_timeout;
         calls.iter().map(|call| self.put(call, give_up)).collect()
     }
 }
 
-fn refused() -> Fault {
-    Fault::unavailable(
+fn refused() -> StoreFault {
+    StoreFault::unavailable(
         Step::Connect,
         io::Error::from(io::ErrorKind::ConnectionRefused),
     )
 }
 
-fn closed() -> Fault {
-    Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::UnexpectedEof))
+fn closed() -> StoreFault {
+    StoreFault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::UnexpectedEof))
 }
 
-fn timed_out() -> Fault {
-    Fault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
+fn timed_out() -> StoreFault {
+    StoreFault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
 }

@@ -11,7 +11,7 @@ pub(crate) enum Family {
 
 /// What a name is to be used as: the scripts that serve it, and what they are told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct LockSpec {
     pub(crate) family: Family,
     protocol: Protocol,
     /// How many permits there are.
@@ -41,8 +41,8 @@ impl Protocol {
     }
 }
 
-impl Wish {
-    pub(crate) const MUTEX: Wish = Wish {
+impl LockSpec {
+    pub(crate) const MUTEX: LockSpec = LockSpec {
         family: Family::Mutex,
         protocol: Protocol::Mutex,
         capacity: 1,
@@ -50,8 +50,8 @@ impl Wish {
     };
 
     /// So many permits of a semaphore.
-    pub(crate) const fn semaphore(capacity: u32, weight: u32) -> Wish {
-        Wish {
+    pub(crate) const fn semaphore(capacity: u32, weight: u32) -> LockSpec {
+        LockSpec {
             family: Family::Permit,
             protocol: Protocol::Semaphore,
             capacity,
@@ -59,8 +59,8 @@ impl Wish {
         }
     }
 
-    pub(crate) const fn read() -> Wish {
-        Wish {
+    pub(crate) const fn read() -> LockSpec {
+        LockSpec {
             family: Family::Permit,
             protocol: Protocol::ReadWrite,
             capacity: ALL,
@@ -68,18 +68,18 @@ impl Wish {
         }
     }
 
-    pub(crate) const fn write() -> Wish {
-        Wish {
+    pub(crate) const fn write() -> LockSpec {
+        LockSpec {
             weight: ALL,
-            ..Wish::read()
+            ..LockSpec::read()
         }
     }
 
     /// Only to look, or to give back, whatever kind of the family it is.
-    pub(crate) const fn any(family: Family) -> Wish {
+    pub(crate) const fn any(family: Family) -> LockSpec {
         match family {
-            Family::Mutex => Wish::MUTEX,
-            Family::Permit => Wish {
+            Family::Mutex => LockSpec::MUTEX,
+            Family::Permit => LockSpec {
                 family,
                 protocol: Protocol::Any,
                 capacity: 0,
