@@ -366,7 +366,17 @@ mod manager;
 #[cfg(feature = "memory")]
 pub mod memory;
 mod script;
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[doc(hidden)]
+#[cfg_attr(
+    fuzzing,
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "the fuzzer calls the entry points alone"
+    )
+)]
+#[path = "../tests/sim/mod.rs"]
 pub mod sim;
 mod stats;
 mod store;

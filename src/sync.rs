@@ -1,5 +1,5 @@
 //! What the state that threads share is made of: parking_lot's mutexes and std's atomics, or loom's in their place, under
-//! which `engine/models.rs` and `store/joined/models.rs` run it through every order in which threads can take their turns.
+//! which `engine/loom_models.rs` and `store/node/batch_models.rs` run it through every order in which threads can take their turns.
 
 #[cfg(not(fairlock_loom))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};

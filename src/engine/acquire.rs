@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::news::GrantNotice;
-use super::place::{Action, Claim, WaiterState};
-use super::places::WaiterEntry;
-use super::request::Request;
-use super::standing::QueuedWaiter;
-use super::{Engine, Lease};
+use crate::engine::request::Request;
+use crate::engine::waiter::GrantNotice;
+use crate::engine::waiter::QueuedWaiter;
+use crate::engine::waiter::WaiterEntry;
+use crate::engine::waiter::{Action, Claim, WaiterState};
+use crate::engine::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 
-use super::Engine;
 use crate::config::OnLost;
+use crate::engine::Engine;
 use crate::error::Result;
 use crate::loss::Loss;
 

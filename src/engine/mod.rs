@@ -1,26 +1,20 @@
 //! How locks are won and kept. Knows no kind of lock and no topology.
 
 mod acquire;
-mod all;
-#[cfg(feature = "sim")]
-mod by_hand;
+mod background;
 mod callbacks;
-mod jobs;
 mod lease;
-mod listener;
+mod lifecycle;
 #[cfg(all(test, fairlock_loom))]
-mod models;
-mod news;
-mod place;
-mod places;
+mod loom_models;
+mod multi;
 mod release;
-mod renewal;
 mod request;
-mod running;
-mod schedule;
-mod standing;
-mod upkeep;
-mod work;
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[path = "../../tests/sim/stepped_engine.rs"]
+mod stepped;
+mod subscription;
+mod waiter;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,25 +32,22 @@ use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Answer, Checkout, Deadlines, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
+use background::{Command, Fresh, Job};
 use callbacks::Callbacks;
-use jobs::Job;
 use lease::Due;
-use listener::SubscriptionStatus;
-use news::GrantNotice;
-use place::Action;
-use places::{Found, WaiterEntry, WaiterRegistry};
-use running::{Thread, Waker};
-use work::{Command, Fresh};
+use lifecycle::{Thread, Waker};
+use subscription::SubscriptionStatus;
+use waiter::{Action, Found, GrantNotice, WaiterEntry, WaiterRegistry};
 
 pub(crate) use acquire::{Entered, is_transient};
-pub(crate) use all::first_lost;
-#[cfg(feature = "sim")]
-pub(crate) use by_hand::{ByHand, Next, Tasks};
 pub(crate) use lease::Lease;
+pub(crate) use lifecycle::EngineHandle;
+pub(crate) use multi::first_lost;
 pub(crate) use release::WantResult;
 pub(crate) use request::{LockGroup, Request};
-pub(crate) use running::EngineHandle;
-pub(crate) use standing::{QueuedWaiter, Then};
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+pub(crate) use stepped::{ByHand, Next, Tasks};
+pub(crate) use waiter::{QueuedWaiter, Then};
 
 /// When so many new leases lie there, the renewal thread is woken to take them in.
 const MANY_NEW: usize = 4096;

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, bounded};
 
-use super::jobs::{Job, settles};
-use super::lease::deadline_from_reply;
-use super::work::Command;
-use super::{Engine, Lease};
+use crate::engine::background::Command;
+use crate::engine::background::{Job, settles};
+use crate::engine::lease::deadline_from_reply;
+use crate::engine::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::{Call, Mode, Outcome, Verb};

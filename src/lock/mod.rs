@@ -1,7 +1,7 @@
 //! What is taken: the kinds of lock. A kind is data for a family of scripts; how it is won and kept is the
 //! engine's.
 
-mod all;
+mod multi;
 mod mutex;
 mod reentrant;
 mod rw_lock;
@@ -19,7 +19,7 @@ use crate::script::LockSpec;
 use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
-pub use all::{MAX_NAMES, MultiGuard};
+pub use multi::{MAX_NAMES, MultiGuard};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
 pub use rw_lock::{ReadGuard, RwLock, WriteGuard};

@@ -14,19 +14,19 @@ use uuid::Uuid;
 
 use crate::key::Key;
 
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) use redis::Value;
 pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
 pub(crate) use spec::{Family, LockSpec};
 
 /// The first of the replies in these bytes.
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) fn parse_value(bytes: &[u8]) -> Option<Value> {
     redis::parse_redis_value(bytes).ok()
 }
 
 /// All replies in these bytes, up to what is none.
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) fn values_of(mut bytes: &[u8]) -> Vec<Value> {
     let mut parser = redis::Parser::new();
     std::iter::from_fn(|| parser.parse_value(&mut bytes).ok()).collect()
@@ -48,19 +48,19 @@ impl Token {
     }
 
     /// One that is told from others by its number, for those who explore what could happen.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn numbered(number: u16) -> Token {
         Token(Uuid::from_u128(number.into()))
     }
 
     /// The number of a numbered one.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn number(self) -> u16 {
         self.0.as_u128() as u16
     }
 
     /// As a record has it.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn simple(self) -> String {
         self.0.simple().to_string()
     }

@@ -18,7 +18,7 @@ pub(crate) struct State {
 }
 
 /// `q`
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
     pub(crate) entries: u32,
@@ -32,7 +32,7 @@ pub(crate) struct Queue {
 }
 
 /// `p`
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Permits {
     /// The last that was not a reader's.
@@ -51,7 +51,7 @@ pub(crate) struct Permits {
 }
 
 /// Of a holder of permits; then come its words.
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) end: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Holder {
 }
 
 /// `m:<manager>`
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) until: u64,
@@ -148,7 +148,7 @@ impl State {
     }
 }
 
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 impl Queue {
     pub(crate) fn unpack(bytes: &[u8]) -> Option<Queue> {
         let mut packed = Packed(bytes);
@@ -175,7 +175,7 @@ impl Queue {
     }
 }
 
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 impl Stamp {
     pub(crate) fn unpack(bytes: &[u8]) -> Option<Stamp> {
         let mut packed = Packed(bytes);
@@ -190,7 +190,7 @@ impl Stamp {
     }
 }
 
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 impl Permits {
     pub(crate) fn unpack(bytes: &[u8]) -> Option<Permits> {
         let mut packed = Packed(bytes);
@@ -223,7 +223,7 @@ impl Permits {
     }
 }
 
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 impl Holder {
     /// With its words.
     pub(crate) fn unpack(bytes: &[u8]) -> Option<(Holder, &[u8])> {

@@ -6,7 +6,7 @@ use std::ops::{Add, Sub};
 #[cfg(feature = "memory")]
 use std::sync::Arc;
 use std::sync::Weak;
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -74,13 +74,13 @@ pub(crate) struct Clock {
     #[cfg(feature = "memory")]
     shift: Option<Arc<shift::Shift>>,
     /// For a clock that shows what it is told to.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     told: Option<Arc<AtomicU64>>,
 }
 
 impl Clock {
     /// A clock that shows so many ns, whatever the host's says.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn told(ns: Arc<AtomicU64>) -> Clock {
         Clock {
             shift: None,
@@ -89,7 +89,7 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Time {
-        #[cfg(feature = "sim")]
+        #[cfg(any(all(test, feature = "memory"), fuzzing))]
         if let Some(ns) = &self.told {
             return Time(ns.load(Ordering::Relaxed));
         }
@@ -222,7 +222,7 @@ mod shift {
             };
             Clock {
                 shift: Some(Arc::new(shift)),
-                #[cfg(feature = "sim")]
+                #[cfg(any(all(test, feature = "memory"), fuzzing))]
                 told: None,
             }
         }

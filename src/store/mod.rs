@@ -1,16 +1,10 @@
 //! Where locks live. The engine knows stores by this contract alone, and no topology.
 
 pub(crate) mod clock;
-mod connection;
-mod joined;
-mod link;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;
 mod single;
-mod socket;
-#[cfg(feature = "sim")]
-mod told;
 
 use std::error::Error as StdError;
 use std::io;
@@ -23,9 +17,9 @@ use crate::key::Key;
 use crate::script::{Call, Malformed, RIGHTS, Reply};
 use clock::{Clock, Time};
 
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+pub(crate) use node::Told;
 pub(crate) use single::{Single, parse_url};
-#[cfg(feature = "sim")]
-pub(crate) use told::Told;
 
 /// A place where locks live.
 pub(crate) trait Store: Send + Sync {
@@ -205,7 +199,7 @@ impl StoreFault {
 
     /// The peer had closed the connection: another one may do better at once.
     pub(crate) fn is_closed(&self) -> bool {
-        connection::is_closed(self)
+        node::is_closed(self)
     }
 
     /// The request may have been carried out although no reply came.

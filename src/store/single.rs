@@ -10,10 +10,7 @@ use parking_lot::Mutex;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
-use super::connection::{Connection, fault, refusal, timed_out};
-use super::joined::BatchQueue;
-use super::link::NodeLink;
-use super::node::Node;
+use super::node::{BatchQueue, Connection, Node, NodeLink, fault, refusal, timed_out};
 use super::{Anchor, Answer, ChannelEvent, Checkout, Deadlines, Link, Store, StoreFault};
 use crate::config::Config;
 use crate::error::{Error, Result as ApiResult, Step};
@@ -22,15 +19,15 @@ use crate::script::{Call, CallerId};
 
 /// A single Redis node.
 pub(crate) struct Single {
-    pub(super) node: Arc<Node>,
+    pub(crate) node: Arc<Node>,
     pool: r2d2::Pool<ConnectionFactory>,
-    pub(super) line: BatchQueue,
+    pub(crate) line: BatchQueue,
     refusal: Arc<Mutex<Option<ConnectRefusal>>>,
     back_off: Duration,
 }
 
 /// Opens the pool's connections.
-pub(super) struct ConnectionFactory {
+pub(crate) struct ConnectionFactory {
     node: Arc<Node>,
     first: Mutex<Option<Connection>>,
     refusal: Arc<Mutex<Option<ConnectRefusal>>>,
@@ -170,7 +167,7 @@ impl Single {
             .map_or_else(|| self.wait_for_connection(checkout), Ok)
     }
 
-    pub(super) fn wait_for_connection(
+    pub(crate) fn wait_for_connection(
         &self,
         checkout: Checkout,
     ) -> Result<r2d2::PooledConnection<ConnectionFactory>, StoreFault> {
@@ -186,7 +183,7 @@ impl Single {
     }
 
     /// Why none came for somebody who has waited since then.
-    pub(super) fn no_connection(
+    pub(crate) fn no_connection(
         &self,
         started: Time,
         e: impl Into<Box<dyn StdError + Send + Sync>>,
@@ -226,7 +223,7 @@ impl Single {
     }
 
     /// Uses a connection and gives it back.
-    pub(super) fn lent<T>(
+    pub(crate) fn lent<T>(
         &self,
         mut connection: r2d2::PooledConnection<ConnectionFactory>,
         run: impl FnOnce(&mut Connection) -> T,
@@ -421,7 +418,7 @@ impl Store for Single {
 }
 
 /// What SCAN answers: the next cursor, and keys.
-pub(super) fn page(answer: Value) -> Result<(u64, Vec<String>), StoreFault> {
+pub(crate) fn page(answer: Value) -> Result<(u64, Vec<String>), StoreFault> {
     let malformed = |_| StoreFault::Server {
         code: "PROTOCOL".to_owned(),
         message: "SCAN did not answer a page".to_owned(),

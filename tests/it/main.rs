@@ -21,6 +21,10 @@ mod lost_replies;
 mod managers;
 #[cfg(feature = "memory")]
 mod memory;
+#[cfg(feature = "memory")]
+#[allow(dead_code, unused_imports, reason = "the simulator uses the rest")]
+#[path = "../model/mod.rs"]
+mod model;
 mod outage;
 mod paused;
 mod permit_crash;
@@ -29,7 +33,7 @@ mod permit_server;
 mod permits;
 mod place;
 mod process;
-#[cfg(feature = "sim")]
+#[cfg(feature = "memory")]
 mod property;
 mod rules;
 mod scene;

@@ -13,7 +13,7 @@ mod play;
 
 use std::{cell::Cell, env, time::Duration};
 
-use fairlock::sim::{Kind, Lease};
+use crate::model::{Kind, Lease};
 use proptest::{
     collection::vec,
     prelude::*,

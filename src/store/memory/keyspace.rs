@@ -153,7 +153,7 @@ impl Keyspace {
     }
 
     /// A list, and the last ms in which it is there.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn list_of(&self, key: &str) -> Option<(&VecDeque<Bytes>, Option<i64>)> {
         match self.keys.get(key.as_bytes()) {
             Some(Entry {

@@ -13,7 +13,7 @@ use redis::Value;
 use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
 use super::packing;
 use crate::script;
-#[cfg(feature = "sim")]
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
 use crate::script::{Call, CallerId, Form, Reply};
 
 /// An interpreter that keeps nothing between calls but compiled scripts.
@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Puts a call as a manager does, and reads the reply.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn put(
         &mut self,
         now: u64,
@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// Has another source run where this one is asked for by its digest.
-    #[cfg(feature = "sim")]
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn replace(&mut self, source: &str, by: &str) -> Result<(), String> {
         let (asked, given) = (self.compile(source)?, self.compile(by)?);
         let script = self.scripts[&given].clone();

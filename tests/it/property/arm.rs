@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::model::Kind;
 use fairlock::memory::{Fault, Memory, Reply};
-use fairlock::sim::Kind;
 use fairlock::{Endpoint, LockManager};
 
 use super::play::CLIENTS;

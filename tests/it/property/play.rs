@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use fairlock::sim::{Attempt, Chance, Kind, Lease, Op, Outcome, Sight, Worlds};
+use crate::model::{Attempt, Chance, Kind, Lease, Op, Outcome, Sight, Worlds};
 use fairlock::{
     Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, Waiter, WriteGuard,
 };

@@ -1,0 +1,11 @@
+//! A waiter: its state, the registry of all of them, its end of the queue, and the notice of a grant.
+
+mod grant_notice;
+mod queued;
+mod registry;
+mod state;
+
+pub(crate) use grant_notice::GrantNotice;
+pub(crate) use queued::{QueuedWaiter, Then};
+pub(crate) use registry::{Found, WaiterEntry, WaiterRegistry, in_order, refusal};
+pub(crate) use state::{Action, Claim, WaiterState};

@@ -1,0 +1,325 @@
+//! All places in queues that this manager's waiters have: who is to be told of a grant, and which names are
+//! to be looked after.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::engine::request::Request;
+use crate::engine::waiter::WaiterState;
+use crate::error::Error;
+use crate::script::{Call, Token, Verb};
+use crate::store::StoreFault;
+use crate::store::clock::Time;
+use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
+
+/// A waiter: its place, and how it is woken.
+pub(crate) struct WaiterEntry {
+    pub(crate) request: Arc<Request>,
+    pub(crate) place: Mutex<WaiterState>,
+    pub(crate) changed: Condvar,
+    /// The order in which this process's waiters came (R4).
+    order: u64,
+    /// When Redis last answered about this name.
+    heard: AtomicU64,
+    /// When it was last asked and did not answer.
+    missed: AtomicU64,
+    /// Somebody is to be woken by the next answer, or failure to.
+    awaits_word: AtomicBool,
+    /// What it refused with since then.
+    refusal: Mutex<Option<Error>>,
+}
+
+impl WaiterEntry {
+    pub(crate) fn heard_at(&self) -> Time {
+        Time::from_nanos(self.heard.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn hear(&self, at: Time) {
+        self.heard.fetch_max(at.as_nanos(), Ordering::AcqRel);
+        *self.refusal.lock() = None;
+        self.give_word();
+    }
+
+    pub(crate) fn miss(&self, at: Time) {
+        self.missed.store(at.as_nanos(), Ordering::Release);
+        self.give_word();
+    }
+
+    pub(crate) fn missed_at(&self) -> Time {
+        Time::from_nanos(self.missed.load(Ordering::Acquire))
+    }
+
+    /// Has the next answer wake whoever waits, once: waiters sleep through all others.
+    pub(crate) fn await_word(&self) {
+        self.awaits_word.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn awaits_word(&self) -> bool {
+        self.awaits_word.load(Ordering::Acquire)
+    }
+
+    fn give_word(&self) {
+        if self.awaits_word.swap(false, Ordering::AcqRel) {
+            drop(self.place.lock());
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn refuse(&self, error: Error) {
+        *self.refusal.lock() = Some(error);
+    }
+
+    pub(crate) fn take_refusal(&self) -> Option<Error> {
+        self.refusal.lock().take()
+    }
+}
+
+/// The registry of waiters.
+pub(crate) struct WaiterRegistry {
+    registry: Mutex<Registry>,
+    orders: AtomicU64,
+}
+
+#[derive(Default)]
+struct Registry {
+    /// R1: every token is here before it is sent.
+    tokens: HashMap<Token, Arc<WaiterEntry>>,
+    /// Tokens of leases that were waited for and have guards now: news of their grants may still come, and
+    /// must not be taken for grants that nobody wants (R13).
+    claimed: HashSet<Token>,
+    names: HashMap<Arc<str>, WaitQueue>,
+    /// When each awaited name is to be looked after next.
+    due: BTreeSet<(Time, Arc<str>)>,
+}
+
+/// A name for which somebody stands in the queue.
+struct WaitQueue {
+    line: BTreeMap<u64, Arc<WaiterEntry>>,
+    due: Time,
+}
+
+impl WaiterRegistry {
+    pub(crate) fn new() -> WaiterRegistry {
+        WaiterRegistry {
+            registry: Mutex::new(Registry::default()),
+            orders: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn register(
+        &self,
+        request: Arc<Request>,
+        place: WaiterState,
+        now: Time,
+    ) -> Arc<WaiterEntry> {
+        let token = place.token;
+        let waiting = Arc::new(WaiterEntry {
+            request,
+            place: Mutex::new(place),
+            changed: Condvar::new(),
+            order: self.orders.fetch_add(1, Ordering::Relaxed),
+            heard: AtomicU64::new(now.as_nanos()),
+            missed: AtomicU64::new(0),
+            awaits_word: AtomicBool::new(false),
+            refusal: Mutex::new(None),
+        });
+        self.registry
+            .lock()
+            .tokens
+            .insert(token, Arc::clone(&waiting));
+        waiting
+    }
+
+    pub(crate) fn find(&self, token: Token) -> Found {
+        let registry = self.registry.lock();
+        match registry.tokens.get(&token) {
+            Some(waiting) => Found::Waiting(Arc::clone(waiting)),
+            None if registry.claimed.contains(&token) => Found::Claimed,
+            None => Found::Unknown,
+        }
+    }
+
+    /// To be called while the token's waiter is still registered.
+    pub(crate) fn claim(&self, token: Token) {
+        self.registry.lock().claimed.insert(token);
+    }
+
+    pub(crate) fn unclaim(&self, token: Token) {
+        self.registry.lock().claimed.remove(&token);
+    }
+
+    /// Only a lease that stood in a queue was claimed, and only it costs the mutex.
+    pub(crate) fn unclaim_if(&self, stood: bool, token: Token) {
+        if stood {
+            self.unclaim(token);
+        }
+    }
+
+    /// Adds a waiter to its name's line; the name is due by `due` at the latest. Answers when the name is
+    /// due now.
+    pub(crate) fn stand(&self, waiting: &Arc<WaiterEntry>, due: Time) -> Time {
+        let name = &waiting.request.key.name;
+        let mut registry = self.registry.lock();
+        let registry = &mut *registry;
+        // One that has ended is forgotten already, or about to ask for this mutex.
+        if waiting.place.lock().is_ended() {
+            return Time::NEVER;
+        }
+        let awaited = registry
+            .names
+            .entry(Arc::clone(name))
+            .or_insert_with(|| WaitQueue {
+                line: BTreeMap::new(),
+                due: Time::NEVER,
+            });
+        awaited.line.insert(waiting.order, Arc::clone(waiting));
+        if due < awaited.due {
+            registry.due.remove(&(awaited.due, Arc::clone(name)));
+            awaited.due = due;
+            registry.due.insert((due, Arc::clone(name)));
+        }
+        awaited.due
+    }
+
+    /// Forgets a waiter under the token that it has now.
+    pub(crate) fn forget(&self, waiting: &WaiterEntry) {
+        let token = waiting.place.lock().token;
+        let name = &waiting.request.key.name;
+        let mut registry = self.registry.lock();
+        let registry = &mut *registry;
+        registry.tokens.remove(&token);
+        if let Some(awaited) = registry.names.get_mut(name) {
+            awaited.line.remove(&waiting.order);
+            if awaited.line.is_empty() {
+                registry.due.remove(&(awaited.due, Arc::clone(name)));
+                registry.names.remove(name);
+            }
+        }
+    }
+
+    /// Gives a waiter a new token, unless it has ended. The new one is known before the old one is
+    /// forgotten, so that a waiter that ends meanwhile leaves neither behind.
+    pub(crate) fn rename(&self, waiting: &Arc<WaiterEntry>) -> Option<Token> {
+        let token = Token::new();
+        self.registry
+            .lock()
+            .tokens
+            .insert(token, Arc::clone(waiting));
+        let obsolete = {
+            let mut place = waiting.place.lock();
+            let old = place.token;
+            if place.ask_anew(token) { old } else { token }
+        };
+        self.registry.lock().tokens.remove(&obsolete);
+        (obsolete != token).then_some(token)
+    }
+
+    pub(crate) fn next_due(&self) -> Time {
+        self.registry
+            .lock()
+            .due
+            .first()
+            .map_or(Time::NEVER, |(at, _)| *at)
+    }
+
+    /// The sync calls that are due, `most` at the most; each name is put off until `put_off` meanwhile.
+    pub(crate) fn take_due(&self, now: Time, put_off: Time, most: usize) -> Vec<Call> {
+        let mut calls = Vec::new();
+        let mut registry = self.registry.lock();
+        let registry = &mut *registry;
+        while let Some((at, name)) = registry.due.first().cloned() {
+            if at > now || calls.len() == most {
+                break;
+            }
+            registry.due.remove(&(at, Arc::clone(&name)));
+            let Some(awaited) = registry.names.get_mut(&name) else {
+                continue;
+            };
+            awaited.due = put_off;
+            registry.due.insert((put_off, name));
+            if let Some((_, newest)) = awaited.line.last_key_value() {
+                // The registry's mutex is never asked for while a place's is held.
+                let token = newest.place.lock().token;
+                calls.push(newest.request.call(Verb::Sync { newest: token }));
+            }
+        }
+        calls
+    }
+
+    /// When a name is due next, if anybody waits for it.
+    pub(crate) fn put_off(&self, name: &Arc<str>, until: Time) {
+        let mut registry = self.registry.lock();
+        let registry = &mut *registry;
+        if let Some(awaited) = registry.names.get_mut(name) {
+            registry.due.remove(&(awaited.due, Arc::clone(name)));
+            awaited.due = until;
+            registry.due.insert((until, Arc::clone(name)));
+        }
+    }
+
+    /// All awaited names are due: the news of a grant may have been missed.
+    pub(crate) fn all_due(&self, now: Time) {
+        let mut registry = self.registry.lock();
+        let names: Vec<Arc<str>> = registry.names.keys().cloned().collect();
+        registry.due.clear();
+        for name in names {
+            if let Some(awaited) = registry.names.get_mut(&name) {
+                awaited.due = now;
+            }
+            registry.due.insert((now, name));
+        }
+    }
+
+    /// All tokens that stand in queues, name by name, with a call about each name.
+    pub(crate) fn all_tokens(&self) -> Vec<(Call, Vec<Token>)> {
+        let registry = self.registry.lock();
+        let lines = registry.names.values().filter_map(|awaited| {
+            let tokens: Vec<Token> = awaited
+                .line
+                .values()
+                .map(|waiting| waiting.place.lock().token)
+                .collect();
+            let about = awaited
+                .line
+                .values()
+                .next()?
+                .request
+                .call(Verb::Renew { token: tokens[0] });
+            Some((about, tokens))
+        });
+        lines.collect()
+    }
+
+    /// The waiters of a name, in the order in which they came.
+    pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<WaiterEntry>> {
+        let registry = self.registry.lock();
+        registry
+            .names
+            .get(name)
+            .map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<WaiterEntry>> {
+        self.registry.lock().tokens.values().cloned().collect()
+    }
+}
+
+/// Whose a token is.
+pub(crate) enum Found {
+    Waiting(Arc<WaiterEntry>),
+    Claimed,
+    Unknown,
+}
+
+/// Sorts waiters as they came.
+pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
+    waiters.sort_by_key(|waiting| waiting.order);
+}
+
+/// A fault of a sync, as an error for those who wait.
+pub(crate) fn refusal(fault: &StoreFault, waiting: &WaiterEntry, now: Time) -> Error {
+    fault
+        .repeat()
+        .into_error(Some(&waiting.request.key), now - waiting.heard_at())
+}

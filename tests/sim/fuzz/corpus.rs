@@ -1,0 +1,62 @@
+//! What the fuzzer has collected, and what it found: each input of `fuzz/corpus` once more, without a fuzzer.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::TARGETS;
+
+fn corpus() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus")
+}
+
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn no_input_of_the_corpus_brings_about_what_must_not_be() {
+    for (name, target) in TARGETS {
+        let dir = corpus().join(name);
+        let inputs = names_in(&dir);
+        assert!(!inputs.is_empty(), "{name} has no corpus");
+        for input in inputs {
+            // The one that fails stands last.
+            println!("{name}/{input}");
+            target(&fs::read(dir.join(input)).unwrap());
+        }
+    }
+}
+
+#[test]
+fn each_target_is_one_of_the_fuzzers_and_the_corpus_is_small() {
+    let mut targets: Vec<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
+    targets.sort();
+    assert_eq!(names_in(&corpus()), targets);
+    let files = names_in(&corpus().join("../fuzz_targets"));
+    assert_eq!(
+        files,
+        targets
+            .iter()
+            .map(|name| format!("{name}.rs"))
+            .collect::<Vec<_>>()
+    );
+    let inputs = targets.iter().flat_map(|name| {
+        let dir = corpus().join(name);
+        names_in(&dir).into_iter().map(move |input| dir.join(input))
+    });
+    let sizes: Vec<u64> = inputs
+        .map(|input| fs::metadata(input).unwrap().len())
+        .collect();
+    assert!(
+        sizes.len() <= 200 && sizes.iter().sum::<u64>() <= 200 * 1024,
+        "{} inputs",
+        sizes.len()
+    );
+}

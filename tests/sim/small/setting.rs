@@ -1,0 +1,107 @@
+//! What the name is used as, and by whom.
+
+use std::fmt;
+
+use super::shelf::CLIENTS;
+use crate::script::{Family, LockSpec};
+use crate::sim::model::Kind;
+
+/// What the name is used as, and how many permits each of the three processes asks for, every time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Setting {
+    pub(super) kind: Kind,
+    /// In rising order. Processes that ask for the same are alike.
+    permits: [u32; CLIENTS as usize],
+}
+
+impl Default for Setting {
+    fn default() -> Setting {
+        Setting::mutex()
+    }
+}
+
+impl Setting {
+    /// Each wants the mutex.
+    pub(crate) fn mutex() -> Setting {
+        Setting {
+            kind: Kind::Mutex,
+            permits: [1; CLIENTS as usize],
+        }
+    }
+
+    /// Each asks for so many permits of a semaphore that has `all`.
+    pub(crate) fn semaphore(all: u32, mut permits: [u32; 3]) -> Setting {
+        permits.sort_unstable();
+        Setting {
+            kind: Kind::Semaphore(all),
+            permits,
+        }
+    }
+
+    /// So many of them write, at most three, and the others read. There are as many permits as ever.
+    pub(crate) fn readers_and_writers(writers: u8) -> Setting {
+        let all = LockSpec::write().weight;
+        let permits = std::array::from_fn(|c| {
+            if c + usize::from(writers) < usize::from(CLIENTS) {
+                1
+            } else {
+                all
+            }
+        });
+        Setting {
+            kind: Kind::ReadWrite(all),
+            permits,
+        }
+    }
+
+    pub(super) fn permits(&self, client: u8) -> u32 {
+        self.permits[usize::from(client)]
+    }
+
+    pub(super) fn family(&self) -> Family {
+        if self.kind == Kind::Mutex {
+            Family::Mutex
+        } else {
+            Family::Permit
+        }
+    }
+
+    /// Whether it has permits to give back while it holds others.
+    pub(super) fn writes(&self, client: u8) -> bool {
+        matches!(self.kind, Kind::ReadWrite(all) if self.permits(client) == all)
+    }
+
+    pub(super) fn spec(&self, client: u8) -> LockSpec {
+        match self.kind {
+            Kind::Mutex => LockSpec::MUTEX,
+            Kind::Semaphore(all) => LockSpec::semaphore(all, self.permits(client)),
+            Kind::ReadWrite(_) if self.writes(client) => LockSpec::write(),
+            Kind::ReadWrite(_) => LockSpec::read(),
+        }
+    }
+
+    /// On what terms a client asks, as a script is told: ttl, fixed, hold, permits.
+    pub(super) fn terms(&self, client: u8, ttl_ms: u64) -> String {
+        match self.family() {
+            Family::Mutex => format!("{ttl_ms} 0 0"),
+            Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
+        }
+    }
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Kind::Mutex => f.write_str("mutex"),
+            Kind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
+            Kind::ReadWrite(_) => {
+                let writers = (0..CLIENTS).filter(|client| self.writes(*client)).count();
+                write!(
+                    f,
+                    "{writers} writers, {} readers",
+                    usize::from(CLIENTS) - writers
+                )
+            }
+        }
+    }
+}
