@@ -1,7 +1,6 @@
 //! Taking a lock: at once, or by standing in its queue.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
@@ -13,7 +12,7 @@ use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, StoreFault, passes_by_itself};
+use crate::store::{CallResult, StoreFault, passes_by_itself};
 
 /// What an attempt to enter came to.
 pub(crate) enum Entered {
@@ -156,10 +155,10 @@ impl Engine {
         let deadlines = self.deadlines(started, until);
         let call = acquire_call(request, token, Wait::No);
         let mut refused = None;
-        let mut in_doubt = false;
+        let mut doubt = Doubt::default();
         loop {
             let result = self.run_one(&call, deadlines);
-            let fault = match self.tried(request, token, &call, &mut in_doubt, result)? {
+            let fault = match self.tried(request, token, &call, &mut doubt, result)? {
                 Tried::Ended(lease) => return Ok(lease),
                 Tried::Again(fault) => fault,
                 Tried::Failed(fault @ StoreFault::Server { .. })
@@ -178,8 +177,8 @@ impl Engine {
                 }
             };
             if self.now() >= started + self.config.command_timeout {
-                if in_doubt {
-                    self.abandon_in_background(&call, token, call.sent_until(), request.longest());
+                if doubt.in_doubt {
+                    self.abandon_in_background(&call, token, doubt.not_after, request.longest());
                 }
                 return Err(fault.into_error(Some(&call.key), self.now() - started));
             }
@@ -192,12 +191,13 @@ impl Engine {
         request: &Arc<Request>,
         token: Token,
         call: &Call,
-        in_doubt: &mut bool,
-        result: std::result::Result<Answer, StoreFault>,
+        doubt: &mut Doubt,
+        result: CallResult,
     ) -> Result<Tried> {
-        let abandon =
-            || self.abandon_in_background(call, token, call.sent_until(), request.longest());
-        let answer = match result {
+        doubt.not_after = doubt.not_after.max(result.not_after);
+        let not_after = doubt.not_after;
+        let abandon = || self.abandon_in_background(call, token, not_after, request.longest());
+        let answer = match result.answer {
             Ok(answer) => answer,
             Err(fault) => {
                 if fault.is_ambiguous() {
@@ -206,11 +206,11 @@ impl Engine {
                 return Ok(Tried::Failed(fault));
             }
         };
-        *in_doubt |= answer.resent;
+        doubt.in_doubt |= answer.resent;
         self.deliver_all(call, &answer);
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
-                let taken_until = if *in_doubt { call.sent_until() } else { 0 };
+                let taken_until = if doubt.in_doubt { not_after } else { 0 };
                 let lease = self.take(
                     request,
                     GrantNotice::from_reply(grant, answer.sent),
@@ -219,7 +219,7 @@ impl Engine {
                 Ok(Tried::Ended(Some(lease)))
             }
             Outcome::Busy { .. } => {
-                if *in_doubt {
+                if doubt.in_doubt {
                     // The first copy may still be on its way (R7).
                     abandon();
                 }
@@ -336,18 +336,15 @@ impl Engine {
         &self,
         waiting: &Arc<WaiterEntry>,
         call: &Call,
-        result: std::result::Result<Answer, StoreFault>,
+        result: CallResult,
     ) -> Settled {
         let request = &waiting.request;
         let now = self.now();
-        let answer = match result {
+        let not_after = result.not_after;
+        let answer = match result.answer {
             Ok(answer) => answer,
             Err(fault) => {
-                let taken_until = if fault.is_ambiguous() {
-                    call.sent_until()
-                } else {
-                    0
-                };
+                let taken_until = if fault.is_ambiguous() { not_after } else { 0 };
                 let action = waiting.place.lock().unanswered(taken_until, now, request);
                 if !matches!(action, Action::Nothing) {
                     self.act(waiting, action);
@@ -363,7 +360,7 @@ impl Engine {
         };
         waiting.hear(now);
         if answer.resent {
-            waiting.place.lock().resent(call.sent_until());
+            waiting.place.lock().resent(not_after);
         }
         self.deliver_all(call, &answer);
         let (action, due) = match answer.reply.outcome {
@@ -418,7 +415,7 @@ impl Engine {
         // At once if a connection is free and one release will do; else the renewal thread's (R7).
         if not_after == 0 {
             let started = self.now();
-            match self.run_one(&call, self.at_once(started)) {
+            match self.run_one(&call, self.at_once(started)).answer {
                 Ok(answer) => {
                     self.heed(started, false);
                     self.deliver_all(&call, &answer);
@@ -432,6 +429,15 @@ impl Engine {
         }
         self.leave_in_background(&waiting.request, token, not_after);
     }
+}
+
+/// R7 (late copies): what is known of the copies of an acquire that were sent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Doubt {
+    /// A copy may still be on its way.
+    pub(crate) in_doubt: bool,
+    /// The server refuses every copy from this server time on.
+    pub(crate) not_after: u64,
 }
 
 /// What became of an acquire that may not wait.
@@ -459,8 +465,7 @@ pub(super) fn acquire_call(request: &Request, token: Token, wait: Wait) -> Call 
     request.call(Verb::Acquire {
         token,
         may_wait: wait == Wait::Yes,
-        asked: Arc::clone(&request.asked),
-        sent_until: AtomicU64::new(0),
+        params: Arc::clone(&request.params),
     })
 }
 

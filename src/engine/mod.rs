@@ -30,7 +30,7 @@ use crate::loss::Loss;
 use crate::script::{Call, CallerId, Mode, Outcome, Token, Verb};
 use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Answer, Checkout, Deadlines, Store, StoreFault};
+use crate::store::{Answer, CallResult, Checkout, Deadlines, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
 use background::{Command, Fresh, Job};
 use callbacks::Callbacks;
@@ -39,6 +39,8 @@ use lifecycle::{Thread, Waker};
 use subscription::SubscriptionStatus;
 use waiter::{Action, Found, GrantNotice, WaiterEntry, WaiterRegistry};
 
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+pub(crate) use acquire::Doubt;
 pub(crate) use acquire::{Entered, is_transient};
 pub(crate) use lease::Lease;
 pub(crate) use lifecycle::EngineHandle;
@@ -117,11 +119,11 @@ impl Engine {
     pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Answer>>> {
         self.check_fork()?;
         let started = self.now();
-        let answers = self.store.run(calls, self.deadlines(started, Time::NEVER));
+        let results = self.store.run(calls, self.deadlines(started, Time::NEVER));
         let read = calls
             .iter()
-            .zip(answers)
-            .map(|(call, answer)| match answer {
+            .zip(results)
+            .map(|(call, result)| match result.answer {
                 Ok(answer) => {
                     self.deliver_all(call, &answer);
                     match &answer.reply.outcome {
@@ -155,15 +157,11 @@ impl Engine {
         }
     }
 
-    fn run_one(
-        &self,
-        call: &Call,
-        deadlines: Deadlines,
-    ) -> std::result::Result<Answer, StoreFault> {
+    fn run_one(&self, call: &Call, deadlines: Deadlines) -> CallResult {
         self.store
             .run(std::slice::from_ref(call), deadlines)
             .pop()
-            .unwrap_or(Err(StoreFault::NotReady))
+            .unwrap_or_else(|| CallResult::not_sent(StoreFault::NotReady))
     }
 
     /// P8: one command timeout for a connection and one for the reply, and not much past `until`.

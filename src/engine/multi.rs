@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::acquire::{Entered, Tried, Wait, acquire_call, is_transient};
+use crate::engine::acquire::{Doubt, Entered, Tried, Wait, acquire_call, is_transient};
 use crate::engine::release::{Ended, WantResult, told};
 use crate::engine::request::Request;
 use crate::engine::waiter::Then;
@@ -147,25 +147,20 @@ impl Engine {
             })
             .collect();
         let (tokens, calls): (Vec<_>, Vec<_>) = specs.into_iter().unzip();
-        let answers = self.store.run(&calls, self.deadlines(started, until));
+        let results = self.store.run(&calls, self.deadlines(started, until));
         let (mut leases, mut failed, mut taken, mut again) = (Vec::new(), None, false, false);
-        for (((request, token), call), answer) in
-            requests.iter().zip(tokens).zip(&calls).zip(answers)
+        for (((request, token), call), result) in
+            requests.iter().zip(tokens).zip(&calls).zip(results)
         {
-            let mut in_doubt = false;
-            match self.tried(request, token, call, &mut in_doubt, answer) {
+            let mut doubt = Doubt::default();
+            match self.tried(request, token, call, &mut doubt, result) {
                 Ok(Tried::Ended(Some(lease))) => leases.push(lease),
                 Ok(Tried::Ended(None)) => taken = true,
                 Ok(Tried::Again(_)) => {
                     again = true;
-                    if in_doubt {
+                    if doubt.in_doubt {
                         // Another token is sent next, and a first copy of this one may still be on its way (R7).
-                        self.abandon_in_background(
-                            call,
-                            token,
-                            call.sent_until(),
-                            request.longest(),
-                        );
+                        self.abandon_in_background(call, token, doubt.not_after, request.longest());
                     }
                 }
                 Ok(Tried::Failed(fault)) => {
@@ -218,10 +213,10 @@ impl Engine {
         if calls.is_empty() {
             return first.map_or(Ok(()), Err);
         }
-        let answers = self.store.run(&calls, self.at_once(started));
+        let results = self.store.run(&calls, self.at_once(started));
         let mut open = Vec::new();
-        for ((lease, call), answer) in ending.into_iter().zip(&calls).zip(answers) {
-            match self.ended(lease, call, started, answer) {
+        for ((lease, call), result) in ending.into_iter().zip(&calls).zip(results) {
+            match self.ended(lease, call, started, result.answer) {
                 Ended::Answered(reason) => {
                     if let Err(error) = told(lease, reason) {
                         first.get_or_insert(error);

@@ -30,7 +30,7 @@ impl Engine {
     pub(crate) fn release(&self, lease: &Lease, tell: WantResult) -> Result<()> {
         let started = self.now();
         let call = self.end(lease, Mode::Used, started)?;
-        let answer = self.run_one(&call, self.at_once(started));
+        let answer = self.run_one(&call, self.at_once(started)).answer;
         match self.ended(lease, &call, started, answer) {
             Ended::Answered(reason) => told(lease, reason),
             Ended::Open(fault, job) => {
@@ -157,7 +157,7 @@ impl Engine {
     pub(crate) fn downgrade(&self, lease: &Arc<Lease>) -> Result<()> {
         let started = self.now();
         let call = self.begin_downgrade(lease, started)?;
-        let answer = self.run_one(&call, self.at_once(started));
+        let answer = self.run_one(&call, self.at_once(started)).answer;
         self.downgraded(lease, &call, started, answer)
     }
 
@@ -272,6 +272,7 @@ impl Engine {
         let started = self.now();
         let deadlines = self.deadlines(started, Time::NEVER);
         self.run_one(&call, deadlines)
+            .answer
             .map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
     }
 

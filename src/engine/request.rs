@@ -26,28 +26,28 @@ pub(crate) struct Request {
     /// What it is a part of.
     pub(crate) whole: Option<Arc<LockGroup>>,
     /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
-    pub(crate) asked: Arc<str>,
+    pub(crate) params: Arc<str>,
 }
 
 impl Request {
     pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
-        let mut asked = String::with_capacity(96);
+        let mut params = String::with_capacity(96);
         let _ = write!(
-            asked,
+            params,
             "{} {} {} ",
             ttl.as_millis(),
             u8::from(options.fixed),
             options.hold_at_least.as_millis()
         );
         if spec.family == Family::Permit {
-            let _ = write!(asked, "{} ", spec.weight);
+            let _ = write!(params, "{} ", spec.weight);
         }
-        let _ = write!(asked, "{}\t{}\t", *HOST, std::process::id());
+        let _ = write!(params, "{}\t{}\t", *HOST, std::process::id());
         let thread = thread::current();
-        push_plain(thread.name().unwrap_or("-"), &mut asked);
-        asked.push('\t');
-        asked.push_str(options.label.as_deref().unwrap_or(""));
+        push_plain(thread.name().unwrap_or("-"), &mut params);
+        params.push('\t');
+        params.push_str(options.label.as_deref().unwrap_or(""));
         Request {
             spec,
             key,
@@ -57,7 +57,7 @@ impl Request {
             max_hold: options.max_hold,
             on_lost: options.on_lost.clone(),
             whole: None,
-            asked: asked.into(),
+            params: params.into(),
         }
     }
 

@@ -5,7 +5,6 @@ pub(crate) mod packed;
 mod reply;
 mod spec;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -67,21 +66,19 @@ impl Token {
 }
 
 /// A request about one name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) spec: LockSpec,
     pub(crate) key: Key,
     pub(crate) verb: Verb,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Verb {
-    /// `sent_until` is the largest `not_after` that was sent with the call (R7).
     Acquire {
         token: Token,
         may_wait: bool,
-        asked: Arc<str>,
-        sent_until: AtomicU64,
+        params: Arc<str>,
     },
     Release {
         token: Token,
@@ -221,14 +218,13 @@ impl Call {
             Verb::Acquire {
                 token,
                 may_wait,
-                asked,
+                params,
                 ..
             } => {
-                self.may_be_taken_until(not_after);
                 add_token(&mut cmd, *token);
                 cmd.arg(not_after)
                     .arg(if *may_wait { "1" } else { "0" })
-                    .arg(&**asked);
+                    .arg(&**params);
                 if self.spec.family == Family::Permit {
                     cmd.arg(self.spec.kind());
                 }
@@ -248,54 +244,6 @@ impl Call {
             Verb::Lookup { tokens } => tokens.iter().for_each(|token| add_token(&mut cmd, *token)),
         }
         cmd
-    }
-
-    /// The same call once more.
-    pub(crate) fn again(&self) -> Call {
-        let verb = match &self.verb {
-            Verb::Acquire {
-                token,
-                may_wait,
-                asked,
-                ..
-            } => Verb::Acquire {
-                token: *token,
-                may_wait: *may_wait,
-                asked: Arc::clone(asked),
-                sent_until: AtomicU64::new(self.sent_until()),
-            },
-            Verb::Release { token, fence, mode } => Verb::Release {
-                token: *token,
-                fence: *fence,
-                mode: *mode,
-            },
-            Verb::Renew { token } => Verb::Renew { token: *token },
-            Verb::Sync { newest } => Verb::Sync { newest: *newest },
-            Verb::Inspect { waiters } => Verb::Inspect { waiters: *waiters },
-            Verb::Lookup { tokens } => Verb::Lookup {
-                tokens: tokens.clone(),
-            },
-        };
-        Call {
-            spec: self.spec,
-            key: self.key.clone(),
-            verb,
-        }
-    }
-
-    /// Notes that it was sent with this `not_after`, perhaps by somebody else.
-    pub(crate) fn may_be_taken_until(&self, not_after: u64) {
-        if let Verb::Acquire { sent_until, .. } = &self.verb {
-            sent_until.fetch_max(not_after, Ordering::Relaxed);
-        }
-    }
-
-    /// The server time past which no copy of this call can take anything any more (R7).
-    pub(crate) fn sent_until(&self) -> u64 {
-        match &self.verb {
-            Verb::Acquire { sent_until, .. } => sent_until.load(Ordering::Relaxed),
-            _ => 0,
-        }
     }
 
     pub(crate) fn is_acquire(&self) -> bool {

@@ -553,8 +553,6 @@ fn malformed(value: &Value) -> Malformed {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
-
     use super::*;
     use crate::script::{LockSpec, Mode};
 
@@ -612,8 +610,7 @@ mod tests {
             let acquire = Verb::Acquire {
                 token,
                 may_wait: true,
-                asked: "".into(),
-                sent_until: AtomicU64::new(0),
+                params: "".into(),
             };
             parse(acquire, answer.to_owned())
         };
@@ -691,8 +688,7 @@ mod tests {
             let acquire = Verb::Acquire {
                 token,
                 may_wait: true,
-                asked: "".into(),
-                sent_until: AtomicU64::new(0),
+                params: "".into(),
             };
             parse(acquire, answer)
         };

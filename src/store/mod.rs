@@ -28,7 +28,7 @@ pub(crate) trait Store: Send + Sync {
     /// Runs short calls on a pooled connection, one result for each, in order. Blocks until
     /// `patience.checkout` for a connection and until `patience.reply` for replies, at most one command
     /// timeout each.
-    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<Result<Answer, StoreFault>>;
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult>;
 
     /// The renewal thread's own way to the store. `ring` is called when it becomes ready.
     fn link(&self, ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
@@ -62,7 +62,7 @@ pub(crate) trait Store: Send + Sync {
 pub(crate) trait Link: Send {
     /// Blocks for at most one command timeout. While there is no connection every call fails at once,
     /// with [`StoreFault::NotReady`] as long as it is not known why.
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>>;
+    fn run(&mut self, calls: &[Call]) -> Vec<CallResult>;
 }
 
 /// How long a pooled call may wait, and for what.
@@ -78,6 +78,25 @@ pub(crate) enum Checkout {
     /// A free connection or none ([`StoreFault::NotReady`]).
     IfFree,
     Until(Time),
+}
+
+/// What a call came to.
+#[derive(Debug)]
+pub(crate) struct CallResult {
+    pub(crate) answer: Result<Answer, StoreFault>,
+    /// R7 (late copies): the server refuses every copy of the call from this server time on, in µs.
+    /// 0 if the call was never sent.
+    pub(crate) not_after: u64,
+}
+
+impl CallResult {
+    /// A call that was never sent.
+    pub(crate) fn not_sent(fault: StoreFault) -> CallResult {
+        CallResult {
+            answer: Err(fault),
+            not_after: 0,
+        }
+    }
 }
 
 /// A reply and what is known of its time.

@@ -11,7 +11,9 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Value};
 
 use super::clock::{Clock, Time};
 use super::node::{BatchQueue, Connection, Node, NodeLink, fault, refusal, timed_out};
-use super::{Anchor, Answer, ChannelEvent, Checkout, Deadlines, Link, Store, StoreFault};
+use super::{
+    Anchor, Answer, CallResult, ChannelEvent, Checkout, Deadlines, Link, Store, StoreFault,
+};
 use crate::config::Config;
 use crate::error::{Error, Result as ApiResult, Step};
 use crate::key::Key;
@@ -197,11 +199,7 @@ impl Single {
     }
 
     /// The answers, and whether the connection turned out to be closed, so that another one may do better.
-    fn attempt(
-        &self,
-        calls: &[Call],
-        deadlines: Deadlines,
-    ) -> (Vec<Result<Answer, StoreFault>>, bool) {
+    fn attempt(&self, calls: &[Call], deadlines: Deadlines) -> (Vec<CallResult>, bool) {
         let free = if self.line.is_led() {
             None
         } else {
@@ -214,11 +212,14 @@ impl Single {
                     Ok(connection) => self.lent(connection, |connection| {
                         self.exchange(connection, calls, deadlines.reply)
                     }),
-                    Err(f) => calls.iter().map(|_| Err(f.repeat())).collect(),
+                    Err(f) => calls
+                        .iter()
+                        .map(|_| CallResult::not_sent(f.repeat()))
+                        .collect(),
                 }
             }
         };
-        let closed = matches!(answers.first(), Some(Err(f)) if f.is_closed());
+        let closed = is_first_closed(&answers);
         (answers, closed)
     }
 
@@ -242,9 +243,9 @@ impl Single {
         connection: &mut Connection,
         calls: &[Call],
         give_up: Time,
-    ) -> Vec<Result<Answer, StoreFault>> {
+    ) -> Vec<CallResult> {
         let answers = self.node.exchange(connection, calls, give_up);
-        if matches!(answers.first(), Some(Err(f)) if f.is_closed()) {
+        if is_first_closed(&answers) {
             // The others of its age are as likely closed.
             self.node.retire_from_pool(connection.pool_generation);
         }
@@ -282,7 +283,7 @@ impl Store for Single {
         self.node.clock.clone()
     }
 
-    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<Result<Answer, StoreFault>> {
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let (mut answers, mut closed) = self.attempt(calls, deadlines);
         for _ in 0..CLOSED_AT_MOST {
             if !closed || self.node.clock.now() >= deadlines.reply {
@@ -300,16 +301,20 @@ impl Store for Single {
                     reply: deadlines.reply,
                 },
             );
-            if matches!(next.first(), Some(Err(StoreFault::NotReady))) {
+            if matches!(next.first(), Some(first) if matches!(first.answer, Err(StoreFault::NotReady)))
+            {
                 break;
             }
-            answers = next;
-            for answer in &mut answers {
-                match answer {
-                    Ok(answer) => answer.resent = true,
-                    Err(fault) if fault.is_ambiguous() => {}
-                    Err(fault) => *fault = StoreFault::InDoubt(Box::new(fault.repeat())),
-                }
+            for (result, next) in answers.iter_mut().zip(next) {
+                result.not_after = result.not_after.max(next.not_after);
+                result.answer = match next.answer {
+                    Ok(answer) => Ok(Answer {
+                        resent: true,
+                        ..answer
+                    }),
+                    Err(fault) if fault.is_ambiguous() => Err(fault),
+                    Err(fault) => Err(StoreFault::InDoubt(Box::new(fault))),
+                };
             }
             closed = more;
         }
@@ -415,6 +420,10 @@ impl Store for Single {
     fn requests(&self) -> u64 {
         self.node.requests.load(Ordering::Relaxed)
     }
+}
+
+fn is_first_closed(results: &[CallResult]) -> bool {
+    matches!(results.first(), Some(CallResult { answer: Err(fault), .. }) if fault.is_closed())
 }
 
 /// What SCAN answers: the next cursor, and keys.

@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 
 use super::plan::{self, Chance, Mishap};
 use crate::config::Config;
-use crate::engine::{ByHand, Lease, QueuedWaiter, Request, Tasks};
+use crate::engine::{ByHand, Doubt, Lease, QueuedWaiter, Request, Tasks};
 use crate::error::Step;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, ChannelEvent, Deadlines, Link, Store, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
 
 pub(super) struct Process {
     pub(super) number: u64,
@@ -92,7 +92,16 @@ pub(super) struct Flight {
     pub(super) calls: Arc<Vec<Call>>,
     pub(super) answers: Vec<Option<Answer>>,
     pub(super) sent: Time,
-    pub(super) resent: u32,
+    pub(super) resent: Resent,
+    /// The largest bound that was sent with its calls (R7).
+    pub(super) not_after: u64,
+}
+
+/// What was sent before on connections that ended.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Resent {
+    pub(super) times: u32,
+    pub(super) not_after: u64,
 }
 
 pub(super) enum Whose {
@@ -133,7 +142,7 @@ pub(super) enum Doing {
     Asking,
     Waiting,
     Leaving,
-    Trying { token: Token, in_doubt: bool },
+    Trying { token: Token, doubt: Doubt },
     Holding(Arc<Lease>),
     Releasing(Arc<Lease>, Time),
     Forcing,
@@ -236,8 +245,11 @@ impl Store for Wire {
         self.clock.clone()
     }
 
-    fn run(&self, calls: &[Call], _patience: Deadlines) -> Vec<Result<Answer, StoreFault>> {
-        calls.iter().map(|_| Err(StoreFault::NotReady)).collect()
+    fn run(&self, calls: &[Call], _patience: Deadlines) -> Vec<CallResult> {
+        calls
+            .iter()
+            .map(|_| CallResult::not_sent(StoreFault::NotReady))
+            .collect()
     }
 
     fn link(&self, _ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
@@ -276,8 +288,11 @@ impl Store for Wire {
 struct Unused;
 
 impl Link for Unused {
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
-        calls.iter().map(|_| Err(StoreFault::NotReady)).collect()
+    fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
+        calls
+            .iter()
+            .map(|_| CallResult::not_sent(StoreFault::NotReady))
+            .collect()
     }
 }
 

@@ -14,7 +14,7 @@ use super::socket::Socket;
 use crate::script::{Call, CallerId};
 use crate::store::clock::Clock;
 use crate::store::single::{page, parse_url};
-use crate::store::{Anchor, Answer, StoreFault};
+use crate::store::{Anchor, CallResult, StoreFault};
 
 /// Far longer than bytes take that are there already.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ impl Told {
         self.node.shake_hands(&mut self.connection, give_up)
     }
 
-    pub(crate) fn exchange(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
+    pub(crate) fn exchange(&mut self, calls: &[Call]) -> Vec<CallResult> {
         let give_up = self.node.clock.now() + PATIENCE;
         self.node.exchange(&mut self.connection, calls, give_up)
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::acquire::{Settled, Tried, Wait, acquire_call};
+use crate::engine::acquire::{Doubt, Settled, Tried, Wait, acquire_call};
 use crate::engine::background::Command;
 use crate::engine::background::{Renewal, Task};
 use crate::engine::release::Ended;
@@ -12,9 +12,9 @@ use crate::engine::waiter::{Action, Claim, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Store, StoreFault};
+use crate::store::{CallResult, Store};
 
-type Answered = Result<Answer, StoreFault>;
+type Answered = CallResult;
 
 /// An engine, and what its threads would carry out.
 pub(crate) struct ByHand {
@@ -47,8 +47,8 @@ impl ByHand {
         (Tasks(tasks), calls)
     }
 
-    pub(crate) fn settle(&mut self, tasks: Tasks, calls: &[Call], answers: Vec<Answered>) {
-        self.renewal.settle(tasks.0, calls, answers);
+    pub(crate) fn settle(&mut self, tasks: Tasks, calls: &[Call], results: Vec<Answered>) {
+        self.renewal.settle(tasks.0, calls, results);
     }
 
     /// When [`ByHand::collect`] has something next, if nothing comes meanwhile.
@@ -154,7 +154,7 @@ impl ByHand {
         answered: Option<(&Call, Answered)>,
     ) -> Option<Arc<Lease>> {
         if let Some((call, answer)) = answered {
-            place.left(call, answer).ok()?;
+            place.left(call, answer.answer).ok()?;
         }
         place.claim_or_leave().ok().flatten()
     }
@@ -170,10 +170,10 @@ impl ByHand {
         request: &Arc<Request>,
         token: Token,
         call: &Call,
-        in_doubt: &mut bool,
+        doubt: &mut Doubt,
         answer: Answered,
     ) -> Option<Option<Arc<Lease>>> {
-        match self.engine.tried(request, token, call, in_doubt, answer) {
+        match self.engine.tried(request, token, call, doubt, answer) {
             Ok(Tried::Ended(lease)) => Some(lease),
             Ok(Tried::Again(_)) => None,
             Ok(Tried::Failed(_)) | Err(_) => Some(None),
@@ -181,10 +181,10 @@ impl ByHand {
     }
 
     /// No time is left to send it again.
-    pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, in_doubt: bool) {
-        if in_doubt {
+    pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, doubt: Doubt) {
+        if doubt.in_doubt {
             self.engine
-                .abandon_in_background(call, token, call.sent_until(), request.longest());
+                .abandon_in_background(call, token, doubt.not_after, request.longest());
         }
     }
 
@@ -195,7 +195,7 @@ impl ByHand {
     }
 
     pub(crate) fn renewed(&self, lease: &Arc<Lease>, answer: Answered) {
-        if let Ok(answer) = answer {
+        if let Ok(answer) = answer.answer {
             let _ = self.engine.renewed(lease, &answer);
         }
     }
@@ -213,7 +213,9 @@ impl ByHand {
         started: Time,
         answer: Answered,
     ) -> bool {
-        self.engine.downgraded(lease, call, started, answer).is_ok()
+        self.engine
+            .downgraded(lease, call, started, answer.answer)
+            .is_ok()
     }
 
     /// A guard is dropped: the call to send, unless it was lost.
@@ -222,7 +224,7 @@ impl ByHand {
     }
 
     pub(crate) fn ended(&self, lease: &Lease, call: &Call, started: Time, answer: Answered) {
-        if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer) {
+        if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer.answer) {
             self.engine.hand_to_renewal(Command::Background(*job));
         }
     }

@@ -21,7 +21,7 @@ use crate::engine::waiter::{Found, WaiterEntry, in_order};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, Link, StoreFault};
+use crate::store::{Answer, CallResult, Link, StoreFault};
 
 /// How many calls go into one pipeline: what fits a socket's buffer, so that writing never blocks.
 const BATCH: usize = 256;
@@ -247,7 +247,7 @@ impl Renewal {
         {
             match errand {
                 Errand::Job(job) => {
-                    let call = job.call.again();
+                    let call = job.call.clone();
                     batch.push((Task::Job(job), call));
                 }
                 Errand::Confirm(waiting) => {
@@ -296,29 +296,24 @@ impl Renewal {
         while batch.peek().is_some() {
             let (tasks, calls): (Vec<Task>, Vec<Call>) = batch.by_ref().take(BATCH).unzip();
             self.asked = self.engine.now();
-            let answers = self.link.run(&calls);
-            self.settle(tasks, &calls, answers);
+            let results = self.link.run(&calls);
+            self.settle(tasks, &calls, results);
         }
     }
 
     /// What the answers to a pipeline mean.
-    pub(crate) fn settle(
-        &mut self,
-        tasks: Vec<Task>,
-        calls: &[Call],
-        answers: Vec<Result<Answer, StoreFault>>,
-    ) {
-        for ((task, call), answer) in tasks.into_iter().zip(calls).zip(answers) {
-            if let Ok(answer) = &answer {
+    pub(crate) fn settle(&mut self, tasks: Vec<Task>, calls: &[Call], results: Vec<CallResult>) {
+        for ((task, call), result) in tasks.into_iter().zip(calls).zip(results) {
+            if let Ok(answer) = &result.answer {
                 self.engine.deliver_all(call, answer);
             }
             match task {
-                Task::Renew(kept) => self.renewed(kept, answer),
-                Task::Job(job) => self.done(job, answer),
-                Task::Confirm(waiting, token) => self.confirmed(waiting, token, answer),
-                Task::Requeue(waiting) => self.requeued(waiting, call, answer),
-                Task::Sync => self.synced(call, answer),
-                Task::Lookup => self.looked_up(call, answer),
+                Task::Renew(kept) => self.renewed(kept, result.answer),
+                Task::Job(job) => self.done(job, result.answer),
+                Task::Confirm(waiting, token) => self.confirmed(waiting, token, result.answer),
+                Task::Requeue(waiting) => self.requeued(waiting, call, result),
+                Task::Sync => self.synced(call, result.answer),
+                Task::Lookup => self.looked_up(call, result.answer),
             }
         }
     }

@@ -186,7 +186,7 @@ impl Renewal {
                 return;
             }
             let batch = jobs.into_iter().map(|job| {
-                let call = job.call.again();
+                let call = job.call.clone();
                 (Task::Job(job), call)
             });
             self.carry_out(batch.collect());

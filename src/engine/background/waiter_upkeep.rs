@@ -9,7 +9,7 @@ use crate::engine::waiter::GrantNotice;
 use crate::engine::waiter::{Found, WaiterEntry, refusal};
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
-use crate::store::{Answer, StoreFault};
+use crate::store::{Answer, CallResult, StoreFault};
 
 impl Renewal {
     pub(crate) fn confirmed(
@@ -38,13 +38,8 @@ impl Renewal {
         self.engine.act(&waiting, action);
     }
 
-    pub(crate) fn requeued(
-        &mut self,
-        waiting: Arc<WaiterEntry>,
-        call: &Call,
-        answer: Result<Answer, StoreFault>,
-    ) {
-        match self.engine.settle_acquire(&waiting, call, answer) {
+    pub(crate) fn requeued(&mut self, waiting: Arc<WaiterEntry>, call: &Call, result: CallResult) {
+        match self.engine.settle_acquire(&waiting, call, result) {
             // A waiter that has claimed its grant by now did take a place.
             Settled::Done if waiting.place.lock().is_given_up() => {}
             Settled::Done => {

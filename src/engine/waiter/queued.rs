@@ -114,7 +114,9 @@ impl QueuedWaiter {
         let engine = &self.engine;
         if let Some(call) = self.leave() {
             let started = engine.now();
-            let answer = engine.run_one(&call, engine.deadlines(started, until));
+            let answer = engine
+                .run_one(&call, engine.deadlines(started, until))
+                .answer;
             if let Err(fault) = self.left(&call, answer) {
                 if self.is_informed(until) {
                     engine.counters.missed.add(1);

@@ -12,7 +12,7 @@ use crate::glob::Glob;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, Reply};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, ChannelEvent, Deadlines, Link, Store, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
 
 /// What a manager on a [`Memory`] has in the place of connections.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ impl Session {
     }
 
     /// Puts a call once. What is answered is answered at once, so a long batch cannot run out of time.
-    fn put(&self, call: &Call, give_up: Time) -> Result<Answer, StoreFault> {
+    fn put(&self, call: &Call, give_up: Time) -> CallResult {
         let Shared {
             world,
             caller_id,
@@ -63,12 +63,15 @@ impl Session {
         let not_after = self.anchor_at(sent).server_time_at_least(give_up);
         requests.fetch_add(1, Ordering::Relaxed);
         let command = call.command(caller_id, Form::default(), not_after);
-        match world.request(&words_of(&command)) {
-            Ok(Ok(value)) => Ok(Answer {
-                reply: Reply::parse(call, &value)?,
-                sent,
-                resent: false,
-            }),
+        let answer = match world.request(&words_of(&command)) {
+            Ok(Ok(value)) => match Reply::parse(call, &value) {
+                Ok(reply) => Ok(Answer {
+                    reply,
+                    sent,
+                    resent: false,
+                }),
+                Err(malformed) => Err(malformed.into()),
+            },
             Ok(Err(error)) => {
                 let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
                 Err(StoreFault::Server {
@@ -82,7 +85,8 @@ impl Session {
                 world.clock.sleep_until(give_up);
                 Err(timed_out())
             }
-        }
+        };
+        CallResult { answer, not_after }
     }
 
     fn anchor_at(&self, now: Time) -> Anchor {
@@ -99,17 +103,22 @@ impl Store for Session {
         self.0.world.clock.clone()
     }
 
-    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<Result<Answer, StoreFault>> {
+    fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         if self.0.world.clock.now() >= deadlines.reply {
-            return calls.iter().map(|_| Err(timed_out())).collect();
+            return calls
+                .iter()
+                .map(|_| CallResult::not_sent(timed_out()))
+                .collect();
         }
         let run = |call| {
-            let mut answer = self.put(call, deadlines.reply);
+            let mut result = self.put(call, deadlines.reply);
             for _ in 0..CLOSED_AT_MOST {
-                if !matches!(&answer, Err(fault) if fault.is_closed()) {
+                if !matches!(&result.answer, Err(fault) if fault.is_closed()) {
                     break;
                 }
-                answer = match self.put(call, deadlines.reply) {
+                let next = self.put(call, deadlines.reply);
+                result.not_after = result.not_after.max(next.not_after);
+                result.answer = match next.answer {
                     Ok(answer) => Ok(Answer {
                         resent: true,
                         ..answer
@@ -118,7 +127,7 @@ impl Store for Session {
                     Err(fault) => Err(StoreFault::InDoubt(Box::new(fault))),
                 };
             }
-            answer
+            result
         };
         calls.iter().map(run).collect()
     }
@@ -184,7 +193,7 @@ impl Store for Session {
 }
 
 impl Link for Session {
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
+    fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
         let give_up = self.0.world.clock.now() + self.0.command_timeout;
         calls.iter().map(|call| self.put(call, give_up)).collect()
     }

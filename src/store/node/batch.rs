@@ -22,7 +22,7 @@ use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::single::Single;
-use crate::store::{Answer, Checkout, Deadlines, StoreFault};
+use crate::store::{CallResult, Checkout, Deadlines, StoreFault};
 use crate::sync::{AtomicBool, Condvar, Mutex};
 
 /// What one pipeline takes along: a server is not kept from others for long, and whoever is on a connection that is
@@ -47,8 +47,8 @@ struct Follower {
 enum Turn {
     Waiting,
     Leads,
-    Taken,
-    Answered(Result<Answer, StoreFault>),
+    Taken { not_after: u64 },
+    Answered(CallResult),
 }
 
 /// What somebody is who found no connection free.
@@ -78,7 +78,7 @@ impl BatchQueue {
         }
         let turn = Mutex::new(Turn::Waiting);
         let joiner = Arc::new(Follower {
-            call: call.again(),
+            call: call.clone(),
             reply,
             turn,
             changed: Condvar::new(),
@@ -102,8 +102,7 @@ impl BatchQueue {
         let take = |joiner: Arc<Follower>| {
             let not_after = not_after(&joiner);
             // It may give up before this is sent, and is to know even then until when it can be taken (R7).
-            joiner.call.may_be_taken_until(not_after);
-            *joiner.turn.lock() = Turn::Taken;
+            *joiner.turn.lock() = Turn::Taken { not_after };
             (joiner, not_after)
         };
         let taken = waiting.drain(..most).map(take).collect();
@@ -152,9 +151,9 @@ impl Follower {
 
 impl Single {
     /// Runs one call, with others' or along with others', after no connection was free.
-    pub(crate) fn join(&self, call: &Call, deadlines: Deadlines) -> Result<Answer, StoreFault> {
+    pub(crate) fn join(&self, call: &Call, deadlines: Deadlines) -> CallResult {
         let Checkout::Until(until) = deadlines.checkout else {
-            return Err(StoreFault::NotReady);
+            return CallResult::not_sent(StoreFault::NotReady);
         };
         let started = self.node.clock.now();
         let Role::Follower(joiner) = self.line.enter(call, deadlines.reply) else {
@@ -168,7 +167,8 @@ impl Single {
                 Turn::Waiting if now >= checkout => {
                     drop(turn);
                     if self.line.leave(&joiner) {
-                        return Err(self.no_connection(started, "no connection came free"));
+                        let fault = self.no_connection(started, "no connection came free");
+                        return CallResult::not_sent(fault);
                     }
                     turn = joiner.turn.lock();
                     continue;
@@ -178,14 +178,15 @@ impl Single {
                     drop(turn);
                     return self.lead(call, deadlines);
                 }
-                Turn::Taken if now >= deadlines.reply => {
-                    call.may_be_taken_until(joiner.call.sent_until());
-                    return Err(timed_out(Step::Reply));
+                Turn::Taken { not_after } if now >= deadlines.reply => {
+                    return CallResult {
+                        answer: Err(timed_out(Step::Reply)),
+                        not_after: *not_after,
+                    };
                 }
-                Turn::Taken => deadlines.reply,
-                Turn::Answered(answer) => {
-                    call.may_be_taken_until(joiner.call.sent_until());
-                    return std::mem::replace(answer, Err(StoreFault::NotReady));
+                Turn::Taken { .. } => deadlines.reply,
+                Turn::Answered(result) => {
+                    return std::mem::replace(result, CallResult::not_sent(StoreFault::NotReady));
                 }
             };
             self.node.clock.wait(&joiner.changed, &mut turn, wake);
@@ -193,9 +194,12 @@ impl Single {
     }
 
     /// Waits for a connection as the pool has it, and takes along who has come meanwhile.
-    fn lead(&self, call: &Call, deadlines: Deadlines) -> Result<Answer, StoreFault> {
+    fn lead(&self, call: &Call, deadlines: Deadlines) -> CallResult {
         let leading = Leadership(Some(&self.line));
-        let connection = self.wait_for_connection(deadlines.checkout)?;
+        let connection = match self.wait_for_connection(deadlines.checkout) {
+            Ok(connection) => connection,
+            Err(fault) => return CallResult::not_sent(fault),
+        };
         // The pipeline ends in the leader's time, which is half a timeout at least unless this is sent again: those who go
         // along shall have that, too.
         let in_time = self.node.clock.now() + self.node.command_timeout / 2 <= deadlines.reply;
@@ -218,7 +222,7 @@ impl Single {
         call: &Call,
         joiners: &[(Arc<Follower>, u64)],
         give_up: Time,
-    ) -> Result<Answer, StoreFault> {
+    ) -> CallResult {
         let mut puts = Vec::with_capacity(joiners.len() + 1);
         puts.push(self.node.date(connection, call, give_up));
         puts.extend(
@@ -226,6 +230,7 @@ impl Single {
                 .iter()
                 .map(|(joiner, not_after)| Pending::new(&joiner.call, *not_after)),
         );
+        let own_not_after = puts[0].not_after;
         let mut own = None;
         let pool_generation = connection.pool_generation;
         self.node.pipeline(
@@ -240,10 +245,18 @@ impl Single {
                 }
                 match i.checked_sub(1) {
                     None => own = Some(answer),
-                    Some(i) => joiners[i].0.turns_to(Turn::Answered(answer)),
+                    Some(i) => {
+                        let (joiner, not_after) = &joiners[i];
+                        let not_after = *not_after;
+                        joiner.turns_to(Turn::Answered(CallResult { answer, not_after }));
+                    }
                 }
             },
         );
-        own.unwrap_or_else(|| Err(timed_out(Step::Reply)))
+        let answer = own.unwrap_or_else(|| Err(timed_out(Step::Reply)));
+        CallResult {
+            answer,
+            not_after: own_not_after,
+        }
     }
 }

@@ -65,7 +65,7 @@ fn look(joiner: &Follower) -> Look {
     match *joiner.turn.lock() {
         Turn::Waiting => Look::Waits,
         Turn::Leads => Look::Leads,
-        Turn::Taken | Turn::Answered(_) => Look::IsTaken,
+        Turn::Taken { .. } | Turn::Answered(_) => Look::IsTaken,
     }
 }
 

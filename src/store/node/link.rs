@@ -10,7 +10,7 @@ use super::connection::Connection;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
-use crate::store::{Answer, Link, StoreFault};
+use crate::store::{CallResult, Link, StoreFault};
 
 /// The renewal thread's connection.
 pub(crate) struct NodeLink {
@@ -93,14 +93,22 @@ impl NodeLink {
 }
 
 impl Link for NodeLink {
-    fn run(&mut self, calls: &[Call]) -> Vec<Result<Answer, StoreFault>> {
+    fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
         self.advance();
         let connection = match &mut self.state {
             LinkState::Up(connection) => connection,
             LinkState::Down { why: Some(why), .. } => {
-                return calls.iter().map(|_| Err(not_sent(why))).collect();
+                return calls
+                    .iter()
+                    .map(|_| CallResult::not_sent(not_sent(why)))
+                    .collect();
             }
-            _ => return calls.iter().map(|_| Err(StoreFault::NotReady)).collect(),
+            _ => {
+                return calls
+                    .iter()
+                    .map(|_| CallResult::not_sent(StoreFault::NotReady))
+                    .collect();
+            }
         };
         let give_up = self.node.clock.now() + self.node.command_timeout;
         let answers = self.node.exchange(connection, calls, give_up);
@@ -108,7 +116,7 @@ impl Link for NodeLink {
             let now = self.node.clock.now();
             let why = answers
                 .iter()
-                .find_map(|a| a.as_ref().err().map(StoreFault::repeat));
+                .find_map(|a| a.answer.as_ref().err().map(StoreFault::repeat));
             // A connection that was closed while idle is no sign of an outage: open another at once.
             let aged = connection.opened + self.back_off < now;
             let closed = aged && why.as_ref().is_some_and(StoreFault::is_closed);

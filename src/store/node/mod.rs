@@ -33,7 +33,7 @@ pub(crate) use scripted_peer::Told;
 
 use crate::error::Step;
 use crate::script::{Call, CallerId, Form, Outcome, Reply, SCRIPTS};
-use crate::store::{Anchor, Answer, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
 const OLDEST_SERVER: (u32, u32) = (6, 2);
@@ -233,7 +233,7 @@ impl Node {
         connection: &mut Connection,
         calls: &[Call],
         give_up: Time,
-    ) -> Vec<Result<Answer, StoreFault>> {
+    ) -> Vec<CallResult> {
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         let mut puts: Vec<Pending> = calls
             .iter()
@@ -248,7 +248,11 @@ impl Node {
         );
         answers
             .into_iter()
-            .map(|answer| answer.unwrap_or_else(|| Err(timed_out(Step::Reply))))
+            .zip(puts)
+            .map(|(answer, put)| CallResult {
+                answer: answer.unwrap_or_else(|| Err(timed_out(Step::Reply))),
+                not_after: put.not_after,
+            })
             .collect()
     }
 

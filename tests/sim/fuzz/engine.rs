@@ -13,12 +13,12 @@ use super::shapes::{grants, is_documented};
 use super::tape::Tape;
 use super::values::{About, SPECS, answer};
 use crate::config::{Config, LockOptions, Wanted};
-use crate::engine::{ByHand, Lease, Next, QueuedWaiter, Request, Tasks};
+use crate::engine::{ByHand, Doubt, Lease, Next, QueuedWaiter, Request, Tasks};
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
 use crate::sim::process::{Wire, no_connection, no_reply};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 /// What callers, the renewal thread and the listener do one after the other, and what they hear.
 pub fn engine(bytes: &[u8]) {
@@ -56,6 +56,8 @@ struct Scene {
     /// In the order in which they were seen.
     tokens: Vec<Token>,
     claimed: HashSet<Token>,
+    /// The largest bound that was sent with an acquire of each token (R7).
+    dated: HashMap<Token, u64>,
 }
 
 struct Caller {
@@ -70,7 +72,7 @@ struct Try {
     request: Arc<Request>,
     call: Call,
     sent: Time,
-    in_doubt: bool,
+    doubt: Doubt,
 }
 
 struct Guard {
@@ -113,6 +115,7 @@ impl Scene {
             said: HashMap::new(),
             tokens: Vec::new(),
             claimed: HashSet::new(),
+            dated: HashMap::new(),
         }
     }
 
@@ -151,7 +154,7 @@ impl Scene {
                     request,
                     call,
                     sent: self.now(),
-                    in_doubt: false,
+                    doubt: Doubt::default(),
                 });
             }
             8 | 9 => self.answer_try(at, tape),
@@ -277,7 +280,7 @@ impl Scene {
             &attempt.request,
             token,
             &attempt.call,
-            &mut attempt.in_doubt,
+            &mut attempt.doubt,
             answered,
         ) {
             Some(lease) => self.guard(lease, token),
@@ -366,6 +369,10 @@ impl Scene {
             .lock()
             .map_or(0, |anchor| anchor.server_time_at_least(self.now()));
         let _ = call.command(&self.caller_id, Form::default(), not_after);
+        if let Verb::Acquire { token, .. } = call.verb {
+            let dated = self.dated.entry(token).or_default();
+            *dated = not_after.max(*dated);
+        }
     }
 
     fn about(&self) -> About<'_> {
@@ -376,7 +383,16 @@ impl Scene {
     }
 
     /// As a node makes an answer of what came, and what the server has said by it.
-    fn answered(
+    fn answered(&mut self, call: &Call, sent: Time, tape: &mut Tape<'_>) -> CallResult {
+        let not_after = match call.verb {
+            Verb::Acquire { token, .. } => self.dated.get(&token).copied().unwrap_or(0),
+            _ => 0,
+        };
+        let answer = self.answer(call, sent, tape);
+        CallResult { answer, not_after }
+    }
+
+    fn answer(
         &mut self,
         call: &Call,
         sent: Time,

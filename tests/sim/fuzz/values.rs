@@ -1,7 +1,6 @@
 //! Answers that a server may give: of any shape, and nearly or wholly of the shape that is promised.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 use super::shapes::{GRANT, HOLDER, shapes_of};
 use super::tape::Tape;
@@ -17,7 +16,7 @@ pub(super) struct About<'a> {
 
 impl About<'_> {
     pub(super) fn token(&self, tape: &mut Tape<'_>) -> Token {
-        // The newest are asked about most.
+        // The newest are params about most.
         let back = tape.below(self.tokens.len().clamp(1, 255));
         self.tokens
             .iter()
@@ -30,20 +29,18 @@ impl About<'_> {
 
 pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Call {
     let token = about.token(tape);
-    let asked: Arc<str> = "10000 0 0 host\t1\tmain\t".into();
+    let params: Arc<str> = "10000 0 0 host\t1\tmain\t".into();
     let which = tape.below(36);
     let verb = match which % 9 {
         0 | 1 => Verb::Acquire {
             token,
             may_wait: true,
-            asked,
-            sent_until: AtomicU64::new(0),
+            params,
         },
         2 => Verb::Acquire {
             token,
             may_wait: false,
-            asked,
-            sent_until: AtomicU64::new(0),
+            params,
         },
         3 => {
             let modes = [

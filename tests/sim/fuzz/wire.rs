@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::script::{Call, Outcome, Token, Value, values_of};
 use crate::store::clock::Time;
-use crate::store::{Answer, StoreFault, Told};
+use crate::store::{CallResult, StoreFault, Told};
 
 /// A few choices, and then the server's bytes.
 pub fn wire(bytes: &[u8]) {
@@ -52,7 +52,7 @@ pub fn wire(bytes: &[u8]) {
             let answers = server.exchange(&calls);
             are_what_came(&calls, &answers, &values_of(&spoken));
             server.anchors().for_each(dates);
-            answers.into_iter().for_each(check);
+            answers.into_iter().for_each(|result| check(result.answer));
         }
     }
 }
@@ -83,10 +83,11 @@ fn check<T>(outcome: Result<T, StoreFault>) {
 }
 
 /// The first answer belongs to the first call, and so on; what comes after one that is none belongs to nobody.
-fn are_what_came(calls: &[Call], answers: &[Result<Answer, StoreFault>], came: &[Value]) {
+fn are_what_came(calls: &[Call], answers: &[CallResult], came: &[Value]) {
     assert_eq!(answers.len(), calls.len());
     let mut came = came.iter();
     for (call, answer) in calls.iter().zip(answers) {
+        let answer = &answer.answer;
         let value = came.next();
         // It may be put again, and then answered out of turn.
         if let Some(Value::ServerError(_)) = value {

@@ -18,11 +18,11 @@ impl Judge {
             Verb::Acquire {
                 token,
                 may_wait,
-                asked,
+                params,
                 ..
             } => {
                 // `ttl fixed hold label`
-                let fixed = asked.split(' ').nth(1) == Some("1");
+                let fixed = params.split(' ').nth(1) == Some("1");
                 let (lease, permits) = (
                     if fixed { Lease::Fixed } else { Lease::Renewed },
                     ran.call.spec.weight,

@@ -7,9 +7,9 @@ use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
 use crate::sim::plan::Terms;
-use crate::sim::process::{Caller, Doing, Process, Whose, no_reply};
+use crate::sim::process::{Caller, Doing, Process, Resent, Whose, no_reply};
+use crate::store::CallResult;
 use crate::store::clock::Time;
-use crate::store::{Answer, StoreFault};
 
 impl Run<'_> {
     /// Something for a process, which is carried out when it gets to run.
@@ -85,7 +85,12 @@ impl Run<'_> {
                             caller,
                             Doing::Releasing(lease, process.local(self.now)),
                         );
-                        self.send(process, Whose::Caller(caller), Arc::new(vec![call]), 0);
+                        self.send(
+                            process,
+                            Whose::Caller(caller),
+                            Arc::new(vec![call]),
+                            Resent::default(),
+                        );
                     }
                     None => self.go(process, caller),
                 }
@@ -131,7 +136,7 @@ impl Run<'_> {
         process: &mut Process,
         id: u64,
         calls: Arc<Vec<Call>>,
-        answer: Result<Answer, StoreFault>,
+        answer: CallResult,
     ) {
         let Some(Caller {
             request,
@@ -170,16 +175,16 @@ impl Run<'_> {
                 let lease = hand.left(place, Some((call, answer)));
                 self.hold_or_go(process, id, lease);
             }
-            (Doing::Trying { token, in_doubt }, _) => {
-                match hand.tried(request, *token, call, in_doubt, answer) {
+            (Doing::Trying { token, doubt }, _) => {
+                match hand.tried(request, *token, call, doubt, answer) {
                     Some(lease) => self.hold_or_go(process, id, lease),
                     None if self.now
                         < *since + self.setting.config.command_timeout.as_nanos() as u64 =>
                     {
-                        self.send(process, Whose::Caller(id), calls, 0);
+                        self.send(process, Whose::Caller(id), calls, Resent::default());
                     }
                     None => {
-                        hand.stop_trying(request, *token, call, *in_doubt);
+                        hand.stop_trying(request, *token, call, *doubt);
                         self.go(process, id);
                     }
                 }
@@ -213,7 +218,12 @@ impl Run<'_> {
             process.hand.keep_token(place);
         }
         match process.hand.ask(place, now) {
-            Some(call) => self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0),
+            Some(call) => self.send(
+                process,
+                Whose::Caller(id),
+                Arc::new(vec![call]),
+                Resent::default(),
+            ),
             None => self.become_(process, id, Doing::Waiting),
         }
     }
@@ -230,7 +240,12 @@ impl Run<'_> {
         match process.hand.leave(place) {
             Some(call) => {
                 self.become_(process, id, Doing::Leaving);
-                self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
+                self.send(
+                    process,
+                    Whose::Caller(id),
+                    Arc::new(vec![call]),
+                    Resent::default(),
+                );
             }
             None => {
                 let lease = process.hand.left(place, None);
@@ -339,7 +354,12 @@ impl Run<'_> {
             ends_at: u64::MAX,
         };
         process.callers.insert(id, caller);
-        self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
+        self.send(
+            process,
+            Whose::Caller(id),
+            Arc::new(vec![call]),
+            Resent::default(),
+        );
     }
 
     /// Whoever was woken looks, and the renewal thread sends what is due.
@@ -378,7 +398,12 @@ impl Run<'_> {
                 }
                 return;
             }
-            self.send(process, Whose::Renewal(tasks), Arc::new(calls), 0);
+            self.send(
+                process,
+                Whose::Renewal(tasks),
+                Arc::new(calls),
+                Resent::default(),
+            );
         }
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::{Event, MS, Run};
-use crate::engine::Request;
+use crate::engine::{Doubt, Request};
 use crate::script::{Mode, Token, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::model::{Kind, Loss};
 use crate::sim::plan::{Chance, Deed, Terms};
-use crate::sim::process::{Caller, Doing, Process, Whose};
+use crate::sim::process::{Caller, Doing, Process, Resent, Whose};
 use crate::store::memory::keyspace::Keyspace;
 
 impl Run<'_> {
@@ -292,17 +292,27 @@ impl Run<'_> {
                     ..caller
                 },
             );
-            return self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
+            return self.send(
+                process,
+                Whose::Caller(id),
+                Arc::new(vec![call]),
+                Resent::default(),
+            );
         }
         if matches!(deed, Deed::TryLock { .. }) {
             let token = Token::new();
             let call = process.hand.try_lock(&caller.request, token);
             let doing = Doing::Trying {
                 token,
-                in_doubt: false,
+                doubt: Doubt::default(),
             };
             process.callers.insert(id, Caller { doing, ..caller });
-            return self.send(process, Whose::Caller(id), Arc::new(vec![call]), 0);
+            return self.send(
+                process,
+                Whose::Caller(id),
+                Arc::new(vec![call]),
+                Resent::default(),
+            );
         }
         let place = Some(process.hand.stand(Arc::clone(&caller.request)));
         process.callers.insert(id, Caller { place, ..caller });

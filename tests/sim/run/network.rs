@@ -10,11 +10,11 @@ use crate::sim::judge::{Broken, Ran};
 use crate::sim::model::Promise;
 use crate::sim::plan::Mishap;
 use crate::sim::process::{
-    Caller, Connection, Doing, Flight, Process, Whose, no_connection, no_reply,
+    Caller, Connection, Doing, Flight, Process, Resent, Whose, no_connection, no_reply,
 };
 use crate::store::clock::Time;
 use crate::store::memory::words_of;
-use crate::store::{Anchor, Answer, StoreFault};
+use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 impl Run<'_> {
     pub(super) fn is_reachable(&self, process: &Process) -> bool {
@@ -27,7 +27,7 @@ impl Run<'_> {
         process: &mut Process,
         whose: Whose,
         calls: Arc<Vec<Call>>,
-        resent: u32,
+        resent: Resent,
     ) {
         let sent = process.local(self.now);
         let flight = self.number();
@@ -42,6 +42,7 @@ impl Run<'_> {
                 answers,
                 sent,
                 resent,
+                not_after: resent.not_after,
             },
         );
         let is_reachable = self.is_reachable(process);
@@ -70,7 +71,7 @@ impl Run<'_> {
         }
         let Some(connection) = connection else {
             let fault = || {
-                if resent > 0 {
+                if resent.times > 0 {
                     StoreFault::InDoubt(Box::new(no_connection()))
                 } else {
                     no_connection()
@@ -86,6 +87,9 @@ impl Run<'_> {
         };
         let not_after = connection.anchor.server_time_at_least(sent + timeout) + slack;
         let dated_after = connection.clock_steps;
+        if let Some(flight) = process.flights.get_mut(&flight) {
+            flight.not_after = flight.not_after.max(not_after);
+        }
         let give_up = process.moment(self.now, sent + timeout);
         let mishap = process.mishaps.pop_front();
         if mishap.is_some() {
@@ -242,7 +246,7 @@ impl Run<'_> {
                 "{ms:>10.3} ms  {} of {}: {:?}",
                 sent.index, sent.manager, call.verb
             );
-            if let Some(at) = line.find(", asked: ") {
+            if let Some(at) = line.find(", params: ") {
                 line.replace_range(at.., " }");
             }
             told.push(format!("{line} -> {:?}", reply.outcome));
@@ -427,7 +431,7 @@ impl Run<'_> {
         under_way.answers[index] = Some(Answer {
             reply,
             sent: under_way.sent,
-            resent: under_way.resent > 0,
+            resent: under_way.resent.times > 0,
         });
         self.complete_if_answered(process, flight);
     }
@@ -439,10 +443,14 @@ impl Run<'_> {
         };
         // Not after it was asleep: a call and what is sent again for it has two command timeouts.
         if let Whose::Caller(caller) = under_way.whose
-            && under_way.resent < 2
+            && under_way.resent.times < 2
             && process.local(self.now) < under_way.sent + self.setting.config.command_timeout * 2
         {
-            let (calls, resent) = (Arc::clone(&under_way.calls), under_way.resent + 1);
+            let calls = Arc::clone(&under_way.calls);
+            let resent = Resent {
+                times: under_way.resent.times + 1,
+                not_after: under_way.not_after,
+            };
             process.flights.remove(&flight);
             process.pool = None;
             return self.send(process, Whose::Caller(caller), calls, resent);
@@ -471,6 +479,7 @@ impl Run<'_> {
             whose,
             calls,
             answers,
+            not_after,
             ..
         }) = process.flights.remove(&flight)
         else {
@@ -479,7 +488,10 @@ impl Run<'_> {
         let unanswered = answers.iter().any(Option::is_none);
         let mut answers: Vec<_> = answers
             .into_iter()
-            .map(|answer| answer.ok_or_else(fault))
+            .map(|answer| CallResult {
+                answer: answer.ok_or_else(fault),
+                not_after,
+            })
             .collect();
         match whose {
             Whose::Renewal(tasks) => {

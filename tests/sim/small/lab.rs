@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::check;
@@ -75,8 +74,7 @@ impl Lab {
             Ask::Acquire(_) => Verb::Acquire {
                 token,
                 may_wait: true,
-                asked: Arc::from(self.setting.terms(client, TTL_MS) + " -"),
-                sent_until: AtomicU64::new(0),
+                params: Arc::from(self.setting.terms(client, TTL_MS) + " -"),
             },
             Ask::Release(_, given, way) => {
                 let fence = if given == 0 { 0 } else { fence(given) };
