@@ -6,7 +6,7 @@ use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
 use crate::engine::waiter::QueuedWaiter;
 use crate::engine::waiter::WaiterEntry;
-use crate::engine::waiter::{Action, Claim, WaiterState};
+use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::LossReason;
@@ -59,7 +59,7 @@ impl Engine {
     fn enter_until(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
         self.check(request)?;
         let limit = until.min(self.now() + self.config.outage_limit);
-        if !self.listening.is_started() {
+        if !self.subscription.is_started() {
             let mut failed = None;
             match self.attempt(request, Token::new(), until) {
                 Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
@@ -75,47 +75,48 @@ impl Engine {
                 return Err(error);
             }
         }
-        let waiting = self.places.register(
+        let waiter = self.waiters.register(
             Arc::clone(request),
             WaiterState::new(Token::new()),
             self.now(),
         );
-        let standing = QueuedWaiter {
+        let queued = QueuedWaiter {
             engine: Arc::clone(self),
-            waiting,
+            waiter,
         };
         self.counters.waiting.add(1);
         // A shutdown that did not see the place is seen here.
         self.check_open()?;
-        self.enqueue(&standing.waiting, until, limit)?;
-        let claim = standing.waiting.place.lock().claim(self.now(), request);
+        self.enqueue(&queued.waiter, until, limit)?;
+        let claim = queued.waiter.state.lock().claim(self.now(), request);
         match claim {
-            Claim::Taken(lease) => self.claimed(lease).map(Entered::Granted),
-            Claim::Failed(error) => Err(error),
-            Claim::Confirm => {
-                self.act(&standing.waiting, Action::Confirm);
-                Ok(Entered::Queued(standing))
+            TakeGrant::Taken(lease) => self.claimed(lease).map(Entered::Granted),
+            TakeGrant::Failed(error) => Err(error),
+            TakeGrant::Confirm => {
+                self.apply(&queued.waiter, WaiterAction::Confirm);
+                Ok(Entered::Queued(queued))
             }
-            Claim::NotYet => Ok(Entered::Queued(standing)),
+            TakeGrant::NotYet => Ok(Entered::Queued(queued)),
         }
     }
 
     /// A place whose lock was granted before anybody had to stand.
     pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<QueuedWaiter> {
-        let (request, stood, token) = (Arc::clone(&lease.request), lease.stood, lease.token);
-        let waiting = self
-            .places
+        let (request, was_queued, token) =
+            (Arc::clone(&lease.request), lease.was_queued, lease.token);
+        let waiter = self
+            .waiters
             .register(request, WaiterState::granted(lease), self.now());
-        let standing = QueuedWaiter {
+        let queued = QueuedWaiter {
             engine: Arc::clone(self),
-            waiting,
+            waiter,
         };
         self.counters.waiting.add(1);
-        self.places.unclaim_if(stood, token);
+        self.waiters.unclaim_if(was_queued, token);
         self.check_open()?;
         // If the grant is lost before it is claimed, the place is one in the queue (R4).
         self.start_listening()?;
-        Ok(standing)
+        Ok(queued)
     }
 
     pub(super) fn check(&self, request: &Request) -> Result<()> {
@@ -129,8 +130,8 @@ impl Engine {
 
     /// To be called before the place is dropped.
     pub(super) fn claimed(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
-        if lease.stood {
-            self.places.claim(lease.token);
+        if lease.was_queued {
+            self.waiters.claim(lease.token);
         }
         self.checked(lease)
     }
@@ -158,7 +159,7 @@ impl Engine {
         let mut doubt = Doubt::default();
         loop {
             let result = self.run_one(&call, deadlines);
-            let fault = match self.tried(request, token, &call, &mut doubt, result)? {
+            let fault = match self.on_try_reply(request, token, &call, &mut doubt, result)? {
                 Tried::Ended(lease) => return Ok(lease),
                 Tried::Again(fault) => fault,
                 Tried::Failed(fault @ StoreFault::Server { .. })
@@ -186,7 +187,7 @@ impl Engine {
     }
 
     /// What the answer to such a try means.
-    pub(super) fn tried(
+    pub(super) fn on_try_reply(
         &self,
         request: &Arc<Request>,
         token: Token,
@@ -210,11 +211,11 @@ impl Engine {
         self.deliver_all(call, &answer);
         match answer.reply.outcome {
             Outcome::Granted(grant) => {
-                let taken_until = if doubt.in_doubt { not_after } else { 0 };
+                let not_after = if doubt.in_doubt { not_after } else { 0 };
                 let lease = self.take(
                     request,
                     GrantNotice::from_reply(grant, answer.sent),
-                    taken_until,
+                    not_after,
                 )?;
                 Ok(Tried::Ended(Some(lease)))
             }
@@ -237,12 +238,12 @@ impl Engine {
     fn take(
         &self,
         request: &Arc<Request>,
-        news: GrantNotice,
-        taken_until: u64,
+        notice: GrantNotice,
+        not_after: u64,
     ) -> Result<Arc<Lease>> {
-        let deadline = news.deadline.unwrap_or(Time::from_nanos(0));
-        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline)
-            .taken_until(taken_until);
+        let deadline = notice.deadline.unwrap_or(Time::from_nanos(0));
+        let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline)
+            .not_after(not_after);
         let lease = Arc::new(lease);
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
@@ -258,12 +259,12 @@ impl Engine {
     /// A lease that nobody will have (R13).
     fn discard(&self, lease: &Lease) {
         lease.disown();
-        self.places.unclaim_if(lease.stood, lease.token);
+        self.waiters.unclaim_if(lease.was_queued, lease.token);
         let about = lease.request.call(Verb::Renew { token: lease.token });
         self.abandon_in_background(
             &about,
             lease.token,
-            lease.taken_until,
+            lease.not_after,
             lease.request.longest(),
         );
     }
@@ -273,23 +274,23 @@ impl Engine {
     /// an error it is to be dropped.
     fn enqueue(
         self: &Arc<Self>,
-        waiting: &Arc<WaiterEntry>,
+        waiter: &Arc<WaiterEntry>,
         until: Time,
         limit: Time,
     ) -> Result<()> {
-        let request = &waiting.request;
+        let request = &waiter.request;
         let started = self.now();
         let mut refused = None;
         loop {
             let now = self.now();
-            let token = match self.token_to_send(waiting, now) {
+            let token = match self.token_to_send(waiter, now) {
                 Some(token) => token,
                 // It failed meanwhile: the manager was closed.
                 None => return Ok(()),
             };
             let call = acquire_call(request, token, Wait::Yes);
             let result = self.run_one(&call, self.deadlines(now, until));
-            let fault = match self.settle_acquire(waiting, &call, result) {
+            let fault = match self.on_acquire_reply(waiter, &call, result) {
                 Settled::Done => return Ok(()),
                 Settled::Again if self.now() < limit => continue,
                 Settled::Again => {
@@ -313,60 +314,60 @@ impl Engine {
     }
 
     /// R6: no token is sent in an acquire later than one ttl after it was first sent.
-    pub(super) fn token_to_send(&self, waiting: &Arc<WaiterEntry>, now: Time) -> Option<Token> {
+    pub(super) fn token_to_send(&self, waiter: &Arc<WaiterEntry>, now: Time) -> Option<Token> {
         let too_old = {
-            let mut place = waiting.place.lock();
-            if !place.is_asking() {
+            let mut state = waiter.state.lock();
+            if !state.is_asking() {
                 return None;
             }
-            let first = *place.first_sent.get_or_insert(now);
-            if now < first + waiting.request.ttl {
-                return Some(place.token);
+            let first = *state.first_sent.get_or_insert(now);
+            if now < first + waiter.request.ttl {
+                return Some(state.token);
             }
-            place.obsolete()
+            state.obsolete()
         };
-        self.act(waiting, too_old);
-        let token = self.places.rename(waiting)?;
-        waiting.place.lock().first_sent = Some(now);
+        self.apply(waiter, too_old);
+        let token = self.waiters.replace_token(waiter)?;
+        waiter.state.lock().first_sent = Some(now);
         Some(token)
     }
 
     /// What the answer to a place's acquire means for it.
-    pub(super) fn settle_acquire(
+    pub(super) fn on_acquire_reply(
         &self,
-        waiting: &Arc<WaiterEntry>,
+        waiter: &Arc<WaiterEntry>,
         call: &Call,
         result: CallResult,
     ) -> Settled {
-        let request = &waiting.request;
+        let request = &waiter.request;
         let now = self.now();
         let not_after = result.not_after;
         let answer = match result.answer {
             Ok(answer) => answer,
             Err(fault) => {
-                let taken_until = if fault.is_ambiguous() { not_after } else { 0 };
-                let action = waiting.place.lock().unanswered(taken_until, now, request);
-                if !matches!(action, Action::Nothing) {
-                    self.act(waiting, action);
-                    self.stand(waiting, now);
+                let not_after = if fault.is_ambiguous() { not_after } else { 0 };
+                let action = waiter.state.lock().unanswered(not_after, now, request);
+                if !matches!(action, WaiterAction::Nothing) {
+                    self.apply(waiter, action);
+                    self.stand(waiter, now);
                     return Settled::Done;
                 }
                 return if fault.is_transient() {
                     Settled::StoreFault(fault)
                 } else {
-                    Settled::Refused(fault.into_error(Some(&request.key), now - waiting.heard_at()))
+                    Settled::Refused(fault.into_error(Some(&request.key), now - waiter.heard_at()))
                 };
             }
         };
-        waiting.hear(now);
+        waiter.hear(now);
         if answer.resent {
-            waiting.place.lock().resent(not_after);
+            waiter.state.lock().resent(not_after);
         }
         self.deliver_all(call, &answer);
         let (action, due) = match answer.reply.outcome {
             Outcome::Granted(grant) => {
-                let news = GrantNotice::from_reply(grant, answer.sent);
-                (waiting.place.lock().answered(news, now, request), None)
+                let notice = GrantNotice::from_reply(grant, answer.sent);
+                (waiter.state.lock().answered(notice, now, request), None)
             }
             Outcome::Waiting {
                 ticket,
@@ -380,8 +381,8 @@ impl Engine {
                         .check_period
                         .min(left + std::time::Duration::from_millis(1));
                 (
-                    waiting
-                        .place
+                    waiter
+                        .state
                         .lock()
                         .queued(now, ticket, position, since, request),
                     Some(due),
@@ -390,24 +391,24 @@ impl Engine {
             Outcome::Late | Outcome::More => return Settled::Again,
             outcome => return Settled::Refused(self.out_of_place(call, &outcome)),
         };
-        self.act(waiting, action);
+        self.apply(waiter, action);
         if let Some(due) = due {
-            self.stand(waiting, due);
+            self.stand(waiter, due);
         }
         Settled::Done
     }
 
     /// The place's name is looked after from now on.
-    fn stand(&self, waiting: &Arc<WaiterEntry>, due: Time) {
-        self.bell.ring_if_late_for(self.places.stand(waiting, due));
+    fn stand(&self, waiter: &Arc<WaiterEntry>, due: Time) {
+        self.waker.wake_if_late_for(self.waiters.stand(waiter, due));
     }
 
-    pub(super) fn give_up(&self, waiting: &Arc<WaiterEntry>) {
-        let action = waiting.place.lock().give_up();
-        let Action::Abandon { token, not_after } = action else {
+    pub(super) fn give_up(&self, waiter: &Arc<WaiterEntry>) {
+        let action = waiter.state.lock().give_up();
+        let WaiterAction::Abandon { token, not_after } = action else {
             return;
         };
-        let call = waiting.request.call(Verb::Release {
+        let call = waiter.request.call(Verb::Release {
             token,
             fence: 0,
             mode: Mode::Unused,
@@ -427,7 +428,7 @@ impl Engine {
                 Err(fault) => self.heed(started, fault.is_ambiguous()),
             }
         }
-        self.leave_in_background(&waiting.request, token, not_after);
+        self.cancel_in_background(&waiter.request, token, not_after);
     }
 }
 

@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::background::Command;
-use crate::engine::background::Renewal;
+use crate::engine::background::RenewalThread;
 use crate::engine::callbacks::Callbacks;
 use crate::engine::subscription::{self, SubscriptionStatus};
 use crate::engine::waiter::WaiterRegistry;
@@ -37,16 +37,16 @@ pub(super) struct Waker {
 }
 
 impl Waker {
-    pub(super) fn ring(&self) {
+    pub(super) fn wake(&self) {
         // A full slot means that it will wake anyway.
         let _ = self.slot.try_send(());
     }
 
     /// To be called after something due at `due` was put into the intake.
-    pub(super) fn ring_if_late_for(&self, due: Time) {
+    pub(super) fn wake_if_late_for(&self, due: Time) {
         fence(Ordering::SeqCst);
         if due.as_nanos() < self.asleep_until.load(Ordering::SeqCst) {
-            self.ring();
+            self.wake();
         }
     }
 
@@ -80,15 +80,15 @@ impl EngineHandle {
 
 impl Sleepers for Engine {
     fn wake_all(&self) -> Receiver<Infallible> {
-        for waiting in self.places.all() {
-            drop(waiting.place.lock());
-            waiting.changed.notify_all();
+        for waiter in self.waiters.all() {
+            drop(waiter.state.lock());
+            waiter.changed.notify_all();
         }
-        self.listening.wake();
+        self.subscription.wake();
         drop(self.drained.lock());
         self.guard_dropped.notify_all();
         let (hold, settled) = bounded(0);
-        self.hand_to_renewal(Command::Settle(hold));
+        self.send_to_background(Command::Settle(hold));
         settled
     }
 }
@@ -110,7 +110,7 @@ impl Engine {
         config: Config,
         store: Box<dyn Store>,
         caller_id: Arc<CallerId>,
-    ) -> (Arc<Engine>, Renewal) {
+    ) -> (Arc<Engine>, RenewalThread) {
         let (intake, received) = unbounded();
         let (slot, bell) = bounded(1);
         let engine = Arc::new(Engine {
@@ -119,26 +119,26 @@ impl Engine {
             store,
             counters: Counters::default(),
             caller_id,
-            places: WaiterRegistry::new(),
+            waiters: WaiterRegistry::new(),
             intake,
             fresh: unbounded(),
             sifting: Mutex::new(()),
-            bell: Arc::new(Waker {
+            waker: Arc::new(Waker {
                 slot,
                 asleep_until: AtomicU64::new(0),
             }),
-            listening: SubscriptionStatus::new(),
+            subscription: SubscriptionStatus::new(),
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
-            in_vain_since: AtomicU64::new(0),
+            unanswered_since: AtomicU64::new(0),
             nothing: bounded(0).1,
             drained: Mutex::new(()),
             guard_dropped: Condvar::new(),
             threads: Mutex::new(Vec::new()),
             process: std::process::id(),
         });
-        let renewal = Renewal::new(Arc::clone(&engine), received, bell);
+        let renewal = RenewalThread::new(Arc::clone(&engine), received, bell);
         (engine, renewal)
     }
 
@@ -171,7 +171,7 @@ impl Engine {
         }
         drop(drained);
         let (tell, told) = bounded(1);
-        self.hand_to_renewal(Command::EndAll(tell));
+        self.send_to_background(Command::EndAll(tell));
         let deadlines = self.config.command_timeout * 2;
         self.clock
             .receive(&told, self.now() + deadlines)
@@ -186,10 +186,10 @@ impl Engine {
 
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        for waiting in self.places.all() {
-            let action = waiting.place.lock().fail(Error::Closed);
-            waiting.changed.notify_one();
-            self.act(&waiting, action);
+        for waiter in self.waiters.all() {
+            let action = waiter.state.lock().fail(Error::Closed);
+            waiter.changed.notify_one();
+            self.apply(&waiter, action);
         }
     }
 
@@ -198,11 +198,11 @@ impl Engine {
     fn stop(&self) {
         self.close();
         self.stopping.store(true, Ordering::Release);
-        self.hand_to_renewal(Command::Stop);
-        self.listening.wake();
+        self.send_to_background(Command::Stop);
+        self.subscription.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
-        let until = match self.in_vain_since.load(Ordering::Acquire) {
+        let until = match self.unanswered_since.load(Ordering::Acquire) {
             0 => self.now(),
             // A server that lets a release hang will not let the threads end in time either.
             since => Time::from_nanos(since),

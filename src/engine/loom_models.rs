@@ -10,8 +10,8 @@ use crate::config::LockOptions;
 use crate::engine::lease::{Lease, LeaseState};
 use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
-use crate::engine::waiter::{Action, Claim, WaiterState};
-use crate::engine::waiter::{Found, WaiterEntry, WaiterRegistry};
+use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
+use crate::engine::waiter::{TokenOwner, WaiterEntry, WaiterRegistry};
 use crate::key::Key;
 use crate::loss::{Loss, LossReason, PreviousHolder};
 use crate::script::{Grant, LockSpec, Token};
@@ -122,44 +122,44 @@ enum Keep {
 
 /// The news of a grant comes, and comes again, while its waiter looks for it for the last time.
 fn grant_meets_timeout(keep: Keep) {
-    let (places, request) = (Arc::new(WaiterRegistry::new()), request());
-    let waiting = places.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
+    let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
+    let waiter = waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
     let token = {
-        let mut place = waiting.place.lock();
-        let Action::Nothing = place.queued(EARLY, 1, 1, 1, &request) else {
+        let mut state = waiter.state.lock();
+        let WaiterAction::Nothing = state.queued(EARLY, 1, 1, 1, &request) else {
             panic!("it stands in the queue")
         };
-        place.token
+        state.token
     };
     let listener = thread::spawn({
-        let (places, request) = (Arc::clone(&places), Arc::clone(&request));
+        let (waiters, request) = (Arc::clone(&waiters), Arc::clone(&request));
         // What the engine does with news, but for the sending: whether the token is given back.
-        let deliver = move || match places.find(token) {
-            Found::Waiting(waiting) => {
+        let deliver = move || match waiters.find(token) {
+            TokenOwner::Waiting(waiter) => {
                 matches!(
-                    waiting.place.lock().heard(news(token), EARLY, &request),
-                    Action::Abandon { .. }
+                    waiter.state.lock().heard(notice(token), EARLY, &request),
+                    WaiterAction::Abandon { .. }
                 )
             }
-            Found::Claimed => false,
-            Found::Unknown => true,
+            TokenOwner::Claimed => false,
+            TokenOwner::Unknown => true,
         };
         move || [deliver(), deliver()]
     });
-    let taken = match waiting.place.lock().claim(EARLY, &request) {
-        Claim::Taken(_) => true,
-        Claim::NotYet => false,
+    let taken = match waiter.state.lock().claim(EARLY, &request) {
+        TakeGrant::Taken(_) => true,
+        TakeGrant::NotYet => false,
         _ => panic!("it is granted or not"),
     };
     let mut given_back = false;
     if taken && keep == Keep::KnownUntilForgotten {
-        places.claim(token);
+        waiters.claim(token);
     } else if !taken {
-        given_back = matches!(waiting.place.lock().give_up(), Action::Abandon { .. });
+        given_back = matches!(waiter.state.lock().give_up(), WaiterAction::Abandon { .. });
     }
-    places.forget(&waiting);
+    waiters.forget(&waiter);
     if taken && keep == Keep::ForgottenFirst {
-        places.claim(token);
+        waiters.claim(token);
     }
     let news_given_back = listener.join().unwrap().contains(&true);
     assert!(
@@ -172,19 +172,19 @@ fn grant_meets_timeout(keep: Keep) {
 #[test]
 fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
     in_every_order(|| {
-        let (places, request) = (Arc::new(WaiterRegistry::new()), request());
-        let waiting: Arc<WaiterEntry> =
-            places.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
+        let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
+        let waiter: Arc<WaiterEntry> =
+            waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
         let renewal = thread::spawn({
-            let (places, waiting) = (Arc::clone(&places), Arc::clone(&waiting));
+            let (waiters, waiter) = (Arc::clone(&waiters), Arc::clone(&waiter));
             move || {
-                places.rename(&waiting);
+                waiters.replace_token(&waiter);
             }
         });
-        let _ = waiting.place.lock().give_up();
-        places.forget(&waiting);
+        let _ = waiter.state.lock().give_up();
+        waiters.forget(&waiter);
         renewal.join().unwrap();
-        assert!(places.all().is_empty(), "a token has no waiter any more");
+        assert!(waiters.all().is_empty(), "a token has no waiter any more");
     });
 }
 
@@ -204,7 +204,7 @@ fn grant(token: Token) -> Grant {
     }
 }
 
-fn news(token: Token) -> GrantNotice {
+fn notice(token: Token) -> GrantNotice {
     GrantNotice::from_reply(grant(token), EARLY)
 }
 

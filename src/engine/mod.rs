@@ -37,7 +37,7 @@ use callbacks::Callbacks;
 use lease::Due;
 use lifecycle::{Thread, Waker};
 use subscription::SubscriptionStatus;
-use waiter::{Action, Found, GrantNotice, WaiterEntry, WaiterRegistry};
+use waiter::{GrantNotice, TokenOwner, WaiterAction, WaiterEntry, WaiterRegistry};
 
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) use acquire::Doubt;
@@ -48,7 +48,7 @@ pub(crate) use multi::first_lost;
 pub(crate) use release::WantResult;
 pub(crate) use request::{LockGroup, Request};
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
-pub(crate) use stepped::{ByHand, Next, Tasks};
+pub(crate) use stepped::{Next, SteppedEngine, Tasks};
 pub(crate) use waiter::{QueuedWaiter, Then};
 
 /// When so many new leases lie there, the renewal thread is woken to take them in.
@@ -63,20 +63,20 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     caller_id: Arc<CallerId>,
     clock: Clock,
-    places: WaiterRegistry,
+    waiters: WaiterRegistry,
     intake: Sender<Command>,
     /// New leases, which the renewal thread takes in when it wakes.
     fresh: (Sender<Fresh>, Receiver<Fresh>),
     /// Held by whoever has taken some of them out for a moment.
     sifting: Mutex<()>,
-    bell: Arc<Waker>,
-    listening: SubscriptionStatus,
+    waker: Arc<Waker>,
+    subscription: SubscriptionStatus,
     callbacks: Callbacks,
     /// No new locks: shut down, stopped, or the renewal thread is gone.
     closed: AtomicBool,
     stopping: AtomicBool,
     /// When the last release was sent, in ns, if nothing has come of it; else zero.
-    in_vain_since: AtomicU64,
+    unanswered_since: AtomicU64,
     /// A channel that tells nothing, for forked children.
     nothing: Receiver<Loss>,
     drained: Mutex<()>,
@@ -192,14 +192,14 @@ impl Engine {
             lease: Arc::clone(lease),
             renew_at,
         });
-        let (_, waiting) = &self.fresh;
-        if waiting.len() > SIFT_FROM {
+        let (_, waiter) = &self.fresh;
+        if waiter.len() > SIFT_FROM {
             self.sift();
         }
-        if waiting.len() >= MANY_NEW {
-            self.bell.ring();
+        if waiter.len() >= MANY_NEW {
+            self.waker.wake();
         } else {
-            self.bell.ring_if_late_for(due);
+            self.waker.wake_if_late_for(due);
         }
     }
 
@@ -215,7 +215,7 @@ impl Engine {
             if fresh.lease.due(now, Time::NEVER) != Due::Drop {
                 let due = fresh.lease.next_due(fresh.renew_at);
                 self.add(fresh);
-                self.bell.ring_if_late_for(due);
+                self.waker.wake_if_late_for(due);
             }
         }
     }
@@ -230,16 +230,16 @@ impl Engine {
         let _ = self.intake.send(work);
     }
 
-    fn hand_to_renewal(&self, work: Command) {
+    fn send_to_background(&self, work: Command) {
         self.send(work);
-        self.bell.ring();
+        self.waker.wake();
     }
 
     /// A sync at once, if anybody here waits for the name.
-    fn look_after(&self, key: &Key) {
+    fn sync_now(&self, key: &Key) {
         let now = self.now();
-        self.places.put_off(&key.name, now);
-        self.bell.ring_if_late_for(now);
+        self.waiters.reschedule(&key.name, now);
+        self.waker.wake_if_late_for(now);
     }
 
     /// GrantNotice of grants that came with the reply to another request.
@@ -250,40 +250,40 @@ impl Engine {
     }
 
     /// Tells a waiter of its grant; what nobody waits for is released (R13). `about` names the lock.
-    fn deliver(&self, about: &Call, news: GrantNotice) {
-        match self.places.find(news.grant.token) {
-            Found::Waiting(waiting) => self.hear_of(&waiting, news),
+    fn deliver(&self, about: &Call, notice: GrantNotice) {
+        match self.waiters.find(notice.grant.token) {
+            TokenOwner::Waiting(waiter) => self.on_grant(&waiter, notice),
             // The waiter learnt of it in another way before.
-            Found::Claimed => {}
-            Found::Unknown => {
-                self.abandon_in_background(about, news.grant.token, 0, news.grant.left)
+            TokenOwner::Claimed => {}
+            TokenOwner::Unknown => {
+                self.abandon_in_background(about, notice.grant.token, 0, notice.grant.left)
             }
         }
     }
 
-    fn hear_of(&self, waiting: &Arc<WaiterEntry>, news: GrantNotice) {
-        let action = waiting
-            .place
+    fn on_grant(&self, waiter: &Arc<WaiterEntry>, notice: GrantNotice) {
+        let action = waiter
+            .state
             .lock()
-            .heard(news, self.now(), &waiting.request);
-        if matches!(action, Action::Keep(_) | Action::Confirm) {
+            .heard(notice, self.now(), &waiter.request);
+        if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
             self.counters.handed_over.add(1);
         }
-        self.act(waiting, action);
+        self.apply(waiter, action);
     }
 
     /// Carries out what a place decided.
-    fn act(&self, waiting: &Arc<WaiterEntry>, action: Action) {
+    fn apply(&self, waiter: &Arc<WaiterEntry>, action: WaiterAction) {
         match action {
-            Action::Nothing => {}
-            Action::Keep(lease) => {
+            WaiterAction::Nothing => {}
+            WaiterAction::Keep(lease) => {
                 self.adopt(&lease);
-                waiting.changed.notify_one();
+                waiter.changed.notify_one();
             }
-            Action::Confirm => self.hand_to_renewal(Command::Confirm(Arc::clone(waiting))),
-            Action::Requeue => self.hand_to_renewal(Command::Requeue(Arc::clone(waiting))),
-            Action::Abandon { token, not_after } => {
-                self.leave_in_background(&waiting.request, token, not_after);
+            WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
+            WaiterAction::Requeue => self.send_to_background(Command::Requeue(Arc::clone(waiter))),
+            WaiterAction::Abandon { token, not_after } => {
+                self.cancel_in_background(&waiter.request, token, not_after);
             }
         }
     }
@@ -297,7 +297,7 @@ impl Engine {
     }
 
     /// The same for a token that may stand in the queue, which it leaves only when Redis is told.
-    fn leave_in_background(&self, request: &Request, token: Token, not_after: u64) {
+    fn cancel_in_background(&self, request: &Request, token: Token, not_after: u64) {
         let about = request.call(Verb::Renew { token });
         let job = Job::new(
             &about,
@@ -306,12 +306,12 @@ impl Engine {
             Mode::Unused,
             self.now() + request.longest(),
         );
-        self.in_background(job.until(not_after).standing());
+        self.in_background(job.until(not_after).queued());
     }
 
     fn in_background(&self, job: Job) {
         self.counters.background_releases.add(1);
-        self.hand_to_renewal(Command::Background(job));
+        self.send_to_background(Command::Background(job));
     }
 
     /// A lease of a live guard is lost: says so wherever it is listened to, once. Answers

@@ -88,14 +88,14 @@ impl Engine {
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
         let started = self.now();
-        let standing = loop {
+        let queued = loop {
             let now = self.now();
             // No longer than the others last if they are not renewed any more.
             let left = held.iter().map(|lease| lease.remaining(now)).min();
             let look = left.map_or(until, |left| until.min(now + left));
             match self.enter(request, look) {
                 Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
-                Ok(Entered::Queued(standing)) => break standing,
+                Ok(Entered::Queued(queued)) => break queued,
                 Err(error) => {
                     let now = self.now();
                     if let Some(loss) = first_lost(held, now) {
@@ -122,13 +122,13 @@ impl Engine {
             } else {
                 Then::Stay
             };
-            match standing.wait(look, then) {
+            match queued.wait(look, then) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
-                Ok(None) if then == Then::Leave => return standing.withdraw(until),
+                Ok(None) if then == Then::Leave => return queued.withdraw(until),
                 Ok(None) => {}
                 Err(error) => {
                     // Its time is up, and whoever does not answer would not answer a release either (P8).
-                    standing.give_up_in_background();
+                    queued.cancel_in_background_now();
                     return first_lost(held, self.now()).map_or(Err(error), lost);
                 }
             }
@@ -153,7 +153,7 @@ impl Engine {
             requests.iter().zip(tokens).zip(&calls).zip(results)
         {
             let mut doubt = Doubt::default();
-            match self.tried(request, token, call, &mut doubt, result) {
+            match self.on_try_reply(request, token, call, &mut doubt, result) {
                 Ok(Tried::Ended(Some(lease))) => leases.push(lease),
                 Ok(Tried::Ended(None)) => taken = true,
                 Ok(Tried::Again(_)) => {
@@ -229,7 +229,9 @@ impl Engine {
             }
         }
         for (lease, call, fault, answer) in open {
-            if let Err(error) = self.ended_elsewhere(lease, call, started, fault, answer, tell) {
+            if let Err(error) =
+                self.await_background_release(lease, call, started, fault, answer, tell)
+            {
                 first.get_or_insert(error);
             }
         }

@@ -35,7 +35,7 @@ impl Engine {
             Ended::Answered(reason) => told(lease, reason),
             Ended::Open(fault, job) => {
                 let answer = self.in_background_for(*job, &fault, tell);
-                self.ended_elsewhere(lease, &call, started, fault, answer, tell)
+                self.await_background_release(lease, &call, started, fault, answer, tell)
             }
         }
     }
@@ -49,7 +49,7 @@ impl Engine {
         fault: &Option<StoreFault>,
         tell: WantResult,
     ) -> Option<Receiver<Option<LossReason>>> {
-        let in_vain = fault.is_some() || self.in_vain_since.load(Ordering::Acquire) != 0;
+        let in_vain = fault.is_some() || self.unanswered_since.load(Ordering::Acquire) != 0;
         if tell == WantResult::No && in_vain {
             self.in_background(job);
             return None;
@@ -64,7 +64,7 @@ impl Engine {
     }
 
     /// What came of a release that the renewal thread sends, after this fault, if any.
-    pub(super) fn ended_elsewhere(
+    pub(super) fn await_background_release(
         &self,
         lease: &Lease,
         call: &Call,
@@ -124,23 +124,22 @@ impl Engine {
         let Verb::Release { mode, .. } = call.verb else {
             unreachable!("a lease is ended by a release")
         };
-        let job =
-            || Job::new(call, lease.token, lease.fence, mode, expires).until(lease.taken_until);
+        let job = || Job::new(call, lease.token, lease.fence, mode, expires).until(lease.not_after);
         match answer {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
                 self.heed(started, false);
-                self.places.unclaim_if(lease.stood, lease.token);
+                self.waiters.unclaim_if(lease.was_queued, lease.token);
                 self.deliver_all(call, &answer);
                 if answer.resent {
                     // The reply that was lost may have had the grant of a waiter of ours.
-                    self.look_after(&call.key);
+                    self.sync_now(&call.key);
                 }
                 // R7: a copy of the acquire that is still under way must not take the lock again.
-                if answer.reply.more || !settles(&answer, lease.taken_until) {
-                    self.hand_to_renewal(Command::Background(job()));
+                if answer.reply.more || !settles(&answer, lease.not_after) {
+                    self.send_to_background(Command::Background(job()));
                 }
-                Ended::Answered(verdict(&answer.reply.outcome, answer.resent))
+                Ended::Answered(release_loss(&answer.reply.outcome, answer.resent))
             }
             Err(StoreFault::NotReady) => Ended::Open(None, Box::new(job())),
             // A connection that was closed while idle costs no more than this second way.
@@ -197,7 +196,7 @@ impl Engine {
                     // Nobody would be let in for as long as the guard lives.
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
-                self.hand_to_renewal(Command::Background(if fault.is_ambiguous() {
+                self.send_to_background(Command::Background(if fault.is_ambiguous() {
                     job().resent()
                 } else {
                     job()
@@ -209,11 +208,11 @@ impl Engine {
         self.deliver_all(call, &answer);
         if answer.resent {
             // The reply that was lost may have had the grant of a waiter of ours.
-            self.look_after(&call.key);
+            self.sync_now(&call.key);
         }
-        let Some(reason) = verdict(&answer.reply.outcome, false) else {
+        let Some(reason) = release_loss(&answer.reply.outcome, false) else {
             if answer.reply.more {
-                self.hand_to_renewal(Command::Background(job()));
+                self.send_to_background(Command::Background(job()));
             }
             return Ok(());
         };
@@ -225,13 +224,13 @@ impl Engine {
         lease.lose(reason);
         let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
         // The renewal thread tells of it and gives the token up.
-        self.hand_to_renewal(Command::Lost(Arc::clone(lease)));
+        self.send_to_background(Command::Lost(Arc::clone(lease)));
         Error::Lost { loss }
     }
 
     /// Remembers whether the release that began at `started` had no reply.
     pub(super) fn heed(&self, started: Time, in_vain: bool) {
-        self.in_vain_since.store(
+        self.unanswered_since.store(
             if in_vain { started.as_nanos() } else { 0 },
             Ordering::Release,
         );
@@ -303,7 +302,7 @@ pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
 }
 
 /// What a release that was not the owner's says of the lease: `None` is a clean release.
-pub(super) fn verdict(outcome: &Outcome, resent: bool) -> Option<LossReason> {
+pub(super) fn release_loss(outcome: &Outcome, resent: bool) -> Option<LossReason> {
     match outcome {
         Outcome::Released => None,
         Outcome::Already if resent => None,

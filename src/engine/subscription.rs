@@ -62,8 +62,8 @@ impl Engine {
     /// does not fail a wait, since sync carries it; a missing right does.
     pub(super) fn listen(self: &Arc<Self>, until: Time) -> Result<()> {
         self.start_listening()?;
-        let listening = &self.listening;
-        let mut state = listening.state.lock();
+        let subscription = &self.subscription;
+        let mut state = subscription.state.lock();
         let until = until.min(self.now() + self.config.command_timeout);
         loop {
             match &*state {
@@ -74,12 +74,12 @@ impl Engine {
             if self.now() >= until || self.is_stopping() {
                 return Ok(());
             }
-            self.clock.wait(&listening.changed, &mut state, until);
+            self.clock.wait(&subscription.changed, &mut state, until);
         }
     }
 
     pub(super) fn start_listening(self: &Arc<Self>) -> Result<()> {
-        let mut state = self.listening.state.lock();
+        let mut state = self.subscription.state.lock();
         // A refusal is told to those who wait for it; whoever comes later asks anew.
         if matches!(*state, State::Idle | State::Refused(_)) {
             let engine = Arc::clone(self);
@@ -93,7 +93,7 @@ impl Engine {
 /// The listener's main loop: subscribe, hear, and again after a pause.
 fn run(engine: &Arc<Engine>) {
     let channel = engine.caller_id.channel();
-    let (mut stands, mut stood) = (false, false);
+    let (mut stands, mut was_queued) = (false, false);
     while !engine.is_stopping() {
         let ended = engine
             .store
@@ -102,12 +102,12 @@ fn run(engine: &Arc<Engine>) {
                     ChannelEvent::Subscribed => {
                         // Messages may have been missed while there was no subscription. Whoever waits for it to stand has
                         // missed none, and comes after this.
-                        engine.hand_to_renewal(Command::Resync);
-                        engine.listening.set(State::Up);
-                        if stood {
+                        engine.send_to_background(Command::Resync);
+                        engine.subscription.set(State::Up);
+                        if was_queued {
                             log::info!("the subscription stands again");
                         }
-                        (stands, stood) = (true, true);
+                        (stands, was_queued) = (true, true);
                     }
                     ChannelEvent::Message(message) => hear(engine, message),
                     ChannelEvent::Quiet => {}
@@ -125,16 +125,16 @@ fn run(engine: &Arc<Engine>) {
             log::debug!("subscribing failed: {fault}");
         }
         if matches!(&fault, StoreFault::Server { code, .. } if code == "NOPERM") {
-            engine.listening.set(State::Refused(fault));
+            engine.subscription.set(State::Refused(fault));
             return;
         }
-        engine.listening.set(State::Started);
+        engine.subscription.set(State::Started);
         let again = engine.now() + engine.config.back_off;
-        let mut state = engine.listening.state.lock();
+        let mut state = engine.subscription.state.lock();
         while engine.now() < again && !engine.is_stopping() {
             engine
                 .clock
-                .wait(&engine.listening.changed, &mut state, again);
+                .wait(&engine.subscription.changed, &mut state, again);
         }
     }
 }
@@ -166,11 +166,11 @@ pub(super) fn hear(engine: &Engine, message: &str) {
         }
         return;
     };
-    let news = GrantNotice::from_message(grant, arrived, engine.store.anchor(&key));
+    let notice = GrantNotice::from_message(grant, arrived, engine.store.anchor(&key));
     let about = Call {
         spec: LockSpec::any(family),
         key,
         verb: Verb::Renew { token: grant.token },
     };
-    engine.deliver(&about, news);
+    engine.deliver(&about, notice);
 }

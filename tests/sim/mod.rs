@@ -22,12 +22,12 @@
 //! |---|---|---|
 //! | `plan` | what is done to whom and when, as a list: somebody wants the lock, a request is lost, a process crashes | nobody |
 //! | `run` | the events in the order of their time, the network, the server's clock, data and outages | all below |
-//! | `process` | an engine without its threads, its callers, a clock that drifts, connections with their anchors | the shipped engine, by `engine::ByHand` |
+//! | `process` | an engine without its threads, its callers, a clock that drifts, connections with their anchors | the shipped engine, by `engine::SteppedEngine` |
 //! | the server | the shipped scripts under the in-memory store's interpreter | |
 //! | `watch` | the bounds of time that the promises name, after each event | processes and `judge` |
 //! | `judge` | the model, which is told each request; `served`, the time that counts for the silent; which grant was given back, which loss of data or clock step came when | only the record, which `books` looks over |
 //!
-//! `engine::ByHand` is the shipped engine, cut where a thread would block: what a caller or the renewal thread sends is
+//! `engine::SteppedEngine` is the shipped engine, cut where a thread would block: what a caller or the renewal thread sends is
 //! taken from it, and given back with an answer, or with none. So decisions are the shipped code's: places, leases,
 //! upkeep, background releases, renewals. Left out are what waits (`Standing::wait` and its outage limit, the bell, the
 //! pool, the listener's thread) and kinds of servers that real ones are needed for.

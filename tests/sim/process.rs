@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::plan::{self, Chance, Mishap};
 use crate::config::Config;
-use crate::engine::{ByHand, Doubt, Lease, QueuedWaiter, Request, Tasks};
+use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::error::Step;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Token};
@@ -19,7 +19,7 @@ use crate::store::{Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, St
 
 pub(super) struct Process {
     pub(super) number: u64,
-    pub(super) hand: ByHand,
+    pub(super) engine: SteppedEngine,
     pub(super) caller_id: Arc<CallerId>,
     shown: Arc<AtomicU64>,
     /// Its clock showed this at the start of the run, and runs by so many ppm too fast.
@@ -171,7 +171,7 @@ impl Process {
         let ppm = chance.below(501) as i64 - 250;
         let mut process = Process {
             number,
-            hand: ByHand::new(config.clone(), Box::new(wire), Arc::clone(&caller_id)),
+            engine: SteppedEngine::new(config.clone(), Box::new(wire), Arc::clone(&caller_id)),
             caller_id,
             shown,
             boot,

@@ -245,7 +245,7 @@ impl<'a> Run<'a> {
             .processes
             .iter()
             .flatten()
-            .map(|process| process.hand.places())
+            .map(|process| process.engine.waiters())
             .sum();
         let clock = self.server_clock();
         self.judge.leftovers(clock, &self.server.state().keyspace)?;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::engine::acquire::{Doubt, Settled, Tried, Wait, acquire_call};
 use crate::engine::background::Command;
-use crate::engine::background::{Renewal, Task};
+use crate::engine::background::{RenewalThread, Task};
 use crate::engine::release::Ended;
-use crate::engine::waiter::{Action, Claim, WaiterState};
+use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
 use crate::store::clock::Time;
@@ -17,9 +17,9 @@ use crate::store::{CallResult, Store};
 type Answered = CallResult;
 
 /// An engine, and what its threads would carry out.
-pub(crate) struct ByHand {
+pub(crate) struct SteppedEngine {
     engine: Arc<Engine>,
-    renewal: Renewal,
+    renewal: RenewalThread,
 }
 
 /// Whom the answers to a pipeline are for.
@@ -33,10 +33,14 @@ pub(crate) enum Next {
     Fail,
 }
 
-impl ByHand {
-    pub(crate) fn new(config: Config, store: Box<dyn Store>, caller_id: Arc<CallerId>) -> ByHand {
+impl SteppedEngine {
+    pub(crate) fn new(
+        config: Config,
+        store: Box<dyn Store>,
+        caller_id: Arc<CallerId>,
+    ) -> SteppedEngine {
         let (engine, renewal) = Engine::new(config, store, caller_id);
-        ByHand { engine, renewal }
+        SteppedEngine { engine, renewal }
     }
 
     /// The renewal thread's next pipeline; empty if nothing is due.
@@ -47,77 +51,83 @@ impl ByHand {
         (Tasks(tasks), calls)
     }
 
-    pub(crate) fn settle(&mut self, tasks: Tasks, calls: &[Call], results: Vec<Answered>) {
+    pub(crate) fn on_replies(&mut self, tasks: Tasks, calls: &[Call], results: Vec<Answered>) {
         self.renewal.settle(tasks.0, calls, results);
     }
 
-    /// When [`ByHand::collect`] has something next, if nothing comes meanwhile.
+    /// When [`SteppedEngine::collect`] has something next, if nothing comes meanwhile.
     pub(crate) fn next_due(&self) -> Time {
         self.renewal.next_due()
     }
 
     /// A message came.
-    pub(crate) fn hear(&self, message: &str) {
+    pub(crate) fn on_message(&self, message: &str) {
         subscription::hear(&self.engine, message);
     }
 
     /// A message came, and counts whatever is in flight: what R8 rules out.
-    pub(crate) fn hear_at_once(&self, message: &str) {
-        self.hear(message);
-        for waiting in self.engine.places.all() {
+    pub(crate) fn on_message_at_once(&self, message: &str) {
+        self.on_message(message);
+        for waiter in self.engine.waiters.all() {
             let action = {
-                let mut place = waiting.place.lock();
-                if place.is_asking() {
-                    place.unanswered(0, self.engine.now(), &waiting.request)
+                let mut state = waiter.state.lock();
+                if state.is_asking() {
+                    state.unanswered(0, self.engine.now(), &waiter.request)
                 } else {
-                    Action::Nothing
+                    WaiterAction::Nothing
                 }
             };
-            self.engine.act(&waiting, action);
+            self.engine.apply(&waiter, action);
         }
     }
 
     /// The subscription stands, again or for the first time.
-    pub(crate) fn subscribed(&self) {
-        self.engine.hand_to_renewal(Command::Resync);
+    pub(crate) fn on_subscribed(&self) {
+        self.engine.send_to_background(Command::Resync);
     }
 
     /// How many tokens the registry has.
-    pub(crate) fn places(&self) -> usize {
-        self.engine.places.all().len()
+    pub(crate) fn waiters(&self) -> usize {
+        self.engine.waiters.all().len()
     }
 
     /// A place that nothing was sent for yet.
-    pub(crate) fn stand(&self, request: Arc<Request>) -> QueuedWaiter {
-        let waiting =
-            self.engine
-                .places
-                .register(request, WaiterState::new(Token::new()), self.engine.now());
+    pub(crate) fn register(&self, request: Arc<Request>) -> QueuedWaiter {
+        let waiter = self.engine.waiters.register(
+            request,
+            WaiterState::new(Token::new()),
+            self.engine.now(),
+        );
         self.engine.counters.waiting.add(1);
         QueuedWaiter {
             engine: Arc::clone(&self.engine),
-            waiting,
+            waiter,
         }
     }
 
     /// Whether it stands in the queue, as far as it knows.
-    pub(crate) fn stands(&self, place: &QueuedWaiter) -> bool {
-        place.waiting.place.lock().is_queued()
+    pub(crate) fn is_queued(&self, queued: &QueuedWaiter) -> bool {
+        queued.waiter.state.lock().is_queued()
     }
 
     /// As if the place's token had never been sent: what R6 rules out.
-    pub(crate) fn keep_token(&self, place: &QueuedWaiter) {
-        place.waiting.place.lock().first_sent = None;
+    pub(crate) fn keep_token(&self, queued: &QueuedWaiter) {
+        queued.waiter.state.lock().first_sent = None;
     }
 
     /// The acquire that a place is to send now, unless it has something already.
-    pub(crate) fn ask(&self, place: &QueuedWaiter, now: Time) -> Option<Call> {
-        let token = self.engine.token_to_send(&place.waiting, now)?;
-        Some(acquire_call(&place.waiting.request, token, Wait::Yes))
+    pub(crate) fn begin_acquire(&self, queued: &QueuedWaiter, now: Time) -> Option<Call> {
+        let token = self.engine.token_to_send(&queued.waiter, now)?;
+        Some(acquire_call(&queued.waiter.request, token, Wait::Yes))
     }
 
-    pub(crate) fn asked(&self, place: &QueuedWaiter, call: &Call, answer: Answered) -> Next {
-        match self.engine.settle_acquire(&place.waiting, call, answer) {
+    pub(crate) fn on_acquire_reply(
+        &self,
+        queued: &QueuedWaiter,
+        call: &Call,
+        answer: Answered,
+    ) -> Next {
+        match self.engine.on_acquire_reply(&queued.waiter, call, answer) {
             Settled::Done => Next::Wait,
             Settled::Again => Next::AskAgain,
             Settled::StoreFault(_) => Next::AskLater,
@@ -126,46 +136,46 @@ impl ByHand {
     }
 
     /// The waiter wakes and looks.
-    pub(crate) fn claim(&self, place: &QueuedWaiter) -> Option<Arc<Lease>> {
-        let claim = place
-            .waiting
-            .place
+    pub(crate) fn take_grant(&self, queued: &QueuedWaiter) -> Option<Arc<Lease>> {
+        let claim = queued
+            .waiter
+            .state
             .lock()
-            .claim(self.engine.now(), &place.waiting.request);
+            .claim(self.engine.now(), &queued.waiter.request);
         match claim {
-            Claim::Taken(lease) => self.engine.claimed(lease).ok(),
-            Claim::Confirm => {
-                self.engine.act(&place.waiting, Action::Confirm);
+            TakeGrant::Taken(lease) => self.engine.claimed(lease).ok(),
+            TakeGrant::Confirm => {
+                self.engine.apply(&queued.waiter, WaiterAction::Confirm);
                 None
             }
-            Claim::Failed(_) | Claim::NotYet => None,
+            TakeGrant::Failed(_) | TakeGrant::NotYet => None,
         }
     }
 
     /// At its deadline: the call that leaves the queue, if one is needed.
-    pub(crate) fn leave(&self, place: &QueuedWaiter) -> Option<Call> {
-        place.leave()
+    pub(crate) fn begin_cancel(&self, queued: &QueuedWaiter) -> Option<Call> {
+        queued.leave()
     }
 
     /// What the answer to it, or no need of one, leaves of the place.
-    pub(crate) fn left(
+    pub(crate) fn on_cancel_reply(
         &self,
-        place: &QueuedWaiter,
+        queued: &QueuedWaiter,
         answered: Option<(&Call, Answered)>,
     ) -> Option<Arc<Lease>> {
         if let Some((call, answer)) = answered {
-            place.left(call, answer.answer).ok()?;
+            queued.left(call, answer.answer).ok()?;
         }
-        place.claim_or_leave().ok().flatten()
+        queued.claim_or_leave().ok().flatten()
     }
 
     /// An acquire that may not wait.
-    pub(crate) fn try_lock(&self, request: &Request, token: Token) -> Call {
+    pub(crate) fn begin_try(&self, request: &Request, token: Token) -> Call {
         acquire_call(request, token, Wait::No)
     }
 
     /// `None`: it is to be sent again.
-    pub(crate) fn tried(
+    pub(crate) fn on_try_reply(
         &self,
         request: &Arc<Request>,
         token: Token,
@@ -173,7 +183,10 @@ impl ByHand {
         doubt: &mut Doubt,
         answer: Answered,
     ) -> Option<Option<Arc<Lease>>> {
-        match self.engine.tried(request, token, call, doubt, answer) {
+        match self
+            .engine
+            .on_try_reply(request, token, call, doubt, answer)
+        {
             Ok(Tried::Ended(lease)) => Some(lease),
             Ok(Tried::Again(_)) => None,
             Ok(Tried::Failed(_)) | Err(_) => Some(None),
@@ -189,24 +202,24 @@ impl ByHand {
     }
 
     /// A guard is renewed by its owner: the call to send, unless it was lost.
-    pub(crate) fn renew(&self, lease: &Lease) -> Option<Call> {
+    pub(crate) fn begin_renew(&self, lease: &Lease) -> Option<Call> {
         let is_held = lease.is_held(self.engine.now());
         is_held.then(|| lease.request.call(Verb::Renew { token: lease.token }))
     }
 
-    pub(crate) fn renewed(&self, lease: &Arc<Lease>, answer: Answered) {
+    pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {
         if let Ok(answer) = answer.answer {
             let _ = self.engine.renewed(lease, &answer);
         }
     }
 
     /// A writer is to become a reader: the call to send, unless it was lost.
-    pub(crate) fn downgrade(&self, lease: &Lease) -> Option<Call> {
+    pub(crate) fn begin_downgrade(&self, lease: &Lease) -> Option<Call> {
         self.engine.begin_downgrade(lease, self.engine.now()).ok()
     }
 
     /// Whether its guard is given to its owner again.
-    pub(crate) fn downgraded(
+    pub(crate) fn on_downgrade_reply(
         &self,
         lease: &Arc<Lease>,
         call: &Call,
@@ -219,13 +232,19 @@ impl ByHand {
     }
 
     /// A guard is dropped: the call to send, unless it was lost.
-    pub(crate) fn end(&self, lease: &Lease) -> Option<Call> {
+    pub(crate) fn begin_release(&self, lease: &Lease) -> Option<Call> {
         self.engine.end(lease, Mode::Used, self.engine.now()).ok()
     }
 
-    pub(crate) fn ended(&self, lease: &Lease, call: &Call, started: Time, answer: Answered) {
+    pub(crate) fn on_release_reply(
+        &self,
+        lease: &Lease,
+        call: &Call,
+        started: Time,
+        answer: Answered,
+    ) {
         if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer.answer) {
-            self.engine.hand_to_renewal(Command::Background(*job));
+            self.engine.send_to_background(Command::Background(*job));
         }
     }
 }

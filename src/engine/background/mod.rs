@@ -7,5 +7,5 @@ mod token_release;
 mod waiter_upkeep;
 
 pub(crate) use command::{Command, Fresh};
-pub(crate) use thread::{Errand, Renewal, Task};
+pub(crate) use thread::{Errand, RenewalThread, Task};
 pub(crate) use token_release::{Job, settles};

@@ -16,8 +16,8 @@ use crate::engine::background::{Command, Fresh};
 use crate::engine::lease::{Due, Lease, deadline_from_reply};
 use crate::engine::lifecycle::Waker;
 use crate::engine::release::reason_of;
-use crate::engine::waiter::Action;
-use crate::engine::waiter::{Found, WaiterEntry, in_order};
+use crate::engine::waiter::WaiterAction;
+use crate::engine::waiter::{TokenOwner, WaiterEntry, in_order};
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::clock::Time;
@@ -29,10 +29,10 @@ const BATCH: usize = 256;
 const CONNECTING: Duration = Duration::from_millis(5);
 
 /// The renewal thread's state. All of it is the thread's own, so no mutex guards the leases.
-pub(crate) struct Renewal {
+pub(crate) struct RenewalThread {
     pub(crate) engine: Arc<Engine>,
     intake: Receiver<Command>,
-    pub(crate) bell: Receiver<()>,
+    pub(crate) waker: Receiver<()>,
     link: Box<dyn Link>,
     leases: Schedule<Kept>,
     pub(crate) errands: Schedule<Errand>,
@@ -72,18 +72,18 @@ pub(crate) enum Task {
     Lookup,
 }
 
-impl Renewal {
+impl RenewalThread {
     pub(crate) fn new(
         engine: Arc<Engine>,
         intake: Receiver<Command>,
-        bell: Receiver<()>,
-    ) -> Renewal {
-        let ringing: Arc<Waker> = Arc::clone(&engine.bell);
-        let link = engine.store.link(Arc::new(move || ringing.ring()));
-        Renewal {
+        waker: Receiver<()>,
+    ) -> RenewalThread {
+        let ringing: Arc<Waker> = Arc::clone(&engine.waker);
+        let link = engine.store.link(Arc::new(move || ringing.wake()));
+        RenewalThread {
             engine,
             intake,
-            bell,
+            waker,
             link,
             leases: Schedule::new(),
             errands: Schedule::new(),
@@ -132,15 +132,15 @@ impl Renewal {
             }
             self.settling.clear();
             let next = self.next_due();
-            self.engine.bell.publish(next);
+            self.engine.waker.publish(next);
             // What was sent, or stood in a queue, before it was published did not ring.
             if self.intake.is_empty()
                 && self.engine.fresh.1.is_empty()
-                && self.engine.places.next_due() >= next
+                && self.engine.waiters.next_due() >= next
             {
-                let _ = self.engine.clock.receive(&self.bell, next);
+                let _ = self.engine.clock.receive(&self.waker, next);
             }
-            self.engine.bell.publish(Time::from_nanos(0));
+            self.engine.waker.publish(Time::from_nanos(0));
         }
     }
 
@@ -149,7 +149,7 @@ impl Renewal {
         self.leases
             .next()
             .min(self.errands.next())
-            .min(self.engine.places.next_due())
+            .min(self.engine.waiters.next_due())
             .min(self.look_in)
     }
 
@@ -167,8 +167,8 @@ impl Renewal {
                     }
                 }
                 Command::Background(job) => self.errands.put(now, Errand::Job(job)),
-                Command::Confirm(waiting) => self.errands.put(now, Errand::Confirm(waiting)),
-                Command::Requeue(waiting) => self.errands.put(now, Errand::Requeue(waiting)),
+                Command::Confirm(waiter) => self.errands.put(now, Errand::Confirm(waiter)),
+                Command::Requeue(waiter) => self.errands.put(now, Errand::Requeue(waiter)),
                 Command::Resync => self.resync(now),
                 Command::EndAll(tell) => {
                     self.take_in_leases(now);
@@ -250,36 +250,36 @@ impl Renewal {
                     let call = job.call.clone();
                     batch.push((Task::Job(job), call));
                 }
-                Errand::Confirm(waiting) => {
+                Errand::Confirm(waiter) => {
                     let (token, wanted) = {
-                        let place = waiting.place.lock();
-                        (place.token, place.is_confirming())
+                        let state = waiter.state.lock();
+                        (state.token, state.is_confirming())
                     };
                     if wanted {
-                        let call = waiting.request.call(Verb::Renew { token });
-                        batch.push((Task::Confirm(waiting, token), call));
+                        let call = waiter.request.call(Verb::Renew { token });
+                        batch.push((Task::Confirm(waiter, token), call));
                     }
                 }
-                Errand::Requeue(waiting) => again.push(waiting),
+                Errand::Requeue(waiter) => again.push(waiter),
             }
         }
         in_order(&mut again);
-        for waiting in again {
-            let asking = waiting.place.lock().is_asking();
+        for waiter in again {
+            let asking = waiter.state.lock().is_asking();
             if !asking {
-                let in_doubt = waiting.place.lock().in_doubt();
-                self.engine.act(&waiting, in_doubt);
-                self.engine.places.rename(&waiting);
+                let in_doubt = waiter.state.lock().in_doubt();
+                self.engine.apply(&waiter, in_doubt);
+                self.engine.waiters.replace_token(&waiter);
             }
-            if let Some(token) = self.engine.token_to_send(&waiting, now) {
-                let call = acquire_call(&waiting.request, token, Wait::Yes);
-                batch.push((Task::Requeue(waiting), call));
+            if let Some(token) = self.engine.token_to_send(&waiter, now) {
+                let call = acquire_call(&waiter.request, token, Wait::Yes);
+                batch.push((Task::Requeue(waiter), call));
             }
         }
 
         // If a sync is not answered, the next one is due a period later at the latest.
-        let put_off = now + self.engine.config.check_period;
-        for call in self.engine.places.take_due(now, put_off, BATCH / 8) {
+        let reschedule = now + self.engine.config.check_period;
+        for call in self.engine.waiters.take_due(now, reschedule, BATCH / 8) {
             batch.push((Task::Sync, call));
         }
         let lookups = self.lookups.len().min(BATCH / 8);
@@ -310,10 +310,10 @@ impl Renewal {
             match task {
                 Task::Renew(kept) => self.renewed(kept, result.answer),
                 Task::Job(job) => self.done(job, result.answer),
-                Task::Confirm(waiting, token) => self.confirmed(waiting, token, result.answer),
-                Task::Requeue(waiting) => self.requeued(waiting, call, result),
-                Task::Sync => self.synced(call, result.answer),
-                Task::Lookup => self.looked_up(call, result.answer),
+                Task::Confirm(waiter, token) => self.confirmed(waiter, token, result.answer),
+                Task::Requeue(waiter) => self.on_requeue_reply(waiter, call, result),
+                Task::Sync => self.on_sync_reply(call, result.answer),
+                Task::Lookup => self.on_lookup_reply(call, result.answer),
             }
         }
     }
@@ -362,7 +362,9 @@ impl Renewal {
                     if self.failing {
                         log::debug!("renewing {name:?} failed again: {fault}");
                     } else {
-                        log::warn!("renewing {name:?} failed and will be tried again: {fault}");
+                        log::warn!(
+                            "renewing {name:?} failed and will be on_try_reply again: {fault}"
+                        );
                     }
                     self.failing = true;
                 }
@@ -380,10 +382,10 @@ impl Renewal {
         lease.lose(reason);
         let Some(loss) = lease.loss() else { return };
         // A grant that nobody has claimed yet is no guard's: its place decides.
-        if let Found::Waiting(waiting) = self.engine.places.find(lease.token) {
-            let action = waiting.place.lock().lost(lease);
-            if !matches!(action, Action::Nothing) {
-                return self.engine.act(&waiting, action);
+        if let TokenOwner::Waiting(waiter) = self.engine.waiters.find(lease.token) {
+            let action = waiter.state.lock().lost(lease);
+            if !matches!(action, WaiterAction::Nothing) {
+                return self.engine.apply(&waiter, action);
             }
         }
         // Nor is one of several before all are granted: who asked for them finds it lost, and has used none.
@@ -399,7 +401,9 @@ impl Renewal {
             // Nobody is left to whom an answer would come; the next failure is the beginning of another outage.
             self.failing = false;
         }
-        self.engine.places.unclaim_if(lease.stood, lease.token);
+        self.engine
+            .waiters
+            .unclaim_if(lease.was_queued, lease.token);
         let now = self.engine.now();
         let about = lease.request.call(Verb::Renew { token: lease.token });
         // The next holder is told that this one did not end well.
@@ -411,7 +415,7 @@ impl Renewal {
             mode,
             now + lease.request.longest(),
         );
-        let job = job.until(lease.taken_until);
+        let job = job.until(lease.not_after);
         self.errands.put(now, Errand::Job(job));
     }
 

@@ -2,8 +2,8 @@
 
 use crossbeam_channel::Sender;
 
-use crate::engine::background::{Errand, Renewal, Task};
-use crate::engine::release::verdict;
+use crate::engine::background::{Errand, RenewalThread, Task};
+use crate::engine::release::release_loss;
 use crate::loss::LossReason;
 use crate::script::{Call, Mode, Token, Verb};
 use crate::store::clock::Time;
@@ -52,7 +52,7 @@ impl Job {
         Job { not_after, ..self }
     }
 
-    pub(crate) fn standing(self) -> Job {
+    pub(crate) fn queued(self) -> Job {
         Job {
             may_stand: true,
             ..self
@@ -100,14 +100,14 @@ pub(crate) fn settles(answer: &Answer, not_after: u64) -> bool {
     not_after == 0 || answer.reply.now.is_some_and(|server| server > not_after)
 }
 
-impl Renewal {
+impl RenewalThread {
     pub(crate) fn done(&mut self, job: Job, answer: Result<Answer, StoreFault>) {
         let now = self.engine.now();
         match answer {
             Ok(answer) => {
                 self.engine.heed(now, false);
                 if let Some(tell) = &job.tell {
-                    let _ = tell.try_send(verdict(&answer.reply.outcome, job.resent));
+                    let _ = tell.try_send(release_loss(&answer.reply.outcome, job.resent));
                 }
                 if answer.reply.more {
                     self.errands
@@ -117,10 +117,10 @@ impl Renewal {
                     self.errands
                         .put(again, Errand::Job(Job { tell: None, ..job }));
                 } else {
-                    self.engine.places.unclaim_if(job.ends_it(), job.token);
+                    self.engine.waiters.unclaim_if(job.ends_it(), job.token);
                     if job.resent {
                         // The reply that was lost may have had the grant of a waiter of ours.
-                        self.engine.look_after(&job.call.key);
+                        self.engine.sync_now(&job.call.key);
                     }
                 }
             }
@@ -147,7 +147,7 @@ impl Renewal {
                 );
             }
             Err(fault) => {
-                self.engine.places.unclaim_if(job.ends_it(), job.token);
+                self.engine.waiters.unclaim_if(job.ends_it(), job.token);
                 let name = &job.call.key.name;
                 match job.call.verb {
                     Verb::Release {
@@ -192,7 +192,7 @@ impl Renewal {
             self.carry_out(batch.collect());
             // Rung when a connection is ready; what is not settled yet is put again at a slower pace.
             let again = self.engine.now() + self.engine.config.command_timeout / 8;
-            let _ = self.engine.clock.receive(&self.bell, again.min(until));
+            let _ = self.engine.clock.receive(&self.waker, again.min(until));
         }
     }
 }

@@ -4,98 +4,101 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::acquire::Settled;
-use crate::engine::background::{Errand, Renewal};
+use crate::engine::background::{Errand, RenewalThread};
 use crate::engine::waiter::GrantNotice;
-use crate::engine::waiter::{Found, WaiterEntry, refusal};
+use crate::engine::waiter::{TokenOwner, WaiterEntry, refusal};
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
 
-impl Renewal {
+impl RenewalThread {
     pub(crate) fn confirmed(
         &mut self,
-        waiting: Arc<WaiterEntry>,
+        waiter: Arc<WaiterEntry>,
         token: Token,
         answer: Result<Answer, StoreFault>,
     ) {
         let action = match answer {
             Ok(Answer { reply, sent, .. }) => match reply.outcome {
                 Outcome::Renewed { left, fence } => {
-                    waiting
-                        .place
+                    waiter
+                        .state
                         .lock()
-                        .confirmed(sent, left, fence, &waiting.request)
+                        .confirmed(sent, left, fence, &waiter.request)
                 }
-                _ => waiting.place.lock().absent(token, sent),
+                _ => waiter.state.lock().absent(token, sent),
             },
             Err(fault) => {
-                self.miss(&waiting, &fault);
+                self.miss(&waiter, &fault);
                 let again = self.again_at(&fault);
-                return self.errands.put(again, Errand::Confirm(waiting));
+                return self.errands.put(again, Errand::Confirm(waiter));
             }
         };
-        waiting.hear(self.engine.now());
-        self.engine.act(&waiting, action);
+        waiter.hear(self.engine.now());
+        self.engine.apply(&waiter, action);
     }
 
-    pub(crate) fn requeued(&mut self, waiting: Arc<WaiterEntry>, call: &Call, result: CallResult) {
-        match self.engine.settle_acquire(&waiting, call, result) {
+    pub(crate) fn on_requeue_reply(
+        &mut self,
+        waiter: Arc<WaiterEntry>,
+        call: &Call,
+        result: CallResult,
+    ) {
+        match self.engine.on_acquire_reply(&waiter, call, result) {
             // A waiter that has claimed its grant by now did take a place.
-            Settled::Done if waiting.place.lock().is_given_up() => {}
+            Settled::Done if waiter.state.lock().is_cancelled() => {}
             Settled::Done => {
                 self.engine.counters.requeued.add(1);
                 log::info!(
                     "took a new place for {:?}: redis did not know the old one any more",
-                    waiting.request.key.name
+                    waiter.request.key.name
                 );
             }
-            Settled::Again => self
-                .errands
-                .put(self.engine.now(), Errand::Requeue(waiting)),
+            Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiter)),
             Settled::Refused(error) => {
-                let action = waiting.place.lock().fail(error);
-                waiting.changed.notify_one();
-                self.engine.act(&waiting, action);
+                let action = waiter.state.lock().fail(error);
+                waiter.changed.notify_one();
+                self.engine.apply(&waiter, action);
             }
             Settled::StoreFault(fault) => {
-                self.miss(&waiting, &fault);
+                self.miss(&waiter, &fault);
                 let again = self.again_at(&fault);
-                self.errands.put(again, Errand::Requeue(waiting));
+                self.errands.put(again, Errand::Requeue(waiter));
             }
         }
     }
 
     /// Redis was asked about a waiter's name, and did not answer. Not if this process slept meanwhile: then it may
     /// have answered in time. What comes of a closed connection, the next one tells.
-    fn miss(&self, waiting: &WaiterEntry, fault: &StoreFault) {
+    fn miss(&self, waiter: &WaiterEntry, fault: &StoreFault) {
         let now = self.engine.now();
         let slept = now - self.asked > self.engine.config.command_timeout * 2;
         if !slept && !matches!(fault, StoreFault::NotReady) && !fault.is_closed() {
-            waiting.miss(now);
+            waiter.miss(now);
         }
     }
 
-    pub(crate) fn synced(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
+    pub(crate) fn on_sync_reply(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
         let engine = Arc::clone(&self.engine);
         let now = engine.now();
         let name = &call.key.name;
-        let line = engine.places.line(name);
+        let line = engine.waiters.line(name);
         let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => {
-                for waiting in &line {
+                for waiter in &line {
                     if matches!(fault, StoreFault::Server { .. }) {
-                        waiting.refuse(refusal(&fault, waiting, now));
+                        waiter.refuse(refusal(&fault, waiter, now));
                     }
-                    self.miss(waiting, &fault);
+                    self.miss(waiter, &fault);
                 }
-                return engine.places.put_off(
+                return engine.waiters.reschedule(
                     name,
                     self.again_at(&fault).min(now + engine.config.check_period),
                 );
             }
         };
-        line.iter().for_each(|waiting| waiting.hear(now));
+        line.iter().for_each(|waiter| waiter.hear(now));
         match answer.reply.outcome {
             Outcome::Synced {
                 owner,
@@ -111,23 +114,23 @@ impl Renewal {
                 } else {
                     now + left.min(engine.config.check_period)
                 };
-                engine.places.put_off(name, next);
+                engine.waiters.reschedule(name, next);
                 // What was taken at once, without the queue, may be a guard's that the registry never had.
                 if let Some(grant) = owner
                     && (owner_waited_here
-                        || matches!(engine.places.find(grant.token), Found::Waiting(_)))
+                        || matches!(engine.waiters.find(grant.token), TokenOwner::Waiting(_)))
                 {
                     engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
                 }
                 let mut suspects = Vec::new();
-                for waiting in &line {
-                    let mut place = waiting.place.lock();
-                    place.served(served);
+                for waiter in &line {
+                    let mut state = waiter.state.lock();
+                    state.served(served);
                     // Of a mutex that is handed on, the answer names the owner, so no message can be missed for long.
                     let missed =
-                        call.spec.family == Family::Permit && place.was_served(served, answer.sent);
-                    if !newest_known || missed || place.is_suspect(since, answer.sent) {
-                        suspects.push(place.token);
+                        call.spec.family == Family::Permit && state.was_served(served, answer.sent);
+                    if !newest_known || missed || state.is_suspect(since, answer.sent) {
+                        suspects.push(state.token);
                     }
                 }
                 self.look_up(call, &suspects);
@@ -135,35 +138,35 @@ impl Renewal {
             // No record at all: nobody has a place any more. Whoever was granted permits meanwhile may have them still.
             Outcome::Absent if call.spec.family == Family::Permit => {
                 engine
-                    .places
-                    .put_off(name, now + engine.config.check_period);
+                    .waiters
+                    .reschedule(name, now + engine.config.check_period);
                 let tokens: Vec<Token> = line
                     .iter()
-                    .map(|waiting| waiting.place.lock().token)
+                    .map(|waiter| waiter.state.lock().token)
                     .collect();
                 self.look_up(call, &tokens);
             }
             Outcome::Absent => {
-                for waiting in line {
+                for waiter in line {
                     let action = {
-                        let mut place = waiting.place.lock();
-                        let token = place.token;
-                        place.absent(token, answer.sent)
+                        let mut state = waiter.state.lock();
+                        let token = state.token;
+                        state.absent(token, answer.sent)
                     };
-                    engine.act(&waiting, action);
+                    engine.apply(&waiter, action);
                 }
             }
-            Outcome::Late => engine.places.put_off(name, now),
+            Outcome::Late => engine.waiters.reschedule(name, now),
             outcome => {
                 let error = engine.out_of_place(call, &outcome);
-                log::warn!("waiting for {name:?}: {error}");
-                for waiting in line {
-                    let action = waiting
-                        .place
+                log::warn!("waiter for {name:?}: {error}");
+                for waiter in line {
+                    let action = waiter
+                        .state
                         .lock()
                         .fail(engine.out_of_place(call, &outcome));
-                    waiting.changed.notify_one();
-                    engine.act(&waiting, action);
+                    waiter.changed.notify_one();
+                    engine.apply(&waiter, action);
                 }
             }
         }
@@ -182,7 +185,7 @@ impl Renewal {
         }
     }
 
-    pub(crate) fn looked_up(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
+    pub(crate) fn on_lookup_reply(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
         let Verb::Lookup { tokens } = &call.verb else {
             return;
         };
@@ -199,29 +202,29 @@ impl Renewal {
             return;
         };
         for (token, known) in tokens.iter().zip(known) {
-            let Found::Waiting(waiting) = self.engine.places.find(*token) else {
+            let TokenOwner::Waiting(waiter) = self.engine.waiters.find(*token) else {
                 continue;
             };
             if known {
-                waiting.place.lock().present(*token, since);
+                waiter.state.lock().present(*token, since);
             } else if owner == Some(*token) {
                 // Granted, and the message was missed: a sync has the fence.
-                let queued = waiting.place.lock().is_queued();
+                let queued = waiter.state.lock().is_queued();
                 if queued {
                     self.engine
-                        .places
-                        .put_off(&call.key.name, self.engine.now());
+                        .waiters
+                        .reschedule(&call.key.name, self.engine.now());
                 }
             } else {
-                let action = waiting.place.lock().absent(*token, sent);
-                self.engine.act(&waiting, action);
+                let action = waiter.state.lock().absent(*token, sent);
+                self.engine.apply(&waiter, action);
             }
         }
     }
 
     pub(crate) fn resync(&mut self, now: Time) {
-        self.engine.places.all_due(now);
-        for (about, tokens) in self.engine.places.all_tokens() {
+        self.engine.waiters.all_due(now);
+        for (about, tokens) in self.engine.waiters.all_tokens() {
             self.look_up(&about, &tokens);
         }
     }

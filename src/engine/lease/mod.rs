@@ -22,9 +22,9 @@ pub(crate) struct Lease {
     /// Where `max_hold` ends it.
     pub(crate) ends_at: Time,
     /// It was waited for, so its token is in the registry until it ends.
-    pub(crate) stood: bool,
+    pub(crate) was_queued: bool,
     /// The last server time up to which a copy of its acquire that is still under way may take the token (R7).
-    pub(crate) taken_until: u64,
+    pub(crate) not_after: u64,
     word: LeaseState,
     signal: LostSignal,
 }
@@ -45,8 +45,8 @@ impl Lease {
             token: grant.token,
             fence: grant.fence,
             previous: grant.previous,
-            stood: false,
-            taken_until: 0,
+            was_queued: false,
+            not_after: 0,
             word: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
         }
@@ -55,15 +55,15 @@ impl Lease {
     /// The same, after waiting in the queue.
     pub(crate) fn after_waiting(self) -> Lease {
         Lease {
-            stood: true,
+            was_queued: true,
             ..self
         }
     }
 
     /// The same, if a copy of its acquire may still be under way.
-    pub(crate) fn taken_until(self, server: u64) -> Lease {
+    pub(crate) fn not_after(self, server: u64) -> Lease {
         Lease {
-            taken_until: server,
+            not_after: server,
             ..self
         }
     }

@@ -7,5 +7,5 @@ mod state;
 
 pub(crate) use grant_notice::GrantNotice;
 pub(crate) use queued::{QueuedWaiter, Then};
-pub(crate) use registry::{Found, WaiterEntry, WaiterRegistry, in_order, refusal};
-pub(crate) use state::{Action, Claim, WaiterState};
+pub(crate) use registry::{TokenOwner, WaiterEntry, WaiterRegistry, in_order, refusal};
+pub(crate) use state::{TakeGrant, WaiterAction, WaiterState};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
 use crate::engine::waiter::WaiterEntry;
-use crate::engine::waiter::{Action, Claim};
+use crate::engine::waiter::{TakeGrant, WaiterAction};
 use crate::engine::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
@@ -17,7 +17,7 @@ use crate::store::{Answer, StoreFault};
 /// A place in a queue; dropping it leaves the queue.
 pub(crate) struct QueuedWaiter {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) waiting: Arc<WaiterEntry>,
+    pub(crate) waiter: Arc<WaiterEntry>,
 }
 
 /// What becomes of a place at the end of a wait for it.
@@ -35,16 +35,16 @@ impl QueuedWaiter {
         if self.engine.is_forked() {
             return None;
         }
-        self.waiting.place.lock().position()
+        self.waiter.state.lock().position()
     }
 
     #[cfg(any(all(test, feature = "memory"), fuzzing))]
     pub(crate) fn token(&self) -> Token {
-        self.waiting.place.lock().token
+        self.waiter.state.lock().token
     }
 
     pub(crate) fn request(&self) -> &Arc<Request> {
-        &self.waiting.request
+        &self.waiter.request
     }
 
     /// Waits for the grant until `until`; what happens to the place then is the caller's. An error if Redis was silent
@@ -54,30 +54,30 @@ impl QueuedWaiter {
     /// Redis that has not been asked meanwhile. It is asked then, and has one command timeout at a deadline, else two:
     /// for a connection and for the reply.
     pub(crate) fn wait(&self, until: Time, then: Then) -> Result<Option<Arc<Lease>>> {
-        let (engine, waiting) = (&self.engine, &self.waiting);
+        let (engine, waiter) = (&self.engine, &self.waiter);
         engine.check_fork()?;
         let entered = engine.now();
         let mut last_chance = None;
-        let mut place = waiting.place.lock();
+        let mut state = waiter.state.lock();
         loop {
             let now = engine.now();
-            match place.claim(now, &waiting.request) {
-                Claim::Taken(lease) => {
-                    drop(place);
+            match state.claim(now, &waiter.request) {
+                TakeGrant::Taken(lease) => {
+                    drop(state);
                     return engine.claimed(lease).map(Some);
                 }
-                Claim::Failed(error) => return Err(error),
-                Claim::Confirm => {
-                    drop(place);
-                    engine.act(waiting, Action::Confirm);
-                    place = waiting.place.lock();
+                TakeGrant::Failed(error) => return Err(error),
+                TakeGrant::Confirm => {
+                    drop(state);
+                    engine.apply(waiter, WaiterAction::Confirm);
+                    state = waiter.state.lock();
                 }
-                Claim::NotYet => {}
+                TakeGrant::NotYet => {}
             }
             let silent_since = match then {
-                Then::Leave => waiting.heard_at().max(entered),
+                Then::Leave => waiter.heard_at().max(entered),
                 // Who waits bit by bit enters again and again.
-                Then::Stay => waiting.heard_at(),
+                Then::Stay => waiter.heard_at(),
             };
             let outage = silent_since + engine.config.outage_limit;
             let wake = if now < outage && now < until {
@@ -86,26 +86,26 @@ impl QueuedWaiter {
             } else if now < outage && (then == Then::Stay || self.is_informed(now)) {
                 return Ok(None);
             } else if self.was_missed(now)
-                || last_chance.is_some_and(|end| now >= end && waiting.awaits_word())
+                || last_chance.is_some_and(|end| now >= end && waiter.awaits_word())
             {
                 return Err(self.outage(now));
             } else {
                 // If a word came, the clock has jumped again since.
                 let deadlines = engine.config.command_timeout * if now < until { 2 } else { 1 };
                 let end = last_chance
-                    .filter(|_| waiting.awaits_word())
+                    .filter(|_| waiter.awaits_word())
                     .unwrap_or(now + deadlines);
                 last_chance = Some(end);
-                waiting.await_word();
-                drop(place);
-                engine.look_after(&waiting.request.key);
-                place = waiting.place.lock();
-                if !waiting.awaits_word() {
+                waiter.await_word();
+                drop(state);
+                engine.sync_now(&waiter.request.key);
+                state = waiter.state.lock();
+                if !waiter.awaits_word() {
                     continue;
                 }
                 end
             };
-            engine.clock.wait(&waiting.changed, &mut place, wake);
+            engine.clock.wait(&waiter.changed, &mut state, wake);
         }
     }
 
@@ -123,7 +123,7 @@ impl QueuedWaiter {
                     return Ok(None);
                 }
                 return Err(
-                    fault.into_error(Some(&self.waiting.request.key), engine.now() - started)
+                    fault.into_error(Some(&self.waiter.request.key), engine.now() - started)
                 );
             }
         }
@@ -132,13 +132,13 @@ impl QueuedWaiter {
 
     /// The call that leaves the queue, if there is anything to leave and no request is in flight.
     pub(crate) fn leave(&self) -> Option<Call> {
-        let mut place = self.waiting.place.lock();
+        let mut state = self.waiter.state.lock();
         let verb = Verb::Release {
-            token: place.token,
+            token: state.token,
             fence: 0,
             mode: Mode::KeepIfOwner,
         };
-        place.withdraw().then(|| self.waiting.request.call(verb))
+        state.withdraw().then(|| self.waiter.request.call(verb))
     }
 
     /// What the answer to that call means for the place. Without one it is left in the background.
@@ -147,34 +147,34 @@ impl QueuedWaiter {
         call: &Call,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> std::result::Result<(), StoreFault> {
-        let (engine, waiting) = (&self.engine, &self.waiting);
+        let (engine, waiter) = (&self.engine, &self.waiter);
         match answer {
             Ok(answer) => {
                 engine.deliver_all(call, &answer);
                 if let Outcome::Granted(grant) = answer.reply.outcome {
-                    let news = GrantNotice::from_reply(grant, answer.sent);
+                    let notice = GrantNotice::from_reply(grant, answer.sent);
                     let action =
-                        waiting
-                            .place
+                        waiter
+                            .state
                             .lock()
-                            .answered(news, engine.now(), &waiting.request);
-                    engine.act(waiting, action);
+                            .answered(notice, engine.now(), &waiter.request);
+                    engine.apply(waiter, action);
                 } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb)
                 {
-                    engine.abandon_in_background(call, *token, 0, waiting.request.longest());
+                    engine.abandon_in_background(call, *token, 0, waiter.request.longest());
                 }
             }
             Err(fault) => {
-                let action = waiting
-                    .place
+                let action = waiter
+                    .state
                     .lock()
-                    .unanswered(0, engine.now(), &waiting.request);
-                if matches!(action, Action::Nothing) {
-                    let action = waiting.place.lock().obsolete();
-                    engine.act(waiting, action);
+                    .unanswered(0, engine.now(), &waiter.request);
+                if matches!(action, WaiterAction::Nothing) {
+                    let action = waiter.state.lock().obsolete();
+                    engine.apply(waiter, action);
                     return Err(fault);
                 }
-                engine.act(waiting, action);
+                engine.apply(waiter, action);
             }
         }
         Ok(())
@@ -182,45 +182,45 @@ impl QueuedWaiter {
 
     /// The last look at a place that was left: the grant may have come first, by whichever way.
     pub(crate) fn claim_or_leave(&self) -> Result<Option<Arc<Lease>>> {
-        let (engine, waiting) = (&self.engine, &self.waiting);
-        let claim = waiting.place.lock().claim(engine.now(), &waiting.request);
+        let (engine, waiter) = (&self.engine, &self.waiter);
+        let claim = waiter.state.lock().claim(engine.now(), &waiter.request);
         match claim {
-            Claim::Taken(lease) => engine.claimed(lease).map(Some),
-            Claim::Failed(error) => Err(error),
+            TakeGrant::Taken(lease) => engine.claimed(lease).map(Some),
+            TakeGrant::Failed(error) => Err(error),
             // A grant that is in doubt is not worth an answer past the deadline, nor is its release worth waiting.
-            Claim::Confirm | Claim::NotYet => {
-                self.give_up_in_background();
+            TakeGrant::Confirm | TakeGrant::NotYet => {
+                self.cancel_in_background_now();
                 engine.counters.missed.add(1);
                 Ok(None)
             }
         }
     }
 
-    pub(crate) fn give_up_in_background(&self) {
-        let action = self.waiting.place.lock().give_up();
-        self.engine.act(&self.waiting, action);
+    pub(crate) fn cancel_in_background_now(&self) {
+        let action = self.waiter.state.lock().give_up();
+        self.engine.apply(&self.waiter, action);
     }
 
     /// A try may say "not yet" only if that is known: Redis answered in the last check period.
     fn is_informed(&self, at: Time) -> bool {
-        at - self.waiting.heard_at()
+        at - self.waiter.heard_at()
             <= self.engine.config.check_period + self.engine.config.command_timeout
     }
 
     /// Redis was asked after it last answered, and not so long ago that this process may have slept since.
     fn was_missed(&self, now: Time) -> bool {
-        let (missed, config) = (self.waiting.missed_at(), &self.engine.config);
-        missed > self.waiting.heard_at()
+        let (missed, config) = (self.waiter.missed_at(), &self.engine.config);
+        missed > self.waiter.heard_at()
             && now - missed <= config.check_period + config.command_timeout * 2
     }
 
     fn outage(&self, now: Time) -> Error {
-        self.waiting
+        self.waiter
             .take_refusal()
             .unwrap_or_else(|| Error::Unavailable {
-                lock: Some(Arc::clone(&self.waiting.request.key.name)),
+                lock: Some(Arc::clone(&self.waiter.request.key.name)),
                 step: Step::Reply,
-                waited: now - self.waiting.heard_at(),
+                waited: now - self.waiter.heard_at(),
                 source: "redis was silent while this waited in the queue".into(),
             })
     }
@@ -231,8 +231,8 @@ impl Drop for QueuedWaiter {
         if self.engine.is_forked() {
             return;
         }
-        self.engine.give_up(&self.waiting);
-        self.engine.places.forget(&self.waiting);
+        self.engine.give_up(&self.waiter);
+        self.engine.waiters.forget(&self.waiter);
         self.engine.counters.waiting.sub(1);
     }
 }

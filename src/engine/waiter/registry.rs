@@ -16,7 +16,7 @@ use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 /// A waiter: its place, and how it is woken.
 pub(crate) struct WaiterEntry {
     pub(crate) request: Arc<Request>,
-    pub(crate) place: Mutex<WaiterState>,
+    pub(crate) state: Mutex<WaiterState>,
     pub(crate) changed: Condvar,
     /// The order in which this process's waiters came (R4).
     order: u64,
@@ -61,7 +61,7 @@ impl WaiterEntry {
 
     fn give_word(&self) {
         if self.awaits_word.swap(false, Ordering::AcqRel) {
-            drop(self.place.lock());
+            drop(self.state.lock());
             self.changed.notify_all();
         }
     }
@@ -110,13 +110,13 @@ impl WaiterRegistry {
     pub(crate) fn register(
         &self,
         request: Arc<Request>,
-        place: WaiterState,
+        state: WaiterState,
         now: Time,
     ) -> Arc<WaiterEntry> {
-        let token = place.token;
-        let waiting = Arc::new(WaiterEntry {
+        let token = state.token;
+        let waiter = Arc::new(WaiterEntry {
             request,
-            place: Mutex::new(place),
+            state: Mutex::new(state),
             changed: Condvar::new(),
             order: self.orders.fetch_add(1, Ordering::Relaxed),
             heard: AtomicU64::new(now.as_nanos()),
@@ -127,16 +127,16 @@ impl WaiterRegistry {
         self.registry
             .lock()
             .tokens
-            .insert(token, Arc::clone(&waiting));
-        waiting
+            .insert(token, Arc::clone(&waiter));
+        waiter
     }
 
-    pub(crate) fn find(&self, token: Token) -> Found {
+    pub(crate) fn find(&self, token: Token) -> TokenOwner {
         let registry = self.registry.lock();
         match registry.tokens.get(&token) {
-            Some(waiting) => Found::Waiting(Arc::clone(waiting)),
-            None if registry.claimed.contains(&token) => Found::Claimed,
-            None => Found::Unknown,
+            Some(waiter) => TokenOwner::Waiting(Arc::clone(waiter)),
+            None if registry.claimed.contains(&token) => TokenOwner::Claimed,
+            None => TokenOwner::Unknown,
         }
     }
 
@@ -145,25 +145,25 @@ impl WaiterRegistry {
         self.registry.lock().claimed.insert(token);
     }
 
-    pub(crate) fn unclaim(&self, token: Token) {
+    pub(crate) fn forget_guarded(&self, token: Token) {
         self.registry.lock().claimed.remove(&token);
     }
 
     /// Only a lease that stood in a queue was claimed, and only it costs the mutex.
-    pub(crate) fn unclaim_if(&self, stood: bool, token: Token) {
-        if stood {
-            self.unclaim(token);
+    pub(crate) fn unclaim_if(&self, was_queued: bool, token: Token) {
+        if was_queued {
+            self.forget_guarded(token);
         }
     }
 
     /// Adds a waiter to its name's line; the name is due by `due` at the latest. Answers when the name is
     /// due now.
-    pub(crate) fn stand(&self, waiting: &Arc<WaiterEntry>, due: Time) -> Time {
-        let name = &waiting.request.key.name;
+    pub(crate) fn stand(&self, waiter: &Arc<WaiterEntry>, due: Time) -> Time {
+        let name = &waiter.request.key.name;
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
         // One that has ended is forgotten already, or about to ask for this mutex.
-        if waiting.place.lock().is_ended() {
+        if waiter.state.lock().is_ended() {
             return Time::NEVER;
         }
         let awaited = registry
@@ -173,7 +173,7 @@ impl WaiterRegistry {
                 line: BTreeMap::new(),
                 due: Time::NEVER,
             });
-        awaited.line.insert(waiting.order, Arc::clone(waiting));
+        awaited.line.insert(waiter.order, Arc::clone(waiter));
         if due < awaited.due {
             registry.due.remove(&(awaited.due, Arc::clone(name)));
             awaited.due = due;
@@ -183,14 +183,14 @@ impl WaiterRegistry {
     }
 
     /// Forgets a waiter under the token that it has now.
-    pub(crate) fn forget(&self, waiting: &WaiterEntry) {
-        let token = waiting.place.lock().token;
-        let name = &waiting.request.key.name;
+    pub(crate) fn forget(&self, waiter: &WaiterEntry) {
+        let token = waiter.state.lock().token;
+        let name = &waiter.request.key.name;
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
         registry.tokens.remove(&token);
         if let Some(awaited) = registry.names.get_mut(name) {
-            awaited.line.remove(&waiting.order);
+            awaited.line.remove(&waiter.order);
             if awaited.line.is_empty() {
                 registry.due.remove(&(awaited.due, Arc::clone(name)));
                 registry.names.remove(name);
@@ -200,16 +200,16 @@ impl WaiterRegistry {
 
     /// Gives a waiter a new token, unless it has ended. The new one is known before the old one is
     /// forgotten, so that a waiter that ends meanwhile leaves neither behind.
-    pub(crate) fn rename(&self, waiting: &Arc<WaiterEntry>) -> Option<Token> {
+    pub(crate) fn replace_token(&self, waiter: &Arc<WaiterEntry>) -> Option<Token> {
         let token = Token::new();
         self.registry
             .lock()
             .tokens
-            .insert(token, Arc::clone(waiting));
+            .insert(token, Arc::clone(waiter));
         let obsolete = {
-            let mut place = waiting.place.lock();
-            let old = place.token;
-            if place.ask_anew(token) { old } else { token }
+            let mut state = waiter.state.lock();
+            let old = state.token;
+            if state.restart(token) { old } else { token }
         };
         self.registry.lock().tokens.remove(&obsolete);
         (obsolete != token).then_some(token)
@@ -224,7 +224,7 @@ impl WaiterRegistry {
     }
 
     /// The sync calls that are due, `most` at the most; each name is put off until `put_off` meanwhile.
-    pub(crate) fn take_due(&self, now: Time, put_off: Time, most: usize) -> Vec<Call> {
+    pub(crate) fn take_due(&self, now: Time, reschedule: Time, most: usize) -> Vec<Call> {
         let mut calls = Vec::new();
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
@@ -236,11 +236,11 @@ impl WaiterRegistry {
             let Some(awaited) = registry.names.get_mut(&name) else {
                 continue;
             };
-            awaited.due = put_off;
-            registry.due.insert((put_off, name));
+            awaited.due = reschedule;
+            registry.due.insert((reschedule, name));
             if let Some((_, newest)) = awaited.line.last_key_value() {
                 // The registry's mutex is never asked for while a place's is held.
-                let token = newest.place.lock().token;
+                let token = newest.state.lock().token;
                 calls.push(newest.request.call(Verb::Sync { newest: token }));
             }
         }
@@ -248,7 +248,7 @@ impl WaiterRegistry {
     }
 
     /// When a name is due next, if anybody waits for it.
-    pub(crate) fn put_off(&self, name: &Arc<str>, until: Time) {
+    pub(crate) fn reschedule(&self, name: &Arc<str>, until: Time) {
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
         if let Some(awaited) = registry.names.get_mut(name) {
@@ -278,7 +278,7 @@ impl WaiterRegistry {
             let tokens: Vec<Token> = awaited
                 .line
                 .values()
-                .map(|waiting| waiting.place.lock().token)
+                .map(|waiter| waiter.state.lock().token)
                 .collect();
             let about = awaited
                 .line
@@ -306,7 +306,7 @@ impl WaiterRegistry {
 }
 
 /// Whose a token is.
-pub(crate) enum Found {
+pub(crate) enum TokenOwner {
     Waiting(Arc<WaiterEntry>),
     Claimed,
     Unknown,
@@ -314,12 +314,12 @@ pub(crate) enum Found {
 
 /// Sorts waiters as they came.
 pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
-    waiters.sort_by_key(|waiting| waiting.order);
+    waiters.sort_by_key(|waiter| waiter.order);
 }
 
 /// A fault of a sync, as an error for those who wait.
-pub(crate) fn refusal(fault: &StoreFault, waiting: &WaiterEntry, now: Time) -> Error {
+pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Error {
     fault
         .repeat()
-        .into_error(Some(&waiting.request.key), now - waiting.heard_at())
+        .into_error(Some(&waiter.request.key), now - waiter.heard_at())
 }

@@ -53,7 +53,7 @@ enum Stage {
 
 /// What the caller has to do, after letting go of the place's mutex.
 #[must_use]
-pub(crate) enum Action {
+pub(crate) enum WaiterAction {
     Nothing,
     /// Wake the waiter and keep the lease renewed.
     Keep(Arc<Lease>),
@@ -69,7 +69,7 @@ pub(crate) enum Action {
 }
 
 /// What a waiter finds.
-pub(crate) enum Claim {
+pub(crate) enum TakeGrant {
     Taken(Arc<Lease>),
     Confirm,
     Failed(Error),
@@ -112,17 +112,17 @@ impl WaiterState {
         position: u64,
         since: u64,
         request: &Arc<Request>,
-    ) -> Action {
+    ) -> WaiterAction {
         if !matches!(self.stage, Stage::Asking) {
             return self.abandon();
         }
         (self.ticket, self.position, self.since, self.queued_at) =
             (ticket, Some(position), since, now);
         match self.noted.take() {
-            Some(news) => self.accept(news, now, request),
+            Some(notice) => self.accept(notice, now, request),
             None => {
                 self.stage = Stage::Queued;
-                Action::Nothing
+                WaiterAction::Nothing
             }
         }
     }
@@ -130,34 +130,39 @@ impl WaiterState {
     /// The answer to a request of this token: it is the owner.
     pub(crate) fn answered(
         &mut self,
-        news: GrantNotice,
+        notice: GrantNotice,
         now: Time,
         request: &Arc<Request>,
-    ) -> Action {
+    ) -> WaiterAction {
         match self.stage {
-            Stage::Asking => self.accept(news, now, request),
+            Stage::Asking => self.accept(notice, now, request),
             Stage::Ended | Stage::Failed(_) => self.abandon(),
-            _ => Action::Nothing,
+            _ => WaiterAction::Nothing,
         }
     }
 
     /// The news came from elsewhere: a message, a sync, somebody else's release.
-    pub(crate) fn heard(&mut self, news: GrantNotice, now: Time, request: &Arc<Request>) -> Action {
-        if news.grant.token != self.token {
+    pub(crate) fn heard(
+        &mut self,
+        notice: GrantNotice,
+        now: Time,
+        request: &Arc<Request>,
+    ) -> WaiterAction {
+        if notice.grant.token != self.token {
             // It took a new token meanwhile.
-            return Action::Abandon {
-                token: news.grant.token,
+            return WaiterAction::Abandon {
+                token: notice.grant.token,
                 not_after: 0,
             };
         }
         match self.stage {
             // R8: what the request in flight will say decides.
             Stage::Asking => {
-                self.noted = Some(news);
-                Action::Nothing
+                self.noted = Some(notice);
+                WaiterAction::Nothing
             }
-            Stage::Queued | Stage::Gone => self.accept(news, now, request),
-            Stage::Confirming(_) | Stage::Granted(_) | Stage::Claimed => Action::Nothing,
+            Stage::Queued | Stage::Gone => self.accept(notice, now, request),
+            Stage::Confirming(_) | Stage::Granted(_) | Stage::Claimed => WaiterAction::Nothing,
             Stage::Failed(_) | Stage::Ended => self.abandon(),
         }
     }
@@ -169,41 +174,46 @@ impl WaiterState {
         not_after: u64,
         now: Time,
         request: &Arc<Request>,
-    ) -> Action {
+    ) -> WaiterAction {
         self.not_after = self.not_after.max(not_after);
         match (&self.stage, self.noted.take()) {
-            (Stage::Asking, Some(news)) => self.accept(news, now, request),
+            (Stage::Asking, Some(notice)) => self.accept(notice, now, request),
             (Stage::Ended | Stage::Failed(_), _) => self.abandon(),
-            _ => Action::Nothing,
+            _ => WaiterAction::Nothing,
         }
     }
 
-    fn abandon(&self) -> Action {
-        Action::Abandon {
+    fn abandon(&self) -> WaiterAction {
+        WaiterAction::Abandon {
             token: self.token,
             not_after: self.not_after,
         }
     }
 
-    fn accept(&mut self, news: GrantNotice, now: Time, request: &Arc<Request>) -> Action {
+    fn accept(&mut self, notice: GrantNotice, now: Time, request: &Arc<Request>) -> WaiterAction {
         self.position = None;
         // R12: never dropped on the estimate alone; what is left must be worth having.
-        match news.deadline {
+        match notice.deadline {
             Some(deadline) if deadline - now >= request.ttl / 2 => {
-                self.hold(news, deadline, request)
+                self.hold(notice, deadline, request)
             }
             _ => {
-                self.stage = Stage::Confirming(news);
-                Action::Confirm
+                self.stage = Stage::Confirming(notice);
+                WaiterAction::Confirm
             }
         }
     }
 
-    fn hold(&mut self, news: GrantNotice, deadline: Time, request: &Arc<Request>) -> Action {
-        let lease = Lease::new(Arc::clone(request), &news.grant, news.granted, deadline);
-        let lease = Arc::new(lease.after_waiting().taken_until(self.not_after));
+    fn hold(
+        &mut self,
+        notice: GrantNotice,
+        deadline: Time,
+        request: &Arc<Request>,
+    ) -> WaiterAction {
+        let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline);
+        let lease = Arc::new(lease.after_waiting().not_after(self.not_after));
         self.stage = Stage::Granted(Arc::clone(&lease));
-        Action::Keep(lease)
+        WaiterAction::Keep(lease)
     }
 
     /// The renewal that a grant in doubt was asked for succeeded.
@@ -213,7 +223,7 @@ impl WaiterState {
         left: Duration,
         fence: u64,
         request: &Arc<Request>,
-    ) -> Action {
+    ) -> WaiterAction {
         match self.stage {
             Stage::Confirming(GrantNotice {
                 mut grant,
@@ -224,36 +234,36 @@ impl WaiterState {
                     // Redis went back to an older copy, where it still waited, and granted it once more.
                     (grant.fence, grant.previous) = (fence, PreviousHolder::Unknown);
                 }
-                let news = GrantNotice {
+                let notice = GrantNotice {
                     grant,
                     deadline,
                     granted: granted.min(sent),
                 };
-                self.hold(news, deadline_from_reply(sent, left), request)
+                self.hold(notice, deadline_from_reply(sent, left), request)
             }
             Stage::Failed(_) | Stage::Ended => self.abandon(),
-            _ => Action::Nothing,
+            _ => WaiterAction::Nothing,
         }
     }
 
     /// Redis does not know the token. Only a place that stood in the queue before Redis was asked is gone:
     /// otherwise its own request may have come later.
-    pub(crate) fn absent(&mut self, token: Token, asked: Time) -> Action {
+    pub(crate) fn absent(&mut self, token: Token, asked: Time) -> WaiterAction {
         let gone = match self.stage {
             Stage::Queued => self.queued_at <= asked,
             Stage::Confirming(_) => true,
             _ => false,
         };
         if !gone || self.token != token {
-            return Action::Nothing;
+            return WaiterAction::Nothing;
         }
         self.stage = Stage::Gone;
         self.position = None;
-        Action::Requeue
+        WaiterAction::Requeue
     }
 
     /// The unclaimed lease was lost, or has too little time left.
-    pub(crate) fn lost(&mut self, lease: &Arc<Lease>) -> Action {
+    pub(crate) fn lost(&mut self, lease: &Arc<Lease>) -> WaiterAction {
         match &self.stage {
             Stage::Granted(held) if Arc::ptr_eq(held, lease) => {
                 let grant = Grant {
@@ -270,9 +280,9 @@ impl WaiterState {
                     deadline: None,
                     granted: Time::NEVER,
                 });
-                Action::Confirm
+                WaiterAction::Confirm
             }
-            _ => Action::Nothing,
+            _ => WaiterAction::Nothing,
         }
     }
 
@@ -301,7 +311,7 @@ impl WaiterState {
     }
 
     /// R4: another attempt has another token.
-    pub(crate) fn ask_anew(&mut self, token: Token) -> bool {
+    pub(crate) fn restart(&mut self, token: Token) -> bool {
         if !matches!(self.stage, Stage::Gone | Stage::Asking) {
             return false;
         }
@@ -311,16 +321,16 @@ impl WaiterState {
     }
 
     /// What is left of a token that takes no further part, if a request of it had no answer (R7).
-    pub(crate) fn in_doubt(&self) -> Action {
+    pub(crate) fn in_doubt(&self) -> WaiterAction {
         if self.not_after > 0 {
             self.abandon()
         } else {
-            Action::Nothing
+            WaiterAction::Nothing
         }
     }
 
     /// The token as it was sent, to be given back whatever became of it.
-    pub(crate) fn obsolete(&self) -> Action {
+    pub(crate) fn obsolete(&self) -> WaiterAction {
         self.abandon()
     }
 
@@ -351,7 +361,7 @@ impl WaiterState {
     }
 
     /// Ended without its lock.
-    pub(crate) fn is_given_up(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         matches!(self.stage, Stage::Ended | Stage::Failed(_))
     }
 
@@ -361,36 +371,36 @@ impl WaiterState {
 
     /// The waiter looks. A lease with less than half of its time left is confirmed first, so that nobody
     /// who slept through his turn walks off with what has lapsed.
-    pub(crate) fn claim(&mut self, now: Time, request: &Arc<Request>) -> Claim {
+    pub(crate) fn claim(&mut self, now: Time, request: &Arc<Request>) -> TakeGrant {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Granted(lease) => {
                 if lease.is_held(now) && lease.remaining(now) >= request.ttl / 2 {
                     self.stage = Stage::Claimed;
-                    return Claim::Taken(lease);
+                    return TakeGrant::Taken(lease);
                 }
                 self.stage = Stage::Granted(Arc::clone(&lease));
                 match self.lost(&lease) {
-                    Action::Confirm => Claim::Confirm,
-                    _ => Claim::NotYet,
+                    WaiterAction::Confirm => TakeGrant::Confirm,
+                    _ => TakeGrant::NotYet,
                 }
             }
             // It stays, for whoever waits here once more.
             Stage::Failed(error) => {
                 let told = error.repeat();
                 self.stage = Stage::Failed(error);
-                Claim::Failed(told)
+                TakeGrant::Failed(told)
             }
             other => {
                 self.stage = other;
-                Claim::NotYet
+                TakeGrant::NotYet
             }
         }
     }
 
     /// Nobody waits here any more.
-    pub(crate) fn give_up(&mut self) -> Action {
+    pub(crate) fn give_up(&mut self) -> WaiterAction {
         if matches!(self.stage, Stage::Claimed) {
-            return Action::Nothing;
+            return WaiterAction::Nothing;
         }
         match std::mem::replace(&mut self.stage, Stage::Ended) {
             Stage::Queued | Stage::Confirming(_) => self.abandon(),
@@ -403,15 +413,15 @@ impl WaiterState {
             Stage::Asking | Stage::Gone if self.not_after > 0 => self.abandon(),
             // Whoever sent the request that is in flight sees that the place has ended.
             Stage::Asking | Stage::Gone | Stage::Claimed | Stage::Failed(_) | Stage::Ended => {
-                Action::Nothing
+                WaiterAction::Nothing
             }
         }
     }
 
     /// As [`Place::give_up`], with the reason for the waiter.
-    pub(crate) fn fail(&mut self, error: Error) -> Action {
+    pub(crate) fn fail(&mut self, error: Error) -> WaiterAction {
         if self.is_ended() {
-            return Action::Nothing;
+            return WaiterAction::Nothing;
         }
         let action = self.give_up();
         self.stage = Stage::Failed(error);
@@ -442,27 +452,27 @@ mod tests {
                 left: request.ttl,
                 previous,
             };
-            let mut place = WaiterState::new(token);
-            let action = place.heard(GrantNotice::from_reply(grant, now), now, &request);
+            let mut state = WaiterState::new(token);
+            let action = state.heard(GrantNotice::from_reply(grant, now), now, &request);
             assert!(
-                matches!(action, Action::Nothing) && place.is_asking(),
+                matches!(action, WaiterAction::Nothing) && state.is_asking(),
                 "it acted upon it"
             );
-            assert!(matches!(place.claim(now, &request), Claim::NotYet));
-            place
+            assert!(matches!(state.claim(now, &request), TakeGrant::NotYet));
+            state
         };
         assert!(
-            matches!(heard().queued(now, 1, 1, 1, &request), Action::Keep(lease) if lease.fence == 7)
+            matches!(heard().queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
         );
         assert!(
-            matches!(heard().unanswered(1, now, &request), Action::Keep(lease) if lease.fence == 7)
+            matches!(heard().unanswered(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
         );
         // Who gave up meanwhile wants none of it.
-        let mut place = heard();
-        assert!(matches!(place.give_up(), Action::Nothing));
+        let mut state = heard();
+        assert!(matches!(state.give_up(), WaiterAction::Nothing));
         assert!(matches!(
-            place.unanswered(1, now, &request),
-            Action::Abandon { .. }
+            state.unanswered(1, now, &request),
+            WaiterAction::Abandon { .. }
         ));
     }
 
@@ -481,13 +491,15 @@ mod tests {
                 left: Duration::ZERO,
                 previous: PreviousHolder::Released,
             };
-            let mut place = WaiterState::new(token);
+            let mut state = WaiterState::new(token);
             assert!(matches!(
-                place.answered(GrantNotice::from_reply(grant, now), now, &request),
-                Action::Confirm
+                state.answered(GrantNotice::from_reply(grant, now), now, &request),
+                WaiterAction::Confirm
             ));
-            match place.confirmed(now, request.ttl, fence, &request) {
-                Action::Keep(lease) => assert_eq!((lease.fence, lease.previous), (fence, previous)),
+            match state.confirmed(now, request.ttl, fence, &request) {
+                WaiterAction::Keep(lease) => {
+                    assert_eq!((lease.fence, lease.previous), (fence, previous))
+                }
                 _ => panic!("it is confirmed, and so held"),
             }
         }

@@ -13,7 +13,7 @@ use super::shapes::{grants, is_documented};
 use super::tape::Tape;
 use super::values::{About, SPECS, answer};
 use crate::config::{Config, LockOptions, Wanted};
-use crate::engine::{ByHand, Doubt, Lease, Next, QueuedWaiter, Request, Tasks};
+use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
 use crate::sim::process::{Wire, no_connection, no_reply};
@@ -42,7 +42,7 @@ const SERVER: u64 = 1_700_000_000_000_000;
 const LOCAL: u64 = 1_000_000_000_000;
 
 struct Scene {
-    hand: ByHand,
+    engine: SteppedEngine,
     caller_id: Arc<CallerId>,
     shown: Arc<AtomicU64>,
     newest: Arc<Mutex<Option<Anchor>>>,
@@ -103,7 +103,7 @@ impl Scene {
             newest: Arc::clone(&newest),
         };
         Scene {
-            hand: ByHand::new(config, Box::new(wire), Arc::clone(&caller_id)),
+            engine: SteppedEngine::new(config, Box::new(wire), Arc::clone(&caller_id)),
             caller_id,
             shown,
             newest,
@@ -133,7 +133,7 @@ impl Scene {
         match what % 16 {
             0 | 1 if self.callers.len() < MOST => {
                 let request = request(tape);
-                let place = self.hand.stand(Arc::clone(&request));
+                let place = self.engine.register(Arc::clone(&request));
                 self.callers.push(Caller {
                     request,
                     place,
@@ -148,7 +148,7 @@ impl Scene {
             7 => self.leave(at),
             8 if self.tries.len() < MOST => {
                 let request = request(tape);
-                let call = self.hand.try_lock(&request, Token::new());
+                let call = self.engine.begin_try(&request, Token::new());
                 self.send(&call);
                 self.tries.push(Try {
                     request,
@@ -168,14 +168,14 @@ impl Scene {
             10 if at < self.guards.len() && what >= 16 => self.downgrade(at),
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
-                if let Some(call) = self.hand.end(&lease) {
+                if let Some(call) = self.engine.begin_release(&lease) {
                     self.releases.push((lease, call, self.now()));
                 }
             }
             10 if at < self.releases.len() => {
                 let (lease, call, sent) = self.releases.remove(at);
                 let answered = self.answered(&call, sent, tape);
-                self.hand.ended(&lease, &call, sent, answered);
+                self.engine.on_release_reply(&lease, &call, sent, answered);
             }
             11 => self.hear(tape),
             12 => {
@@ -184,7 +184,7 @@ impl Scene {
                     / 16;
                 self.shown.fetch_add(by * 1_000_000, Ordering::Relaxed);
             }
-            13 => self.hand.subscribed(),
+            13 => self.engine.on_subscribed(),
             14 if self.pipeline.is_none() => self.collect(),
             14 | 15 => self.settle(tape),
             _ => {}
@@ -199,7 +199,7 @@ impl Scene {
         else {
             return;
         };
-        if let Some(call) = self.hand.ask(&caller.place, self.now()) {
+        if let Some(call) = self.engine.begin_acquire(&caller.place, self.now()) {
             self.send(&call);
             self.callers[at].flight = Some((call, self.now()));
         }
@@ -216,14 +216,14 @@ impl Scene {
         let answered = self.answered(&call, sent, tape);
         let place = &self.callers[at].place;
         if call.is_acquire() {
-            match self.hand.asked(place, &call, answered) {
+            match self.engine.on_acquire_reply(place, &call, answered) {
                 Next::Wait => self.callers[at].is_asking = false,
                 Next::AskAgain | Next::AskLater => {}
                 Next::Fail => drop(self.callers.remove(at)),
             }
         } else {
             let token = place.token();
-            let lease = self.hand.left(place, Some((&call, answered)));
+            let lease = self.engine.on_cancel_reply(place, Some((&call, answered)));
             self.callers.remove(at);
             self.guard(lease, token);
         }
@@ -238,7 +238,7 @@ impl Scene {
             return;
         };
         let token = caller.place.token();
-        if let Some(lease) = self.hand.claim(&caller.place) {
+        if let Some(lease) = self.engine.take_grant(&caller.place) {
             assert!(
                 Arc::ptr_eq(&lease.request, &caller.request),
                 "somebody else's lease was claimed"
@@ -256,13 +256,13 @@ impl Scene {
         else {
             return;
         };
-        if let Some(call) = self.hand.leave(&caller.place) {
+        if let Some(call) = self.engine.begin_cancel(&caller.place) {
             self.send(&call);
             self.callers[at].flight = Some((call, self.now()));
             return;
         }
         let token = caller.place.token();
-        let lease = self.hand.left(&caller.place, None);
+        let lease = self.engine.on_cancel_reply(&caller.place, None);
         self.callers.remove(at);
         self.guard(lease, token);
     }
@@ -276,7 +276,7 @@ impl Scene {
             unreachable!("a try is an acquire")
         };
         let answered = self.answered(&attempt.call, attempt.sent, tape);
-        match self.hand.tried(
+        match self.engine.on_try_reply(
             &attempt.request,
             token,
             &attempt.call,
@@ -294,7 +294,7 @@ impl Scene {
     fn downgrade(&mut self, at: usize) {
         let lease = Arc::clone(&self.guards[at].lease);
         if lease.request.spec == LockSpec::write()
-            && let Some(call) = self.hand.downgrade(&lease)
+            && let Some(call) = self.engine.begin_downgrade(&lease)
         {
             self.send(&call);
             self.guards[at].downgrade = Some((call, self.now()));
@@ -307,7 +307,10 @@ impl Scene {
         };
         let answered = self.answered(&call, sent, tape);
         let lease = Arc::clone(&self.guards[at].lease);
-        if !self.hand.downgraded(&lease, &call, sent, answered) {
+        if !self
+            .engine
+            .on_downgrade_reply(&lease, &call, sent, answered)
+        {
             assert!(
                 !lease.is_held(self.now()),
                 "a guard that was lost to its owner is held"
@@ -337,11 +340,11 @@ impl Scene {
                 .push(grant.fence),
             (None, _) => {}
         }
-        self.hand.hear(&text);
+        self.engine.on_message(&text);
     }
 
     fn collect(&mut self) {
-        let (tasks, calls) = self.hand.collect();
+        let (tasks, calls) = self.engine.collect();
         calls.iter().for_each(|call| self.send(call));
         self.pipeline = Some((tasks, calls, self.now())).filter(|(_, calls, _)| !calls.is_empty());
     }
@@ -354,7 +357,7 @@ impl Scene {
             .iter()
             .map(|call| self.answered(call, sent, tape))
             .collect();
-        self.hand.settle(tasks, &calls, answers);
+        self.engine.on_replies(tasks, &calls, answers);
     }
 
     fn send(&mut self, call: &Call) {
@@ -493,7 +496,7 @@ impl Scene {
     fn end(mut self) {
         self.callers.clear();
         for guard in std::mem::take(&mut self.guards) {
-            let _ = self.hand.end(&guard.lease);
+            let _ = self.engine.begin_release(&guard.lease);
         }
         for _ in 0..4 {
             let nothing = &mut Tape::new(&[]);
@@ -501,7 +504,7 @@ impl Scene {
             self.shown.fetch_add(11_000_000_000, Ordering::Relaxed);
             self.collect();
         }
-        assert_eq!(self.hand.places(), 0, "places of nobody");
+        assert_eq!(self.engine.waiters(), 0, "places of nobody");
     }
 }
 

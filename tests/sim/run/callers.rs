@@ -78,7 +78,7 @@ impl Run<'_> {
                 if process.callers.values().any(has_it) {
                     return self.at(self.now + 10 * MS, event);
                 }
-                match process.hand.end(&lease) {
+                match process.engine.begin_release(&lease) {
                     Some(call) => {
                         self.become_(
                             process,
@@ -106,9 +106,9 @@ impl Run<'_> {
             process.misdated.extend(token);
         }
         if self.defect == Some(Defect::R8) {
-            process.hand.hear_at_once(text)
+            process.engine.on_message_at_once(text)
         } else {
-            process.hand.hear(text)
+            process.engine.on_message(text)
         }
     }
 
@@ -127,7 +127,7 @@ impl Run<'_> {
         }
         process.subscribed = true;
         process.subscription = self.number();
-        process.hand.subscribed();
+        process.engine.on_subscribed();
     }
 
     /// A caller has the answer to its call.
@@ -150,9 +150,9 @@ impl Run<'_> {
         else {
             return;
         };
-        let (call, hand) = (&calls[0], &process.hand);
+        let (call, engine) = (&calls[0], &process.engine);
         match (doing, place) {
-            (Doing::Asking, Some(place)) => match hand.asked(place, call, answer) {
+            (Doing::Asking, Some(place)) => match engine.on_acquire_reply(place, call, answer) {
                 Next::Wait if self.now >= *until => {
                     self.become_(process, id, Doing::Waiting);
                     self.leave_at_deadline(process, id);
@@ -172,11 +172,11 @@ impl Run<'_> {
                 Next::AskLater | Next::Fail => self.go(process, id),
             },
             (Doing::Leaving, Some(place)) => {
-                let lease = hand.left(place, Some((call, answer)));
+                let lease = engine.on_cancel_reply(place, Some((call, answer)));
                 self.hold_or_go(process, id, lease);
             }
             (Doing::Trying { token, doubt }, _) => {
-                match hand.tried(request, *token, call, doubt, answer) {
+                match engine.on_try_reply(request, *token, call, doubt, answer) {
                     Some(lease) => self.hold_or_go(process, id, lease),
                     None if self.now
                         < *since + self.setting.config.command_timeout.as_nanos() as u64 =>
@@ -184,22 +184,22 @@ impl Run<'_> {
                         self.send(process, Whose::Caller(id), calls, Resent::default());
                     }
                     None => {
-                        hand.stop_trying(request, *token, call, *doubt);
+                        engine.stop_trying(request, *token, call, *doubt);
                         self.go(process, id);
                     }
                 }
             }
             (Doing::Forcing, _) => self.go(process, id),
             (Doing::Renewing(lease), _) => {
-                hand.renewed(lease, answer);
+                engine.on_renew_reply(lease, answer);
                 self.go(process, id);
             }
             (Doing::Downgrading(lease, started), _) => {
-                hand.downgraded(lease, call, *started, answer);
+                engine.on_downgrade_reply(lease, call, *started, answer);
                 self.go(process, id);
             }
             (Doing::Releasing(lease, started), _) => {
-                hand.ended(lease, call, *started, answer);
+                engine.on_release_reply(lease, call, *started, answer);
                 self.go(process, id);
             }
             _ => {}
@@ -215,9 +215,9 @@ impl Run<'_> {
         };
         let now = process.local(self.now);
         if self.defect == Some(Defect::R6) {
-            process.hand.keep_token(place);
+            process.engine.keep_token(place);
         }
-        match process.hand.ask(place, now) {
+        match process.engine.begin_acquire(place, now) {
             Some(call) => self.send(
                 process,
                 Whose::Caller(id),
@@ -237,7 +237,7 @@ impl Run<'_> {
         else {
             return;
         };
-        match process.hand.leave(place) {
+        match process.engine.begin_cancel(place) {
             Some(call) => {
                 self.become_(process, id, Doing::Leaving);
                 self.send(
@@ -248,7 +248,7 @@ impl Run<'_> {
                 );
             }
             None => {
-                let lease = process.hand.left(place, None);
+                let lease = process.engine.on_cancel_reply(place, None);
                 self.hold_or_go(process, id, lease);
             }
         }
@@ -309,7 +309,7 @@ impl Run<'_> {
         let Some(lease) = self.guards(process).next() else {
             return;
         };
-        let Some(call) = process.hand.renew(&lease) else {
+        let Some(call) = process.engine.begin_renew(&lease) else {
             return;
         };
         self.see_to(process, Arc::clone(&lease), Doing::Renewing(lease), call);
@@ -321,7 +321,7 @@ impl Run<'_> {
         let Some(lease) = self.guards(process).find(has_all) else {
             return;
         };
-        let Some(call) = process.hand.downgrade(&lease) else {
+        let Some(call) = process.engine.begin_downgrade(&lease) else {
             return;
         };
         let doing = Doing::Downgrading(Arc::clone(&lease), process.local(self.now));
@@ -376,14 +376,14 @@ impl Run<'_> {
                 .callers
                 .get(&id)
                 .and_then(|caller| caller.place.as_ref());
-            if let Some(lease) = place.and_then(|place| process.hand.claim(place)) {
+            if let Some(lease) = place.and_then(|place| process.engine.take_grant(place)) {
                 self.hold_or_go(process, id, Some(lease));
             }
         }
         while !process.link_busy {
-            let (tasks, calls) = process.hand.collect();
+            let (tasks, calls) = process.engine.collect();
             if calls.is_empty() {
-                let due = process.hand.next_due();
+                let due = process.engine.next_due();
                 if due < Time::NEVER {
                     let at = process.moment(self.now, due);
                     if at < process.wake_at {

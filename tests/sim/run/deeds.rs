@@ -185,7 +185,7 @@ impl Run<'_> {
             for caller in process.callers.values_mut() {
                 let is_lost = caller.place.as_ref().is_some_and(|place| {
                     let stood =
-                        process.hand.stands(place) && !self.judge.was_granted(place.token());
+                        process.engine.is_queued(place) && !self.judge.was_granted(place.token());
                     (stood || caller.lost.is_some()) && !self.judge.knows(place.token())
                 });
                 caller.lost = is_lost.then(|| caller.lost.unwrap_or(self.now));
@@ -301,7 +301,7 @@ impl Run<'_> {
         }
         if matches!(deed, Deed::TryLock { .. }) {
             let token = Token::new();
-            let call = process.hand.try_lock(&caller.request, token);
+            let call = process.engine.begin_try(&caller.request, token);
             let doing = Doing::Trying {
                 token,
                 doubt: Doubt::default(),
@@ -314,7 +314,7 @@ impl Run<'_> {
                 Resent::default(),
             );
         }
-        let place = Some(process.hand.stand(Arc::clone(&caller.request)));
+        let place = Some(process.engine.register(Arc::clone(&caller.request)));
         process.callers.insert(id, Caller { place, ..caller });
         if until < u64::MAX {
             self.at(

@@ -499,7 +499,7 @@ impl Run<'_> {
                     process.link = None;
                 }
                 process.link_busy = false;
-                process.hand.settle(tasks, &calls, answers);
+                process.engine.on_replies(tasks, &calls, answers);
             }
             Whose::Caller(caller) => {
                 if unanswered {
