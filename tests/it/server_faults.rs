@@ -355,8 +355,8 @@ fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() 
 
 #[test]
 fn the_rights_that_the_readme_names_are_enough() {
-    let readme = include_str!("../../README.md");
-    let commands = readme.split('`').find(|code| code.starts_with("+hello")).expect("README names the rights");
+    let page = include_str!("../../docs/CONFIGURATION.md");
+    let commands = page.split('`').find(|code| code.starts_with("+hello")).expect("it names the rights");
     let mut user = vec!["ACL", "SETUSER", "u", "on", ">p", "resetchannels", "~fairlock:*", "&fairlock:grants:*"];
     user.extend(commands.split_whitespace());
     let server = Server::start();
