@@ -24,6 +24,9 @@ pub mod log {}
 #[doc = include_str!("../docs/MIGRATING.md")]
 pub mod migrating {}
 
+#[doc = include_str!("../docs/COMPARISON.md")]
+pub mod comparison {}
+
 #[doc = include_str!("../docs/BENCHMARKS.md")]
 pub mod benchmarks {}
 

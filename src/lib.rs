@@ -21,6 +21,7 @@
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
 - [What is logged](guide::log), line by line.
 - [Coming from another lock](guide::migrating): `SET NX`, Redlock, Redisson.
+- [How it compares](guide::comparison) with other locks, feature by feature.
 - [The protocol](guide::protocol): what is in Redis, and how to read it by hand.
 "
 )]

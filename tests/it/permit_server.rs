@@ -304,11 +304,11 @@ fn a_downgrade_that_is_refused_for_good_is_told() {
 
 #[test]
 fn rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
-    let readme = include_str!("../../README.md");
-    let commands = readme
+    let page = include_str!("../../docs/CONFIGURATION.md");
+    let commands = page
         .split('`')
         .find(|code| code.starts_with("+hello"))
-        .expect("README names the rights");
+        .expect("it names the rights");
     let mut user = vec![
         "ACL",
         "SETUSER",

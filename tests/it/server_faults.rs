@@ -429,11 +429,11 @@ fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() 
 
 #[test]
 fn the_rights_that_the_readme_names_are_enough() {
-    let readme = include_str!("../../README.md");
-    let commands = readme
+    let page = include_str!("../../docs/CONFIGURATION.md");
+    let commands = page
         .split('`')
         .find(|code| code.starts_with("+hello"))
-        .expect("README names the rights");
+        .expect("it names the rights");
     let mut user = vec![
         "ACL",
         "SETUSER",
