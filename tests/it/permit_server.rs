@@ -303,7 +303,7 @@ fn a_downgrade_that_is_refused_for_good_is_told() {
 }
 
 #[test]
-fn rights_that_the_readme_names_are_enough_for_permits_readers_and_writers() {
+fn documented_rights_are_enough_for_permits_readers_and_writers() {
     let page = include_str!("../../docs/CONFIGURATION.md");
     let commands = page
         .split('`')

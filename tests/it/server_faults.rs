@@ -428,7 +428,7 @@ fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() 
 }
 
 #[test]
-fn the_rights_that_the_readme_names_are_enough() {
+fn documented_rights_are_enough() {
     let page = include_str!("../../docs/CONFIGURATION.md");
     let commands = page
         .split('`')
