@@ -9,24 +9,10 @@
 --   since} · busy {left} · late · more (call again at once) · queued (both keys are needed) · kind
 --   {kind}
 
--- What a script has written stays if a later command is refused. So before the first write to a
--- record, and before the first to its queue, the script looks whether the user may run every
--- command that will be needed, where the server can tell (7.0). Otherwise a lock could be taken
--- that no script is able to end.
-local function refusal(...)
-  for _, command in ipairs(redis.acl_check_cmd and { ... } or {}) do
-    if not redis.acl_check_cmd(command, KEYS[1]) then
-      return redis.error_reply('NOPERM this user lacks +' .. string.lower(command))
-    end
-  end
-end
-
 local token, not_after, params = ARGV[5], ARGV[6] + 0, ARGV[8]
 local packed_state, packed_queue = unpack(redis.call('HMGET', KEYS[1], 's', 'q'))
-local clock = redis.call('TIME')
-local now, owner = clock[1] * 1000000 + clock[2], nil
--- A text made of the clock's two texts: to print a number of 16 digits is slow.
-local now_text = clock[1] .. string.sub('00000' .. clock[2], -6)
+--include record_clock.lua
+--include record_now_text.lua
 
 -- The short way. Most locks are known, free, and nobody waits for them. This grants such a lock
 -- with the same effect as the parts below, without the work that only a queue needs. It needs a
@@ -46,8 +32,7 @@ if packed_state and now <= not_after
   end
 end
 
-local waiter, own_stamp
-owner, waiter, own_stamp =
+local owner, waiter, own_stamp =
   unpack(redis.call('HMGET', KEYS[1], 'o', 'w:' .. token, 'm:' .. ARGV[1]))
 --include mutex_record.lua
 
@@ -63,6 +48,7 @@ if not queue_key and entries > 0 then return { 'queued', now, 0 } end
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include mutex_promote.lua
+--include record_rights.lua
 
 if not owner and lease_end <= now and more == 0 then
   local refused = not fence and refusal('HDEL', 'PEXPIREAT')
@@ -92,21 +78,7 @@ else
     and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
                 'HKEYS', 'HGETALL', 'HDEL', 'DEL', 'PEXPIREAT')
   if refused then return refused end
-  local ticket
-  if waiter then
-    ticket = tonumber(string.match(waiter, '^%d+'))
-  else
-    -- The record says that the queue is empty. So entries in the list belong to a record that was
-    -- lost, and they go.
-    if entries == 0 then
-      heads_popped, served_ticket, queue_expires_at = redis.call('LLEN', queue_key), last_ticket, 0
-    end
-    last_ticket = last_ticket + 1
-    ticket = last_ticket
-    entries, waiter_records, appended_token = entries + 1, waiter_records + 1, token
-    fields_to_set[#fields_to_set + 1] = 'w:' .. token
-    fields_to_set[#fields_to_set + 1] = ticket .. ' ' .. now_text .. ' ' .. manager .. ' ' .. params
-  end
+  --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.
   answer = { 'waiting', now, 0, ticket, math.max(1, ticket - served_ticket), left, since,

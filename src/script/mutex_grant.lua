@@ -18,8 +18,7 @@ if new_request then
   local lease_us = 1000 * math.max(ttl, hold)
   lease_end, owner_changed = now + lease_us, true
   if new_manager ~= manager then
-    -- A text made of the clock's two texts: to print a number of 16 digits is slow.
-    local now_text = clock[1] .. string.sub('00000' .. clock[2], -6)
+    --include record_now_text.lua
     local fence_text = fence == now and now_text or string.format('%.0f', fence)
     message = table.concat({ owner, fence_text, now_text, string.format('%.0f', lease_us), previous,
                              record_key }, ' ')

@@ -5,17 +5,12 @@
 --   waiters' records in order · absent · kind {kind}
 local packed_state, packed_queue, owner, stored_request, stored_label =
   unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a', 'l'))
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include mutex_record.lua
 if not packed_state or (not owner and lease_end <= now and waiter_records == 0) then
   return { 'absent', now, 0 }
 end
-local tokens = redis.call('LRANGE', queue_key, 0, tonumber(ARGV[5]) - 1)
 local seen = { 'seen', now, 0, owner or '', fence, granted_at, math.max(0, lease_end - now),
                previous, stored_request or '', stored_label or '', waiter_records }
-for i = 1, #tokens do
-  local waiter = redis.call('HGET', record_key, 'w:' .. tokens[i])
-  if waiter then seen[#seen + 1] = waiter end
-end
+--include queue_inspect.lua
 return seen

@@ -13,32 +13,16 @@
 --   1 if there is more to do, the fields of that status, another waiter's grant}.
 local record_key, queue_key, manager = KEYS[1], KEYS[2], ARGV[1]
 -- Numbers that are always read together are packed into one field: to read, parse and print a field
--- costs a script more than all else that it does. The fields hold, in this order:
--- s: lease_end, granted_at, fence, ended_fence (of the last grant that ended without a release),
---    expires_at (the record's key, in s), ttl and hold (in ms), previous (how the last holder
---    ended), ended_how (how the grant with ended_fence ended); -1 is unknown
--- q: entries (in the list), waiter_records ('w:' fields), looked_at (when served_time was brought
---    up to date), served_time (R2), last_ticket (given out), served_ticket, queue_expires_at (in s)
--- m:<manager>, a stamp: the served time up to which that manager counts as alive, and the server
---    time at which this row of stamps began
-local STATE, QUEUE, STAMP = '<ddddI4I4I4bb', '<I4I4ddddI4', '<dd'
+-- costs a script more than all else that it does. The field 's' holds, in this order: lease_end,
+-- granted_at, fence, ended_fence (of the last grant that ended without a release), expires_at (the
+-- record's key, in s), ttl and hold (in ms), previous (how the last holder ended), ended_how (how
+-- the grant with ended_fence ended). -1 is unknown.
+local STATE = '<ddddI4I4I4bb'
 local lease_end, granted_at, fence, ended_fence = 0, nil, nil, 0
 local expires_at, ttl, hold, previous, ended_how = 0, 0, 0, -1, -1
-local entries, waiter_records, looked_at, served_time = 0, 0, now, 0
-local last_ticket, served_ticket, queue_expires_at = 0, 0, 0
-local owner_changed, state_changed, queue_changed, queue_forgotten, outage_possible
--- The table starts with room for ten values, so that it does not grow one value at a time.
-local fields_to_set = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
-local fields_to_delete = {}
--- The caller's manager once it counts as alive (R3); managers that count as dead, and tokens that
--- this call has passed over.
-local live_manager, skip = nil, {}
--- What leaves the list: entries at its head, entries at its tail, or everything but these tokens.
-local heads_popped, tails_popped, rewritten_queue = 0, 0, nil
--- The caller's token, if this call takes it out of the queue, or appends it.
-local removed_token, appended_token
+local owner_changed, state_changed
 -- If this call grants the lock: the manager, request and label of the new owner.
-local more, new_manager, new_request, new_label = 0, nil, nil, nil
+local new_manager, new_request, new_label
 -- How that grant is announced: in the reply to the caller, or as a message to another manager.
 local grants, message = {}, nil
 
@@ -54,13 +38,4 @@ else
   local kind = redis.call('HGET', record_key, 'k')
   if kind and kind ~= 'mutex/1' then return { 'kind', now, 0, kind } end
 end
-if packed_queue then
-  entries, waiter_records, looked_at, served_time, last_ticket, served_ticket, queue_expires_at =
-    struct.unpack(QUEUE, packed_queue)
-  -- R2 (served time): it grows only by the time that scripts saw pass, at most one step per script.
-  -- So neither an outage nor a jump of the clock makes a stamp look old.
-  local elapsed, step = now - looked_at, ARGV[2] + 0
-  outage_possible = elapsed > step
-  served_time = served_time + math.max(0, math.min(elapsed, step))
-  looked_at = now
-end
+--include queue_record.lua

@@ -26,8 +26,7 @@ if owner == token and mode == 'used' and packed_state
   end
 end
 
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include mutex_record.lua
 -- R11 (missing keys): the record alone is enough only while its queue is empty.
 if not queue_key and entries > 0 then return { 'queued', now, 0 } end
@@ -55,11 +54,7 @@ elseif owner == token then
   -- R16 (hold_at_least): nobody owns the lock, but it counts as held until its least time is over.
   if (mode == 'used' or mode == 'lost') and cool_until > now then lease_end = cool_until end
 else
-  waiter = redis.call('HEXISTS', record_key, 'w:' .. token) == 1
-  if waiter then
-    fields_to_delete[#fields_to_delete + 1] = 'w:' .. token
-    waiter_records, removed_token = waiter_records - 1, token
-  end
+  --include queue_remove.lua
   if not fence or fence < callers_fence then
     status = 'lost'
   elseif ended_fence < callers_fence then
@@ -75,7 +70,6 @@ end
 --include mutex_grant.lua
 
 --include queue_leave.lua
-if waiter then queue_changed = true end
 local stamp_refreshed = false
 --include mutex_delete.lua
 -- R20 (write order): a deletion that came first has made the script one that may finish.

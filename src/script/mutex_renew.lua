@@ -5,8 +5,7 @@
 -- Returns: renewed {left, fence} · gone {stored fence, fence of the last grant that ended without a
 --   release, how that one ended} · kind {kind}
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include mutex_record.lua
 if owner ~= ARGV[5] then return { 'gone', now, 0, fence or 0, ended_fence, ended_how } end
 lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true

@@ -10,21 +10,12 @@
 local newest, length = ARGV[6], redis.call('LLEN', KEYS[2])
 local packed_state, packed_queue, owner, waiter, own_stamp, stored_request =
   unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. newest, 'm:' .. ARGV[1], 'a'))
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include mutex_record.lua
 -- R5 (dated requests): a late copy would keep alive a process that may be dead by now.
 if now > ARGV[5] + 0 then return { 'late', now, 0 } end
 if not packed_state then return { 'absent', now, 0 } end
--- R11 (missing keys): the list is shorter than the record says, so it lost entries, and nobody's
--- place in it is known any more.
-if length < entries then
-  --include queue_forget.lua
-  waiter = nil
-end
--- If the list is not the one that was counted, it may be a new one, without an expiry.
-if length ~= entries then queue_changed, queue_expires_at = true, 0 end
-entries = length
+--include queue_check.lua
 -- A sync belongs to no token.
 local token, stamp_refreshed
 --include mutex_lapse.lua

@@ -7,24 +7,11 @@
 -- Returns: granted {fence, granted at, left, previous} · waiting {ticket, position, left, since} ·
 --   busy {left} · late · more (call again at once) · kind {kind}
 
--- What a script has written stays if a later command is refused. So before the first write to a
--- record, and before the first to its queue, the script looks whether the user may run every
--- command that will be needed, where the server can tell (7.0). Otherwise a lock could be taken
--- that no script is able to end.
-local function refusal(...)
-  for _, command in ipairs(redis.acl_check_cmd and { ... } or {}) do
-    if not redis.acl_check_cmd(command, KEYS[1]) then
-      return redis.error_reply('NOPERM this user lacks +' .. string.lower(command))
-    end
-  end
-end
-
 local token, not_after, params, wanted_kind = ARGV[5], ARGV[6] + 0, ARGV[8], ARGV[9]
 local kind, packed_state, packed_queue, waiter, own_stamp =
   unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n', 'w:' .. token, 'm:' .. ARGV[1]))
 local packed_holder = redis.call('HGET', KEYS[3], token)
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include permit_record.lua
 
 -- R5 (dated requests): the caller has given up by now, and would not release what this took.
@@ -44,6 +31,7 @@ end
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
+--include record_rights.lua
 
 -- A name that nobody holds or waits for may become another kind, or get another capacity.
 if more == 0 and kind ~= wanted_kind and permits_taken == 0 and entries == 0 then
@@ -66,6 +54,7 @@ if not own_grant and more == 0 and kind == wanted_kind and entries == 0
     fields_to_delete[#fields_to_delete + 1] = 'w:' .. token
     waiter_records, queue_changed = waiter_records - 1, true
   end
+  -- Ticket 0: it did not wait.
   local new_holder, ticket, new_manager = token, '0', manager
   --include permit_grant.lua
 end
@@ -85,26 +74,7 @@ else
     and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
                 'HKEYS', 'HGETALL', 'HLEN', 'HDEL', 'DEL', 'PEXPIREAT')
   if refused then return refused end
-  local ticket
-  if waiter and not queue_forgotten then
-    ticket = tonumber(string.match(waiter, '^%d+'))
-  else
-    -- If the queue was forgotten in this call, the token's old record goes, and this is a new one.
-    -- Deletions come last, so the new one must not be among them.
-    for i = #fields_to_delete, 1, -1 do
-      if fields_to_delete[i] == 'w:' .. token then table.remove(fields_to_delete, i) end
-    end
-    -- The record says that the queue is empty. So entries in the list belong to a record that was
-    -- lost, and they go.
-    if entries == 0 then
-      heads_popped, served_ticket, queue_expires_at = redis.call('LLEN', queue_key), last_ticket, 0
-    end
-    last_ticket = last_ticket + 1
-    ticket = last_ticket
-    entries, waiter_records, appended_token = entries + 1, waiter_records + 1, token
-    fields_to_set[#fields_to_set + 1] = 'w:' .. token
-    fields_to_set[#fields_to_set + 1] = ticket .. ' ' .. now_text .. ' ' .. manager .. ' ' .. params
-  end
+  --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.
   answer = { 'waiting', now, 0, ticket, math.max(1, ticket - served_ticket), left, since }

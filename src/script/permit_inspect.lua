@@ -5,8 +5,7 @@
 --   cools, its permits, and the text 'kind capacity fence ticket granted-at manager ttl fixed hold
 --   permits label'; then the waiters' records in order} · absent · kind {kind}
 local kind, packed_state, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n'))
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include permit_record.lua
 local all, shown, seen = redis.call('HGETALL', holders_key), 0,
   { 'seen', now, 0, kind, fence or 0, waiter_records, 0 }
@@ -25,9 +24,5 @@ for i = 1, #all, 2 do
 end
 if shown == 0 and waiter_records == 0 then return { 'absent', now, 0 } end
 seen[7] = shown
-local tokens = redis.call('LRANGE', queue_key, 0, tonumber(ARGV[5]) - 1)
-for i = 1, #tokens do
-  local waiter = redis.call('HGET', record_key, 'w:' .. tokens[i])
-  if waiter then seen[#seen + 1] = waiter end
-end
+--include queue_inspect.lua
 return seen

@@ -7,8 +7,7 @@ local fields = { 'k', 'p', 'm:' .. ARGV[1] }
 for i = 5, #ARGV do fields[#fields + 1] = 'w:' .. ARGV[i] end
 local values = redis.call('HMGET', KEYS[1], unpack(fields))
 local packed_holders = redis.call('HMGET', KEYS[3], unpack(ARGV, 5))
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 if values[1] and not values[2] then return { 'kind', now, 0, values[1] } end
 local since = 0
 if values[3] then since = select(2, struct.unpack('<dd', values[3])) end

@@ -14,9 +14,9 @@ if not packed_state or forced_fence
   permits_taken, longest_lease, state_changed = 0, 0, packed_state ~= false
   for i = 1, #all, 2 do
     local holder_token = all[i]
-    local lease_end, ttl, hold, weight, phase, holder_previous, text =
+    local lease_end, ttl, hold, weight, phase, holder_previous, text_start =
       struct.unpack(HOLDER, all[i + 1])
-    text = string.sub(all[i + 1], text)
+    local text = string.sub(all[i + 1], text_start)
     local holder_kind, holder_fence, holder_manager, fixed =
       string.match(text, '^(%S+ %d+) (%d+) %d+ %d+ (%S+) %d+ (%d)')
     holder_fence = holder_fence + 0
@@ -73,8 +73,8 @@ if not packed_state or forced_fence
         holders_to_set[#holders_to_set + 1] =
           struct.pack(HOLDER, lease_end, ttl, hold, weight, phase, holder_previous) .. text
       end
-      permits_taken, longest_lease, first_end = permits_taken + weight,
-        math.max(longest_lease, lease_ms), math.min(first_end or lease_end, lease_end)
+      permits_taken, longest_lease = permits_taken + weight, math.max(longest_lease, lease_ms)
+      first_end = math.min(first_end or lease_end, lease_end)
       least_lease = math.min(least_lease or lease_ms, lease_ms)
     end
   end

@@ -12,37 +12,25 @@
 -- Returns: nothing, unless the record is of another kind. A script's reply is {status, now in µs,
 --   1 if there is more to do, the fields of that status, other waiters' grants}.
 local record_key, queue_key, holders_key, manager = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
--- p: fence (the last one that was not a reader's), next_lapse (no holder lapses before it; 0: there
---    is no holder), shortest_lease and longest_lease (of the holders, in ms), expires_at and
---    holders_expire_at (of the two keys, in s), capacity, permits_taken, previous (how the last
---    holder ended; -1 is unknown)
--- n: as the field 'q' of a mutex
--- m:<manager>: as in the record of a mutex
+-- The field 'p' holds, in this order: fence (the last one that was not a reader's), next_lapse (no
+-- holder lapses before it; 0 if there is no holder), shortest_lease and longest_lease (of the
+-- holders, in ms), expires_at and holders_expire_at (of the two keys, in s), capacity,
+-- permits_taken, previous (how the last holder ended; -1 is unknown).
 -- A holder's field is its token, or 'c:<token>' while it cools. It holds lease_end, ttl and hold in
 -- ms, weight (its permits), phase, previous (how the holder before it ended), then the text
 -- 'kind capacity fence ticket granted-at manager ttl fixed hold permits label'. The phases: 0 holds
 -- · 1 holds, and has had its grace · 2 cools · 3 lapsed · 4 released by force.
-local STATE, QUEUE, STAMP, HOLDER = '<ddI4I4I4I4I4I4b', '<I4I4ddddI4', '<dd', '<dI4I4I4bb'
+local STATE, HOLDER = '<ddI4I4I4I4I4I4b', '<dI4I4I4bb'
 local fence, next_lapse, shortest_lease, longest_lease = nil, 0, 0, 0
 local expires_at, holders_expire_at, capacity, permits_taken, previous = 0, 0, 0, 0, -1
-local entries, waiter_records, looked_at, served_time = 0, 0, now, 0
-local last_ticket, served_ticket, queue_expires_at = 0, 0, 0
-local state_changed, queue_changed, queue_forgotten, outage_possible
-local fields_to_set, fields_to_delete = {}, {}
+local state_changed
 local holders_to_set, holders_to_delete = {}, {}
--- The caller's manager once it counts as alive (R3); managers that count as dead.
-local live_manager, skip = nil, {}
--- What leaves the list: entries at its head, entries at its tail, or everything but these tokens.
-local heads_popped, tails_popped, rewritten_queue = 0, 0, nil
--- The caller's token, if this call takes it out of the queue, or appends it.
-local removed_token, appended_token
--- forced_fence: the holders with this fence are released by force.
-local more, forced_fence = 0, nil
+-- The holders with this fence are released by force.
+local forced_fence
 -- How grants are announced: to the caller its own and those of its manager's other waiters, both in
 -- the reply, and those of other managers by messages.
 local own_grant, grants, messages = nil, {}, {}
--- A text made of the clock's two texts: to print a number of 16 digits is slow.
-local now_text = clock[1] .. string.sub('00000' .. clock[2], -6)
+--include record_now_text.lua
 
 if packed_state then
   fence, next_lapse, shortest_lease, longest_lease, expires_at, holders_expire_at, capacity,
@@ -51,13 +39,4 @@ elseif kind then
   -- Another kind, or another version of this protocol, is refused before any write.
   return { 'kind', now, 0, kind }
 end
-if packed_queue then
-  entries, waiter_records, looked_at, served_time, last_ticket, served_ticket, queue_expires_at =
-    struct.unpack(QUEUE, packed_queue)
-  -- R2 (served time): it grows only by the time that scripts saw pass, at most one step per script.
-  -- So neither an outage nor a jump of the clock makes a stamp look old.
-  local elapsed, step = now - looked_at, ARGV[2] + 0
-  outage_possible = elapsed > step
-  served_time = served_time + math.max(0, math.min(elapsed, step))
-  looked_at = now
-end
+--include queue_record.lua

@@ -11,8 +11,7 @@
 local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local kind, packed_state, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n'))
 local packed_holder = redis.call('HGET', KEYS[3], token)
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include permit_record.lua
 local lease_end, ttl, hold, weight, phase, holder_previous, text_start
 if packed_holder then
@@ -80,11 +79,7 @@ elseif packed_holder and phase < 2 then
       .. string.sub(packed_holder, text_start)
   end
 else
-  waiter = redis.call('HEXISTS', record_key, 'w:' .. token) == 1
-  if waiter then
-    fields_to_delete[#fields_to_delete + 1] = 'w:' .. token
-    waiter_records, removed_token, queue_changed = waiter_records - 1, token, true
-  end
+  --include queue_remove.lua
   if packed_holder and phase > 2 then
     -- The entry stays for its time, so that the same request sent twice gets the same answer (P7).
     status = phase == 4 and 'forced' or 'lapsed'

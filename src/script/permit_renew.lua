@@ -6,8 +6,7 @@
 --   released by force · gone {0, 0, -1}
 local HOLDER = '<dI4I4I4bb'
 local packed_holder = redis.call('HGET', KEYS[1], ARGV[5])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 if not packed_holder then return { 'gone', now, 0, 0, 0, -1 } end
 local lease_end, ttl, hold, weight, phase, holder_previous, text_start =
   struct.unpack(HOLDER, packed_holder)

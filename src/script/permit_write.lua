@@ -20,33 +20,6 @@ if state_changed or queue_changed or #fields_to_delete > 0
     and redis.call('HLEN', holders_key) <= #holders_to_delete then
     holders_expire_at = 0
   end
-  -- Deletions before additions: a token may take permits again after it lapsed. unpack() has a
-  -- limit, so long lists of arguments go in pieces.
-  local function write_holders()
-    for i = 1, #holders_to_delete, 1000 do
-      redis.call('HDEL', holders_key,
-                 unpack(holders_to_delete, i, math.min(i + 999, #holders_to_delete)))
-    end
-    for i = 1, #holders_to_set, 1000 do
-      redis.call('HSET', holders_key, unpack(holders_to_set, i, math.min(i + 999, #holders_to_set)))
-    end
-  end
-  local function delete()
-    for i = 1, #fields_to_delete, 1000 do
-      redis.call('HDEL', record_key,
-                 unpack(fields_to_delete, i, math.min(i + 999, #fields_to_delete)))
-    end
-    if rewritten_queue then
-      redis.call('DEL', queue_key)
-      for i = 1, #rewritten_queue, 1000 do
-        redis.call('RPUSH', queue_key,
-                   unpack(rewritten_queue, i, math.min(i + 999, #rewritten_queue)))
-      end
-    else
-      if heads_popped > 0 then redis.call('LPOP', queue_key, heads_popped) end
-      if tails_popped > 0 then redis.call('RPOP', queue_key, tails_popped) end
-    end
-  end
   -- R20 (write order): the entry comes first, since the list's key may have become one of another
   -- type. If the list was evicted, this makes a new one without an expiry.
   if appended_token and redis.call('RPUSH', queue_key, appended_token) == 1 then
@@ -65,8 +38,8 @@ if state_changed or queue_changed or #fields_to_delete > 0
   if extend_holders then holders_expire_at = keep_until + 60 end
   if expire_first then redis.call('PEXPIREAT', record_key, string.format('%.0f000', expires_at)) end
   if delete_first then
-    delete()
-    write_holders()
+    --include queue_delete.lua
+    --include permit_holders.lua
   end
   if kind then
     fields_to_set[#fields_to_set + 1] = 'p'
@@ -84,8 +57,8 @@ if state_changed or queue_changed or #fields_to_delete > 0
   end
   if #fields_to_set > 0 then redis.call('HSET', record_key, unpack(fields_to_set)) end
   if not delete_first then
-    write_holders()
-    delete()
+    --include permit_holders.lua
+    --include queue_delete.lua
   end
   if extend_record and not (expire_first and packed_state) then
     redis.call('PEXPIREAT', record_key, string.format('%.0f000', expires_at))
