@@ -146,8 +146,14 @@ mod tests {
             assert!(!script.source.contains("--include "), "{family:?} {verb:?}");
         }
         for (line, _) in PARTS {
-            let mut texts = TABLE.iter().map(|row| row.2).chain(PARTS.map(|part| part.1));
-            assert!(texts.any(|text| text.contains(line)), "nothing has {line:?}");
+            let mut texts = TABLE
+                .iter()
+                .map(|row| row.2)
+                .chain(PARTS.map(|part| part.1));
+            assert!(
+                texts.any(|text| text.contains(line)),
+                "nothing has {line:?}"
+            );
         }
     }
 }

@@ -144,9 +144,7 @@ impl Defect {
             Defect::PermitGrace => &[("phase == 0 and holder_died", "phase < 2 and holder_died")],
             Defect::PermitR15 => &[(" or next_lapse - now > 1000 * shortest_lease", "")],
             Defect::ReaderRaises => &[("~= 'rw/' then fence =", "~= '' then fence =")],
-            Defect::PermitFenceKept => {
-                &[("then fence = math.max(fence + 1, now) end", "then end")]
-            }
+            Defect::PermitFenceKept => &[("then fence = math.max(fence + 1, now) end", "then end")],
             Defect::ReleasesMore => &[(
                 "kept_field, permits_taken = nil, permits_taken - weight",
                 "kept_field, permits_taken = nil, permits_taken - weight - 1",
@@ -158,18 +156,24 @@ impl Defect {
                 "= 0, 0, packed_state ~= false",
                 "= #all > 0 and 0 or permits_taken, 0, packed_state ~= false",
             )],
-            Defect::RecordLost => &[(
-                "if not packed_state or forced_fence\n",
-                "if forced_fence\n",
-            )],
+            Defect::RecordLost => &[("if not packed_state or forced_fence\n", "if forced_fence\n")],
             Defect::PermitHandOver => &[("local count = #grants", "local grants, count = {}, 0")],
-            Defect::Lookup => &[("if phase < 2 then\n      found", "if false then\n      found")],
+            Defect::Lookup => &[(
+                "if phase < 2 then\n      found",
+                "if false then\n      found",
+            )],
             Defect::PermitUnchecked => &[(
                 "elseif packed_holder and phase < 2 then",
                 "elseif packed_holder then",
             )],
-            Defect::PermitForce => &[("if forced_fence == holder_fence then", "if forced_fence then")],
-            Defect::Unknown => &[("elseif ended_fence == callers_fence then", "elseif false then")],
+            Defect::PermitForce => &[(
+                "if forced_fence == holder_fence then",
+                "if forced_fence then",
+            )],
+            Defect::Unknown => &[(
+                "elseif ended_fence == callers_fence then",
+                "elseif false then",
+            )],
             Defect::TombstoneStep => &[(
                 "if lease_end - now > 1000 * lease_ms then lease_end,",
                 "if lease_end - now > 1000 * lease_ms then ends, lease_end, changed = phase > 2, 0, true end\n    \
