@@ -7,7 +7,6 @@ mod reply;
 mod spec;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::Cmd;

@@ -10,8 +10,8 @@ use super::{Family, Verb};
 /// How many scripts there are.
 pub(crate) const SCRIPTS: usize = 11;
 
-/// Family × verb → script. A script's number is its row. One pair has no script: to look tokens up,
-/// a mutex needs a single command.
+/// Family × verb → script. A script's number is its row. One pair has no script: a single command
+/// looks up the tokens of a mutex.
 const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Mutex, Acquire, include_str!("mutex_acquire.lua")),
     (Mutex, Release, include_str!("mutex_release.lua")),

@@ -318,8 +318,7 @@ impl Node {
                 // order always begin so: put again one by one, they could be enqueued in another (R4).
                 let wanted = put.form.by_source || (by_source && put.call.is_acquire());
                 let script = put.call.script_id().filter(|_| wanted);
-                let by_source =
-                    script.is_some_and(|id| !std::mem::replace(&mut sources[id], true));
+                let by_source = script.is_some_and(|id| !std::mem::replace(&mut sources[id], true));
                 put.call.command(
                     &self.caller_id,
                     Form {
