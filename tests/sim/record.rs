@@ -82,7 +82,8 @@ impl Record {
             let Request {
                 manager, ttl, hold, ..
             } = request;
-            let (fence, granted_at, end, permits) = (state.fence, state.granted, state.end, 1);
+            let (fence, granted_at, end, permits) =
+                (state.fence, state.granted_at, state.lease_end, 1);
             let holder = |token| Holder {
                 token,
                 manager,
@@ -108,9 +109,9 @@ impl Record {
             record.fence = state.fence;
             let Permits {
                 capacity,
-                taken,
-                look_from,
-                shortest,
+                permits_taken: taken,
+                next_lapse: look_from,
+                shortest_lease: shortest,
                 ..
             } = state;
             record.books = Some(Books {
@@ -136,10 +137,10 @@ impl Record {
             .or(field("n"))
             .and_then(|packed| Queue::unpack(packed))
             .unwrap_or_default();
-        (record.counted, record.entries) = (counts.looked, counts.entries as usize);
+        (record.counted, record.entries) = (counts.looked_at, counts.entries as usize);
         let fields = hash.into_iter().flat_map(|hash| hash.keys());
         record.waiters = (
-            counts.waiters as usize,
+            counts.waiter_records as usize,
             fields.filter(|field| field.starts_with(b"w:")).count(),
         );
         let entry = |token: &Bytes| {
@@ -170,9 +171,9 @@ impl Record {
             Some(token),
             Some((
                 Packed {
-                    end,
-                    permits,
-                    stands,
+                    lease_end: end,
+                    weight: permits,
+                    phase: stands,
                     ..
                 },
                 text,
