@@ -99,7 +99,7 @@ impl LockGuard {
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.nothing()
+            engine.never()
         } else {
             self.lease.lost()
         }

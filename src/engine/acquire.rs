@@ -88,9 +88,9 @@ impl Engine {
         // A shutdown that did not see the place is seen here.
         self.check_open()?;
         self.enqueue(&queued.waiter, until, limit)?;
-        let claim = queued.waiter.state.lock().claim(self.now(), request);
+        let claim = queued.waiter.state.lock().take_grant(self.now(), request);
         match claim {
-            TakeGrant::Taken(lease) => self.claimed(lease).map(Entered::Granted),
+            TakeGrant::Taken(lease) => self.hand_out(lease).map(Entered::Granted),
             TakeGrant::Failed(error) => Err(error),
             TakeGrant::Confirm => {
                 self.apply(&queued.waiter, WaiterAction::Confirm);
@@ -101,7 +101,7 @@ impl Engine {
     }
 
     /// A place whose lock was granted before anybody had to stand.
-    pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<QueuedWaiter> {
+    pub(crate) fn queue_granted(self: &Arc<Self>, lease: Arc<Lease>) -> Result<QueuedWaiter> {
         let (request, was_queued, token) =
             (Arc::clone(&lease.request), lease.was_queued, lease.token);
         let waiter = self
@@ -112,7 +112,9 @@ impl Engine {
             waiter,
         };
         self.counters.waiting.add(1);
-        self.waiters.unclaim_if(was_queued, token);
+        if was_queued {
+            self.waiters.forget_guarded(token);
+        }
         self.check_open()?;
         // If the grant is lost before it is claimed, the place is one in the queue (R4).
         self.start_listening()?;
@@ -129,9 +131,9 @@ impl Engine {
     }
 
     /// To be called before the place is dropped.
-    pub(super) fn claimed(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+    pub(super) fn hand_out(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
         if lease.was_queued {
-            self.waiters.claim(lease.token);
+            self.waiters.mark_guarded(lease.token);
         }
         self.checked(lease)
     }
@@ -139,7 +141,7 @@ impl Engine {
     /// A shutdown may have come while the lock was on its way.
     fn checked(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
         if let Err(error) = self.check_open() {
-            self.discard(&lease);
+            self.abandon_lease(&lease);
             return Err(error);
         }
         Ok(lease)
@@ -160,9 +162,9 @@ impl Engine {
         loop {
             let result = self.run_one(&call, deadlines);
             let fault = match self.on_try_reply(request, token, &call, &mut doubt, result)? {
-                Tried::Ended(lease) => return Ok(lease),
-                Tried::Again(fault) => fault,
-                Tried::Failed(fault @ StoreFault::Server { .. })
+                TryOutcome::Done(lease) => return Ok(lease),
+                TryOutcome::Again(fault) => fault,
+                TryOutcome::Failed(fault @ StoreFault::Server { .. })
                     if fault.is_transient() && !fault.is_ambiguous() =>
                 {
                     self.clock
@@ -170,7 +172,7 @@ impl Engine {
                     refused = Some(fault.repeat());
                     fault
                 }
-                Tried::Failed(fault) => {
+                TryOutcome::Failed(fault) => {
                     // What the server said last tells more than that there is no connection to ask it again.
                     let passes = fault.is_transient() && !fault.is_ambiguous();
                     let fault = refused.filter(|_| passes).unwrap_or(fault);
@@ -194,7 +196,7 @@ impl Engine {
         call: &Call,
         doubt: &mut Doubt,
         result: CallResult,
-    ) -> Result<Tried> {
+    ) -> Result<TryOutcome> {
         doubt.not_after = doubt.not_after.max(result.not_after);
         let not_after = doubt.not_after;
         let abandon = || self.abandon_in_background(call, token, not_after, request.longest());
@@ -204,7 +206,7 @@ impl Engine {
                 if fault.is_ambiguous() {
                     abandon();
                 }
-                return Ok(Tried::Failed(fault));
+                return Ok(TryOutcome::Failed(fault));
             }
         };
         doubt.in_doubt |= answer.resent;
@@ -217,21 +219,21 @@ impl Engine {
                     GrantNotice::from_reply(grant, answer.sent),
                     not_after,
                 )?;
-                Ok(Tried::Ended(Some(lease)))
+                Ok(TryOutcome::Done(Some(lease)))
             }
             Outcome::Busy { .. } => {
                 if doubt.in_doubt {
                     // The first copy may still be on its way (R7).
                     abandon();
                 }
-                Ok(Tried::Ended(None))
+                Ok(TryOutcome::Done(None))
             }
             // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
-            Outcome::Late | Outcome::More => Ok(Tried::Again(StoreFault::unavailable(
+            Outcome::Late | Outcome::More => Ok(TryOutcome::Again(StoreFault::unavailable(
                 Step::Reply,
                 "no time left to ask again",
             ))),
-            outcome => Err(self.out_of_place(call, &outcome)),
+            outcome => Err(self.unexpected_reply(call, &outcome)),
         }
     }
 
@@ -247,19 +249,21 @@ impl Engine {
         let lease = Arc::new(lease);
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
-            self.discard(&lease);
+            self.abandon_lease(&lease);
             return Err(Error::Lost {
                 loss: lease.loss_for(LossReason::Expired),
             });
         }
-        self.adopt(&lease);
+        self.keep_renewed(&lease);
         self.checked(lease)
     }
 
     /// A lease that nobody will have (R13).
-    fn discard(&self, lease: &Lease) {
+    fn abandon_lease(&self, lease: &Lease) {
         lease.disown();
-        self.waiters.unclaim_if(lease.was_queued, lease.token);
+        if lease.was_queued {
+            self.waiters.forget_guarded(lease.token);
+        }
         let about = lease.request.call(Verb::Renew { token: lease.token });
         self.abandon_in_background(
             &about,
@@ -291,13 +295,13 @@ impl Engine {
             let call = acquire_call(request, token, Wait::Yes);
             let result = self.run_one(&call, self.deadlines(now, until));
             let fault = match self.on_acquire_reply(waiter, &call, result) {
-                Settled::Done => return Ok(()),
-                Settled::Again if self.now() < limit => continue,
-                Settled::Again => {
+                EnqueueOutcome::Done => return Ok(()),
+                EnqueueOutcome::Again if self.now() < limit => continue,
+                EnqueueOutcome::Again => {
                     StoreFault::unavailable(Step::Reply, "the server's clock leaves no time to ask")
                 }
-                Settled::Refused(error) => return Err(error),
-                Settled::StoreFault(fault) => fault,
+                EnqueueOutcome::Refused(error) => return Err(error),
+                EnqueueOutcome::Failed(fault) => fault,
             };
             let now = self.now();
             if matches!(fault, StoreFault::Server { .. }) {
@@ -324,7 +328,7 @@ impl Engine {
             if now < first + waiter.request.ttl {
                 return Some(state.token);
             }
-            state.obsolete()
+            state.abandon_token()
         };
         self.apply(waiter, too_old);
         let token = self.waiters.replace_token(waiter)?;
@@ -338,7 +342,7 @@ impl Engine {
         waiter: &Arc<WaiterEntry>,
         call: &Call,
         result: CallResult,
-    ) -> Settled {
+    ) -> EnqueueOutcome {
         let request = &waiter.request;
         let now = self.now();
         let not_after = result.not_after;
@@ -346,28 +350,30 @@ impl Engine {
             Ok(answer) => answer,
             Err(fault) => {
                 let not_after = if fault.is_ambiguous() { not_after } else { 0 };
-                let action = waiter.state.lock().unanswered(not_after, now, request);
+                let action = waiter.state.lock().on_no_reply(not_after, now, request);
                 if !matches!(action, WaiterAction::Nothing) {
                     self.apply(waiter, action);
                     self.stand(waiter, now);
-                    return Settled::Done;
+                    return EnqueueOutcome::Done;
                 }
                 return if fault.is_transient() {
-                    Settled::StoreFault(fault)
+                    EnqueueOutcome::Failed(fault)
                 } else {
-                    Settled::Refused(fault.into_error(Some(&request.key), now - waiter.heard_at()))
+                    EnqueueOutcome::Refused(
+                        fault.into_error(Some(&request.key), now - waiter.last_reply_at()),
+                    )
                 };
             }
         };
-        waiter.hear(now);
+        waiter.on_reply(now);
         if answer.resent {
-            waiter.state.lock().resent(not_after);
+            waiter.state.lock().note_resent(not_after);
         }
         self.deliver_all(call, &answer);
         let (action, due) = match answer.reply.outcome {
             Outcome::Granted(grant) => {
                 let notice = GrantNotice::from_reply(grant, answer.sent);
-                (waiter.state.lock().answered(notice, now, request), None)
+                (waiter.state.lock().on_granted(notice, now, request), None)
             }
             Outcome::Waiting {
                 ticket,
@@ -384,27 +390,28 @@ impl Engine {
                     waiter
                         .state
                         .lock()
-                        .queued(now, ticket, position, since, request),
+                        .on_queued(now, ticket, position, since, request),
                     Some(due),
                 )
             }
-            Outcome::Late | Outcome::More => return Settled::Again,
-            outcome => return Settled::Refused(self.out_of_place(call, &outcome)),
+            Outcome::Late | Outcome::More => return EnqueueOutcome::Again,
+            outcome => return EnqueueOutcome::Refused(self.unexpected_reply(call, &outcome)),
         };
         self.apply(waiter, action);
         if let Some(due) = due {
             self.stand(waiter, due);
         }
-        Settled::Done
+        EnqueueOutcome::Done
     }
 
     /// The place's name is looked after from now on.
     fn stand(&self, waiter: &Arc<WaiterEntry>, due: Time) {
-        self.waker.wake_if_late_for(self.waiters.stand(waiter, due));
+        self.waker
+            .wake_if_late_for(self.waiters.enqueue(waiter, due));
     }
 
-    pub(super) fn give_up(&self, waiter: &Arc<WaiterEntry>) {
-        let action = waiter.state.lock().give_up();
+    pub(super) fn cancel(&self, waiter: &Arc<WaiterEntry>) {
+        let action = waiter.state.lock().cancel();
         let WaiterAction::Abandon { token, not_after } = action else {
             return;
         };
@@ -418,14 +425,14 @@ impl Engine {
             let started = self.now();
             match self.run_one(&call, self.at_once(started)).answer {
                 Ok(answer) => {
-                    self.heed(started, false);
+                    self.note_release_answered();
                     self.deliver_all(&call, &answer);
                     if !answer.reply.more {
                         return;
                     }
                 }
                 Err(StoreFault::NotReady) => {}
-                Err(fault) => self.heed(started, fault.is_ambiguous()),
+                Err(fault) => self.note_release_fault(started, &fault),
             }
         }
         self.cancel_in_background(&waiter.request, token, not_after);
@@ -442,18 +449,18 @@ pub(crate) struct Doubt {
 }
 
 /// What became of an acquire that may not wait.
-pub(super) enum Tried {
-    Ended(Option<Arc<Lease>>),
+pub(super) enum TryOutcome {
+    Done(Option<Arc<Lease>>),
     Again(StoreFault),
     Failed(StoreFault),
 }
 
 /// What became of an acquire.
-pub(super) enum Settled {
+pub(super) enum EnqueueOutcome {
     Done,
     Again,
     Refused(Error),
-    StoreFault(StoreFault),
+    Failed(StoreFault),
 }
 
 #[derive(PartialEq)]

@@ -126,7 +126,7 @@ fn grant_meets_timeout(keep: Keep) {
     let waiter = waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
     let token = {
         let mut state = waiter.state.lock();
-        let WaiterAction::Nothing = state.queued(EARLY, 1, 1, 1, &request) else {
+        let WaiterAction::Nothing = state.on_queued(EARLY, 1, 1, 1, &request) else {
             panic!("it stands in the queue")
         };
         state.token
@@ -134,32 +134,35 @@ fn grant_meets_timeout(keep: Keep) {
     let listener = thread::spawn({
         let (waiters, request) = (Arc::clone(&waiters), Arc::clone(&request));
         // What the engine does with news, but for the sending: whether the token is given back.
-        let deliver = move || match waiters.find(token) {
-            TokenOwner::Waiting(waiter) => {
+        let deliver = move || match waiters.owner_of(token) {
+            TokenOwner::Waiter(waiter) => {
                 matches!(
-                    waiter.state.lock().heard(notice(token), EARLY, &request),
+                    waiter
+                        .state
+                        .lock()
+                        .on_notice(notice(token), EARLY, &request),
                     WaiterAction::Abandon { .. }
                 )
             }
-            TokenOwner::Claimed => false,
+            TokenOwner::Guard => false,
             TokenOwner::Unknown => true,
         };
         move || [deliver(), deliver()]
     });
-    let taken = match waiter.state.lock().claim(EARLY, &request) {
+    let taken = match waiter.state.lock().take_grant(EARLY, &request) {
         TakeGrant::Taken(_) => true,
         TakeGrant::NotYet => false,
         _ => panic!("it is granted or not"),
     };
     let mut given_back = false;
     if taken && keep == Keep::KnownUntilForgotten {
-        waiters.claim(token);
+        waiters.mark_guarded(token);
     } else if !taken {
-        given_back = matches!(waiter.state.lock().give_up(), WaiterAction::Abandon { .. });
+        given_back = matches!(waiter.state.lock().cancel(), WaiterAction::Abandon { .. });
     }
     waiters.forget(&waiter);
     if taken && keep == Keep::ForgottenFirst {
-        waiters.claim(token);
+        waiters.mark_guarded(token);
     }
     let news_given_back = listener.join().unwrap().contains(&true);
     assert!(
@@ -181,7 +184,7 @@ fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
                 waiters.replace_token(&waiter);
             }
         });
-        let _ = waiter.state.lock().give_up();
+        let _ = waiter.state.lock().cancel();
         waiters.forget(&waiter);
         renewal.join().unwrap();
         assert!(waiters.all().is_empty(), "a token has no waiter any more");

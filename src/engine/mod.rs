@@ -49,12 +49,12 @@ pub(crate) use release::WantResult;
 pub(crate) use request::{LockGroup, Request};
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) use stepped::{Next, SteppedEngine, Tasks};
-pub(crate) use waiter::{QueuedWaiter, Then};
+pub(crate) use waiter::{AtDeadline, QueuedWaiter};
 
 /// When so many new leases lie there, the renewal thread is woken to take them in.
 const MANY_NEW: usize = 4096;
 /// From so many on, whoever adds one drops some that are over.
-const SIFT_FROM: usize = 64;
+const DROP_ENDED_FROM: usize = 64;
 
 /// What all handles, guards, waiters and threads of one manager share.
 pub(crate) struct Engine {
@@ -66,9 +66,9 @@ pub(crate) struct Engine {
     waiters: WaiterRegistry,
     intake: Sender<Command>,
     /// New leases, which the renewal thread takes in when it wakes.
-    fresh: (Sender<Fresh>, Receiver<Fresh>),
+    new_leases: (Sender<Fresh>, Receiver<Fresh>),
     /// Held by whoever has taken some of them out for a moment.
-    sifting: Mutex<()>,
+    dropping_ended: Mutex<()>,
     waker: Arc<Waker>,
     subscription: SubscriptionStatus,
     callbacks: Callbacks,
@@ -78,7 +78,7 @@ pub(crate) struct Engine {
     /// When the last release was sent, in ns, if nothing has come of it; else zero.
     unanswered_since: AtomicU64,
     /// A channel that tells nothing, for forked children.
-    nothing: Receiver<Loss>,
+    never: Receiver<Loss>,
     drained: Mutex<()>,
     guard_dropped: Condvar,
     threads: Mutex<Vec<Thread>>,
@@ -127,7 +127,7 @@ impl Engine {
                 Ok(answer) => {
                     self.deliver_all(call, &answer);
                     match &answer.reply.outcome {
-                        outcome @ Outcome::Kind(_) => Err(self.out_of_place(call, outcome)),
+                        outcome @ Outcome::Kind(_) => Err(self.unexpected_reply(call, outcome)),
                         _ => Ok(answer),
                     }
                 }
@@ -146,7 +146,7 @@ impl Engine {
     }
 
     /// A reply of its own script's, but for another verb.
-    fn out_of_place(&self, call: &Call, outcome: &Outcome) -> Error {
+    fn unexpected_reply(&self, call: &Call, outcome: &Outcome) -> Error {
         if let Outcome::Kind(kind) = outcome {
             return wrong_kind(call, kind);
         }
@@ -182,7 +182,7 @@ impl Engine {
     }
 
     /// Keeps a lease renewed from now on. Wakes nobody, unless it would be too late.
-    fn adopt(&self, lease: &Arc<Lease>) {
+    fn keep_renewed(&self, lease: &Arc<Lease>) {
         let renew_at = lease
             .request
             .renewal_period()
@@ -192,9 +192,9 @@ impl Engine {
             lease: Arc::clone(lease),
             renew_at,
         });
-        let (_, waiter) = &self.fresh;
-        if waiter.len() > SIFT_FROM {
-            self.sift();
+        let (_, waiter) = &self.new_leases;
+        if waiter.len() > DROP_ENDED_FROM {
+            self.drop_ended_leases();
         }
         if waiter.len() >= MANY_NEW {
             self.waker.wake();
@@ -206,12 +206,12 @@ impl Engine {
     /// Two out for each that comes in keeps their number small, so that the renewal thread need not wake for
     /// them, nor free in one go what others have allocated: threads that meet in the allocator put each
     /// other to sleep.
-    fn sift(&self) {
-        let Some(_sifting) = self.sifting.try_lock() else {
+    fn drop_ended_leases(&self) {
+        let Some(_sifting) = self.dropping_ended.try_lock() else {
             return;
         };
         let now = self.now();
-        for fresh in self.fresh.1.try_iter().take(2) {
+        for fresh in self.new_leases.1.try_iter().take(2) {
             if fresh.lease.due(now, Time::NEVER) != Due::Drop {
                 let due = fresh.lease.next_due(fresh.renew_at);
                 self.add(fresh);
@@ -222,7 +222,7 @@ impl Engine {
 
     /// The engine itself has a receiver, so this never fails.
     fn add(&self, fresh: Fresh) {
-        let _ = self.fresh.0.send(fresh);
+        let _ = self.new_leases.0.send(fresh);
     }
 
     /// The receiver lives as long as the renewal thread; what is sent after its end is of no use.
@@ -251,10 +251,10 @@ impl Engine {
 
     /// Tells a waiter of its grant; what nobody waits for is released (R13). `about` names the lock.
     fn deliver(&self, about: &Call, notice: GrantNotice) {
-        match self.waiters.find(notice.grant.token) {
-            TokenOwner::Waiting(waiter) => self.on_grant(&waiter, notice),
+        match self.waiters.owner_of(notice.grant.token) {
+            TokenOwner::Waiter(waiter) => self.on_grant(&waiter, notice),
             // The waiter learnt of it in another way before.
-            TokenOwner::Claimed => {}
+            TokenOwner::Guard => {}
             TokenOwner::Unknown => {
                 self.abandon_in_background(about, notice.grant.token, 0, notice.grant.left)
             }
@@ -265,7 +265,7 @@ impl Engine {
         let action = waiter
             .state
             .lock()
-            .heard(notice, self.now(), &waiter.request);
+            .on_notice(notice, self.now(), &waiter.request);
         if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
             self.counters.handed_over.add(1);
         }
@@ -277,7 +277,7 @@ impl Engine {
         match action {
             WaiterAction::Nothing => {}
             WaiterAction::Keep(lease) => {
-                self.adopt(&lease);
+                self.keep_renewed(&lease);
                 waiter.changed.notify_one();
             }
             WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
@@ -316,13 +316,13 @@ impl Engine {
 
     /// A lease of a live guard is lost: says so wherever it is listened to, once. Answers
     /// whether this was that once.
-    fn tell(&self, lease: &Lease, loss: &Loss) -> bool {
+    fn report_loss(&self, lease: &Lease, loss: &Loss) -> bool {
         if !lease.tell(loss) {
             return false;
         }
         self.counters.lost.add(1);
-        if let Some(whole) = &lease.request.whole {
-            whole.tell(loss);
+        if let Some(group) = &lease.request.group {
+            group.report_loss(loss);
         }
         if let Some(callback) = &lease.request.on_lost {
             self.callbacks.call(Arc::clone(callback), loss.clone());
@@ -337,8 +337,8 @@ impl Engine {
     }
 
     /// The channel of a guard in a forked child: disconnected, and reached without a mutex.
-    pub(crate) fn nothing(&self) -> &Receiver<Loss> {
-        &self.nothing
+    pub(crate) fn never(&self) -> &Receiver<Loss> {
+        &self.never
     }
 }
 

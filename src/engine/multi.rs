@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::engine::acquire::{Doubt, Entered, Tried, Wait, acquire_call, is_transient};
-use crate::engine::release::{Ended, WantResult, told};
+use crate::engine::acquire::{Doubt, Entered, TryOutcome, Wait, acquire_call, is_transient};
+use crate::engine::release::{ReleaseOutcome, WantResult, loss_result};
 use crate::engine::request::Request;
-use crate::engine::waiter::Then;
+use crate::engine::waiter::AtDeadline;
 use crate::engine::{Engine, Lease};
 use crate::error::{Error, Result, Step};
 use crate::loss::{Loss, LossReason};
@@ -117,14 +117,14 @@ impl Engine {
             } else {
                 until.min(self.now() + self.config.check_period)
             };
-            let then = if look == until {
-                Then::Leave
+            let at_deadline = if look == until {
+                AtDeadline::Cancel
             } else {
-                Then::Stay
+                AtDeadline::Keep
             };
-            match queued.wait(look, then) {
+            match queued.wait(look, at_deadline) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
-                Ok(None) if then == Then::Leave => return queued.withdraw(until),
+                Ok(None) if at_deadline == AtDeadline::Cancel => return queued.cancel(until),
                 Ok(None) => {}
                 Err(error) => {
                     // Its time is up, and whoever does not answer would not answer a release either (P8).
@@ -154,16 +154,16 @@ impl Engine {
         {
             let mut doubt = Doubt::default();
             match self.on_try_reply(request, token, call, &mut doubt, result) {
-                Ok(Tried::Ended(Some(lease))) => leases.push(lease),
-                Ok(Tried::Ended(None)) => taken = true,
-                Ok(Tried::Again(_)) => {
+                Ok(TryOutcome::Done(Some(lease))) => leases.push(lease),
+                Ok(TryOutcome::Done(None)) => taken = true,
+                Ok(TryOutcome::Again(_)) => {
                     again = true;
                     if doubt.in_doubt {
                         // Another token is sent next, and a first copy of this one may still be on its way (R7).
                         self.abandon_in_background(call, token, doubt.not_after, request.longest());
                     }
                 }
-                Ok(Tried::Failed(fault)) => {
+                Ok(TryOutcome::Failed(fault)) => {
                     failed.get_or_insert_with(|| {
                         fault.into_error(Some(&call.key), self.now() - started)
                     });
@@ -176,7 +176,7 @@ impl Engine {
         if leases.len() == requests.len() {
             return Ok(All::Granted(leases));
         }
-        self.give_back(&leases);
+        self.abandon_all(&leases);
         match failed {
             Some(error) => Err(error),
             None if taken || !again => Ok(All::Taken),
@@ -185,7 +185,7 @@ impl Engine {
     }
 
     /// Gives back what nobody has used. What is lost already is the renewal thread's.
-    pub(crate) fn give_back(&self, leases: &[Arc<Lease>]) {
+    pub(crate) fn abandon_all(&self, leases: &[Arc<Lease>]) {
         let _ = self.release_together(leases, Mode::Unused, WantResult::No);
     }
 
@@ -200,7 +200,7 @@ impl Engine {
         let mut first = None;
         let (mut ending, mut calls) = (Vec::new(), Vec::new());
         for lease in leases {
-            match self.end(lease, mode, started) {
+            match self.begin_release(lease, mode, started) {
                 Ok(call) => {
                     ending.push(lease);
                     calls.push(call);
@@ -216,14 +216,14 @@ impl Engine {
         let results = self.store.run(&calls, self.at_once(started));
         let mut open = Vec::new();
         for ((lease, call), result) in ending.into_iter().zip(&calls).zip(results) {
-            match self.ended(lease, call, started, result.answer) {
-                Ended::Answered(reason) => {
-                    if let Err(error) = told(lease, reason) {
+            match self.on_release_reply(lease, call, started, result.answer) {
+                ReleaseOutcome::Answered(reason) => {
+                    if let Err(error) = loss_result(lease, reason) {
                         first.get_or_insert(error);
                     }
                 }
-                Ended::Open(fault, job) => {
-                    let answer = self.in_background_for(*job, &fault, tell);
+                ReleaseOutcome::Open(fault, job) => {
+                    let answer = self.release_in_background(*job, &fault, tell);
                     open.push((lease, call, fault, answer));
                 }
             }
@@ -247,7 +247,7 @@ struct Taken<'a> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.engine.give_back(&self.leases);
+        self.engine.abandon_all(&self.leases);
     }
 }
 

@@ -29,12 +29,12 @@ impl Engine {
     /// for the pool. Blocks for at most one command timeout.
     pub(crate) fn release(&self, lease: &Lease, tell: WantResult) -> Result<()> {
         let started = self.now();
-        let call = self.end(lease, Mode::Used, started)?;
+        let call = self.begin_release(lease, Mode::Used, started)?;
         let answer = self.run_one(&call, self.at_once(started)).answer;
-        match self.ended(lease, &call, started, answer) {
-            Ended::Answered(reason) => told(lease, reason),
-            Ended::Open(fault, job) => {
-                let answer = self.in_background_for(*job, &fault, tell);
+        match self.on_release_reply(lease, &call, started, answer) {
+            ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
+            ReleaseOutcome::Open(fault, job) => {
+                let answer = self.release_in_background(*job, &fault, tell);
                 self.await_background_release(lease, &call, started, fault, answer, tell)
             }
         }
@@ -43,7 +43,7 @@ impl Engine {
     /// Has the renewal thread send a release; where its answer will come, if that is to be awaited. Who drops a guard
     /// waits too, or the thread's next call could overtake the release; but only for what comes of it at first, and not
     /// while releases have no answers.
-    pub(super) fn in_background_for(
+    pub(super) fn release_in_background(
         &self,
         job: Job,
         fault: &Option<StoreFault>,
@@ -86,9 +86,12 @@ impl Engine {
         } else {
             self.clock.receive(&receiver, until)
         };
-        self.heed(started, outcome.is_none());
         match outcome {
-            Some(reason) => told(lease, reason),
+            Some(_) => self.note_release_answered(),
+            None => self.note_release_unanswered(started),
+        }
+        match outcome {
+            Some(reason) => loss_result(lease, reason),
             // It goes on in the background, which says so if it comes to nothing.
             None if tell == WantResult::No => Ok(()),
             None => {
@@ -102,7 +105,7 @@ impl Engine {
     }
 
     /// Ends a lease here; the call ends it in Redis.
-    pub(super) fn end(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
+    pub(super) fn begin_release(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
         // A token that was lost is given up, and forgotten, by the renewal thread.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
         Ok(lease.request.call(Verb::Release {
@@ -113,13 +116,13 @@ impl Engine {
     }
 
     /// What came of that call, which was sent at `started`.
-    pub(super) fn ended(
+    pub(super) fn on_release_reply(
         &self,
         lease: &Lease,
         call: &Call,
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
-    ) -> Ended {
+    ) -> ReleaseOutcome {
         let expires = started + lease.request.longest();
         let Verb::Release { mode, .. } = call.verb else {
             unreachable!("a lease is ended by a release")
@@ -128,8 +131,10 @@ impl Engine {
         match answer {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
-                self.heed(started, false);
-                self.waiters.unclaim_if(lease.was_queued, lease.token);
+                self.note_release_answered();
+                if lease.was_queued {
+                    self.waiters.forget_guarded(lease.token);
+                }
                 self.deliver_all(call, &answer);
                 if answer.resent {
                     // The reply that was lost may have had the grant of a waiter of ours.
@@ -139,13 +144,13 @@ impl Engine {
                 if answer.reply.more || !settles(&answer, lease.not_after) {
                     self.send_to_background(Command::Background(job()));
                 }
-                Ended::Answered(release_loss(&answer.reply.outcome, answer.resent))
+                ReleaseOutcome::Answered(release_loss(&answer.reply.outcome, answer.resent))
             }
-            Err(StoreFault::NotReady) => Ended::Open(None, Box::new(job())),
+            Err(StoreFault::NotReady) => ReleaseOutcome::Open(None, Box::new(job())),
             // A connection that was closed while idle costs no more than this second way.
             Err(fault) => {
-                self.heed(started, fault.is_ambiguous());
-                Ended::Open(Some(fault), Box::new(job().resent()))
+                self.note_release_fault(started, &fault);
+                ReleaseOutcome::Open(Some(fault), Box::new(job().resent()))
             }
         }
     }
@@ -157,7 +162,7 @@ impl Engine {
         let started = self.now();
         let call = self.begin_downgrade(lease, started)?;
         let answer = self.run_one(&call, self.at_once(started)).answer;
-        self.downgraded(lease, &call, started, answer)
+        self.on_downgrade_reply(lease, &call, started, answer)
     }
 
     /// The call with which a guard that is held gives back all but one.
@@ -177,7 +182,7 @@ impl Engine {
     }
 
     /// What came of that call, which was sent at `started`.
-    pub(super) fn downgraded(
+    pub(super) fn on_downgrade_reply(
         &self,
         lease: &Arc<Lease>,
         call: &Call,
@@ -191,7 +196,7 @@ impl Engine {
         let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => {
-                self.heed(started, fault.is_ambiguous());
+                self.note_release_fault(started, &fault);
                 if !fault.is_transient() {
                     // Nobody would be let in for as long as the guard lives.
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
@@ -204,7 +209,7 @@ impl Engine {
                 return Ok(());
             }
         };
-        self.heed(started, false);
+        self.note_release_answered();
         self.deliver_all(call, &answer);
         if answer.resent {
             // The reply that was lost may have had the grant of a waiter of ours.
@@ -228,12 +233,22 @@ impl Engine {
         Error::Lost { loss }
     }
 
-    /// Remembers whether the release that began at `started` had no reply.
-    pub(super) fn heed(&self, started: Time, in_vain: bool) {
-        self.unanswered_since.store(
-            if in_vain { started.as_nanos() } else { 0 },
-            Ordering::Release,
-        );
+    /// Releases get no answers: the stop of the engine and later releases wait less for one.
+    pub(super) fn note_release_unanswered(&self, started: Time) {
+        self.unanswered_since
+            .store(started.as_nanos(), Ordering::Release);
+    }
+
+    pub(super) fn note_release_answered(&self) {
+        self.unanswered_since.store(0, Ordering::Release);
+    }
+
+    pub(super) fn note_release_fault(&self, started: Time, fault: &StoreFault) {
+        if fault.is_ambiguous() {
+            self.note_release_unanswered(started);
+        } else {
+            self.note_release_answered();
+        }
     }
 
     /// Renews a lease now. Blocks for at most two command timeouts.
@@ -245,11 +260,11 @@ impl Engine {
             return Err(Error::Lost { loss });
         }
         let answer = self.run_renewal(lease)?;
-        self.renewed(lease, &answer)
+        self.on_renew_reply(lease, &answer)
     }
 
     /// What the answer to a renewal that a guard's owner asked for says.
-    pub(super) fn renewed(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
+    pub(super) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
         let reason = match answer.reply.outcome {
             Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
             Outcome::Renewed { left, .. }
@@ -285,14 +300,14 @@ impl Engine {
 }
 
 /// What came of a release on a free connection.
-pub(super) enum Ended {
+pub(super) enum ReleaseOutcome {
     /// How the lease ended: `None` is a clean release.
     Answered(Option<LossReason>),
     /// It is for the renewal thread to send.
     Open(Option<StoreFault>, Box<Job>),
 }
 
-pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
+pub(super) fn loss_result(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
     match reason {
         None => Ok(()),
         Some(reason) => Err(Error::Lost {

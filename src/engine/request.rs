@@ -24,7 +24,7 @@ pub(crate) struct Request {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// What it is a part of.
-    pub(crate) whole: Option<Arc<LockGroup>>,
+    pub(crate) group: Option<Arc<LockGroup>>,
     /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
     pub(crate) params: Arc<str>,
 }
@@ -56,24 +56,24 @@ impl Request {
             hold_at_least: options.hold_at_least,
             max_hold: options.max_hold,
             on_lost: options.on_lost.clone(),
-            whole: None,
+            group: None,
             params: params.into(),
         }
     }
 
     /// The same, as a part of a whole that hears of its loss.
-    pub(crate) fn part_of(self, whole: &Arc<LockGroup>) -> Request {
+    pub(crate) fn in_group(self, group: &Arc<LockGroup>) -> Request {
         Request {
-            whole: Some(Arc::clone(whole)),
+            group: Some(Arc::clone(group)),
             ..self
         }
     }
 
     /// Whether a lease on these terms is a guard's as soon as it is granted. Of several it is when all are.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.whole
+        self.group
             .as_ref()
-            .is_none_or(|whole| whole.guarded.load(Ordering::Acquire))
+            .is_none_or(|group| group.guarded.load(Ordering::Acquire))
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
@@ -103,28 +103,28 @@ impl Request {
 /// Several locks under one guard.
 pub(crate) struct LockGroup {
     guarded: AtomicBool,
-    tell: Mutex<Option<Sender<Loss>>>,
+    report: Mutex<Option<Sender<Loss>>>,
     pub(crate) lost: Receiver<Loss>,
 }
 
 impl LockGroup {
     pub(crate) fn new() -> Arc<LockGroup> {
-        let (tell, lost) = bounded(1);
+        let (report, lost) = bounded(1);
         Arc::new(LockGroup {
             guarded: AtomicBool::new(false),
-            tell: Mutex::new(Some(tell)),
+            report: Mutex::new(Some(report)),
             lost,
         })
     }
 
     /// All are granted, and somebody has the guard.
-    pub(crate) fn guard(&self) {
+    pub(crate) fn mark_guarded(&self) {
         self.guarded.store(true, Ordering::Release);
     }
 
-    /// Tells of the first loss; all others are of the same whole.
-    pub(crate) fn tell(&self, loss: &Loss) {
-        if let Some(sender) = self.tell.lock().take() {
+    /// Tells of the first loss; all others are of the same group.
+    pub(crate) fn report_loss(&self, loss: &Loss) {
+        if let Some(sender) = self.report.lock().take() {
             // The one message of this channel, which has room for it.
             let _ = sender.try_send(loss.clone());
         }
@@ -132,7 +132,7 @@ impl LockGroup {
 
     /// Nothing is told any more.
     pub(crate) fn close(&self) {
-        drop(self.tell.lock().take());
+        drop(self.report.lock().take());
     }
 }
 

@@ -85,7 +85,7 @@ fn enqueue<G>(
     let request = Arc::new(waiting_request(manager, key, spec)?);
     let engine = manager.engine();
     let standing = match engine.enter(&request, Time::NEVER)? {
-        Entered::Granted(lease) => engine.stand_with(lease)?,
+        Entered::Granted(lease) => engine.queue_granted(lease)?,
         Entered::Queued(standing) => standing,
     };
     Ok(Waiter::new(standing, manager.running(), own))

@@ -157,7 +157,7 @@ impl Wanted {
         request: impl Fn(&LockManager, Key) -> Result<Request>,
     ) -> Result<(Vec<Arc<Request>>, Arc<LockGroup>)> {
         let whole = LockGroup::new();
-        let part = |key: &Key| Ok(Arc::new(request(manager, key.clone())?.part_of(&whole)));
+        let part = |key: &Key| Ok(Arc::new(request(manager, key.clone())?.in_group(&whole)));
         Ok((self.0.iter().map(part).collect::<Result<_>>()?, whole))
     }
 }
@@ -188,10 +188,10 @@ impl MultiGuard {
     fn new(leases: Vec<Arc<Lease>>, whole: Arc<LockGroup>, manager: &LockManager) -> MultiGuard {
         let running = Arc::clone(manager.running());
         leases.iter().for_each(|_| running.engine().guard_made());
-        whole.guard();
+        whole.mark_guarded();
         // One that was lost before was nobody's, and was told to nobody.
         if let Some(loss) = first_lost(&leases, running.engine().now()) {
-            whole.tell(&loss);
+            whole.report_loss(&loss);
         }
         MultiGuard {
             leases,
@@ -256,7 +256,7 @@ impl MultiGuard {
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.nothing()
+            engine.never()
         } else {
             &self.whole.lost
         }

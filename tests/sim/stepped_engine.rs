@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::acquire::{Doubt, Settled, Tried, Wait, acquire_call};
+use crate::engine::acquire::{Doubt, EnqueueOutcome, TryOutcome, Wait, acquire_call};
 use crate::engine::background::Command;
 use crate::engine::background::{RenewalThread, Task};
-use crate::engine::release::Ended;
+use crate::engine::release::ReleaseOutcome;
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
@@ -72,7 +72,7 @@ impl SteppedEngine {
             let action = {
                 let mut state = waiter.state.lock();
                 if state.is_asking() {
-                    state.unanswered(0, self.engine.now(), &waiter.request)
+                    state.on_no_reply(0, self.engine.now(), &waiter.request)
                 } else {
                     WaiterAction::Nothing
                 }
@@ -128,10 +128,10 @@ impl SteppedEngine {
         answer: Answered,
     ) -> Next {
         match self.engine.on_acquire_reply(&queued.waiter, call, answer) {
-            Settled::Done => Next::Wait,
-            Settled::Again => Next::AskAgain,
-            Settled::StoreFault(_) => Next::AskLater,
-            Settled::Refused(_) => Next::Fail,
+            EnqueueOutcome::Done => Next::Wait,
+            EnqueueOutcome::Again => Next::AskAgain,
+            EnqueueOutcome::Failed(_) => Next::AskLater,
+            EnqueueOutcome::Refused(_) => Next::Fail,
         }
     }
 
@@ -141,9 +141,9 @@ impl SteppedEngine {
             .waiter
             .state
             .lock()
-            .claim(self.engine.now(), &queued.waiter.request);
+            .take_grant(self.engine.now(), &queued.waiter.request);
         match claim {
-            TakeGrant::Taken(lease) => self.engine.claimed(lease).ok(),
+            TakeGrant::Taken(lease) => self.engine.hand_out(lease).ok(),
             TakeGrant::Confirm => {
                 self.engine.apply(&queued.waiter, WaiterAction::Confirm);
                 None
@@ -154,7 +154,7 @@ impl SteppedEngine {
 
     /// At its deadline: the call that leaves the queue, if one is needed.
     pub(crate) fn begin_cancel(&self, queued: &QueuedWaiter) -> Option<Call> {
-        queued.leave()
+        queued.begin_cancel()
     }
 
     /// What the answer to it, or no need of one, leaves of the place.
@@ -164,9 +164,9 @@ impl SteppedEngine {
         answered: Option<(&Call, Answered)>,
     ) -> Option<Arc<Lease>> {
         if let Some((call, answer)) = answered {
-            queued.left(call, answer.answer).ok()?;
+            queued.on_cancel_reply(call, answer.answer).ok()?;
         }
-        queued.claim_or_leave().ok().flatten()
+        queued.take_grant_or_cancel().ok().flatten()
     }
 
     /// An acquire that may not wait.
@@ -187,9 +187,9 @@ impl SteppedEngine {
             .engine
             .on_try_reply(request, token, call, doubt, answer)
         {
-            Ok(Tried::Ended(lease)) => Some(lease),
-            Ok(Tried::Again(_)) => None,
-            Ok(Tried::Failed(_)) | Err(_) => Some(None),
+            Ok(TryOutcome::Done(lease)) => Some(lease),
+            Ok(TryOutcome::Again(_)) => None,
+            Ok(TryOutcome::Failed(_)) | Err(_) => Some(None),
         }
     }
 
@@ -209,7 +209,7 @@ impl SteppedEngine {
 
     pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {
         if let Ok(answer) = answer.answer {
-            let _ = self.engine.renewed(lease, &answer);
+            let _ = self.engine.on_renew_reply(lease, &answer);
         }
     }
 
@@ -227,13 +227,15 @@ impl SteppedEngine {
         answer: Answered,
     ) -> bool {
         self.engine
-            .downgraded(lease, call, started, answer.answer)
+            .on_downgrade_reply(lease, call, started, answer.answer)
             .is_ok()
     }
 
     /// A guard is dropped: the call to send, unless it was lost.
     pub(crate) fn begin_release(&self, lease: &Lease) -> Option<Call> {
-        self.engine.end(lease, Mode::Used, self.engine.now()).ok()
+        self.engine
+            .begin_release(lease, Mode::Used, self.engine.now())
+            .ok()
     }
 
     pub(crate) fn on_release_reply(
@@ -243,7 +245,10 @@ impl SteppedEngine {
         started: Time,
         answer: Answered,
     ) {
-        if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer.answer) {
+        if let ReleaseOutcome::Open(_, job) =
+            self.engine
+                .on_release_reply(lease, call, started, answer.answer)
+        {
             self.engine.send_to_background(Command::Background(*job));
         }
     }

@@ -135,7 +135,7 @@ impl RenewalThread {
             self.engine.waker.publish(next);
             // What was sent, or stood in a queue, before it was published did not ring.
             if self.intake.is_empty()
-                && self.engine.fresh.1.is_empty()
+                && self.engine.new_leases.1.is_empty()
                 && self.engine.waiters.next_due() >= next
             {
                 let _ = self.engine.clock.receive(&self.waker, next);
@@ -184,8 +184,8 @@ impl RenewalThread {
     fn take_in_leases(&mut self, now: Time) {
         // Not while a thread that locks has some of them in its hands.
         let fresh: Vec<Fresh> = {
-            let _sifting = self.engine.sifting.lock();
-            self.engine.fresh.1.try_iter().collect()
+            let _sifting = self.engine.dropping_ended.lock();
+            self.engine.new_leases.1.try_iter().collect()
         };
         self.in_hand
             .extend(fresh.iter().map(|fresh| Arc::clone(&fresh.lease)));
@@ -267,7 +267,7 @@ impl RenewalThread {
         for waiter in again {
             let asking = waiter.state.lock().is_asking();
             if !asking {
-                let in_doubt = waiter.state.lock().in_doubt();
+                let in_doubt = waiter.state.lock().abandon_if_in_doubt();
                 self.engine.apply(&waiter, in_doubt);
                 self.engine.waiters.replace_token(&waiter);
             }
@@ -382,8 +382,8 @@ impl RenewalThread {
         lease.lose(reason);
         let Some(loss) = lease.loss() else { return };
         // A grant that nobody has claimed yet is no guard's: its place decides.
-        if let TokenOwner::Waiting(waiter) = self.engine.waiters.find(lease.token) {
-            let action = waiter.state.lock().lost(lease);
+        if let TokenOwner::Waiter(waiter) = self.engine.waiters.owner_of(lease.token) {
+            let action = waiter.state.lock().on_lease_lost(lease);
             if !matches!(action, WaiterAction::Nothing) {
                 return self.engine.apply(&waiter, action);
             }
@@ -391,7 +391,7 @@ impl RenewalThread {
         // Nor is one of several before all are granted: who asked for them finds it lost, and has used none.
         let guarded = lease.request.is_guarded();
         if !(if guarded {
-            self.engine.tell(lease, &loss)
+            self.engine.report_loss(lease, &loss)
         } else {
             lease.tell(&loss)
         }) {
@@ -401,9 +401,9 @@ impl RenewalThread {
             // Nobody is left to whom an answer would come; the next failure is the beginning of another outage.
             self.failing = false;
         }
-        self.engine
-            .waiters
-            .unclaim_if(lease.was_queued, lease.token);
+        if lease.was_queued {
+            self.engine.waiters.forget_guarded(lease.token);
+        }
         let now = self.engine.now();
         let about = lease.request.call(Verb::Renew { token: lease.token });
         // The next holder is told that this one did not end well.

@@ -105,7 +105,7 @@ impl RenewalThread {
         let now = self.engine.now();
         match answer {
             Ok(answer) => {
-                self.engine.heed(now, false);
+                self.engine.note_release_answered();
                 if let Some(tell) = &job.tell {
                     let _ = tell.try_send(release_loss(&answer.reply.outcome, job.resent));
                 }
@@ -117,7 +117,9 @@ impl RenewalThread {
                     self.errands
                         .put(again, Errand::Job(Job { tell: None, ..job }));
                 } else {
-                    self.engine.waiters.unclaim_if(job.ends_it(), job.token);
+                    if job.ends_it() {
+                        self.engine.waiters.forget_guarded(job.token);
+                    }
                     if job.resent {
                         // The reply that was lost may have had the grant of a waiter of ours.
                         self.engine.sync_now(&job.call.key);
@@ -147,7 +149,9 @@ impl RenewalThread {
                 );
             }
             Err(fault) => {
-                self.engine.waiters.unclaim_if(job.ends_it(), job.token);
+                if job.ends_it() {
+                    self.engine.waiters.forget_guarded(job.token);
+                }
                 let name = &job.call.key.name;
                 match job.call.verb {
                     Verb::Release {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquire::Settled;
+use crate::engine::acquire::EnqueueOutcome;
 use crate::engine::background::{Errand, RenewalThread};
 use crate::engine::waiter::GrantNotice;
 use crate::engine::waiter::{TokenOwner, WaiterEntry, refusal};
@@ -24,9 +24,9 @@ impl RenewalThread {
                     waiter
                         .state
                         .lock()
-                        .confirmed(sent, left, fence, &waiter.request)
+                        .on_confirmed(sent, left, fence, &waiter.request)
                 }
-                _ => waiter.state.lock().absent(token, sent),
+                _ => waiter.state.lock().on_absent(token, sent),
             },
             Err(fault) => {
                 self.miss(&waiter, &fault);
@@ -34,7 +34,7 @@ impl RenewalThread {
                 return self.errands.put(again, Errand::Confirm(waiter));
             }
         };
-        waiter.hear(self.engine.now());
+        waiter.on_reply(self.engine.now());
         self.engine.apply(&waiter, action);
     }
 
@@ -46,21 +46,21 @@ impl RenewalThread {
     ) {
         match self.engine.on_acquire_reply(&waiter, call, result) {
             // A waiter that has claimed its grant by now did take a place.
-            Settled::Done if waiter.state.lock().is_cancelled() => {}
-            Settled::Done => {
+            EnqueueOutcome::Done if waiter.state.lock().is_cancelled() => {}
+            EnqueueOutcome::Done => {
                 self.engine.counters.requeued.add(1);
                 log::info!(
                     "took a new place for {:?}: redis did not know the old one any more",
                     waiter.request.key.name
                 );
             }
-            Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiter)),
-            Settled::Refused(error) => {
+            EnqueueOutcome::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiter)),
+            EnqueueOutcome::Refused(error) => {
                 let action = waiter.state.lock().fail(error);
                 waiter.changed.notify_one();
                 self.engine.apply(&waiter, action);
             }
-            Settled::StoreFault(fault) => {
+            EnqueueOutcome::Failed(fault) => {
                 self.miss(&waiter, &fault);
                 let again = self.again_at(&fault);
                 self.errands.put(again, Errand::Requeue(waiter));
@@ -74,7 +74,7 @@ impl RenewalThread {
         let now = self.engine.now();
         let slept = now - self.asked > self.engine.config.command_timeout * 2;
         if !slept && !matches!(fault, StoreFault::NotReady) && !fault.is_closed() {
-            waiter.miss(now);
+            waiter.on_no_reply(now);
         }
     }
 
@@ -82,13 +82,13 @@ impl RenewalThread {
         let engine = Arc::clone(&self.engine);
         let now = engine.now();
         let name = &call.key.name;
-        let line = engine.waiters.line(name);
+        let line = engine.waiters.waiters_of(name);
         let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => {
                 for waiter in &line {
                     if matches!(fault, StoreFault::Server { .. }) {
-                        waiter.refuse(refusal(&fault, waiter, now));
+                        waiter.note_refusal(refusal(&fault, waiter, now));
                     }
                     self.miss(waiter, &fault);
                 }
@@ -98,7 +98,7 @@ impl RenewalThread {
                 );
             }
         };
-        line.iter().for_each(|waiter| waiter.hear(now));
+        line.iter().for_each(|waiter| waiter.on_reply(now));
         match answer.reply.outcome {
             Outcome::Synced {
                 owner,
@@ -118,14 +118,14 @@ impl RenewalThread {
                 // What was taken at once, without the queue, may be a guard's that the registry never had.
                 if let Some(grant) = owner
                     && (owner_waited_here
-                        || matches!(engine.waiters.find(grant.token), TokenOwner::Waiting(_)))
+                        || matches!(engine.waiters.owner_of(grant.token), TokenOwner::Waiter(_)))
                 {
                     engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
                 }
                 let mut suspects = Vec::new();
                 for waiter in &line {
                     let mut state = waiter.state.lock();
-                    state.served(served);
+                    state.note_served(served);
                     // Of a mutex that is handed on, the answer names the owner, so no message can be missed for long.
                     let missed =
                         call.spec.family == Family::Permit && state.was_served(served, answer.sent);
@@ -151,20 +151,20 @@ impl RenewalThread {
                     let action = {
                         let mut state = waiter.state.lock();
                         let token = state.token;
-                        state.absent(token, answer.sent)
+                        state.on_absent(token, answer.sent)
                     };
                     engine.apply(&waiter, action);
                 }
             }
             Outcome::Late => engine.waiters.reschedule(name, now),
             outcome => {
-                let error = engine.out_of_place(call, &outcome);
+                let error = engine.unexpected_reply(call, &outcome);
                 log::warn!("waiter for {name:?}: {error}");
                 for waiter in line {
                     let action = waiter
                         .state
                         .lock()
-                        .fail(engine.out_of_place(call, &outcome));
+                        .fail(engine.unexpected_reply(call, &outcome));
                     waiter.changed.notify_one();
                     engine.apply(&waiter, action);
                 }
@@ -202,11 +202,11 @@ impl RenewalThread {
             return;
         };
         for (token, known) in tokens.iter().zip(known) {
-            let TokenOwner::Waiting(waiter) = self.engine.waiters.find(*token) else {
+            let TokenOwner::Waiter(waiter) = self.engine.waiters.owner_of(*token) else {
                 continue;
             };
             if known {
-                waiter.state.lock().present(*token, since);
+                waiter.state.lock().on_present(*token, since);
             } else if owner == Some(*token) {
                 // Granted, and the message was missed: a sync has the fence.
                 let queued = waiter.state.lock().is_queued();
@@ -216,7 +216,7 @@ impl RenewalThread {
                         .reschedule(&call.key.name, self.engine.now());
                 }
             } else {
-                let action = waiter.state.lock().absent(*token, sent);
+                let action = waiter.state.lock().on_absent(*token, sent);
                 self.engine.apply(&waiter, action);
             }
         }

@@ -22,11 +22,11 @@ pub(crate) struct QueuedWaiter {
 
 /// What becomes of a place at the end of a wait for it.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Then {
+pub(crate) enum AtDeadline {
     /// It is left, so the answer has to be known: that others have the lock is not said of a silent Redis.
-    Leave,
+    Cancel,
     /// It is kept for another wait, and "not yet" is true however silent Redis is, up to the outage limit.
-    Stay,
+    Keep,
 }
 
 impl QueuedWaiter {
@@ -53,7 +53,7 @@ impl QueuedWaiter {
     /// The silence may be this process's own, which was stopped, or whose host slept: it is not held against a
     /// Redis that has not been asked meanwhile. It is asked then, and has one command timeout at a deadline, else two:
     /// for a connection and for the reply.
-    pub(crate) fn wait(&self, until: Time, then: Then) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
         let (engine, waiter) = (&self.engine, &self.waiter);
         engine.check_fork()?;
         let entered = engine.now();
@@ -61,10 +61,10 @@ impl QueuedWaiter {
         let mut state = waiter.state.lock();
         loop {
             let now = engine.now();
-            match state.claim(now, &waiter.request) {
+            match state.take_grant(now, &waiter.request) {
                 TakeGrant::Taken(lease) => {
                     drop(state);
-                    return engine.claimed(lease).map(Some);
+                    return engine.hand_out(lease).map(Some);
                 }
                 TakeGrant::Failed(error) => return Err(error),
                 TakeGrant::Confirm => {
@@ -74,33 +74,33 @@ impl QueuedWaiter {
                 }
                 TakeGrant::NotYet => {}
             }
-            let silent_since = match then {
-                Then::Leave => waiter.heard_at().max(entered),
+            let silent_since = match at_deadline {
+                AtDeadline::Cancel => waiter.last_reply_at().max(entered),
                 // Who waits bit by bit enters again and again.
-                Then::Stay => waiter.heard_at(),
+                AtDeadline::Keep => waiter.last_reply_at(),
             };
             let outage = silent_since + engine.config.outage_limit;
             let wake = if now < outage && now < until {
                 last_chance = None;
                 until.min(outage)
-            } else if now < outage && (then == Then::Stay || self.is_informed(now)) {
+            } else if now < outage && (at_deadline == AtDeadline::Keep || self.is_informed(now)) {
                 return Ok(None);
             } else if self.was_missed(now)
-                || last_chance.is_some_and(|end| now >= end && waiter.awaits_word())
+                || last_chance.is_some_and(|end| now >= end && waiter.awaits_reply())
             {
                 return Err(self.outage(now));
             } else {
                 // If a word came, the clock has jumped again since.
                 let deadlines = engine.config.command_timeout * if now < until { 2 } else { 1 };
                 let end = last_chance
-                    .filter(|_| waiter.awaits_word())
+                    .filter(|_| waiter.awaits_reply())
                     .unwrap_or(now + deadlines);
                 last_chance = Some(end);
-                waiter.await_word();
+                waiter.wake_on_reply();
                 drop(state);
                 engine.sync_now(&waiter.request.key);
                 state = waiter.state.lock();
-                if !waiter.awaits_word() {
+                if !waiter.awaits_reply() {
                     continue;
                 }
                 end
@@ -110,14 +110,14 @@ impl QueuedWaiter {
     }
 
     /// Leaves the queue at a deadline, but keeps a grant that came first.
-    pub(crate) fn withdraw(self, until: Time) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn cancel(self, until: Time) -> Result<Option<Arc<Lease>>> {
         let engine = &self.engine;
-        if let Some(call) = self.leave() {
+        if let Some(call) = self.begin_cancel() {
             let started = engine.now();
             let answer = engine
                 .run_one(&call, engine.deadlines(started, until))
                 .answer;
-            if let Err(fault) = self.left(&call, answer) {
+            if let Err(fault) = self.on_cancel_reply(&call, answer) {
                 if self.is_informed(until) {
                     engine.counters.missed.add(1);
                     return Ok(None);
@@ -127,22 +127,22 @@ impl QueuedWaiter {
                 );
             }
         }
-        self.claim_or_leave()
+        self.take_grant_or_cancel()
     }
 
     /// The call that leaves the queue, if there is anything to leave and no request is in flight.
-    pub(crate) fn leave(&self) -> Option<Call> {
+    pub(crate) fn begin_cancel(&self) -> Option<Call> {
         let mut state = self.waiter.state.lock();
         let verb = Verb::Release {
             token: state.token,
             fence: 0,
             mode: Mode::KeepIfOwner,
         };
-        state.withdraw().then(|| self.waiter.request.call(verb))
+        state.begin_cancel().then(|| self.waiter.request.call(verb))
     }
 
     /// What the answer to that call means for the place. Without one it is left in the background.
-    pub(crate) fn left(
+    pub(crate) fn on_cancel_reply(
         &self,
         call: &Call,
         answer: std::result::Result<Answer, StoreFault>,
@@ -157,7 +157,7 @@ impl QueuedWaiter {
                         waiter
                             .state
                             .lock()
-                            .answered(notice, engine.now(), &waiter.request);
+                            .on_granted(notice, engine.now(), &waiter.request);
                     engine.apply(waiter, action);
                 } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb)
                 {
@@ -168,9 +168,9 @@ impl QueuedWaiter {
                 let action = waiter
                     .state
                     .lock()
-                    .unanswered(0, engine.now(), &waiter.request);
+                    .on_no_reply(0, engine.now(), &waiter.request);
                 if matches!(action, WaiterAction::Nothing) {
-                    let action = waiter.state.lock().obsolete();
+                    let action = waiter.state.lock().abandon_token();
                     engine.apply(waiter, action);
                     return Err(fault);
                 }
@@ -181,11 +181,14 @@ impl QueuedWaiter {
     }
 
     /// The last look at a place that was left: the grant may have come first, by whichever way.
-    pub(crate) fn claim_or_leave(&self) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn take_grant_or_cancel(&self) -> Result<Option<Arc<Lease>>> {
         let (engine, waiter) = (&self.engine, &self.waiter);
-        let claim = waiter.state.lock().claim(engine.now(), &waiter.request);
+        let claim = waiter
+            .state
+            .lock()
+            .take_grant(engine.now(), &waiter.request);
         match claim {
-            TakeGrant::Taken(lease) => engine.claimed(lease).map(Some),
+            TakeGrant::Taken(lease) => engine.hand_out(lease).map(Some),
             TakeGrant::Failed(error) => Err(error),
             // A grant that is in doubt is not worth an answer past the deadline, nor is its release worth waiting.
             TakeGrant::Confirm | TakeGrant::NotYet => {
@@ -197,30 +200,30 @@ impl QueuedWaiter {
     }
 
     pub(crate) fn cancel_in_background_now(&self) {
-        let action = self.waiter.state.lock().give_up();
+        let action = self.waiter.state.lock().cancel();
         self.engine.apply(&self.waiter, action);
     }
 
     /// A try may say "not yet" only if that is known: Redis answered in the last check period.
     fn is_informed(&self, at: Time) -> bool {
-        at - self.waiter.heard_at()
+        at - self.waiter.last_reply_at()
             <= self.engine.config.check_period + self.engine.config.command_timeout
     }
 
     /// Redis was asked after it last answered, and not so long ago that this process may have slept since.
     fn was_missed(&self, now: Time) -> bool {
-        let (missed, config) = (self.waiter.missed_at(), &self.engine.config);
-        missed > self.waiter.heard_at()
+        let (missed, config) = (self.waiter.last_unanswered_at(), &self.engine.config);
+        missed > self.waiter.last_reply_at()
             && now - missed <= config.check_period + config.command_timeout * 2
     }
 
     fn outage(&self, now: Time) -> Error {
         self.waiter
-            .take_refusal()
+            .take_last_refusal()
             .unwrap_or_else(|| Error::Unavailable {
                 lock: Some(Arc::clone(&self.waiter.request.key.name)),
                 step: Step::Reply,
-                waited: now - self.waiter.heard_at(),
+                waited: now - self.waiter.last_reply_at(),
                 source: "redis was silent while this waited in the queue".into(),
             })
     }
@@ -231,7 +234,7 @@ impl Drop for QueuedWaiter {
         if self.engine.is_forked() {
             return;
         }
-        self.engine.give_up(&self.waiter);
+        self.engine.cancel(&self.waiter);
         self.engine.waiters.forget(&self.waiter);
         self.engine.counters.waiting.sub(1);
     }

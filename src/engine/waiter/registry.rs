@@ -21,57 +21,57 @@ pub(crate) struct WaiterEntry {
     /// The order in which this process's waiters came (R4).
     order: u64,
     /// When Redis last answered about this name.
-    heard: AtomicU64,
+    last_reply: AtomicU64,
     /// When it was last asked and did not answer.
-    missed: AtomicU64,
+    last_unanswered: AtomicU64,
     /// Somebody is to be woken by the next answer, or failure to.
-    awaits_word: AtomicBool,
+    wake_on_reply: AtomicBool,
     /// What it refused with since then.
-    refusal: Mutex<Option<Error>>,
+    last_refusal: Mutex<Option<Error>>,
 }
 
 impl WaiterEntry {
-    pub(crate) fn heard_at(&self) -> Time {
-        Time::from_nanos(self.heard.load(Ordering::Acquire))
+    pub(crate) fn last_reply_at(&self) -> Time {
+        Time::from_nanos(self.last_reply.load(Ordering::Acquire))
     }
 
-    pub(crate) fn hear(&self, at: Time) {
-        self.heard.fetch_max(at.as_nanos(), Ordering::AcqRel);
-        *self.refusal.lock() = None;
-        self.give_word();
+    pub(crate) fn on_reply(&self, at: Time) {
+        self.last_reply.fetch_max(at.as_nanos(), Ordering::AcqRel);
+        *self.last_refusal.lock() = None;
+        self.wake_if_asked();
     }
 
-    pub(crate) fn miss(&self, at: Time) {
-        self.missed.store(at.as_nanos(), Ordering::Release);
-        self.give_word();
+    pub(crate) fn on_no_reply(&self, at: Time) {
+        self.last_unanswered.store(at.as_nanos(), Ordering::Release);
+        self.wake_if_asked();
     }
 
-    pub(crate) fn missed_at(&self) -> Time {
-        Time::from_nanos(self.missed.load(Ordering::Acquire))
+    pub(crate) fn last_unanswered_at(&self) -> Time {
+        Time::from_nanos(self.last_unanswered.load(Ordering::Acquire))
     }
 
     /// Has the next answer wake whoever waits, once: waiters sleep through all others.
-    pub(crate) fn await_word(&self) {
-        self.awaits_word.store(true, Ordering::Release);
+    pub(crate) fn wake_on_reply(&self) {
+        self.wake_on_reply.store(true, Ordering::Release);
     }
 
-    pub(crate) fn awaits_word(&self) -> bool {
-        self.awaits_word.load(Ordering::Acquire)
+    pub(crate) fn awaits_reply(&self) -> bool {
+        self.wake_on_reply.load(Ordering::Acquire)
     }
 
-    fn give_word(&self) {
-        if self.awaits_word.swap(false, Ordering::AcqRel) {
+    fn wake_if_asked(&self) {
+        if self.wake_on_reply.swap(false, Ordering::AcqRel) {
             drop(self.state.lock());
             self.changed.notify_all();
         }
     }
 
-    pub(crate) fn refuse(&self, error: Error) {
-        *self.refusal.lock() = Some(error);
+    pub(crate) fn note_refusal(&self, error: Error) {
+        *self.last_refusal.lock() = Some(error);
     }
 
-    pub(crate) fn take_refusal(&self) -> Option<Error> {
-        self.refusal.lock().take()
+    pub(crate) fn take_last_refusal(&self) -> Option<Error> {
+        self.last_refusal.lock().take()
     }
 }
 
@@ -87,7 +87,7 @@ struct Registry {
     tokens: HashMap<Token, Arc<WaiterEntry>>,
     /// Tokens of leases that were waited for and have guards now: news of their grants may still come, and
     /// must not be taken for grants that nobody wants (R13).
-    claimed: HashSet<Token>,
+    guarded: HashSet<Token>,
     names: HashMap<Arc<str>, WaitQueue>,
     /// When each awaited name is to be looked after next.
     due: BTreeSet<(Time, Arc<str>)>,
@@ -95,7 +95,7 @@ struct Registry {
 
 /// A name for which somebody stands in the queue.
 struct WaitQueue {
-    line: BTreeMap<u64, Arc<WaiterEntry>>,
+    waiters: BTreeMap<u64, Arc<WaiterEntry>>,
     due: Time,
 }
 
@@ -119,10 +119,10 @@ impl WaiterRegistry {
             state: Mutex::new(state),
             changed: Condvar::new(),
             order: self.orders.fetch_add(1, Ordering::Relaxed),
-            heard: AtomicU64::new(now.as_nanos()),
-            missed: AtomicU64::new(0),
-            awaits_word: AtomicBool::new(false),
-            refusal: Mutex::new(None),
+            last_reply: AtomicU64::new(now.as_nanos()),
+            last_unanswered: AtomicU64::new(0),
+            wake_on_reply: AtomicBool::new(false),
+            last_refusal: Mutex::new(None),
         });
         self.registry
             .lock()
@@ -131,34 +131,27 @@ impl WaiterRegistry {
         waiter
     }
 
-    pub(crate) fn find(&self, token: Token) -> TokenOwner {
+    pub(crate) fn owner_of(&self, token: Token) -> TokenOwner {
         let registry = self.registry.lock();
         match registry.tokens.get(&token) {
-            Some(waiter) => TokenOwner::Waiting(Arc::clone(waiter)),
-            None if registry.claimed.contains(&token) => TokenOwner::Claimed,
+            Some(waiter) => TokenOwner::Waiter(Arc::clone(waiter)),
+            None if registry.guarded.contains(&token) => TokenOwner::Guard,
             None => TokenOwner::Unknown,
         }
     }
 
     /// To be called while the token's waiter is still registered.
-    pub(crate) fn claim(&self, token: Token) {
-        self.registry.lock().claimed.insert(token);
+    pub(crate) fn mark_guarded(&self, token: Token) {
+        self.registry.lock().guarded.insert(token);
     }
 
     pub(crate) fn forget_guarded(&self, token: Token) {
-        self.registry.lock().claimed.remove(&token);
-    }
-
-    /// Only a lease that stood in a queue was claimed, and only it costs the mutex.
-    pub(crate) fn unclaim_if(&self, was_queued: bool, token: Token) {
-        if was_queued {
-            self.forget_guarded(token);
-        }
+        self.registry.lock().guarded.remove(&token);
     }
 
     /// Adds a waiter to its name's line; the name is due by `due` at the latest. Answers when the name is
     /// due now.
-    pub(crate) fn stand(&self, waiter: &Arc<WaiterEntry>, due: Time) -> Time {
+    pub(crate) fn enqueue(&self, waiter: &Arc<WaiterEntry>, due: Time) -> Time {
         let name = &waiter.request.key.name;
         let mut registry = self.registry.lock();
         let registry = &mut *registry;
@@ -170,10 +163,10 @@ impl WaiterRegistry {
             .names
             .entry(Arc::clone(name))
             .or_insert_with(|| WaitQueue {
-                line: BTreeMap::new(),
+                waiters: BTreeMap::new(),
                 due: Time::NEVER,
             });
-        awaited.line.insert(waiter.order, Arc::clone(waiter));
+        awaited.waiters.insert(waiter.order, Arc::clone(waiter));
         if due < awaited.due {
             registry.due.remove(&(awaited.due, Arc::clone(name)));
             awaited.due = due;
@@ -190,8 +183,8 @@ impl WaiterRegistry {
         let registry = &mut *registry;
         registry.tokens.remove(&token);
         if let Some(awaited) = registry.names.get_mut(name) {
-            awaited.line.remove(&waiter.order);
-            if awaited.line.is_empty() {
+            awaited.waiters.remove(&waiter.order);
+            if awaited.waiters.is_empty() {
                 registry.due.remove(&(awaited.due, Arc::clone(name)));
                 registry.names.remove(name);
             }
@@ -238,7 +231,7 @@ impl WaiterRegistry {
             };
             awaited.due = reschedule;
             registry.due.insert((reschedule, name));
-            if let Some((_, newest)) = awaited.line.last_key_value() {
+            if let Some((_, newest)) = awaited.waiters.last_key_value() {
                 // The registry's mutex is never asked for while a place's is held.
                 let token = newest.state.lock().token;
                 calls.push(newest.request.call(Verb::Sync { newest: token }));
@@ -258,7 +251,7 @@ impl WaiterRegistry {
         }
     }
 
-    /// All awaited names are due: the news of a grant may have been missed.
+    /// All awaited names are due: the news of a grant may have been last_unanswered.
     pub(crate) fn all_due(&self, now: Time) {
         let mut registry = self.registry.lock();
         let names: Vec<Arc<str>> = registry.names.keys().cloned().collect();
@@ -276,12 +269,12 @@ impl WaiterRegistry {
         let registry = self.registry.lock();
         let lines = registry.names.values().filter_map(|awaited| {
             let tokens: Vec<Token> = awaited
-                .line
+                .waiters
                 .values()
                 .map(|waiter| waiter.state.lock().token)
                 .collect();
             let about = awaited
-                .line
+                .waiters
                 .values()
                 .next()?
                 .request
@@ -292,12 +285,11 @@ impl WaiterRegistry {
     }
 
     /// The waiters of a name, in the order in which they came.
-    pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<WaiterEntry>> {
+    pub(crate) fn waiters_of(&self, name: &Arc<str>) -> Vec<Arc<WaiterEntry>> {
         let registry = self.registry.lock();
-        registry
-            .names
-            .get(name)
-            .map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
+        registry.names.get(name).map_or_else(Vec::new, |awaited| {
+            awaited.waiters.values().cloned().collect()
+        })
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<WaiterEntry>> {
@@ -307,8 +299,8 @@ impl WaiterRegistry {
 
 /// Whose a token is.
 pub(crate) enum TokenOwner {
-    Waiting(Arc<WaiterEntry>),
-    Claimed,
+    Waiter(Arc<WaiterEntry>),
+    Guard,
     Unknown,
 }
 
@@ -321,5 +313,5 @@ pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
 pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Error {
     fault
         .repeat()
-        .into_error(Some(&waiter.request.key), now - waiter.heard_at())
+        .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
 }

@@ -16,7 +16,7 @@ pub(crate) struct WaiterState {
     pub(crate) token: Token,
     stage: Stage,
     /// R8: a grant that was heard of while a request of this token was in flight.
-    noted: Option<GrantNotice>,
+    pending_notice: Option<GrantNotice>,
     /// The place as last heard: 1 is next.
     position: Option<u64>,
     ticket: u64,
@@ -43,12 +43,12 @@ pub(crate) struct WaiterState {
 enum Stage {
     Asking,
     Queued,
-    Gone,
+    Forgotten,
     Confirming(GrantNotice),
     Granted(Arc<Lease>),
-    Claimed,
+    Taken,
     Failed(Error),
-    Ended,
+    Cancelled,
 }
 
 /// What the caller has to do, after letting go of the place's mutex.
@@ -81,7 +81,7 @@ impl WaiterState {
         WaiterState {
             token,
             stage: Stage::Asking,
-            noted: None,
+            pending_notice: None,
             position: None,
             ticket: 0,
             since: 0,
@@ -100,12 +100,12 @@ impl WaiterState {
     }
 
     /// A request was answered that had to be sent twice: its first copy can take the token until `not_after`.
-    pub(crate) fn resent(&mut self, not_after: u64) {
+    pub(crate) fn note_resent(&mut self, not_after: u64) {
         self.not_after = self.not_after.max(not_after);
     }
 
     /// The answer to an acquire: it stands in the queue.
-    pub(crate) fn queued(
+    pub(crate) fn on_queued(
         &mut self,
         now: Time,
         ticket: u64,
@@ -118,7 +118,7 @@ impl WaiterState {
         }
         (self.ticket, self.position, self.since, self.queued_at) =
             (ticket, Some(position), since, now);
-        match self.noted.take() {
+        match self.pending_notice.take() {
             Some(notice) => self.accept(notice, now, request),
             None => {
                 self.stage = Stage::Queued;
@@ -128,7 +128,7 @@ impl WaiterState {
     }
 
     /// The answer to a request of this token: it is the owner.
-    pub(crate) fn answered(
+    pub(crate) fn on_granted(
         &mut self,
         notice: GrantNotice,
         now: Time,
@@ -136,13 +136,13 @@ impl WaiterState {
     ) -> WaiterAction {
         match self.stage {
             Stage::Asking => self.accept(notice, now, request),
-            Stage::Ended | Stage::Failed(_) => self.abandon(),
+            Stage::Cancelled | Stage::Failed(_) => self.abandon(),
             _ => WaiterAction::Nothing,
         }
     }
 
     /// The news came from elsewhere: a message, a sync, somebody else's release.
-    pub(crate) fn heard(
+    pub(crate) fn on_notice(
         &mut self,
         notice: GrantNotice,
         now: Time,
@@ -158,27 +158,27 @@ impl WaiterState {
         match self.stage {
             // R8: what the request in flight will say decides.
             Stage::Asking => {
-                self.noted = Some(notice);
+                self.pending_notice = Some(notice);
                 WaiterAction::Nothing
             }
-            Stage::Queued | Stage::Gone => self.accept(notice, now, request),
-            Stage::Confirming(_) | Stage::Granted(_) | Stage::Claimed => WaiterAction::Nothing,
-            Stage::Failed(_) | Stage::Ended => self.abandon(),
+            Stage::Queued | Stage::Forgotten => self.accept(notice, now, request),
+            Stage::Confirming(_) | Stage::Granted(_) | Stage::Taken => WaiterAction::Nothing,
+            Stage::Failed(_) | Stage::Cancelled => self.abandon(),
         }
     }
 
     /// No answer came to the request in flight, which can take the token until `not_after`. A grant that
     /// was heard of meanwhile settles it.
-    pub(crate) fn unanswered(
+    pub(crate) fn on_no_reply(
         &mut self,
         not_after: u64,
         now: Time,
         request: &Arc<Request>,
     ) -> WaiterAction {
         self.not_after = self.not_after.max(not_after);
-        match (&self.stage, self.noted.take()) {
+        match (&self.stage, self.pending_notice.take()) {
             (Stage::Asking, Some(notice)) => self.accept(notice, now, request),
-            (Stage::Ended | Stage::Failed(_), _) => self.abandon(),
+            (Stage::Cancelled | Stage::Failed(_), _) => self.abandon(),
             _ => WaiterAction::Nothing,
         }
     }
@@ -217,7 +217,7 @@ impl WaiterState {
     }
 
     /// The renewal that a grant in doubt was asked for succeeded.
-    pub(crate) fn confirmed(
+    pub(crate) fn on_confirmed(
         &mut self,
         sent: Time,
         left: Duration,
@@ -241,14 +241,14 @@ impl WaiterState {
                 };
                 self.hold(notice, deadline_from_reply(sent, left), request)
             }
-            Stage::Failed(_) | Stage::Ended => self.abandon(),
+            Stage::Failed(_) | Stage::Cancelled => self.abandon(),
             _ => WaiterAction::Nothing,
         }
     }
 
     /// Redis does not know the token. Only a place that stood in the queue before Redis was asked is gone:
     /// otherwise its own request may have come later.
-    pub(crate) fn absent(&mut self, token: Token, asked: Time) -> WaiterAction {
+    pub(crate) fn on_absent(&mut self, token: Token, asked: Time) -> WaiterAction {
         let gone = match self.stage {
             Stage::Queued => self.queued_at <= asked,
             Stage::Confirming(_) => true,
@@ -257,13 +257,13 @@ impl WaiterState {
         if !gone || self.token != token {
             return WaiterAction::Nothing;
         }
-        self.stage = Stage::Gone;
+        self.stage = Stage::Forgotten;
         self.position = None;
         WaiterAction::Requeue
     }
 
     /// The unclaimed lease was lost, or has too little time left.
-    pub(crate) fn lost(&mut self, lease: &Arc<Lease>) -> WaiterAction {
+    pub(crate) fn on_lease_lost(&mut self, lease: &Arc<Lease>) -> WaiterAction {
         match &self.stage {
             Stage::Granted(held) if Arc::ptr_eq(held, lease) => {
                 let grant = Grant {
@@ -298,13 +298,13 @@ impl WaiterState {
     }
 
     /// Redis knows the token.
-    pub(crate) fn present(&mut self, token: Token, since: u64) {
+    pub(crate) fn on_present(&mut self, token: Token, since: u64) {
         if self.token == token {
             self.since = since;
         }
     }
 
-    pub(crate) fn served(&mut self, ticket: u64) {
+    pub(crate) fn note_served(&mut self, ticket: u64) {
         if matches!(self.stage, Stage::Queued) {
             self.position = Some(self.ticket.saturating_sub(ticket).max(1));
         }
@@ -312,16 +312,21 @@ impl WaiterState {
 
     /// R4: another attempt has another token.
     pub(crate) fn restart(&mut self, token: Token) -> bool {
-        if !matches!(self.stage, Stage::Gone | Stage::Asking) {
+        if !matches!(self.stage, Stage::Forgotten | Stage::Asking) {
             return false;
         }
         self.stage = Stage::Asking;
-        (self.token, self.noted, self.first_sent, self.not_after) = (token, None, None, 0);
+        (
+            self.token,
+            self.pending_notice,
+            self.first_sent,
+            self.not_after,
+        ) = (token, None, None, 0);
         true
     }
 
     /// What is left of a token that takes no further part, if a request of it had no answer (R7).
-    pub(crate) fn in_doubt(&self) -> WaiterAction {
+    pub(crate) fn abandon_if_in_doubt(&self) -> WaiterAction {
         if self.not_after > 0 {
             self.abandon()
         } else {
@@ -330,13 +335,13 @@ impl WaiterState {
     }
 
     /// The token as it was sent, to be given back whatever became of it.
-    pub(crate) fn obsolete(&self) -> WaiterAction {
+    pub(crate) fn abandon_token(&self) -> WaiterAction {
         self.abandon()
     }
 
     /// Before the request that leaves the queue is sent. False if there is nothing to leave, or a request
     /// is in flight whose sender sees to it.
-    pub(crate) fn withdraw(&mut self) -> bool {
+    pub(crate) fn begin_cancel(&mut self) -> bool {
         let queued = matches!(self.stage, Stage::Queued);
         if queued {
             self.stage = Stage::Asking;
@@ -357,12 +362,15 @@ impl WaiterState {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(self.stage, Stage::Claimed | Stage::Ended | Stage::Failed(_))
+        matches!(
+            self.stage,
+            Stage::Taken | Stage::Cancelled | Stage::Failed(_)
+        )
     }
 
     /// Ended without its lock.
     pub(crate) fn is_cancelled(&self) -> bool {
-        matches!(self.stage, Stage::Ended | Stage::Failed(_))
+        matches!(self.stage, Stage::Cancelled | Stage::Failed(_))
     }
 
     pub(crate) fn position(&self) -> Option<u64> {
@@ -371,15 +379,15 @@ impl WaiterState {
 
     /// The waiter looks. A lease with less than half of its time left is confirmed first, so that nobody
     /// who slept through his turn walks off with what has lapsed.
-    pub(crate) fn claim(&mut self, now: Time, request: &Arc<Request>) -> TakeGrant {
-        match std::mem::replace(&mut self.stage, Stage::Ended) {
+    pub(crate) fn take_grant(&mut self, now: Time, request: &Arc<Request>) -> TakeGrant {
+        match std::mem::replace(&mut self.stage, Stage::Cancelled) {
             Stage::Granted(lease) => {
                 if lease.is_held(now) && lease.remaining(now) >= request.ttl / 2 {
-                    self.stage = Stage::Claimed;
+                    self.stage = Stage::Taken;
                     return TakeGrant::Taken(lease);
                 }
                 self.stage = Stage::Granted(Arc::clone(&lease));
-                match self.lost(&lease) {
+                match self.on_lease_lost(&lease) {
                     WaiterAction::Confirm => TakeGrant::Confirm,
                     _ => TakeGrant::NotYet,
                 }
@@ -398,11 +406,11 @@ impl WaiterState {
     }
 
     /// Nobody waits here any more.
-    pub(crate) fn give_up(&mut self) -> WaiterAction {
-        if matches!(self.stage, Stage::Claimed) {
+    pub(crate) fn cancel(&mut self) -> WaiterAction {
+        if matches!(self.stage, Stage::Taken) {
             return WaiterAction::Nothing;
         }
-        match std::mem::replace(&mut self.stage, Stage::Ended) {
+        match std::mem::replace(&mut self.stage, Stage::Cancelled) {
             Stage::Queued | Stage::Confirming(_) => self.abandon(),
             Stage::Granted(lease) => {
                 // R14: off the schedule before the release is sent.
@@ -410,11 +418,13 @@ impl WaiterState {
                 self.abandon()
             }
             // An earlier request of the token had no answer (R7).
-            Stage::Asking | Stage::Gone if self.not_after > 0 => self.abandon(),
+            Stage::Asking | Stage::Forgotten if self.not_after > 0 => self.abandon(),
             // Whoever sent the request that is in flight sees that the place has ended.
-            Stage::Asking | Stage::Gone | Stage::Claimed | Stage::Failed(_) | Stage::Ended => {
-                WaiterAction::Nothing
-            }
+            Stage::Asking
+            | Stage::Forgotten
+            | Stage::Taken
+            | Stage::Failed(_)
+            | Stage::Cancelled => WaiterAction::Nothing,
         }
     }
 
@@ -423,7 +433,7 @@ impl WaiterState {
         if self.is_ended() {
             return WaiterAction::Nothing;
         }
-        let action = self.give_up();
+        let action = self.cancel();
         self.stage = Stage::Failed(error);
         action
     }
@@ -453,25 +463,25 @@ mod tests {
                 previous,
             };
             let mut state = WaiterState::new(token);
-            let action = state.heard(GrantNotice::from_reply(grant, now), now, &request);
+            let action = state.on_notice(GrantNotice::from_reply(grant, now), now, &request);
             assert!(
                 matches!(action, WaiterAction::Nothing) && state.is_asking(),
                 "it acted upon it"
             );
-            assert!(matches!(state.claim(now, &request), TakeGrant::NotYet));
+            assert!(matches!(state.take_grant(now, &request), TakeGrant::NotYet));
             state
         };
         assert!(
-            matches!(heard().queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+            matches!(heard().on_queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
         );
         assert!(
-            matches!(heard().unanswered(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+            matches!(heard().on_no_reply(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
         );
         // Who gave up meanwhile wants none of it.
         let mut state = heard();
-        assert!(matches!(state.give_up(), WaiterAction::Nothing));
+        assert!(matches!(state.cancel(), WaiterAction::Nothing));
         assert!(matches!(
-            state.unanswered(1, now, &request),
+            state.on_no_reply(1, now, &request),
             WaiterAction::Abandon { .. }
         ));
     }
@@ -493,10 +503,10 @@ mod tests {
             };
             let mut state = WaiterState::new(token);
             assert!(matches!(
-                state.answered(GrantNotice::from_reply(grant, now), now, &request),
+                state.on_granted(GrantNotice::from_reply(grant, now), now, &request),
                 WaiterAction::Confirm
             ));
-            match state.confirmed(now, request.ttl, fence, &request) {
+            match state.on_confirmed(now, request.ttl, fence, &request) {
                 WaiterAction::Keep(lease) => {
                     assert_eq!((lease.fence, lease.previous), (fence, previous))
                 }
