@@ -70,7 +70,8 @@ impl Engine {
                 Err(Error::Lost { .. }) if self.now() < until => {}
                 Err(error) => return Err(error),
             }
-            self.listen(limit).map_err(|e| for_lock(e, request))?;
+            self.await_subscription(limit)
+                .map_err(|e| for_lock(e, request))?;
             if let Some(error) = failed.filter(|_| self.now() >= limit) {
                 return Err(error);
             }
@@ -117,7 +118,7 @@ impl Engine {
         }
         self.check_open()?;
         // If the grant is lost before it is claimed, the place is one in the queue (R4).
-        self.start_listening()?;
+        self.start_subscription()?;
         Ok(queued)
     }
 
@@ -245,7 +246,7 @@ impl Engine {
     ) -> Result<Arc<Lease>> {
         let deadline = notice.deadline.unwrap_or(Time::from_nanos(0));
         let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline)
-            .not_after(not_after);
+            .with_not_after(not_after);
         let lease = Arc::new(lease);
         if !lease.is_held(self.now()) {
             // A lease that is shorter than the way of the reply.
@@ -260,7 +261,7 @@ impl Engine {
 
     /// A lease that nobody will have (R13).
     fn abandon_lease(&self, lease: &Lease) {
-        lease.disown();
+        lease.close();
         if lease.was_queued {
             self.waiters.forget_guarded(lease.token);
         }

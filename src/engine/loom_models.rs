@@ -78,7 +78,7 @@ fn a_loss_that_two_threads_find_is_told_once() {
             let lease = Arc::clone(&lease);
             move || {
                 lease.lose(reason);
-                lease.tell(&lease.loss().expect("it is lost"))
+                lease.report_loss(&lease.loss().expect("it is lost"))
             }
         };
         let renewal = thread::spawn(find(LossReason::Taken));
@@ -94,7 +94,10 @@ fn a_loss_is_told_of_no_lease_that_was_released() {
         let lease = Arc::new(lease());
         let renewal = thread::spawn({
             let lease = Arc::clone(&lease);
-            move || lease.lose(LossReason::Taken) && lease.tell(&lease.loss_for(LossReason::Taken))
+            move || {
+                lease.lose(LossReason::Taken)
+                    && lease.report_loss(&lease.loss_for(LossReason::Taken))
+            }
         });
         let released: Result<(), Loss> = lease.release(EARLY);
         assert_ne!(released.is_ok(), renewal.join().unwrap());

@@ -27,15 +27,15 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::kind::Kind;
 use crate::loss::Loss;
-use crate::script::{Call, CallerId, Mode, Outcome, Token, Verb};
+use crate::script::{Call, CallerId, Outcome, Token, Verb};
 use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Answer, CallResult, Checkout, Deadlines, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
-use background::{Command, Fresh, Job};
+use background::{Command, ScheduledLease, TokenRelease, Waker};
 use callbacks::Callbacks;
 use lease::Due;
-use lifecycle::{Thread, Waker};
+use lifecycle::Thread;
 use subscription::SubscriptionStatus;
 use waiter::{GrantNotice, TokenOwner, WaiterAction, WaiterEntry, WaiterRegistry};
 
@@ -66,7 +66,7 @@ pub(crate) struct Engine {
     waiters: WaiterRegistry,
     intake: Sender<Command>,
     /// New leases, which the renewal thread takes in when it wakes.
-    new_leases: (Sender<Fresh>, Receiver<Fresh>),
+    new_leases: (Sender<ScheduledLease>, Receiver<ScheduledLease>),
     /// Held by whoever has taken some of them out for a moment.
     dropping_ended: Mutex<()>,
     waker: Arc<Waker>,
@@ -188,7 +188,7 @@ impl Engine {
             .renewal_period()
             .map_or(Time::NEVER, |period| self.now() + period);
         let due = lease.next_due(renew_at);
-        self.add(Fresh {
+        self.add(ScheduledLease {
             lease: Arc::clone(lease),
             renew_at,
         });
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// The engine itself has a receiver, so this never fails.
-    fn add(&self, fresh: Fresh) {
+    fn add(&self, fresh: ScheduledLease) {
         let _ = self.new_leases.0.send(fresh);
     }
 
@@ -291,33 +291,31 @@ impl Engine {
     /// R7: until a reply shows that no copy of its acquire can take the token any more, which is past
     /// `not_after` by the server's clock, or until a lease of `ttl` has lapsed by itself.
     fn abandon_in_background(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
-        self.in_background(
-            Job::new(about, token, 0, Mode::Unused, self.now() + ttl).until(not_after),
-        );
+        self.in_background(TokenRelease {
+            not_after,
+            ..TokenRelease::abandon(about, token, self.now() + ttl)
+        });
     }
 
     /// The same for a token that may stand in the queue, which it leaves only when Redis is told.
     fn cancel_in_background(&self, request: &Request, token: Token, not_after: u64) {
         let about = request.call(Verb::Renew { token });
-        let job = Job::new(
-            &about,
-            token,
-            0,
-            Mode::Unused,
-            self.now() + request.longest(),
-        );
-        self.in_background(job.until(not_after).queued());
+        self.in_background(TokenRelease {
+            not_after,
+            may_be_queued: true,
+            ..TokenRelease::abandon(&about, token, self.now() + request.longest())
+        });
     }
 
-    fn in_background(&self, job: Job) {
+    fn in_background(&self, release: TokenRelease) {
         self.counters.background_releases.add(1);
-        self.send_to_background(Command::Background(job));
+        self.send_to_background(Command::Abandon(release));
     }
 
     /// A lease of a live guard is lost: says so wherever it is listened to, once. Answers
     /// whether this was that once.
     fn report_loss(&self, lease: &Lease, loss: &Loss) -> bool {
-        if !lease.tell(loss) {
+        if !lease.report_loss(loss) {
             return false;
         }
         self.counters.lost.add(1);

@@ -222,8 +222,8 @@ impl Engine {
                         first.get_or_insert(error);
                     }
                 }
-                ReleaseOutcome::Open(fault, job) => {
-                    let answer = self.release_in_background(*job, &fault, tell);
+                ReleaseOutcome::Open(fault, release) => {
+                    let answer = self.release_in_background(*release, &fault, tell);
                     open.push((lease, call, fault, answer));
                 }
             }

@@ -5,12 +5,13 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_channel::{Receiver, bounded};
 
-use crate::engine::background::Command;
-use crate::engine::background::{Job, settles};
-use crate::engine::lease::deadline_from_reply;
+use crate::engine::background::{Command, ReportTo, TokenRelease, excludes_late_copies};
+use crate::engine::lease::{
+    deadline_from_reply, loss_from_release, loss_from_renewal, loss_from_resent_release,
+};
 use crate::engine::{Engine, Lease};
 use crate::error::{Error, Result, Step};
-use crate::loss::{LossReason, PreviousHolder};
+use crate::loss::LossReason;
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
@@ -33,8 +34,8 @@ impl Engine {
         let answer = self.run_one(&call, self.at_once(started)).answer;
         match self.on_release_reply(lease, &call, started, answer) {
             ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
-            ReleaseOutcome::Open(fault, job) => {
-                let answer = self.release_in_background(*job, &fault, tell);
+            ReleaseOutcome::Open(fault, release) => {
+                let answer = self.release_in_background(*release, &fault, tell);
                 self.await_background_release(lease, &call, started, fault, answer, tell)
             }
         }
@@ -45,20 +46,23 @@ impl Engine {
     /// while releases have no answers.
     pub(super) fn release_in_background(
         &self,
-        job: Job,
+        release: TokenRelease,
         fault: &Option<StoreFault>,
         tell: WantResult,
     ) -> Option<Receiver<Option<LossReason>>> {
         let in_vain = fault.is_some() || self.unanswered_since.load(Ordering::Acquire) != 0;
         if tell == WantResult::No && in_vain {
-            self.in_background(job);
+            self.in_background(release);
             return None;
         }
         let (sender, receiver) = bounded(1);
-        self.in_background(if tell == WantResult::No {
-            job.telling_at_once(sender)
-        } else {
-            job.telling(sender)
+        let report_to = match tell {
+            WantResult::No => ReportTo::UntilFirstAttempt(sender),
+            WantResult::Yes => ReportTo::UntilReply(sender),
+        };
+        self.in_background(TokenRelease {
+            report_to,
+            ..release
         });
         Some(receiver)
     }
@@ -123,11 +127,10 @@ impl Engine {
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> ReleaseOutcome {
-        let expires = started + lease.request.longest();
         let Verb::Release { mode, .. } = call.verb else {
             unreachable!("a lease is ended by a release")
         };
-        let job = || Job::new(call, lease.token, lease.fence, mode, expires).until(lease.not_after);
+        let release = TokenRelease::of_lease(lease, mode, started);
         match answer {
             Ok(answer) => {
                 // Not sooner: late news of the grant must not bring about a release that overtakes this one.
@@ -141,16 +144,22 @@ impl Engine {
                     self.sync_now(&call.key);
                 }
                 // R7: a copy of the acquire that is still under way must not take the lock again.
-                if answer.reply.more || !settles(&answer, lease.not_after) {
-                    self.send_to_background(Command::Background(job()));
+                if answer.reply.more || !excludes_late_copies(&answer, lease.not_after) {
+                    self.send_to_background(Command::Abandon(release));
                 }
-                ReleaseOutcome::Answered(release_loss(&answer.reply.outcome, answer.resent))
+                ReleaseOutcome::Answered(if answer.resent {
+                    loss_from_resent_release(&answer.reply.outcome)
+                } else {
+                    loss_from_release(&answer.reply.outcome)
+                })
             }
-            Err(StoreFault::NotReady) => ReleaseOutcome::Open(None, Box::new(job())),
+            Err(StoreFault::NotReady) => ReleaseOutcome::Open(None, Box::new(release)),
             // A connection that was closed while idle costs no more than this second way.
             Err(fault) => {
                 self.note_release_fault(started, &fault);
-                ReleaseOutcome::Open(Some(fault), Box::new(job().resent()))
+                let resent = true;
+                let release = TokenRelease { resent, ..release };
+                ReleaseOutcome::Open(Some(fault), Box::new(release))
             }
         }
     }
@@ -189,9 +198,10 @@ impl Engine {
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> Result<()> {
-        let job = || {
-            let expires = started + lease.request.longest();
-            Job::new(call, lease.token, lease.fence, Mode::Downgrade, expires)
+        // The token keeps a permit. Its last release waits until no late copy can take it (R7).
+        let release = TokenRelease {
+            not_after: 0,
+            ..TokenRelease::of_lease(lease, Mode::Downgrade, started)
         };
         let answer = match answer {
             Ok(answer) => answer,
@@ -201,10 +211,9 @@ impl Engine {
                     // Nobody would be let in for as long as the guard lives.
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
-                self.send_to_background(Command::Background(if fault.is_ambiguous() {
-                    job().resent()
-                } else {
-                    job()
+                self.send_to_background(Command::Abandon(TokenRelease {
+                    resent: fault.is_ambiguous(),
+                    ..release
                 }));
                 return Ok(());
             }
@@ -215,9 +224,9 @@ impl Engine {
             // The reply that was lost may have had the grant of a waiter of ours.
             self.sync_now(&call.key);
         }
-        let Some(reason) = release_loss(&answer.reply.outcome, false) else {
+        let Some(reason) = loss_from_release(&answer.reply.outcome) else {
             if answer.reply.more {
-                self.send_to_background(Command::Background(job()));
+                self.send_to_background(Command::Abandon(release));
             }
             return Ok(());
         };
@@ -229,7 +238,7 @@ impl Engine {
         lease.lose(reason);
         let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
         // The renewal thread tells of it and gives the token up.
-        self.send_to_background(Command::Lost(Arc::clone(lease)));
+        self.send_to_background(Command::ReportLoss(Arc::clone(lease)));
         Error::Lost { loss }
     }
 
@@ -274,7 +283,7 @@ impl Engine {
                 return Ok(());
             }
             Outcome::Renewed { .. } => LossReason::Expired,
-            Outcome::Gone { ended, how, .. } => reason_of(lease.fence, ended, how),
+            Outcome::Gone { ended, how, .. } => loss_from_renewal(lease.fence, ended, how),
             _ => LossReason::Taken,
         };
         Err(self.lost(lease, reason))
@@ -304,7 +313,7 @@ pub(super) enum ReleaseOutcome {
     /// How the lease ended: `None` is a clean release.
     Answered(Option<LossReason>),
     /// It is for the renewal thread to send.
-    Open(Option<StoreFault>, Box<Job>),
+    Open(Option<StoreFault>, Box<TokenRelease>),
 }
 
 pub(super) fn loss_result(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
@@ -313,26 +322,5 @@ pub(super) fn loss_result(lease: &Lease, reason: Option<LossReason>) -> Result<(
         Some(reason) => Err(Error::Lost {
             loss: lease.loss_for(reason),
         }),
-    }
-}
-
-/// What a release that was not the owner's says of the lease: `None` is a clean release.
-pub(super) fn release_loss(outcome: &Outcome, resent: bool) -> Option<LossReason> {
-    match outcome {
-        Outcome::Released => None,
-        Outcome::Already if resent => None,
-        Outcome::Lapsed => Some(LossReason::Expired),
-        Outcome::Forced => Some(LossReason::Forced),
-        _ => Some(LossReason::Taken),
-    }
-}
-
-/// Why a lease is gone, by what Redis answers a renewal: the fence of the last grant that ended without
-/// a release, and how.
-pub(super) fn reason_of(fence: u64, ended: u64, how: PreviousHolder) -> LossReason {
-    match how {
-        PreviousHolder::Forced if ended == fence => LossReason::Forced,
-        _ if ended == fence => LossReason::Expired,
-        _ => LossReason::Taken,
     }
 }

@@ -187,7 +187,9 @@ pub struct MultiGuard {
 impl MultiGuard {
     fn new(leases: Vec<Arc<Lease>>, whole: Arc<LockGroup>, manager: &LockManager) -> MultiGuard {
         let running = Arc::clone(manager.running());
-        leases.iter().for_each(|_| running.engine().guard_made());
+        leases
+            .iter()
+            .for_each(|_| running.engine().on_guard_created());
         whole.mark_guarded();
         // One that was lost before was nobody's, and was told to nobody.
         if let Some(loss) = first_lost(&leases, running.engine().now()) {
@@ -301,7 +303,7 @@ impl Drop for MultiGuard {
                 self.names().collect::<Vec<_>>()
             );
         }
-        self.leases.iter().for_each(|_| engine.guard_dropped());
+        self.leases.iter().for_each(|_| engine.on_guard_dropped());
     }
 }
 

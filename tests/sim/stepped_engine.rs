@@ -47,12 +47,12 @@ impl SteppedEngine {
     pub(crate) fn collect(&mut self) -> (Tasks, Vec<Call>) {
         self.renewal.take_in();
         let (tasks, calls) = self.renewal.collect().into_iter().unzip();
-        self.renewal.asked = self.engine.now();
+        self.renewal.last_sent_at = self.engine.now();
         (Tasks(tasks), calls)
     }
 
     pub(crate) fn on_replies(&mut self, tasks: Tasks, calls: &[Call], results: Vec<Answered>) {
-        self.renewal.settle(tasks.0, calls, results);
+        self.renewal.on_replies(tasks.0, calls, results);
     }
 
     /// When [`SteppedEngine::collect`] has something next, if nothing comes meanwhile.
@@ -62,7 +62,7 @@ impl SteppedEngine {
 
     /// A message came.
     pub(crate) fn on_message(&self, message: &str) {
-        subscription::hear(&self.engine, message);
+        subscription::on_message(&self.engine, message);
     }
 
     /// A message came, and counts whatever is in flight: what R8 rules out.
@@ -83,7 +83,7 @@ impl SteppedEngine {
 
     /// The subscription stands, again or for the first time.
     pub(crate) fn on_subscribed(&self) {
-        self.engine.send_to_background(Command::Resync);
+        self.engine.send_to_background(Command::Subscribed);
     }
 
     /// How many tokens the registry has.
@@ -245,11 +245,11 @@ impl SteppedEngine {
         started: Time,
         answer: Answered,
     ) {
-        if let ReleaseOutcome::Open(_, job) =
+        if let ReleaseOutcome::Open(_, release) =
             self.engine
                 .on_release_reply(lease, call, started, answer.answer)
         {
-            self.engine.send_to_background(Command::Background(*job));
+            self.engine.send_to_background(Command::Abandon(*release));
         }
     }
 }

@@ -211,7 +211,7 @@ impl WaiterState {
         request: &Arc<Request>,
     ) -> WaiterAction {
         let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline);
-        let lease = Arc::new(lease.after_waiting().not_after(self.not_after));
+        let lease = Arc::new(lease.for_queued().with_not_after(self.not_after));
         self.stage = Stage::Granted(Arc::clone(&lease));
         WaiterAction::Keep(lease)
     }
@@ -274,7 +274,7 @@ impl WaiterState {
                     previous: lease.previous,
                 };
                 // What the renewal confirms will be another lease.
-                lease.disown();
+                lease.close();
                 self.stage = Stage::Confirming(GrantNotice {
                     grant,
                     deadline: None,
@@ -414,7 +414,7 @@ impl WaiterState {
             Stage::Queued | Stage::Confirming(_) => self.abandon(),
             Stage::Granted(lease) => {
                 // R14: off the schedule before the release is sent.
-                lease.disown();
+                lease.close();
                 self.abandon()
             }
             // An earlier request of the token had no answer (R7).
