@@ -1,12 +1,15 @@
 //! The life of an engine: its start, its threads, its end, and who wakes whom.
 //!
-//! | thread                              | sleeps in                           | woken by                         |
-//! |-------------------------------------|-------------------------------------|----------------------------------|
-//! | a caller that waits for a grant     | `WaiterEntry::changed`              | `Engine::apply`, replies if it asked |
-//! | a caller that shuts the manager down | `Engine::guard_dropped`            | the last guard's drop            |
-//! | `fairlock-renewal`                  | [`Waker`](crate::engine::background::Waker)'s channel | commands, new leases that are due before it wakes, its connection |
-//! | `fairlock-listener`                 | its socket, or between two attempts | messages; the stop of the engine |
-//! | `fairlock-events`                   | its channel                         | losses of locks with a callback  |
+//! Who wakes whom:
+//! - A caller that waits for a grant sleeps on `WaiterEntry::changed`. [`Engine::apply`] wakes it,
+//!   and a reply does, if it asked for that.
+//! - A caller that shuts the manager down sleeps on `Engine::guard_dropped`. The drop of each guard
+//!   wakes it.
+//! - `fairlock-renewal` sleeps on the channel of its [`Waker`]. Commands wake it, and so do leases
+//!   that are due before it would wake, and its connection.
+//! - `fairlock-listener` sleeps in a read from its socket, or between two attempts to subscribe.
+//!   Messages wake it, and so does the engine's stop.
+//! - `fairlock-events` sleeps on its channel. Losses of locks with a callback wake it.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,8 +39,8 @@ pub(super) struct Thread {
     over: Receiver<()>,
 }
 
-/// Keeps an engine running. The drop of the last handle stops it, so the engine's threads never hold
-/// one.
+/// Keeps an engine running. The drop of the last handle stops it, so the engine's threads never
+/// hold one.
 pub(crate) struct EngineHandle(Arc<Engine>);
 
 impl EngineHandle {
@@ -129,8 +132,8 @@ impl Engine {
 
     pub(crate) fn on_guard_dropped(&self) {
         self.counters.held.sub(1);
-        // Pairs with the fence in `shut_down`. Either `shut_down` does not count this guard, or this
-        // thread sees `closed` and wakes it.
+        // Pairs with the fence in `shut_down`. Either `shut_down` does not count this guard, or
+        // this thread sees `closed` and wakes it.
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::Acquire) {
             drop(self.drained.lock());

@@ -1,5 +1,5 @@
-//! Loom models of the state that the engine's threads share: leases, waiters and their registry. Loom
-//! runs each model in every order in which its threads can take turns. `.ci/loom` runs them.
+//! Loom models of the state that the engine's threads share: leases, waiters and their registry.
+//! Loom runs each model in every order in which its threads can take turns. `.ci/loom` runs them.
 //!
 //! The models send nothing, never sleep, and use no channel. Otherwise each model thread does what
 //! the engine's thread of the same name does.

@@ -1,4 +1,5 @@
-//! The thread that receives grants: one subscription to one channel, however many waiters there are.
+//! The thread that receives grants: one subscription to one channel, however many waiters there
+//! are.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,12 +17,12 @@ pub(super) const THREAD: &str = "fairlock-listener";
 
 /// What is known of the subscription.
 pub(super) struct SubscriptionStatus {
-    /// | state   | meaning                                              | becomes                         |
-    /// |---------|------------------------------------------------------|---------------------------------|
-    /// | Idle    | no caller has had to wait yet                        | Started                         |
-    /// | Started | not confirmed yet, or interrupted                    | Up, Refused                     |
-    /// | Up      | confirmed                                            | Started, on a fault             |
-    /// | Refused | the user lacks a permission, and the thread has ended | Started, by the next caller that has to wait |
+    /// | state   | meaning                               | becomes                             |
+    /// |---------|---------------------------------------|-------------------------------------|
+    /// | Idle    | no caller has had to wait yet         | Started                             |
+    /// | Started | not confirmed yet, or interrupted     | Up, Refused                         |
+    /// | Up      | confirmed                             | Started, on a fault                 |
+    /// | Refused | a permission is missing; no thread    | Started, by the next caller to wait |
     state: Mutex<SubscriptionState>,
     changed: Condvar,
 }
@@ -50,7 +51,8 @@ impl SubscriptionStatus {
 
     /// Ends a pause between two attempts early.
     pub(super) fn wake(&self) {
-        // A thread that is about to sleep holds the mutex. After this it sleeps, and is woken below.
+        // A thread that is about to sleep holds the mutex. After this it sleeps, and is woken
+        // below.
         drop(self.state.lock());
         self.changed.notify_all();
     }
@@ -103,9 +105,9 @@ impl Engine {
     fn on_channel_event(&self, event: ChannelEvent<'_>, progress: &mut Progress) {
         match event {
             ChannelEvent::Subscribed => {
-                // Messages may have been missed while there was no subscription. This is sent before
-                // the state is set: a caller that waits for the state has missed no message, and
-                // queues after the check.
+                // Messages may have been missed while there was no subscription. This is sent
+                // before the state is set: a caller that waits for the state has missed no message,
+                // and queues after the check.
                 self.send_to_background(Command::Subscribed);
                 self.subscription.set(SubscriptionState::Up);
                 if progress.was_ever_up {

@@ -5,9 +5,9 @@ use super::thread::RenewalThread;
 use super::token_release::{TokenRelease, excludes_late_copies};
 use crate::store::{Answer, StoreFault};
 
-/// An outage adds few releases of queued tokens to those of its beginning, since no waiter is queued
-/// without a connection. If there are more tasks than this, tokens older than a ttl are no longer
-/// released: they are left to their turn, and to R13 (unwanted grants).
+/// An outage adds few releases of queued tokens to those of its beginning, since no waiter is
+/// queued without a connection. If there are more tasks than this, tokens older than a ttl are no
+/// longer released: they are left to their turn, and to R13 (unwanted grants).
 const MANY: usize = 1 << 14;
 
 impl RenewalThread {
@@ -33,8 +33,8 @@ impl RenewalThread {
             // The script stopped at its limit of work for one call.
             return self.tasks.put(now, Task::ReleaseToken(release));
         }
-        // R7 (late copies): a delayed acquire could take the token again. This reply and one ttl are
-        // enough without the server's time, because a lease of the token has lapsed by then.
+        // R7 (late copies): a delayed acquire could take the token again. This reply and one ttl
+        // are enough without the server's time, because a lease of the token has lapsed by then.
         if !excludes_late_copies(answer, release.not_after) && now < release.expires {
             let next = now + self.engine.config.command_timeout;
             return self.tasks.put(next, Task::ReleaseToken(release));

@@ -22,8 +22,8 @@ pub(super) const PIPELINE: usize = 256;
 /// How soon a call is sent again while the thread's connection is being opened.
 const CONNECTING: Duration = Duration::from_millis(5);
 
-/// The thread that keeps leases and queued waiters alive, and releases tokens for callers that could
-/// not wait. All of this state is the thread's own, so no mutex guards its leases.
+/// The thread that keeps leases and queued waiters alive, and releases tokens for callers that
+/// could not wait. All of this state is the thread's own, so no mutex guards its leases.
 pub(crate) struct RenewalThread {
     pub(super) engine: Arc<Engine>,
     commands: Receiver<Command>,
@@ -179,8 +179,8 @@ impl RenewalThread {
         for scheduled in new {
             let lease = &scheduled.lease;
             match lease.due(now, scheduled.renew_at) {
-                // The lock was taken and released again. More leases of the same request are likely.
-                // Each would wake this thread, if it slept past the time when they are due.
+                // The lock was taken and released again. More leases of the same request are
+                // likely. Each would wake this thread, if it slept past the time when they are due.
                 Due::Drop => {
                     self.look_again_at = self.look_again_at.min(now + lease.request.soonest_due());
                 }
@@ -190,8 +190,8 @@ impl RenewalThread {
         }
     }
 
-    /// The calls of all that is due, at most a pipeline full. Each sort has room of its own, so that
-    /// none starves another. Losses come first and need no network (P6).
+    /// The calls of all that is due, at most a pipeline full. Each sort has room of its own, so
+    /// that none starves another. Losses come first and need no network (P6).
     pub(crate) fn collect(&mut self) -> Vec<(Task, Call)> {
         let now = self.engine.now();
         let mut batch = self.collect_renewals(now);

@@ -8,8 +8,8 @@ use crate::script::{Call, Mode, Outcome, Token, Verb};
 use crate::store::Answer;
 use crate::store::clock::Time;
 
-/// A token that the renewal thread releases. It sends the release again and again until the token is
-/// gone for good: see [`excludes_late_copies`].
+/// A token that the renewal thread releases. It sends the release again and again until the token
+/// is gone for good: see [`excludes_late_copies`].
 pub(crate) struct TokenRelease {
     pub(crate) call: Call,
     pub(crate) token: Token,

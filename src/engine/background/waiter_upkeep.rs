@@ -68,7 +68,8 @@ impl RenewalThread {
         result: CallResult,
     ) {
         match self.engine.on_acquire_reply(&waiter, call, result) {
-            // A waiter that was cancelled by now was not queued again. One that has taken its grant was.
+            // A waiter that was cancelled by now was not queued again. One that has taken its grant
+            // was.
             EnqueueOutcome::Done if waiter.state.lock().is_cancelled() => {}
             EnqueueOutcome::Done => {
                 self.engine.counters.requeued.add(1);
@@ -91,9 +92,9 @@ impl RenewalThread {
         }
     }
 
-    /// Notes that Redis did not answer a call about this waiter's name, with two exceptions. If this
-    /// process slept in between, Redis may have answered in time. If the connection was closed, the
-    /// next connection shows whether Redis answers.
+    /// Notes that Redis did not answer a call about this waiter's name, with two exceptions. If
+    /// this process slept in between, Redis may have answered in time. If the connection was
+    /// closed, the next connection shows whether Redis answers.
     fn note_no_reply(&self, waiter: &WaiterEntry, fault: &StoreFault) {
         let now = self.engine.now();
         let slept = now - self.last_sent_at > self.engine.config.command_timeout * 2;
@@ -177,8 +178,8 @@ impl RenewalThread {
         for waiter in waiters {
             let mut state = waiter.state.lock();
             state.note_served(served);
-            // A permit's waiter that was served has missed the message of its grant. For a mutex the
-            // reply names the owner, so a message is not missed for long.
+            // A permit's waiter that was served has missed the message of its grant. For a mutex
+            // the reply names the owner, so a message is not missed for long.
             let missed_grant =
                 call.spec.family == Family::Permit && state.was_served(served, answer.sent);
             if !newest_known || missed_grant || state.is_suspect(since, answer.sent) {
@@ -209,7 +210,7 @@ impl RenewalThread {
 
     fn fail_all(&self, call: &Call, waiters: &[Arc<WaiterEntry>], outcome: &Outcome) {
         let error = self.engine.unexpected_reply(call, outcome);
-        log::warn!("waiter for {:?}: {error}", call.key.name);
+        log::warn!("waiting for {:?}: {error}", call.key.name);
         for waiter in waiters {
             let error = self.engine.unexpected_reply(call, outcome);
             let action = waiter.state.lock().fail(error);
@@ -271,7 +272,7 @@ impl RenewalThread {
             if known {
                 waiter.state.lock().on_present(*token, since);
             } else if owner == Some(*token) {
-                // The waiter has the lock, and missed the message. A sync tells it the fence.
+                // The waiter has the lock, and missed the message. A sync brings the fence.
                 if waiter.state.lock().is_queued() {
                     let now = self.engine.now();
                     self.engine.waiters.reschedule(&call.key.name, now);

@@ -9,10 +9,12 @@ use crate::store::clock::Time;
 /// Wakes the renewal thread, but only if it would sleep for too long.
 ///
 /// The thread publishes its wake-up time, fences, and looks again for what was sent. A sender
-/// sends, fences, and compares. So at least one of the two sees the other, and no wake-up is missed.
+/// sends, fences, and compares. So at least one of the two sees the other, and no wake-up is
+/// missed.
 pub(crate) struct Waker {
     slot: Sender<()>,
-    /// Until when the thread sleeps, in ns. 0 while it is awake: it will look again before it sleeps.
+    /// Until when the thread sleeps, in ns. 0 while it is awake: it will look again before it
+    /// sleeps.
     asleep_until: AtomicU64,
 }
 
@@ -40,7 +42,8 @@ impl Waker {
         }
     }
 
-    /// Before the renewal thread sleeps until `until`. It must then look once more for what was sent.
+    /// Before the renewal thread sleeps until `until`. It must then look once more for what was
+    /// sent.
     pub(super) fn publish_sleep(&self, until: Time) {
         self.asleep_until.store(until.as_nanos(), Ordering::SeqCst);
         fence(Ordering::SeqCst);

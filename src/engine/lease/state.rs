@@ -9,11 +9,11 @@ use crate::sync::AtomicU64;
 /// The state of a lease. It is one word, so that threads read and change it without a lock.
 #[derive(Debug)]
 pub(crate) struct LeaseState {
-    /// | value                | state    | becomes                                                 |
-    /// |----------------------|----------|---------------------------------------------------------|
-    /// | a deadline in ns     | held     | held longer (`extend`), released (`release`), lost (`lose`, or any read past the deadline) |
-    /// | [`RELEASED`]         | released | –                                                       |
-    /// | a loss reason's code | lost     | released (`close`), if no guard ever had the lease      |
+    /// | value                | state    | becomes                                              |
+    /// |----------------------|----------|------------------------------------------------------|
+    /// | a deadline in ns     | held     | held longer, released, lost                          |
+    /// | [`RELEASED`]         | released | –                                                    |
+    /// | a loss reason's code | lost     | released (`close`), if no guard ever had the lease   |
     ///
     /// A thread that reads the word past the deadline first writes the loss, and then answers. So
     /// after one thread has seen the lease lost, no thread sees it held again, even if a renewal's
