@@ -39,30 +39,30 @@ impl TokenRelease {
     /// The release of a lease that ended at `now`, or of some of its permits.
     pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
         let (token, fence) = (lease.token, lease.fence);
+        let call = lease.request.call(Verb::Release { token, fence, mode });
         TokenRelease {
-            call: lease.request.call(Verb::Release { token, fence, mode }),
-            token,
             not_after: lease.not_after,
-            expires: now + lease.request.longest(),
-            may_be_queued: false,
-            resent: false,
-            report_to: ReportTo::Nobody,
+            ..TokenRelease::new(call, token, now + lease.request.longest())
         }
     }
 
     /// The release of a token that nobody wants. `about` names its lock.
     pub(crate) fn abandon(about: &Call, token: Token, expires: Time) -> TokenRelease {
-        let verb = Verb::Release {
-            token,
-            fence: 0,
-            mode: Mode::Unused,
-        };
-        TokenRelease {
-            call: Call {
-                spec: about.spec,
-                key: about.key.clone(),
-                verb,
+        let call = Call {
+            spec: about.spec,
+            key: about.key.clone(),
+            verb: Verb::Release {
+                token,
+                fence: 0,
+                mode: Mode::Unused,
             },
+        };
+        TokenRelease::new(call, token, expires)
+    }
+
+    fn new(call: Call, token: Token, expires: Time) -> TokenRelease {
+        TokenRelease {
+            call,
             token,
             not_after: 0,
             expires,
