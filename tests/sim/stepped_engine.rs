@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::acquire::{Doubt, EnqueueOutcome, TryOutcome, Wait, acquire_call};
+use crate::engine::acquire::EnqueueOutcome;
+use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::Command;
 use crate::engine::background::{RenewalThread, Task};
 use crate::engine::release::ReleaseOutcome;
+use crate::engine::request::Wait;
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
@@ -93,16 +95,7 @@ impl SteppedEngine {
 
     /// A place that nothing was sent for yet.
     pub(crate) fn register(&self, request: Arc<Request>) -> QueuedWaiter {
-        let waiter = self.engine.waiters.register(
-            request,
-            WaiterState::new(Token::new()),
-            self.engine.now(),
-        );
-        self.engine.counters.waiting.add(1);
-        QueuedWaiter {
-            engine: Arc::clone(&self.engine),
-            waiter,
-        }
+        QueuedWaiter::register(&self.engine, &request, WaiterState::new(Token::new()))
     }
 
     /// Whether it stands in the queue, as far as it knows.
@@ -118,7 +111,7 @@ impl SteppedEngine {
     /// The acquire that a place is to send now, unless it has something already.
     pub(crate) fn begin_acquire(&self, queued: &QueuedWaiter, now: Time) -> Option<Call> {
         let token = self.engine.token_to_send(&queued.waiter, now)?;
-        Some(acquire_call(&queued.waiter.request, token, Wait::Yes))
+        Some(queued.waiter.request.acquire(token, Wait::Yes))
     }
 
     pub(crate) fn on_acquire_reply(
@@ -171,7 +164,7 @@ impl SteppedEngine {
 
     /// An acquire that may not wait.
     pub(crate) fn begin_try(&self, request: &Request, token: Token) -> Call {
-        acquire_call(request, token, Wait::No)
+        request.acquire(token, Wait::No)
     }
 
     /// `None`: it is to be sent again.
@@ -183,10 +176,15 @@ impl SteppedEngine {
         doubt: &mut Doubt,
         answer: Answered,
     ) -> Option<Option<Arc<Lease>>> {
-        match self
-            .engine
-            .on_try_reply(request, token, call, doubt, answer)
-        {
+        let mut attempt = TryAcquire {
+            request,
+            token,
+            call,
+            doubt: *doubt,
+        };
+        let outcome = self.engine.on_try_reply(&mut attempt, answer);
+        *doubt = attempt.doubt;
+        match outcome {
             Ok(TryOutcome::Done(lease)) => Some(lease),
             Ok(TryOutcome::Again(_)) => None,
             Ok(TryOutcome::Failed(_)) | Err(_) => Some(None),
@@ -197,7 +195,7 @@ impl SteppedEngine {
     pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, doubt: Doubt) {
         if doubt.in_doubt {
             self.engine
-                .abandon_in_background(call, token, doubt.not_after, request.longest());
+                .abandon_token(call, token, doubt.not_after, request.longest());
         }
     }
 
@@ -245,11 +243,12 @@ impl SteppedEngine {
         started: Time,
         answer: Answered,
     ) {
-        if let ReleaseOutcome::Open(_, release) =
+        let outcome = self
+            .engine
+            .on_release_reply(lease, call, started, answer.answer);
+        if let ReleaseOutcome::Open(open) = outcome {
             self.engine
-                .on_release_reply(lease, call, started, answer.answer)
-        {
-            self.engine.send_to_background(Command::Abandon(*release));
+                .send_to_background(Command::Abandon(open.release));
         }
     }
 }

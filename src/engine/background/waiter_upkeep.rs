@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::command::Task;
 use super::thread::{PIPELINE, RenewalThread};
-use crate::engine::acquire::{EnqueueOutcome, Wait, acquire_call};
+use crate::engine::acquire::EnqueueOutcome;
+use crate::engine::request::Wait;
 use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterEntry, refusal};
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
@@ -58,7 +59,7 @@ impl RenewalThread {
             self.engine.waiters.replace_token(waiter);
         }
         let token = self.engine.token_to_send(waiter, now)?;
-        Some(acquire_call(&waiter.request, token, Wait::Yes))
+        Some(waiter.request.acquire(token, Wait::Yes))
     }
 
     pub(super) fn on_requeue_reply(

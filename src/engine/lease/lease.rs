@@ -82,6 +82,15 @@ impl Lease {
         self.state.lost().map(|reason| self.loss_for(reason))
     }
 
+    /// The loss, if the lease is not held any more.
+    pub(crate) fn loss_at(&self, now: Time) -> Option<Loss> {
+        if self.is_held(now) {
+            return None;
+        }
+        let loss = self.loss();
+        Some(loss.unwrap_or_else(|| self.loss_for(LossReason::Expired)))
+    }
+
     pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
         Loss {
             name: self.request.key.name.clone(),
@@ -153,6 +162,11 @@ impl Lease {
         let deadline = self.state.deadline().unwrap_or(Time::from_nanos(0));
         renew_at.min(deadline).min(self.ends_at)
     }
+}
+
+/// The first loss among these leases.
+pub(crate) fn first_lost(leases: &[Arc<Lease>], now: Time) -> Option<Loss> {
+    leases.iter().find_map(|lease| lease.loss_at(now))
 }
 
 /// What is to be done about a lease.
