@@ -39,7 +39,7 @@ pub struct LockGuard {
 
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>, running: &Arc<EngineHandle>) -> LockGuard {
-        running.engine().guard_made();
+        running.engine().on_guard_created();
         LockGuard {
             lease,
             running: Arc::clone(running),
@@ -99,7 +99,7 @@ impl LockGuard {
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.nothing()
+            engine.never()
         } else {
             self.lease.lost()
         }
@@ -163,7 +163,7 @@ impl Drop for LockGuard {
         {
             log::warn!("dropping the guard of {:?}: {error}", self.name());
         }
-        engine.guard_dropped();
+        engine.on_guard_dropped();
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{EngineHandle, QueuedWaiter, Then};
+use crate::engine::{AtDeadline, EngineHandle, QueuedWaiter};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::store::clock::Time;
@@ -52,7 +52,7 @@ impl<G> Waiter<G> {
     /// [`Error::Closed`] by a shutdown; [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
     pub fn wait(mut self) -> Result<G> {
         loop {
-            if let Some(guard) = self.wait_until(Time::NEVER, Then::Leave)? {
+            if let Some(guard) = self.wait_until(Time::NEVER, AtDeadline::Cancel)? {
                 return Ok(guard);
             }
         }
@@ -69,17 +69,17 @@ impl<G> Waiter<G> {
     /// if this waiter has given its guard before.
     pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<G>> {
         let now = self.running.engine().now();
-        self.wait_until(now + at_most, Then::Stay)
+        self.wait_until(now + at_most, AtDeadline::Keep)
     }
 
-    fn wait_until(&mut self, until: Time, then: Then) -> Result<Option<G>> {
+    fn wait_until(&mut self, until: Time, at_deadline: AtDeadline) -> Result<Option<G>> {
         let Some(standing) = &self.standing else {
             return Err(Error::config(
                 "waiter",
                 "it gives one guard, and has given it",
             ));
         };
-        let Some(lease) = standing.wait(until, then)? else {
+        let Some(lease) = standing.wait(until, at_deadline)? else {
             return Ok(None);
         };
         self.standing = None;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::{request, request_to_wait};
+use super::{request_to_try, request_to_wait};
 use crate::engine::{
     EngineHandle, Lease, LockGroup, Request, WantResult, first_lost, is_transient,
 };
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::{Loss, PreviousHolder};
 use crate::manager::LockManager;
+use crate::script::{LockSpec, Mode};
 use crate::store::clock::Time;
 
 /// How many names [`lock_all`](LockManager::lock_all) takes, at most.
@@ -143,7 +144,7 @@ impl Wanted {
     }
 
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
-        let (requests, whole) = self.requests(manager, request)?;
+        let (requests, whole) = self.requests(manager, request_to_try)?;
         let leases = manager.engine().try_acquire_all(&requests, Time::NEVER)?;
         if leases.is_none() {
             manager.engine().counters.missed.add(1);
@@ -154,10 +155,13 @@ impl Wanted {
     fn requests(
         &self,
         manager: &LockManager,
-        request: impl Fn(&LockManager, Key) -> Result<Request>,
+        request: fn(&LockManager, Key, LockSpec) -> Result<Request>,
     ) -> Result<(Vec<Arc<Request>>, Arc<LockGroup>)> {
         let whole = LockGroup::new();
-        let part = |key: &Key| Ok(Arc::new(request(manager, key.clone())?.part_of(&whole)));
+        let part = |key: &Key| {
+            let request = request(manager, key.clone(), LockSpec::MUTEX)?;
+            Ok(Arc::new(request.in_group(&whole)))
+        };
         Ok((self.0.iter().map(part).collect::<Result<_>>()?, whole))
     }
 }
@@ -187,11 +191,13 @@ pub struct MultiGuard {
 impl MultiGuard {
     fn new(leases: Vec<Arc<Lease>>, whole: Arc<LockGroup>, manager: &LockManager) -> MultiGuard {
         let running = Arc::clone(manager.running());
-        leases.iter().for_each(|_| running.engine().guard_made());
-        whole.guard();
+        leases
+            .iter()
+            .for_each(|_| running.engine().on_guard_created());
+        whole.mark_guarded();
         // One that was lost before was nobody's, and was told to nobody.
         if let Some(loss) = first_lost(&leases, running.engine().now()) {
-            whole.tell(&loss);
+            whole.report_loss(&loss);
         }
         MultiGuard {
             leases,
@@ -256,7 +262,7 @@ impl MultiGuard {
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.nothing()
+            engine.never()
         } else {
             &self.whole.lost
         }
@@ -275,7 +281,7 @@ impl MultiGuard {
         if engine.is_forked() {
             Err(Error::Closed)
         } else {
-            engine.release_all(&self.leases, WantResult::Yes)
+            engine.release_all(&self.leases, Mode::Used, WantResult::Yes)
         }
     }
 
@@ -294,14 +300,14 @@ impl Drop for MultiGuard {
         }
         self.whole.close();
         if !self.unlocked
-            && let Err(error) = engine.release_all(&self.leases, WantResult::No)
+            && let Err(error) = engine.release_all(&self.leases, Mode::Used, WantResult::No)
         {
             log::warn!(
                 "dropping the one guard of {:?}: {error}",
                 self.names().collect::<Vec<_>>()
             );
         }
-        self.leases.iter().for_each(|_| engine.guard_dropped());
+        self.leases.iter().for_each(|_| engine.on_guard_dropped());
     }
 }
 

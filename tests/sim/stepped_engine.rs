@@ -4,10 +4,12 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::acquire::{Doubt, Settled, Tried, Wait, acquire_call};
+use crate::engine::acquire::EnqueueOutcome;
+use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::Command;
 use crate::engine::background::{RenewalThread, Task};
-use crate::engine::release::Ended;
+use crate::engine::release::ReleaseOutcome;
+use crate::engine::request::Wait;
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
@@ -47,12 +49,12 @@ impl SteppedEngine {
     pub(crate) fn collect(&mut self) -> (Tasks, Vec<Call>) {
         self.renewal.take_in();
         let (tasks, calls) = self.renewal.collect().into_iter().unzip();
-        self.renewal.asked = self.engine.now();
+        self.renewal.last_sent_at = self.engine.now();
         (Tasks(tasks), calls)
     }
 
     pub(crate) fn on_replies(&mut self, tasks: Tasks, calls: &[Call], results: Vec<Answered>) {
-        self.renewal.settle(tasks.0, calls, results);
+        self.renewal.on_replies(tasks.0, calls, results);
     }
 
     /// When [`SteppedEngine::collect`] has something next, if nothing comes meanwhile.
@@ -62,7 +64,7 @@ impl SteppedEngine {
 
     /// A message came.
     pub(crate) fn on_message(&self, message: &str) {
-        subscription::hear(&self.engine, message);
+        subscription::on_message(&self.engine, message);
     }
 
     /// A message came, and counts whatever is in flight: what R8 rules out.
@@ -72,7 +74,7 @@ impl SteppedEngine {
             let action = {
                 let mut state = waiter.state.lock();
                 if state.is_asking() {
-                    state.unanswered(0, self.engine.now(), &waiter.request)
+                    state.on_no_reply(0, self.engine.now(), &waiter.request)
                 } else {
                     WaiterAction::Nothing
                 }
@@ -83,7 +85,7 @@ impl SteppedEngine {
 
     /// The subscription stands, again or for the first time.
     pub(crate) fn on_subscribed(&self) {
-        self.engine.send_to_background(Command::Resync);
+        self.engine.send_to_background(Command::Subscribed);
     }
 
     /// How many tokens the registry has.
@@ -93,16 +95,7 @@ impl SteppedEngine {
 
     /// A place that nothing was sent for yet.
     pub(crate) fn register(&self, request: Arc<Request>) -> QueuedWaiter {
-        let waiter = self.engine.waiters.register(
-            request,
-            WaiterState::new(Token::new()),
-            self.engine.now(),
-        );
-        self.engine.counters.waiting.add(1);
-        QueuedWaiter {
-            engine: Arc::clone(&self.engine),
-            waiter,
-        }
+        QueuedWaiter::register(&self.engine, &request, WaiterState::new(Token::new()))
     }
 
     /// Whether it stands in the queue, as far as it knows.
@@ -118,7 +111,7 @@ impl SteppedEngine {
     /// The acquire that a place is to send now, unless it has something already.
     pub(crate) fn begin_acquire(&self, queued: &QueuedWaiter, now: Time) -> Option<Call> {
         let token = self.engine.token_to_send(&queued.waiter, now)?;
-        Some(acquire_call(&queued.waiter.request, token, Wait::Yes))
+        Some(queued.waiter.request.acquire(token, Wait::Yes))
     }
 
     pub(crate) fn on_acquire_reply(
@@ -128,10 +121,10 @@ impl SteppedEngine {
         answer: Answered,
     ) -> Next {
         match self.engine.on_acquire_reply(&queued.waiter, call, answer) {
-            Settled::Done => Next::Wait,
-            Settled::Again => Next::AskAgain,
-            Settled::StoreFault(_) => Next::AskLater,
-            Settled::Refused(_) => Next::Fail,
+            EnqueueOutcome::Done => Next::Wait,
+            EnqueueOutcome::Again => Next::AskAgain,
+            EnqueueOutcome::Failed(_) => Next::AskLater,
+            EnqueueOutcome::Refused(_) => Next::Fail,
         }
     }
 
@@ -141,9 +134,9 @@ impl SteppedEngine {
             .waiter
             .state
             .lock()
-            .claim(self.engine.now(), &queued.waiter.request);
+            .take_grant(self.engine.now(), &queued.waiter.request);
         match claim {
-            TakeGrant::Taken(lease) => self.engine.claimed(lease).ok(),
+            TakeGrant::Taken(lease) => self.engine.hand_out(lease).ok(),
             TakeGrant::Confirm => {
                 self.engine.apply(&queued.waiter, WaiterAction::Confirm);
                 None
@@ -154,7 +147,7 @@ impl SteppedEngine {
 
     /// At its deadline: the call that leaves the queue, if one is needed.
     pub(crate) fn begin_cancel(&self, queued: &QueuedWaiter) -> Option<Call> {
-        queued.leave()
+        queued.begin_cancel()
     }
 
     /// What the answer to it, or no need of one, leaves of the place.
@@ -164,14 +157,14 @@ impl SteppedEngine {
         answered: Option<(&Call, Answered)>,
     ) -> Option<Arc<Lease>> {
         if let Some((call, answer)) = answered {
-            queued.left(call, answer.answer).ok()?;
+            queued.on_cancel_reply(call, answer.answer).ok()?;
         }
-        queued.claim_or_leave().ok().flatten()
+        queued.take_grant_or_cancel().ok().flatten()
     }
 
     /// An acquire that may not wait.
     pub(crate) fn begin_try(&self, request: &Request, token: Token) -> Call {
-        acquire_call(request, token, Wait::No)
+        request.acquire(token, Wait::No)
     }
 
     /// `None`: it is to be sent again.
@@ -183,13 +176,18 @@ impl SteppedEngine {
         doubt: &mut Doubt,
         answer: Answered,
     ) -> Option<Option<Arc<Lease>>> {
-        match self
-            .engine
-            .on_try_reply(request, token, call, doubt, answer)
-        {
-            Ok(Tried::Ended(lease)) => Some(lease),
-            Ok(Tried::Again(_)) => None,
-            Ok(Tried::Failed(_)) | Err(_) => Some(None),
+        let mut attempt = TryAcquire {
+            request,
+            token,
+            call,
+            doubt: *doubt,
+        };
+        let outcome = self.engine.on_try_reply(&mut attempt, answer);
+        *doubt = attempt.doubt;
+        match outcome {
+            Ok(TryOutcome::Done(lease)) => Some(lease),
+            Ok(TryOutcome::Again(_)) => None,
+            Ok(TryOutcome::Failed(_)) | Err(_) => Some(None),
         }
     }
 
@@ -197,7 +195,7 @@ impl SteppedEngine {
     pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, doubt: Doubt) {
         if doubt.in_doubt {
             self.engine
-                .abandon_in_background(call, token, doubt.not_after, request.longest());
+                .abandon_token(call, token, doubt.not_after, request.longest());
         }
     }
 
@@ -209,7 +207,7 @@ impl SteppedEngine {
 
     pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {
         if let Ok(answer) = answer.answer {
-            let _ = self.engine.renewed(lease, &answer);
+            let _ = self.engine.on_renew_reply(lease, &answer);
         }
     }
 
@@ -227,13 +225,15 @@ impl SteppedEngine {
         answer: Answered,
     ) -> bool {
         self.engine
-            .downgraded(lease, call, started, answer.answer)
+            .on_downgrade_reply(lease, call, started, answer.answer)
             .is_ok()
     }
 
     /// A guard is dropped: the call to send, unless it was lost.
     pub(crate) fn begin_release(&self, lease: &Lease) -> Option<Call> {
-        self.engine.end(lease, Mode::Used, self.engine.now()).ok()
+        self.engine
+            .begin_release(lease, Mode::Used, self.engine.now())
+            .ok()
     }
 
     pub(crate) fn on_release_reply(
@@ -243,8 +243,12 @@ impl SteppedEngine {
         started: Time,
         answer: Answered,
     ) {
-        if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer.answer) {
-            self.engine.send_to_background(Command::Background(*job));
+        let outcome = self
+            .engine
+            .on_release_reply(lease, call, started, answer.answer);
+        if let ReleaseOutcome::Open(open) = outcome {
+            self.engine
+                .send_to_background(Command::Abandon(open.release));
         }
     }
 }
