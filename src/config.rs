@@ -1,20 +1,11 @@
-//! Options of a lock and of a manager, and the sums that they must fit.
+//! A manager's numbers, and the sums that they must fit.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::loss::Loss;
+use crate::options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 
-/// How long a lock outlives its last renewal, unless told otherwise.
-pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
-/// The shortest ttl of a lock that is renewed, or that may be waited for.
-pub const MIN_TTL: Duration = Duration::from_secs(1);
-/// The shortest fixed lease, for `try_lock` alone.
-pub const MIN_FIXED_LEASE: Duration = Duration::from_millis(10);
-/// The longest ttl, fixed lease, `hold_at_least` and timeout.
-pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
 /// After so long without a successful reply a wait ends with an error.
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
 /// Connections in the pool, at most.
@@ -27,115 +18,10 @@ pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 pub const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// For how long a silent process keeps its places: this, or half of the ttl if that is less.
 pub const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
-/// The longest label, in bytes.
-pub const MAX_LABEL: usize = 256;
-
-/// A callback of [`LockOptions::on_lost`].
-pub(crate) type OnLost = Arc<dyn Fn(&Loss) + Send + Sync>;
-
-/// How a lock is taken and held. A manager has one set as its default, and
-/// [`LockManager::with`](crate::LockManager::with) makes a handle with another.
-///
-/// ```
-/// use std::time::Duration;
-/// use fairlock::LockOptions;
-///
-/// const NIGHTLY: LockOptions = LockOptions::new().ttl(Duration::from_secs(30)).max_hold(Duration::from_secs(3600));
-/// ```
-#[derive(Clone, Default)]
-pub struct LockOptions {
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) fixed: bool,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) hold_at_least: Duration,
-    pub(crate) label: Option<Arc<str>>,
-    pub(crate) on_lost: Option<OnLost>,
-}
-
-impl LockOptions {
-    /// The defaults: [`DEFAULT_TTL`], renewed, no `max_hold`, no `hold_at_least`, no label, no callback.
-    pub const fn new() -> LockOptions {
-        LockOptions {
-            ttl: None,
-            fixed: false,
-            max_hold: None,
-            hold_at_least: Duration::ZERO,
-            label: None,
-            on_lost: None,
-        }
-    }
-
-    /// How long the lock outlives its last renewal, and so the longest that a crash can delay the others.
-    ///
-    /// Renewed every third of it. [`MIN_TTL`] to [`MAX_TTL`], in whole milliseconds; default
-    /// [`DEFAULT_TTL`]. Managers that share a name should share a ttl.
-    #[must_use]
-    pub const fn ttl(mut self, ttl: Duration) -> LockOptions {
-        self.ttl = Some(ttl);
-        self.fixed = false;
-        self
-    }
-
-    /// Replaces the ttl by a lease of fixed length that no thread renews: the lock ends by itself.
-    ///
-    /// [`LockGuard::renew`](crate::LockGuard::renew) starts it anew. [`MIN_FIXED_LEASE`] to [`MAX_TTL`]; one that may
-    /// be waited for needs [`MIN_TTL`], and more than the check period and two command timeouts.
-    #[must_use]
-    pub const fn fixed_lease(mut self, lease: Duration) -> LockOptions {
-        self.ttl = Some(lease);
-        self.fixed = true;
-        self
-    }
-
-    /// Ends the holding after so long, as a loss with [`LossReason::MaxHold`](crate::LossReason::MaxHold): a guard
-    /// that hangs or leaks does not block the others for ever. Default: no limit.
-    #[must_use]
-    pub const fn max_hold(mut self, limit: Duration) -> LockOptions {
-        self.max_hold = Some(limit);
-        self
-    }
-
-    /// Keeps the name taken for so long after the grant, even if it is released before: a job that many
-    /// hosts start at the same moment runs once. At most [`MAX_TTL`]; default zero.
-    #[must_use]
-    pub const fn hold_at_least(mut self, least: Duration) -> LockOptions {
-        self.hold_at_least = least;
-        self
-    }
-
-    /// A text that [`inspect`](crate::LockManager::inspect) shows beside host, process and thread: what the lock is
-    /// taken for. At most [`MAX_LABEL`] bytes, without control characters.
-    #[must_use]
-    pub fn label(mut self, label: impl Into<Arc<str>>) -> LockOptions {
-        self.label = Some(label.into());
-        self
-    }
-
-    /// Called when a lock is lost, once for each guard, on a thread of the manager's that does nothing
-    /// else: a slow or panicking callback delays other callbacks, and no lock.
-    #[must_use]
-    pub fn on_lost(mut self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LockOptions {
-        self.on_lost = Some(Arc::new(callback));
-        self
-    }
-}
-
-impl fmt::Debug for LockOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockOptions")
-            .field("ttl", &self.ttl.unwrap_or(DEFAULT_TTL))
-            .field("fixed", &self.fixed)
-            .field("max_hold", &self.max_hold)
-            .field("hold_at_least", &self.hold_at_least)
-            .field("label", &self.label)
-            .field("on_lost", &self.on_lost.is_some())
-            .finish()
-    }
-}
 
 /// What a builder was told; what it was not told is derived from the ttl.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct Settings {
     pub(crate) prefix: Option<String>,
     pub(crate) options: LockOptions,
     pub(crate) pool_size: Option<u32>,
@@ -164,25 +50,25 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    pub(crate) fn new(wanted: Wanted) -> Result<(Config, LockOptions)> {
-        let options = wanted.options;
+    pub(crate) fn new(settings: Settings) -> Result<(Config, LockOptions)> {
+        let options = settings.options;
         let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
         check_ttl(&options)?;
         // A fixed lease can be short; the periods are for the locks that are waited for and renewed.
         let base = ttl.max(MIN_TTL);
-        let command_timeout = wanted
+        let command_timeout = settings
             .command_timeout
             .unwrap_or(DEFAULT_COMMAND_TIMEOUT.min(base / 10));
         let config = Config {
-            prefix: checked_prefix(wanted.prefix)?,
-            pool_size: wanted.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
-            connect_timeout: wanted.connect_timeout.unwrap_or(command_timeout),
+            prefix: checked_prefix(settings.prefix)?,
+            pool_size: settings.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
+            connect_timeout: settings.connect_timeout.unwrap_or(command_timeout),
             command_timeout,
-            check_period: wanted
+            check_period: settings
                 .check_period
                 .unwrap_or(DEFAULT_CHECK_PERIOD.min(base / 8)),
-            horizon: wanted.horizon.unwrap_or(DEFAULT_HORIZON.min(base / 2)),
-            outage_limit: wanted.outage_limit.unwrap_or(DEFAULT_OUTAGE_LIMIT),
+            horizon: settings.horizon.unwrap_or(DEFAULT_HORIZON.min(base / 2)),
+            outage_limit: settings.outage_limit.unwrap_or(DEFAULT_OUTAGE_LIMIT),
             back_off: Duration::from_millis(500).min(base / 20),
         };
         let shortest = Duration::from_millis(1);
@@ -327,10 +213,10 @@ fn checked_prefix(prefix: Option<String>) -> Result<Arc<str>> {
 mod tests {
     use super::*;
 
-    fn with_ttl(ms: u64) -> Wanted {
-        Wanted {
+    fn with_ttl(ms: u64) -> Settings {
+        Settings {
             options: LockOptions::new().ttl(Duration::from_millis(ms)),
-            ..Wanted::default()
+            ..Settings::default()
         }
     }
 
@@ -349,50 +235,50 @@ mod tests {
     fn numbers_that_do_not_fit_are_refused() {
         let ms = Duration::from_millis;
         let bad = [
-            Wanted {
+            Settings {
                 horizon: Some(ms(2400)),
-                ..Wanted::default()
+                ..Settings::default()
             },
-            Wanted {
+            Settings {
                 horizon: Some(ms(5700)),
-                ..Wanted::default()
+                ..Settings::default()
             },
             // 17/30 of the ttl is 5666.6… ms.
-            Wanted {
+            Settings {
                 horizon: Some(ms(5667) - Duration::from_nanos(1)),
-                ..Wanted::default()
+                ..Settings::default()
             },
-            Wanted {
+            Settings {
                 command_timeout: Some(ms(1400)),
-                ..Wanted::default()
+                ..Settings::default()
             },
-            Wanted {
+            Settings {
                 check_period: Some(Duration::ZERO),
-                ..Wanted::default()
+                ..Settings::default()
             },
-            Wanted {
+            Settings {
                 outage_limit: Some(ms(10)),
-                ..Wanted::default()
+                ..Settings::default()
             },
-            Wanted {
+            Settings {
                 pool_size: Some(0),
-                ..Wanted::default()
+                ..Settings::default()
             },
-            Wanted {
+            Settings {
                 prefix: Some("a{b".into()),
-                ..Wanted::default()
+                ..Settings::default()
             },
             with_ttl(999),
             with_ttl(86_400_001),
-            Wanted {
+            Settings {
                 options: LockOptions::new().ttl(Duration::MAX),
-                ..Wanted::default()
+                ..Settings::default()
             },
         ];
-        for wanted in bad {
+        for settings in bad {
             assert!(
-                matches!(Config::new(wanted.clone()), Err(Error::Config { .. })),
-                "{wanted:?}"
+                matches!(Config::new(settings.clone()), Err(Error::Config { .. })),
+                "{settings:?}"
             );
         }
     }

@@ -350,23 +350,39 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
+// The manager: where its locks live, how it is built, and its settings.
+mod builder;
 mod config;
-mod engine;
+mod endpoint;
+mod manager;
+mod options;
+
+// The locks, and what a caller gets: guards, waiters, errors, a look inside.
 mod error;
 mod fence;
-mod glob;
 mod guard;
-#[cfg(any(doc, doctest))]
-pub mod guide;
 mod inspect;
-mod key;
 mod kind;
 mod lock;
 mod loss;
-mod manager;
 #[cfg(feature = "memory")]
 pub mod memory;
+mod stats;
+mod waiter;
+
+// How a lock is won and kept, where it lives, and the scripts that decide.
+mod engine;
 mod script;
+mod store;
+
+// Parts that have no layer of their own: names, patterns, mutexes that a model checker can replace.
+mod glob;
+mod key;
+mod sync;
+
+// The pages of docs/, and the simulator, which needs the insides.
+#[cfg(any(doc, doctest))]
+pub mod guide;
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[doc(hidden)]
 #[cfg_attr(
@@ -379,29 +395,35 @@ mod script;
 )]
 #[path = "../tests/sim/mod.rs"]
 pub mod sim;
-mod stats;
-mod store;
-mod sync;
-mod waiter;
 
-pub use crossbeam_channel;
-
+// The manager.
+pub use builder::Builder;
 pub use config::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, DEFAULT_OUTAGE_LIMIT,
-    DEFAULT_POOL_SIZE, DEFAULT_PREFIX, DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL,
-    MIN_FIXED_LEASE, MIN_TTL,
+    DEFAULT_POOL_SIZE, DEFAULT_PREFIX,
 };
-pub use error::{Error, Result, Step};
-pub use fence::FenceGate;
+pub use endpoint::Endpoint;
+pub use manager::{LockManager, Shutdown};
+pub use options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
+
+// The locks, and what they give.
 pub use guard::LockGuard;
-pub use inspect::{List, LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
 pub use key::MAX_NAME;
-pub use kind::Kind;
 pub use lock::{
     MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
     Semaphore, Striped, WriteGuard,
 };
-pub use loss::{Loss, LossReason, PreviousHolder};
-pub use manager::{Builder, Endpoint, LockManager, Shutdown};
-pub use stats::Stats;
 pub use waiter::Waiter;
+
+// What goes wrong, and what makes it safe.
+pub use error::{Error, Result, Step};
+pub use fence::FenceGate;
+pub use loss::{Loss, LossReason, PreviousHolder};
+
+// A look inside.
+pub use inspect::{List, LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
+pub use kind::Kind;
+pub use stats::Stats;
+
+// The channel type of [`LockGuard::lost`], for `select!`.
+pub use crossbeam_channel;

@@ -9,9 +9,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::key::Key;
 use crate::loss::Loss;
+use crate::options::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::script::{Call, Family, LockSpec, Verb};
 
 /// One request for a lock. Every attempt at it has a token of its own.

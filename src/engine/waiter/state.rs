@@ -432,8 +432,8 @@ impl WaiterState {
 #[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
-    use crate::config::LockOptions;
     use crate::key::Key;
+    use crate::options::LockOptions;
     use crate::script::LockSpec;
 
     /// A second copy of the request may still be on its way, and what came of the first could be over when it arrives.
