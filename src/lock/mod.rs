@@ -1,5 +1,5 @@
-//! What is taken: the kinds of lock. A kind is data for a family of scripts; how it is won and kept is the
-//! engine's.
+//! The kinds of lock. A kind is data for a family of scripts. The engine wins and keeps locks of
+//! every kind.
 
 mod multi;
 mod mutex;
@@ -26,12 +26,12 @@ pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{MAX_PERMITS, Semaphore};
 pub use striped::Striped;
 
-/// One request for a mutex, on the handle's terms.
+/// A request for a mutex, with the options of the handle.
 fn request(manager: &LockManager, key: Key) -> Result<Request> {
     request_as(manager, key, LockSpec::MUTEX)
 }
 
-/// The same, if it is to wait.
+/// The same for a caller that may wait, which needs more of the options.
 fn request_to_wait(manager: &LockManager, key: Key) -> Result<Request> {
     waiting_request(manager, key, LockSpec::MUTEX)
 }
@@ -46,11 +46,11 @@ fn request_as(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request
     Ok(Request::new(spec, key, &manager.options))
 }
 
-/// Takes it, waiting for as long as Redis answers.
+/// Takes the lock. Waits for as long as Redis answers.
 fn take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<LockGuard> {
     let request = Arc::new(waiting_request(manager, key, spec)?);
     loop {
-        // Without a deadline a wait ends with a grant or an error.
+        // A wait without a deadline ends with a grant or an error, never with `None`.
         if let Some(lease) = manager.engine().acquire(&request, Time::NEVER)? {
             return Ok(LockGuard::new(lease, manager.running()));
         }
@@ -75,20 +75,20 @@ fn take_until(
     Ok(guard(manager, manager.engine().acquire(&request, until)?))
 }
 
-/// Takes a place in the queue, which becomes a guard of this kind.
+/// Takes a place in the queue, for a waiter that returns the guard of this kind.
 fn enqueue<G>(
     manager: &LockManager,
     key: Key,
     spec: LockSpec,
-    own: fn(LockGuard) -> G,
+    into_guard: fn(LockGuard) -> G,
 ) -> Result<Waiter<G>> {
     let request = Arc::new(waiting_request(manager, key, spec)?);
     let engine = manager.engine();
-    let standing = match engine.enter(&request, Time::NEVER)? {
+    let queued = match engine.enter(&request, Time::NEVER)? {
         Entered::Granted(lease) => engine.stand_with(lease)?,
-        Entered::Queued(standing) => standing,
+        Entered::Queued(queued) => queued,
     };
-    Ok(Waiter::new(standing, manager.running(), own))
+    Ok(Waiter::new(queued, manager.running(), into_guard))
 }
 
 fn guard(manager: &LockManager, lease: Option<Arc<Lease>>) -> Option<LockGuard> {
