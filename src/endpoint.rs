@@ -6,17 +6,19 @@ use std::fmt;
 use crate::store::memory::Memory;
 use crate::store::parse_url;
 
-/// Where the locks live. From a URL:
+/// Where the locks live. A URL, in one of these forms:
 ///
 /// - `redis://[user:password@]host[:port][/database]`
 /// - `redis+unix:///path/to/socket[?db=n&user=u&pass=p]`
 ///
-/// or, with the feature `memory`, from a `&Memory`. What is wrong with a URL is told by [`Builder::build`].
+/// With the feature `memory` also a `&Memory`. [`Builder::build`](crate::Builder::build) reports
+/// what is wrong with a URL.
 #[derive(Clone)]
 pub struct Endpoint(pub(crate) Target);
 
 #[derive(Clone)]
 pub(crate) enum Target {
+    /// As the user wrote it. Not checked yet, and it may contain a password.
     Url(String),
     #[cfg(feature = "memory")]
     Memory(Memory),
@@ -41,7 +43,7 @@ impl From<&Memory> for Endpoint {
     }
 }
 
-/// Shows where, never the password.
+/// Shows the address, never the password.
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {

@@ -10,19 +10,21 @@ use crate::key::Key;
 use crate::options::LockOptions;
 use crate::stats::Stats;
 
-/// Hands out locks that live in Redis.
+/// Gives out locks that live in Redis.
 ///
-/// A handle: cloning it is cheap, and all clones share one pool of connections, one renewal thread and, once
-/// somebody has to wait, one subscription. Guards, waiters and handles keep these alive; the last one
-/// dropped ends the threads, which takes at most one command timeout.
+/// A manager is a handle, and cheap to clone. All clones share one pool of connections and one
+/// renewal thread. They also share one subscription, from the first time that a caller has to wait.
+/// Guards, waiters and handles keep these alive. Dropping the last of them ends the threads, which
+/// takes at most one command timeout.
 ///
-/// After a `fork` the child's copies are dead: every verb answers [`Error::Closed`](crate::Error::Closed), and dropping them
-/// leaves the parent's locks alone.
+/// After a `fork` the copies in the child are dead. Every verb returns
+/// [`Error::Closed`](crate::Error::Closed), and dropping them leaves the locks of the parent alone.
 #[derive(Clone)]
 pub struct LockManager {
     running: Arc<EngineHandle>,
     pub(crate) options: LockOptions,
-    /// What [`LockManager::with`] falls back on for the ttl.
+    /// The options of the builder. [`LockManager::with`] takes the ttl from them if the new options
+    /// have none.
     built_with: Arc<LockOptions>,
 }
 
@@ -35,10 +37,12 @@ impl LockManager {
         }
     }
 
-    /// A handle whose locks are taken with these options instead, for every kind.
+    /// A handle that takes its locks, of every kind, with these options instead.
     ///
-    /// Costs no connection and no thread. Options that say nothing of ttl or fixed lease take the builder's.
-    /// What does not fit the manager's numbers is refused with [`Error::Config`](crate::Error::Config) when a lock is asked for.
+    /// Never blocks; costs no connection and no thread. Options with neither a ttl nor a fixed
+    /// lease use the one of the builder. This call checks nothing. If the options do not fit the
+    /// numbers of the manager, a call that takes a lock returns
+    /// [`Error::Config`](crate::Error::Config).
     #[must_use]
     pub fn with(&self, options: LockOptions) -> LockManager {
         let mut handle = self.clone();
@@ -55,14 +59,21 @@ impl LockManager {
         self.engine().stats()
     }
 
-    /// Ends the manager in good order: no lock is granted any more, waits end with [`Error::Closed`](crate::Error::Closed), and
-    /// guards have until `within` to be dropped. One that is alive then is told
-    /// [`LossReason::Shutdown`](crate::LossReason::Shutdown), its lock is released, and its name is in the answer.
+    /// Ends the manager in good order.
     ///
-    /// Blocks for at most `within` and two command timeouts. A second call does no harm.
+    /// From now on the manager grants no lock, and every wait ends with
+    /// [`Error::Closed`](crate::Error::Closed). Guards have the time `within` to be dropped. After
+    /// that, each guard that is still alive loses its lock with
+    /// [`LossReason::Shutdown`](crate::LossReason::Shutdown). The manager releases those locks and
+    /// returns their names.
+    ///
+    /// Blocks until the last guard is dropped, for at most `within` and two command timeouts. You
+    /// may call it twice.
     ///
     /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed) in a forked child.
+    /// - [`Error::Closed`](crate::Error::Closed) in a forked child.
+    /// - [`Error::Unavailable`](crate::Error::Unavailable) if the renewal thread does not answer
+    ///   within two command timeouts after `within`.
     pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
         let engine = self.engine();
         Ok(Shutdown {
@@ -92,11 +103,11 @@ impl fmt::Debug for LockManager {
     }
 }
 
-/// What [`LockManager::shutdown`] left.
+/// What [`LockManager::shutdown`] left behind.
 #[non_exhaustive]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shutdown {
-    /// The names of the locks whose guards were still alive at the deadline, in alphabetical order. Empty
-    /// when all were dropped in time.
+    /// The names of the locks whose guards were still alive at the deadline, in alphabetical order.
+    /// Empty if all guards were dropped in time.
     pub ended: Vec<Arc<str>>,
 }

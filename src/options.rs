@@ -6,22 +6,25 @@ use std::time::Duration;
 
 use crate::loss::Loss;
 
-/// How long a lock outlives its last renewal, unless told otherwise.
+/// How long a lock outlives its last renewal, unless [`LockOptions::ttl`] sets another time.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(10);
-/// The shortest ttl of a lock that is renewed, or that may be waited for.
+/// The shortest ttl of a renewed lock. Also the shortest fixed lease of a lock that a caller may
+/// wait for.
 pub const MIN_TTL: Duration = Duration::from_secs(1);
-/// The shortest fixed lease, for `try_lock` alone.
+/// The shortest fixed lease. One below [`MIN_TTL`] works with `try_lock` only.
 pub const MIN_FIXED_LEASE: Duration = Duration::from_millis(10);
-/// The longest ttl, fixed lease, `hold_at_least` and timeout.
+/// The longest ttl, fixed lease, `hold_at_least`, timeout and period.
 pub const MAX_TTL: Duration = Duration::from_secs(24 * 3600);
-/// The longest label, in bytes.
+/// The longest label, in bytes of UTF-8.
 pub const MAX_LABEL: usize = 256;
 
 /// A callback of [`LockOptions::on_lost`].
 pub(crate) type OnLost = Arc<dyn Fn(&Loss) + Send + Sync>;
 
-/// How a lock is taken and held. A manager has one set as its default, and
-/// [`LockManager::with`](crate::LockManager::with) makes a handle with another.
+/// How a lock is taken and held.
+///
+/// A manager has one set of options as its default.
+/// [`LockManager::with`](crate::LockManager::with) makes a handle with another set.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,7 +43,8 @@ pub struct LockOptions {
 }
 
 impl LockOptions {
-    /// The defaults: [`DEFAULT_TTL`], renewed, no `max_hold`, no `hold_at_least`, no label, no callback.
+    /// The defaults: [`DEFAULT_TTL`], renewed, no `max_hold`, no `hold_at_least`, no label, no
+    /// callback.
     pub const fn new() -> LockOptions {
         LockOptions {
             ttl: None,
@@ -52,10 +56,11 @@ impl LockOptions {
         }
     }
 
-    /// How long the lock outlives its last renewal, and so the longest that a crash can delay the others.
+    /// How long the lock outlives its last renewal. So this is the longest delay that a crashed
+    /// holder can cause.
     ///
-    /// Renewed every third of it. [`MIN_TTL`] to [`MAX_TTL`], in whole milliseconds; default
-    /// [`DEFAULT_TTL`]. Managers that share a name should share a ttl.
+    /// The manager renews the lock every third of the ttl. [`MIN_TTL`] to [`MAX_TTL`], in whole
+    /// milliseconds; default [`DEFAULT_TTL`]. Managers that share a name should use the same ttl.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> LockOptions {
         self.ttl = Some(ttl);
@@ -63,10 +68,11 @@ impl LockOptions {
         self
     }
 
-    /// Replaces the ttl by a lease of fixed length that no thread renews: the lock ends by itself.
+    /// Replaces the ttl by a lease of fixed length that no thread renews. The lock ends by itself.
     ///
-    /// [`LockGuard::renew`](crate::LockGuard::renew) starts it anew. [`MIN_FIXED_LEASE`] to [`MAX_TTL`]; one that may
-    /// be waited for needs [`MIN_TTL`], and more than the check period and two command timeouts.
+    /// [`LockGuard::renew`](crate::LockGuard::renew) starts the lease again. [`MIN_FIXED_LEASE`] to
+    /// [`MAX_TTL`]. A caller that may wait for the lock needs at least [`MIN_TTL`], and more than
+    /// the check period plus two command timeouts.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> LockOptions {
         self.ttl = Some(lease);
@@ -74,32 +80,41 @@ impl LockOptions {
         self
     }
 
-    /// Ends the holding after so long, as a loss with [`LossReason::MaxHold`](crate::LossReason::MaxHold): a guard
-    /// that hangs or leaks does not block the others for ever. Default: no limit.
+    /// Ends the lock after this time, as a loss with
+    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold).
+    ///
+    /// So a guard that hangs or leaks does not block the others forever. Counts from the grant.
+    /// More than zero; default: no limit.
     #[must_use]
     pub const fn max_hold(mut self, limit: Duration) -> LockOptions {
         self.max_hold = Some(limit);
         self
     }
 
-    /// Keeps the name taken for so long after the grant, even if it is released before: a job that many
-    /// hosts start at the same moment runs once. At most [`MAX_TTL`]; default zero.
+    /// Keeps the name taken for this time after the grant, even if the holder releases it before.
+    ///
+    /// So a job that many hosts start at the same moment runs once. At most [`MAX_TTL`]; default
+    /// zero.
     #[must_use]
     pub const fn hold_at_least(mut self, least: Duration) -> LockOptions {
         self.hold_at_least = least;
         self
     }
 
-    /// A text that [`inspect`](crate::LockManager::inspect) shows beside host, process and thread: what the lock is
-    /// taken for. At most [`MAX_LABEL`] bytes, without control characters.
+    /// A text that says what the lock is for. [`inspect`](crate::LockManager::inspect) shows it
+    /// beside host, process and thread.
+    ///
+    /// At most [`MAX_LABEL`] bytes, without control characters. Default: empty.
     #[must_use]
     pub fn label(mut self, label: impl Into<Arc<str>>) -> LockOptions {
         self.label = Some(label.into());
         self
     }
 
-    /// Called when a lock is lost, once for each guard, on a thread of the manager's that does nothing
-    /// else: a slow or panicking callback delays other callbacks, and no lock.
+    /// A function that the manager calls when a lock is lost, once for each guard.
+    ///
+    /// It runs on a thread of the manager that does nothing else. So a slow or panicking callback
+    /// delays other callbacks, but no lock. Default: none.
     #[must_use]
     pub fn on_lost(mut self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LockOptions {
         self.on_lost = Some(Arc::new(callback));
