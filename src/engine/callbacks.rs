@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 
-use crate::config::OnLost;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::loss::Loss;
+use crate::options::OnLost;
 
 const THREAD: &str = "fairlock-events";
 

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use loom::thread;
 
-use crate::config::LockOptions;
 use crate::engine::lease::{Lease, LeaseState};
 use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
@@ -17,6 +16,7 @@ use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::waiter::{TokenOwner, WaiterEntry, WaiterRegistry};
 use crate::key::Key;
 use crate::loss::{Loss, LossReason, PreviousHolder};
+use crate::options::LockOptions;
 use crate::script::{Grant, LockSpec, Token};
 use crate::store::clock::Time;
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::key::Key;
 use crate::loss::Loss;
+use crate::options::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::script::{Call, Family, LockSpec, Token, Verb};
 
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.

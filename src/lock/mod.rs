@@ -1,5 +1,5 @@
-//! What is taken: the kinds of lock. A kind is data for a family of scripts; how it is won and kept is the
-//! engine's.
+//! The kinds of lock. A kind is data for a family of scripts. The engine wins and keeps locks of
+//! every kind.
 
 mod multi;
 mod mutex;
@@ -26,23 +26,23 @@ pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{MAX_PERMITS, Semaphore};
 pub use striped::Striped;
 
-/// A request that may not wait, with the manager's options.
+/// A request that may not wait, with the options of the handle.
 fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     manager.engine().config.check_options(&manager.options)?;
     Ok(Request::new(spec, key, &manager.options))
 }
 
-/// A request that may wait, with the manager's options.
+/// A request that may wait, with the options of the handle.
 fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     manager.engine().config.check_wait(&manager.options)?;
     request_to_try(manager, key, spec)
 }
 
-/// Takes it, waiting for as long as Redis answers.
+/// Takes the lock. Waits for as long as Redis answers.
 fn take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<LockGuard> {
     let request = Arc::new(request_to_wait(manager, key, spec)?);
     loop {
-        // Without a deadline a wait ends with a grant or an error.
+        // A wait without a deadline ends with a grant or an error, never with `None`.
         if let Some(lease) = manager.engine().acquire(&request, &[], Time::NEVER)? {
             return Ok(LockGuard::new(lease, manager.running()));
         }
@@ -70,16 +70,16 @@ fn take_until(
     ))
 }
 
-/// Takes a place in the queue, which becomes a guard of this kind.
+/// Takes a place in the queue, for a waiter that returns the guard of this kind.
 fn enqueue<G>(
     manager: &LockManager,
     key: Key,
     spec: LockSpec,
-    own: fn(LockGuard) -> G,
+    into_guard: fn(LockGuard) -> G,
 ) -> Result<Waiter<G>> {
     let request = Arc::new(request_to_wait(manager, key, spec)?);
     let queued = manager.engine().enqueue(&request)?;
-    Ok(Waiter::new(queued, manager.running(), own))
+    Ok(Waiter::new(queued, manager.running(), into_guard))
 }
 
 fn guard(manager: &LockManager, lease: Option<Arc<Lease>>) -> Option<LockGuard> {

@@ -9,8 +9,9 @@ use super::model::Kind;
 use super::model::Promise;
 use super::plan::{self, Planned, Terms};
 use super::run::Run;
-use crate::config::{Config, LockOptions, Wanted};
+use crate::config::{Config, Settings};
 use crate::key::Key;
+use crate::options::LockOptions;
 use crate::script::LockSpec;
 use crate::store::memory::server::Server;
 
@@ -136,9 +137,9 @@ pub(crate) fn simulate(
 impl Setting {
     fn new(kind: Kind) -> Setting {
         let ttl = Duration::from_secs(3);
-        let wanted = Wanted {
+        let wanted = Settings {
             options: LockOptions::new().ttl(ttl),
-            ..Wanted::default()
+            ..Settings::default()
         };
         let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
         let key = Key::new(&config.prefix, "a").expect("it is a name");

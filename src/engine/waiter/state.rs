@@ -457,8 +457,8 @@ impl WaiterState {
 #[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
-    use crate::config::LockOptions;
     use crate::key::Key;
+    use crate::options::LockOptions;
     use crate::script::LockSpec;
 
     /// A second copy of the request may still be under way. The grant of the first could be over

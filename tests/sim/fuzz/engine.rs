@@ -12,9 +12,10 @@ use super::replies::message_text;
 use super::shapes::{grants, is_documented};
 use super::tape::Tape;
 use super::values::{About, SPECS, answer};
-use crate::config::{Config, LockOptions, Wanted};
+use crate::config::{Config, Settings};
 use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::key::Key;
+use crate::options::LockOptions;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
 use crate::sim::process::{Wire, no_connection, no_reply};
 use crate::store::clock::{Clock, Time};
@@ -91,7 +92,7 @@ struct Said {
 
 impl Scene {
     fn new() -> Scene {
-        let (config, _) = Config::new(Wanted::default()).expect("the defaults fit");
+        let (config, _) = Config::new(Settings::default()).expect("the defaults fit");
         let caller_id = Arc::new(CallerId::new(
             &config.prefix,
             config.check_period + config.command_timeout,

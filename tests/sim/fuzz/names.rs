@@ -1,16 +1,16 @@
 //! Names to keys and back, and the patterns of `list`.
 
 use super::tape::Tape;
-use crate::config::{Config, Wanted};
+use crate::config::{Config, Settings};
 use crate::glob::Glob;
 use crate::key::{Key, MAX_NAME, scan_pattern};
 
 /// Two names, a prefix, a key that somebody else may have written, and a pattern.
 pub fn names(bytes: &[u8]) {
     let mut tape = Tape::new(bytes);
-    let wanted = Wanted {
+    let wanted = Settings {
         prefix: tape.one_in(2).then(|| tape.text()),
-        ..Wanted::default()
+        ..Settings::default()
     };
     let Ok((config, _)) = Config::new(wanted) else {
         return;

@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use super::tape::Tape;
-use crate::config::{Config, LockOptions, Wanted};
+use crate::config::{Config, Settings};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::manager::{Endpoint, LockManager};
+use crate::manager::LockManager;
+use crate::options::LockOptions;
 use crate::store::parse_url;
 
 const SECRET: &str = "hunter2";
@@ -103,7 +105,7 @@ fn percent_encoded(text: &str) -> String {
 /// Any settings of a builder and of a handle.
 pub fn config(bytes: &[u8]) {
     let mut tape = Tape::new(bytes);
-    let wanted = Wanted {
+    let wanted = Settings {
         prefix: tape.one_in(2).then(|| tape.text()),
         options: options(&mut tape),
         pool_size: tape.one_in(4).then(|| tape.number() as u32),
@@ -204,7 +206,7 @@ const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The table of `Builder`.
-fn check_numbers(config: &Config, wanted: &Wanted) {
+fn check_numbers(config: &Config, wanted: &Settings) {
     let ttl = wanted.options.ttl.unwrap_or(Duration::from_secs(10));
     let (t, p, h) = (config.command_timeout, config.check_period, config.horizon);
     for (what, value) in [
