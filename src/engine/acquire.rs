@@ -26,8 +26,8 @@ enum Entered {
 impl Engine {
     /// THE MAIN LOOP of a caller: try, enqueue, wait, cancel.
     ///
-    /// Returns `None` if others had the lock until `until`. Blocks for at most one command timeout
-    /// longer (P8).
+    /// Returns `None` if others had the lock until `until`. P8 (every call ends): it blocks for at
+    /// most one command timeout longer.
     ///
     /// `beside` are the members of a group that the caller holds already, see
     /// [`Engine::acquire_all`]. If one is lost, there is no group any more, and the acquire ends
@@ -140,8 +140,8 @@ impl Engine {
                 Ok(None) => {}
                 // A transient failure is retried below, up to the outage limit.
                 Err(error) if is_transient(&error) && self.now() < limit => failed = Some(error),
-                // Granted, and lapsed on the way back. A grant by the queue is confirmed first
-                // (R12).
+                // Granted, but lapsed on the way back. R12 (doubtful grants): a grant by the queue
+                // is confirmed first.
                 Err(Error::Lost { .. }) if self.now() < until => {}
                 Err(error) => return Err(error),
             }
@@ -183,7 +183,7 @@ impl Engine {
     }
 
     /// Sends a waiter's acquire until Redis has queued or granted it. The waiter is registered, so
-    /// a grant reaches it whichever way it comes (R1, R8). Past `limit` the acquire is not sent
+    /// a grant reaches it whichever way it comes. Past `limit` the acquire is not sent
     /// again. After an error the caller must drop the waiter.
     fn send_until_queued(&self, waiter: &Arc<WaiterEntry>, until: Time, limit: Time) -> Result<()> {
         let started = self.now();

@@ -34,7 +34,7 @@ pub(crate) struct Doubt {
 pub(super) enum TryOutcome {
     /// The lease, or `None` if the lock is taken.
     Done(Option<Arc<Lease>>),
-    /// Send it again; the fault is the error if no time is left.
+    /// It must be sent again. If no time is left for that, the fault is the error.
     Again(StoreFault),
     Failed(StoreFault),
 }

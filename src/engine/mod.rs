@@ -20,7 +20,7 @@
 //!
 //! Comments cite the rules of the protocol, R1 to R20, and the promises to users, P1 to P10.
 //! docs/PROTOCOL.md defines the rules, docs/SAFETY.md the promises. The last column names the files
-//! that keep them, in `src/engine` unless it says otherwise.
+//! that keep them, in `src/engine` unless it says otherwise. The scripts are in `src/script`.
 //!
 //! | rule | short name | says | kept by |
 //! |---|---|---|---|
@@ -28,7 +28,7 @@
 //! | R2 | served time | liveness is measured in time in which the server served, so an outage ages nobody | the scripts |
 //! | R3 | signs of life | a caller's own stamp is fresh before the queue is served | the scripts |
 //! | R4 | lost places | a waiter that Redis does not know is enqueued again under a new token, in the old order | `background/waiter_upkeep.rs`, `waiter/state.rs` |
-//! | R5 | dated requests | acquire and sync do nothing after the time at which their caller gives up | `src/store/anchor.rs`, `src/store/node` |
+//! | R5 | dated requests | acquire and sync do nothing after the time at which their caller gives up | the scripts, `src/store/anchor.rs` |
 //! | R6 | token lifetime | an acquire carries a token for at most one ttl after its first send | `acquire.rs` |
 //! | R7 | late copies | a release goes on until no copy of the token's acquire can still take it | `release.rs`, `background/release_upkeep.rs` |
 //! | R8 | grant during a request | a notice of a grant counts only once the token's request is over | `waiter/state.rs` |
@@ -39,11 +39,11 @@
 //! | R13 | unwanted grants | a grant that nobody wants is released, whichever way it became known | `grants.rs`, `release.rs` |
 //! | R14 | release first, then send | a lease ends here before its release is sent, and is not lost after that | `lease/lease.rs`, `release.rs` |
 //! | R15 | clock went back | a lease that ends too far in the future is shortened; fences do not fall | the scripts |
-//! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that waits outlasts its grant's way | the scripts, `src/config.rs` |
-//! | R17 | subscription | it comes before the first waiter; without it, syncs carry the wait | `subscription.rs`, `acquire.rs` |
+//! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that may wait is longer than a grant takes to arrive | the scripts, `src/config.rs` |
+//! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquire.rs` |
 //! | R18 | replica acks | not in this version | |
 //! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
-//! | R20 | write order | reads before writes, so a refusal leaves nothing half done | the scripts |
+//! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
 //!
 //! | promise | says | kept by |
 //! |---|---|---|
@@ -117,6 +117,7 @@ pub(crate) struct Engine {
     caller_id: Arc<CallerId>,
     clock: Clock,
     waiters: WaiterRegistry,
+    /// Commands to the renewal thread.
     intake: Sender<Command>,
     /// New leases, see [`Engine::keep_renewed`]. The renewal thread takes them in when it wakes.
     new_leases: (Sender<ScheduledLease>, Receiver<ScheduledLease>),

@@ -134,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// A release was answered: whoever was granted the lock next may be a waiter of this process.
+    /// After the reply to a release: the next holder may be a waiter of this process.
     fn on_released(&self, call: &Call, answer: &Answer) {
         self.deliver_all(call, answer);
         if answer.resent {

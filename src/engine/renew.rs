@@ -89,7 +89,8 @@ impl Engine {
                 self.counters.renewed.add(1);
                 return Ok(());
             }
-            // Too late: the lease was seen past its deadline, and is never held again (P6).
+            // Too late. P6 (a loss stays): the lease was seen past its deadline, and is never held
+            // again.
             Outcome::Renewed { .. } => LossReason::Expired,
             Outcome::Gone { ended, how, .. } => loss_from_renewal(lease.fence, ended, how),
             _ => LossReason::Taken,

@@ -140,7 +140,7 @@ impl LockGroup {
         self.guarded.store(true, Ordering::Release);
     }
 
-    /// Reports the first loss. It stands for all later ones.
+    /// Reports the first loss. It covers all later ones.
     pub(crate) fn report_loss(&self, loss: &Loss) {
         if let Some(sender) = self.loss_sender.lock().take() {
             // The one message of this channel, which has room for it.

@@ -212,8 +212,8 @@ impl WaiterRegistry {
     }
 
     /// Gives a waiter a new token, unless it has ended. The new token is registered before the old
-    /// one is forgotten (R1). So a waiter that ends at the same moment forgets one of them, and
-    /// this the other.
+    /// one is forgotten, as R1 (registered before sent) demands. So a waiter that ends at the same
+    /// moment forgets one of them, and this the other.
     pub(crate) fn replace_token(&self, waiter: &Arc<WaiterEntry>) -> Option<Token> {
         let token = Token::new();
         self.tables.lock().tokens.insert(token, Arc::clone(waiter));

@@ -161,7 +161,7 @@ impl WaiterState {
         request: &Arc<Request>,
     ) -> WaiterAction {
         if notice.grant.token != self.token {
-            // The waiter has a new token since (R4, R6). The old one's grant is wanted by nobody.
+            // The waiter has got a new token since. R13 (unwanted grants): nobody wants this one.
             return WaiterAction::Abandon {
                 token: notice.grant.token,
                 not_after: 0,
@@ -181,7 +181,7 @@ impl WaiterState {
     }
 
     /// No reply came to the request in flight. A copy of it can take the token until `not_after`.
-    /// If a grant became known meanwhile, it counts now (R8).
+    /// R8 (grant during a request): a grant that became known since then counts now.
     pub(crate) fn on_no_reply(
         &mut self,
         not_after: u64,
