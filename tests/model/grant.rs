@@ -8,13 +8,13 @@ use super::promise::Promise;
 
 /// A grant that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Held {
+pub(crate) struct ModelGrant {
     /// Whose.
     pub(crate) by: Attempt,
     /// How many permits it has: what it asked for, or one, if it was downgraded.
     pub(crate) permits: u32,
     /// Under which fence.
-    pub(crate) fence: Fence,
+    pub(crate) fence: FenceRange,
     /// Grants of the same turn have the same fence, and one of a later turn has a larger one.
     pub(crate) turn: u32,
     /// Its time is over, and nobody has noticed.
@@ -23,7 +23,7 @@ pub(crate) struct Held {
     pub(crate) spared: bool,
 }
 
-impl Held {
+impl ModelGrant {
     /// The fence of another grant is seen.
     fn learn(&mut self, turn: u32, fence: u64) {
         self.fence.learn(self.turn, turn, fence);
@@ -32,11 +32,11 @@ impl Held {
 
 /// The fence of one of these is seen. Answers in which turn it was granted.
 pub(crate) fn learn<'a>(
-    grants: impl Iterator<Item = &'a mut Held>,
+    grants: impl Iterator<Item = &'a mut ModelGrant>,
     by: Attempt,
     fence: u64,
 ) -> Result<u32, Promise> {
-    let mut grants: Vec<&mut Held> = grants.collect();
+    let mut grants: Vec<&mut ModelGrant> = grants.collect();
     let held = grants
         .iter()
         .find(|held| held.by == by)
@@ -56,38 +56,38 @@ pub(crate) fn learn<'a>(
 /// What is known of the fence of a grant: it lies between these, exclusively. Nobody sees the fence of a grant that
 /// nobody has claimed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Fence {
+pub(crate) struct FenceRange {
     above: u64,
     below: u64,
 }
 
-impl Default for Fence {
-    fn default() -> Fence {
-        Fence::above(0)
+impl Default for FenceRange {
+    fn default() -> FenceRange {
+        FenceRange::above(0)
     }
 }
 
-impl Fence {
-    pub(crate) fn above(fence: u64) -> Fence {
-        Fence {
+impl FenceRange {
+    pub(crate) fn above(fence: u64) -> FenceRange {
+        FenceRange {
             above: fence,
             below: u64::MAX,
         }
     }
 
-    pub(crate) fn known(fence: u64) -> Fence {
-        Fence {
+    pub(crate) fn known(fence: u64) -> FenceRange {
+        FenceRange {
             above: fence - 1,
             below: fence + 1,
         }
     }
 
     /// What is not known lies above this, too.
-    pub(crate) fn or_above(self, fence: u64) -> Fence {
+    pub(crate) fn or_above(self, fence: u64) -> FenceRange {
         if self.is_known() {
             self
         } else {
-            Fence {
+            FenceRange {
                 above: self.above.max(fence),
                 ..self
             }
@@ -98,7 +98,7 @@ impl Fence {
     pub(crate) fn learn(&mut self, own: u32, turn: u32, fence: u64) {
         match own.cmp(&turn) {
             Ordering::Less => self.below = self.below.min(fence),
-            Ordering::Equal => *self = Fence::known(fence),
+            Ordering::Equal => *self = FenceRange::known(fence),
             Ordering::Greater => self.above = self.above.max(fence),
         }
     }
@@ -116,7 +116,7 @@ impl Fence {
     }
 }
 
-impl fmt::Debug for Fence {
+impl fmt::Debug for FenceRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.is_known(), self.below) {
             (true, _) => write!(f, "{}", self.above + 1),

@@ -5,57 +5,62 @@ mod server;
 
 use std::collections::BTreeSet;
 
-use super::grant::{Fence, Held, learn};
-use super::op::{Attempt, Kind, Moment, Op, Outcome, Sight};
+use super::grant::{FenceRange, ModelGrant, learn};
+use super::op::{Attempt, ModelKind, ModelOutcome, Observation, Op, ServerView};
 use super::promise::Promise;
 
 /// One name at the server. What it does is decided by what it is asked, and by the time that it is told.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Lock {
-    kind: Kind,
-    pub(crate) holders: Vec<Held>,
+pub(crate) struct ModelLock {
+    kind: ModelKind,
+    pub(crate) holders: Vec<ModelGrant>,
     pub(crate) queue: Vec<Attempt>,
     /// Clients that count as dead until they are heard of: each one's places are passed over (R10).
     pub(crate) void: BTreeSet<u8>,
     /// All fences from now on are larger.
     pub(crate) floor: u64,
-    /// The last turn of [`Held::turn`], and its fence if readers share it.
+    /// The last turn of [`ModelGrant::turn`], and its fence if readers share it.
     turn: u32,
-    last: Fence,
+    last: FenceRange,
     /// Nobody's, and not free until the least time of these holders of before is over (R16).
-    cooling: Vec<Held>,
+    cooling: Vec<ModelGrant>,
     /// Permits that count as taken, of holders that the server lost.
     missing: u32,
     /// The queue lost these, and nobody has noticed (R11). They are told that they wait, and are never granted it.
     torn: Option<BTreeSet<Attempt>>,
     /// The record was lost, and the holders were not.
     is_recordless: bool,
-    moment: Moment,
+    moment: ServerView,
     /// What is free was left so, since the request that came last had passed over as many as it may.
     is_unfinished: bool,
 }
 
-impl Lock {
+impl ModelLock {
     /// A name that nobody has used.
-    pub(crate) fn new(kind: Kind) -> Lock {
-        Lock {
+    pub(crate) fn new(kind: ModelKind) -> ModelLock {
+        ModelLock {
             kind,
-            ..Lock::default()
+            ..ModelLock::default()
         }
     }
 
     /// A name with these holders and those who wait, and the fence that was given last.
-    pub(crate) fn found(kind: Kind, holders: Vec<Found>, queue: Vec<Attempt>, floor: u64) -> Lock {
+    pub(crate) fn found(
+        kind: ModelKind,
+        holders: Vec<FoundHolder>,
+        queue: Vec<Attempt>,
+        floor: u64,
+    ) -> ModelLock {
         let last = if floor > 0 {
-            Fence::known(floor)
+            FenceRange::known(floor)
         } else {
-            Fence::default()
+            FenceRange::default()
         };
-        let mut lock = Lock {
+        let mut lock = ModelLock {
             queue,
             floor,
             last,
-            ..Lock::new(kind)
+            ..ModelLock::new(kind)
         };
         let fences: BTreeSet<u64> = holders
             .iter()
@@ -64,15 +69,15 @@ impl Lock {
             .collect();
         let turn = |fence| fences.range(..fence).count() as u32;
         lock.turn = turn(floor);
-        let held = |Found {
+        let held = |FoundHolder {
                         by,
                         permits,
                         fence,
                         spared,
-                    }| Held {
+                    }| ModelGrant {
             by,
             permits,
-            fence: Fence::known(fence),
+            fence: FenceRange::known(fence),
             turn: turn(fence),
             lapsed: false,
             spared,
@@ -84,12 +89,14 @@ impl Lock {
     /// What a request leaves, if it was answered so at this moment and `sight` is what it left.
     pub(crate) fn request(
         &self,
-        moment: Moment,
+        moment: ServerView,
         op: Op,
-        outcome: &Outcome,
-        sight: &Sight,
-    ) -> Result<Lock, Promise> {
-        let arrived = self.after(&Op::At(moment), &Outcome::Done)?.swap_remove(0);
+        outcome: &ModelOutcome,
+        sight: &Observation,
+    ) -> Result<ModelLock, Promise> {
+        let arrived = self
+            .after(&Op::Arrive(moment), &ModelOutcome::Done)?
+            .swap_remove(0);
         // Somebody was served who was to be passed over.
         let waited = self
             .queue
@@ -112,40 +119,46 @@ impl Lock {
     }
 
     /// What this may be after `op`, given what was seen of it; or the promise that this breaks.
-    pub(crate) fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
+    pub(crate) fn after(&self, op: &Op, outcome: &ModelOutcome) -> Result<Vec<ModelLock>, Promise> {
         let mut next = self.clone();
         // What a record is made of again, if it was lost alone.
-        let makes_none = matches!(op, Op::At(_) | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
+        let makes_none = matches!(
+            op,
+            Op::Arrive(_) | Op::Sync { .. } | Op::Renew(_) | Op::LoseData(_)
+        );
         // Nor does who hears of his own grant once more.
         let hears = match (op, outcome) {
             (
-                Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by),
-                Outcome::Granted { .. },
+                Op::TryLock(by) | Op::Enqueue(by) | Op::Rejoin(by) | Op::Cancel(by),
+                ModelOutcome::Granted { .. },
             ) => self.is_held_by(*by),
-            _ => *outcome == Outcome::Late,
+            _ => *outcome == ModelOutcome::Late,
         };
         next.is_recordless &= makes_none || hears;
         match (op, outcome) {
-            (Op::At(moment), Outcome::Done) => next.arrive_at(moment),
+            (Op::Arrive(moment), ModelOutcome::Done) => next.arrive_at(moment),
             // R5
-            (_, Outcome::Late) => {}
+            (_, ModelOutcome::Late) => {}
             (
-                Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by),
-                Outcome::Granted { fence },
+                Op::TryLock(by) | Op::Enqueue(by) | Op::Rejoin(by) | Op::Cancel(by),
+                ModelOutcome::Granted { fence },
             ) if self.is_held_by(*by) => {
                 next.learn(*by, *fence)?;
             }
-            (Op::TryLock(attempt), Outcome::Granted { fence }) => {
+            (Op::TryLock(attempt), ModelOutcome::Granted { fence }) => {
                 next.try_lock(*attempt);
                 next.is_granted(self, *attempt, *fence)?;
             }
-            (Op::TryLock(attempt), Outcome::Busy) => {
+            (Op::TryLock(attempt), ModelOutcome::Busy) => {
                 next.try_lock(*attempt);
                 if next.is_held_by(*attempt) {
                     return Err(Promise::WakeUp);
                 }
             }
-            (Op::TryLock(attempt) | Op::Enqueue(attempt) | Op::Return(attempt), Outcome::Again) => {
+            (
+                Op::TryLock(attempt) | Op::Enqueue(attempt) | Op::Rejoin(attempt),
+                ModelOutcome::SendAgain,
+            ) => {
                 next.try_lock(*attempt);
                 if !next.is_unfinished {
                     return Err(Promise::WakeUp);
@@ -155,7 +168,7 @@ impl Lock {
                 next.enqueue(*attempt);
                 next.has_answered(self, *attempt, outcome)?;
             }
-            (Op::Return(attempt), outcome) => {
+            (Op::Rejoin(attempt), outcome) => {
                 next.enqueue(*attempt);
                 next.has_answered(self, *attempt, &unplaced(outcome))?;
                 let stands = next.queue.pop_if(|last| last == attempt).is_some();
@@ -168,64 +181,72 @@ impl Lock {
                     })
                     .collect());
             }
-            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Released)
+            (Op::Unlock(by) | Op::Drop(by) | Op::Cancel(by), ModelOutcome::Released)
                 if self.is_held_by(*by) =>
             {
                 next.end(*by);
             }
-            (Op::Downgrade(by), Outcome::Downgraded) if self.is_held_by(*by) => next.downgrade(*by),
-            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by) | Op::Downgrade(by), Outcome::Lost)
-                if !self.is_held_by(*by) =>
-            {
+            (Op::Downgrade(by), ModelOutcome::Downgraded) if self.is_held_by(*by) => {
+                next.downgrade(*by)
+            }
+            (
+                Op::Unlock(by) | Op::Drop(by) | Op::Cancel(by) | Op::Downgrade(by),
+                ModelOutcome::Lost,
+            ) if !self.is_held_by(*by) => {
                 next.leave(*by);
                 next.pass_on(by.client);
             }
-            (Op::Renew(by), Outcome::Renewed) if self.is_held_by(*by) => next.prolong(*by),
-            (Op::Renew(by), Outcome::Lost) if !self.is_held_by(*by) => {}
+            (Op::Renew(by), ModelOutcome::Renewed) if self.is_held_by(*by) => next.prolong(*by),
+            (Op::Renew(by), ModelOutcome::Lost) if !self.is_held_by(*by) => {}
             // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
-            (Op::Unlock(_) | Op::Drop(_) | Op::Leave(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
+            (Op::Unlock(_) | Op::Drop(_) | Op::Cancel(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
                 return Err(Promise::Exclusion);
             }
-            (Op::Sync { client }, Outcome::Done) => {
+            (Op::Sync { client }, ModelOutcome::Done) => {
                 next.notice_loss();
                 next.hear_of(*client);
                 next.pass_on(*client);
             }
-            (Op::Sync { .. }, Outcome::Absent)
+            (Op::Sync { .. }, ModelOutcome::Absent)
                 if self.is_recordless || self.holders.is_empty() && self.queue.is_empty() => {}
-            (Op::ForceRelease { client, fence }, Outcome::Released)
+            (Op::ForceRelease { client, fence }, ModelOutcome::Released)
                 if self.is_taken_with(*fence) =>
             {
                 next.force(*fence);
                 next.pass_on(*client);
             }
-            (Op::ForceRelease { client, fence }, Outcome::Refused)
+            (Op::ForceRelease { client, fence }, ModelOutcome::Refused)
                 if !self.is_taken_with(*fence) =>
             {
-                if self.kind != Kind::Mutex {
+                if self.kind != ModelKind::Mutex {
                     next.notice_lapses(*client, None);
                 }
                 next.promote();
             }
             (Op::ForceRelease { .. }, _) => return Err(Promise::Fencing),
-            (Op::Repeat(None), Outcome::Refused) if self.holders.is_empty() => {}
-            (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
+            (Op::Repeat(None), ModelOutcome::Refused) if self.holders.is_empty() => {}
+            (Op::Repeat(Some(number)), ModelOutcome::Granted { fence }) => {
                 let by = self.holder(*number).ok_or(Promise::OneGrant)?;
                 next.learn(by, *fence)?;
             }
-            (Op::Misuse, Outcome::Forbidden) => {}
+            (Op::Misuse, ModelOutcome::Forbidden) => {}
             (Op::Misuse, _) => return Err(Promise::BadInput),
-            (Op::RunOut, Outcome::Done) => {
+            (Op::Expire, ModelOutcome::Done) => {
                 next.holders.iter_mut().for_each(|held| held.lapsed = true)
             }
-            (Op::Lose(loss), Outcome::Done) => next.lose(*loss),
+            (Op::LoseData(loss), ModelOutcome::Done) => next.lose(*loss),
             // There is no such outcome.
             _ => return Err(Promise::OneGrant),
         }
         Ok(vec![next])
     }
 
-    fn is_granted(&mut self, before: &Lock, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+    fn is_granted(
+        &mut self,
+        before: &ModelLock,
+        attempt: Attempt,
+        fence: u64,
+    ) -> Result<(), Promise> {
         if !self.is_held_by(attempt) {
             return Err(self.refuses(before, attempt));
         }
@@ -234,14 +255,14 @@ impl Lock {
 
     fn has_answered(
         &mut self,
-        before: &Lock,
+        before: &ModelLock,
         attempt: Attempt,
-        outcome: &Outcome,
+        outcome: &ModelOutcome,
     ) -> Result<(), Promise> {
         match outcome {
-            Outcome::Granted { fence } => self.is_granted(before, attempt, *fence),
-            Outcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
-            Outcome::Waiting { position } => {
+            ModelOutcome::Granted { fence } => self.is_granted(before, attempt, *fence),
+            ModelOutcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
+            ModelOutcome::Waiting { position } => {
                 let ahead = self
                     .queue
                     .iter()
@@ -265,14 +286,14 @@ impl Lock {
 
     /// The fence of a turn is seen.
     pub(crate) fn learned(&mut self, turn: u32, fence: u64) {
-        if matches!(self.kind, Kind::ReadWrite(_)) {
+        if matches!(self.kind, ModelKind::ReadWrite(_)) {
             self.last.learn(self.turn, turn, fence);
         }
         self.floor = self.floor.max(fence);
     }
 
     /// What a request left is seen. `before` is what was there when it arrived.
-    fn see(&mut self, before: &Lock, sight: &Sight) -> Result<(), Promise> {
+    fn see(&mut self, before: &ModelLock, sight: &Observation) -> Result<(), Promise> {
         for (by, fence) in self.compare(Some(sight), self.other_holders_break(before, sight))? {
             self.learn(by, fence)?;
         }
@@ -280,7 +301,7 @@ impl Lock {
     }
 
     /// What is broken if others hold it than these.
-    fn other_holders_break(&self, before: &Lock, sight: &Sight) -> Promise {
+    fn other_holders_break(&self, before: &ModelLock, sight: &Observation) -> Promise {
         let permits = |number: &u16| {
             let held = self
                 .holders
@@ -326,10 +347,10 @@ impl Lock {
     /// Whose fences are seen; or what is broken, if there are other holders, or another queue.
     pub(crate) fn compare(
         &self,
-        sight: Option<&Sight>,
+        sight: Option<&Observation>,
         other_holder: Promise,
     ) -> Result<Vec<(Attempt, u64)>, Promise> {
-        let nobody = Sight::default();
+        let nobody = Observation::default();
         let sight = sight.unwrap_or(&nobody);
         if sight.queue.iter().collect::<BTreeSet<_>>().len() < sight.queue.len() {
             return Err(Promise::OneGrant);
@@ -353,7 +374,7 @@ impl Lock {
     }
 
     /// What a grant breaks that is not due. `before` is what was there when it was asked for.
-    fn refuses(&self, before: &Lock, attempt: Attempt) -> Promise {
+    fn refuses(&self, before: &ModelLock, attempt: Attempt) -> Promise {
         if self.holders.iter().any(|held| !before.is_held_by(held.by)) {
             Promise::Order
         } else if attempt.permits > self.left() {
@@ -374,7 +395,7 @@ impl Lock {
             + self.missing
     }
 
-    fn cools(&self) -> impl Iterator<Item = &Held> {
+    fn cools(&self) -> impl Iterator<Item = &ModelGrant> {
         self.cooling.iter().filter(|held| !held.lapsed)
     }
 
@@ -433,7 +454,7 @@ impl Lock {
 }
 
 /// A holder whose fence is known.
-pub(crate) struct Found {
+pub(crate) struct FoundHolder {
     pub(crate) by: Attempt,
     pub(crate) permits: u32,
     pub(crate) fence: u64,
@@ -441,9 +462,9 @@ pub(crate) struct Found {
 }
 
 /// The answer of the one who comes back, whose place is not known.
-fn unplaced(outcome: &Outcome) -> Outcome {
+fn unplaced(outcome: &ModelOutcome) -> ModelOutcome {
     match outcome {
-        Outcome::Waiting { .. } => Outcome::Waiting { position: None },
+        ModelOutcome::Waiting { .. } => ModelOutcome::Waiting { position: None },
         other => other.clone(),
     }
 }

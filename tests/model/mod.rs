@@ -8,8 +8,10 @@ mod promise;
 mod world;
 mod worlds;
 
-pub(crate) use lock::{Found, Lock};
-pub(crate) use op::{Attempt, Kind, Lease, Loss, Moment, Op, Outcome, Sight};
+pub(crate) use lock::{FoundHolder, ModelLock};
+pub(crate) use op::{
+    Attempt, DataLoss, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView,
+};
 pub(crate) use promise::Promise;
-pub(crate) use world::World;
-pub(crate) use worlds::{Chance, Violation, Worlds};
+pub(crate) use world::PossibleState;
+pub(crate) use worlds::{Likelihood, ModelViolation, PossibleStates};

@@ -12,14 +12,14 @@ pub(crate) struct Attempt {
     /// The process that makes it.
     pub(crate) client: u8,
     /// On what terms.
-    pub(crate) lease: Lease,
+    pub(crate) lease: LeaseTerm,
     /// How many permits it asks for. A mutex has one.
     pub(crate) permits: u32,
 }
 
 /// What a name is used as.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ModelKind {
     /// One permit, and one holder.
     #[default]
     Mutex,
@@ -29,18 +29,18 @@ pub(crate) enum Kind {
     ReadWrite(u32),
 }
 
-impl Kind {
+impl ModelKind {
     /// How many permits there are.
     pub(crate) fn permits(self) -> u32 {
         match self {
-            Kind::Mutex => 1,
-            Kind::Semaphore(permits) | Kind::ReadWrite(permits) => permits,
+            ModelKind::Mutex => 1,
+            ModelKind::Semaphore(permits) | ModelKind::ReadWrite(permits) => permits,
         }
     }
 
     /// Whether one who asks for so many has a fence of his own; else he shares the last one's.
-    pub(crate) fn raises(self, permits: u32) -> bool {
-        !matches!(self, Kind::ReadWrite(all) if permits < all)
+    pub(crate) fn raises_fence(self, permits: u32) -> bool {
+        !matches!(self, ModelKind::ReadWrite(all) if permits < all)
     }
 }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for Attempt {
 
 /// Whether somebody renews a lock while it is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Lease {
+pub(crate) enum LeaseTerm {
     /// Its lapse means that the process is dead (R10).
     Renewed,
     /// Its lapse means nothing for the rest of its process.
@@ -68,29 +68,29 @@ pub(crate) enum Lease {
 
 /// Something that is done with one name, or befalls it.
 ///
-/// Some are a client's alone, and mean something to [`World`](super::World): to claim a grant. Some only the server
-/// sees, and they mean something to [`Lock`](super::Lock): a sign of life. Most are both.
+/// Some are a client's alone, and mean something to [`PossibleState`](super::PossibleState): to claim a grant. Some only the server
+/// sees, and they mean something to [`ModelLock`](super::ModelLock): a sign of life. Most are both.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     /// What is true when the next request arrives, of what only the server's clock knows.
-    At(Moment),
+    Arrive(ServerView),
     /// The sign of life that a client's waiters send.
     Sync {
         /// Whose.
         client: u8,
     },
     /// A copy of the request of somebody who has left the queue, where a dead entry may still keep the place.
-    Return(Attempt),
+    Rejoin(Attempt),
     /// The server loses data.
-    Lose(Loss),
+    LoseData(DataLoss),
     /// Take it if it is free and nobody waits.
     TryLock(Attempt),
     /// Take it or a place in its queue.
     Enqueue(Attempt),
     /// Look whether a place was granted, and make a guard of the grant.
-    Claim(Attempt),
+    TakeGrant(Attempt),
     /// Give a place up, granted or not.
-    Leave(Attempt),
+    Cancel(Attempt),
     /// Give a guard up, and ask how that went.
     Unlock(Attempt),
     /// Give a guard up.
@@ -113,21 +113,21 @@ pub(crate) enum Op {
     /// Ask for something that is not allowed.
     Misuse,
     /// Every holder's time runs out, and nobody has noticed yet.
-    RunOut,
+    Expire,
     /// Every holder's time runs out, and somebody who neither holds nor waits notices.
     Lapse,
 }
 
 /// What the server's clock says of a name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Moment {
+pub(crate) struct ServerView {
     /// No fence is less than it (P2).
     pub(crate) clock: u64,
     /// Whose time is over, by the numbers of attempts; or, if one was released too soon, the least time that it was asked
     /// for (R16).
-    pub(crate) over: BTreeSet<u16>,
+    pub(crate) expired: BTreeSet<u16>,
     /// Whose least time is over, of those who were released too soon; of who holds again meanwhile no other tells.
-    pub(crate) rested: BTreeSet<u16>,
+    pub(crate) cooled: BTreeSet<u16>,
     /// Clients, a bit for each, that were silent for longer than the horizon of served time (R2).
     pub(crate) silent: u128,
     /// Nobody was served for longer than a step.
@@ -135,16 +135,16 @@ pub(crate) struct Moment {
     /// Holders who were silent for all of an outage and are seen to be given one step more.
     pub(crate) grace: BTreeSet<u16>,
     /// The server looks who holds permits, and does not go by how many it counted.
-    pub(crate) counts_anew: bool,
+    pub(crate) recounts: bool,
     /// If who holds it releases it now, it is nobody's until its least time is over.
-    pub(crate) cools: bool,
+    pub(crate) must_cool: bool,
     /// How many of those who wait this request can come to, if there are more entries than it looks at.
     pub(crate) reach: Option<usize>,
 }
 
 /// What the server has no more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Loss {
+pub(crate) enum DataLoss {
     /// All that there is; of a mutex, perhaps but for the queue.
     All,
     /// The record alone, of several that each say who holds it.
@@ -157,7 +157,7 @@ pub(crate) enum Loss {
 
 /// What is seen of an [`Op`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Outcome {
+pub(crate) enum ModelOutcome {
     /// It is held, under this fence. Of a place that was granted as it was asked for, `Waiting` tells first.
     Granted {
         /// The fence.
@@ -183,13 +183,13 @@ pub(crate) enum Outcome {
     /// It came too late and was refused (R5).
     Late,
     /// There are more to be passed over than one request looks at: it is to be sent again.
-    Again,
+    SendAgain,
     /// There is no record.
     Absent,
     /// There was nothing to take away.
     Refused,
     /// Those who hold it and those who wait; `None` if there is nobody.
-    Seen(Option<Sight>),
+    Seen(Option<Observation>),
     /// It was called an error, and no request was sent.
     Forbidden,
     /// Nobody says what came of it.
@@ -198,7 +198,7 @@ pub(crate) enum Outcome {
 
 /// What an inspection shows, by the numbers of attempts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Sight {
+pub(crate) struct Observation {
     /// The holders and their fences, by their numbers.
     pub(crate) holders: BTreeMap<u16, u64>,
     /// Those who wait, in order.

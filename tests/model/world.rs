@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::grant::{Held, learn};
-use super::lock::Lock;
-use super::op::{Attempt, Kind, Lease, Op, Outcome, Sight};
+use super::grant::{ModelGrant, learn};
+use super::lock::ModelLock;
+use super::op::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op};
 use super::promise::Promise;
 
 /// A name at the server, and what is in the hands of the clients' background.
 ///
-/// What no client can see at once is not told but guessed: [`World::by_itself`] lists what may happen in the
-/// background, and [`Worlds`](super::Worlds) keeps the worlds that agree with what is seen.
+/// What no client can see at once is not told but guessed: [`PossibleState::by_itself`] lists what may happen in the
+/// background, and [`PossibleStates`](super::PossibleStates) keeps the worlds that agree with what is seen.
 ///
 /// | an attempt is | when |
 /// |---|---|
@@ -20,22 +20,22 @@ use super::promise::Promise;
 /// | in `gone` | it knows, or was passed over as dead, and will wait again at the end of the queue |
 /// | nowhere | it has ended, or is a guard that lost its lock |
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct World {
-    lock: Lock,
+pub(crate) struct PossibleState {
+    lock: ModelLock,
     /// Holders whose grant is a guard's, and no longer a place's.
     claimed: BTreeSet<Attempt>,
     gone: BTreeSet<Attempt>,
-    adrift: Vec<Held>,
+    adrift: Vec<ModelGrant>,
     /// Those whose release or leave goes on in the background.
     ending: BTreeSet<Attempt>,
 }
 
-impl World {
+impl PossibleState {
     /// A name that nobody has used.
-    pub(crate) fn new(kind: Kind) -> World {
-        World {
-            lock: Lock::new(kind),
-            ..World::default()
+    pub(crate) fn new(kind: ModelKind) -> PossibleState {
+        PossibleState {
+            lock: ModelLock::new(kind),
+            ..PossibleState::default()
         }
     }
 
@@ -46,7 +46,7 @@ impl World {
             .any(|held| held.by == attempt)
     }
 
-    fn unclaimed(&self) -> impl Iterator<Item = &Held> {
+    fn unclaimed(&self) -> impl Iterator<Item = &ModelGrant> {
         self.lock
             .holders
             .iter()
@@ -64,16 +64,16 @@ impl World {
     }
 
     /// The worlds that this one may turn into without anybody's doing.
-    pub(crate) fn by_itself(&self) -> Vec<World> {
+    pub(crate) fn by_itself(&self) -> Vec<PossibleState> {
         let mut next = Vec::new();
-        let mut may = |happen: &dyn Fn(&mut World)| {
+        let mut may = |happen: &dyn Fn(&mut PossibleState)| {
             let mut world = self.clone();
             happen(&mut world);
             next.push(world.normalized());
         };
         for held in self.lock.holders.iter().filter(|held| held.lapsed) {
             // A renewal comes in time, or that by which a place confirms its grant (R9, R12).
-            if held.by.lease == Lease::Renewed || !self.claimed.contains(&held.by) {
+            if held.by.lease == LeaseTerm::Renewed || !self.claimed.contains(&held.by) {
                 may(&|world| world.lock.prolong(held.by));
             }
         }
@@ -129,23 +129,29 @@ impl World {
 
     /// The worlds that this one may be after `op`, given what was seen of it; or the promise that what was seen
     /// would break here.
-    pub(crate) fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<World>, Promise> {
+    pub(crate) fn after(
+        &self,
+        op: &Op,
+        outcome: &ModelOutcome,
+    ) -> Result<Vec<PossibleState>, Promise> {
         let mut world = self.clone();
         match (op, outcome) {
-            (Op::TryLock(attempt), Outcome::Granted { fence }) => {
+            (Op::TryLock(attempt), ModelOutcome::Granted { fence }) => {
                 world.at_server(|lock| lock.try_lock(*attempt));
                 world.claim(*attempt, *fence)?;
             }
-            (Op::TryLock(attempt), Outcome::Busy) => {
+            (Op::TryLock(attempt), ModelOutcome::Busy) => {
                 world.at_server(|lock| lock.try_lock(*attempt));
                 if world.has_grant_for(*attempt) {
                     return Err(Promise::WakeUp);
                 }
             }
-            (Op::Claim(attempt), Outcome::Granted { fence }) => world.claim(*attempt, *fence)?,
+            (Op::TakeGrant(attempt), ModelOutcome::Granted { fence }) => {
+                world.claim(*attempt, *fence)?
+            }
             (
                 Op::Enqueue(attempt),
-                Outcome::Waiting {
+                ModelOutcome::Waiting {
                     position: Some(position),
                 },
             ) => {
@@ -156,7 +162,7 @@ impl World {
                     None => return Err(Promise::WakeUp),
                 }
             }
-            (Op::Enqueue(attempt), Outcome::Waiting { position: None }) => {
+            (Op::Enqueue(attempt), ModelOutcome::Waiting { position: None }) => {
                 world.at_server(|lock| lock.enqueue(*attempt));
                 // The grant can have come between the answer and the look at the place.
                 let mut worlds = closure([world.normalized()]);
@@ -167,8 +173,8 @@ impl World {
                     Ok(worlds.into_iter().collect())
                 };
             }
-            (Op::Claim(_), Outcome::NotYet) => {}
-            (Op::Leave(attempt) | Op::Drop(attempt), Outcome::Done) => {
+            (Op::TakeGrant(_), ModelOutcome::NotYet) => {}
+            (Op::Cancel(attempt) | Op::Drop(attempt), ModelOutcome::Done) => {
                 let mut later = self.clone();
                 later.ending.insert(*attempt);
                 world.end(*attempt);
@@ -183,13 +189,15 @@ impl World {
                     },
                 ]);
             }
-            (Op::Unlock(attempt), Outcome::Released) if self.lock.is_held_by(*attempt) => {
+            (Op::Unlock(attempt), ModelOutcome::Released) if self.lock.is_held_by(*attempt) => {
                 world.end(*attempt)
             }
-            (Op::Unlock(attempt), Outcome::Lost) if !self.lock.is_held_by(*attempt) => {}
+            (Op::Unlock(attempt), ModelOutcome::Lost) if !self.lock.is_held_by(*attempt) => {}
             // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
-            (Op::Unlock(_), Outcome::Released | Outcome::Lost) => return Err(Promise::Exclusion),
-            (Op::Inspect, Outcome::Seen(sight)) => {
+            (Op::Unlock(_), ModelOutcome::Released | ModelOutcome::Lost) => {
+                return Err(Promise::Exclusion);
+            }
+            (Op::Inspect, ModelOutcome::Seen(sight)) => {
                 for (by, fence) in self
                     .lock
                     .compare(sight.as_ref(), self.other_holders_break(sight.as_ref()))?
@@ -197,7 +205,7 @@ impl World {
                     world.learn(by, fence)?;
                 }
             }
-            (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
+            (Op::Repeat(Some(number)), ModelOutcome::Granted { fence }) => {
                 let held = self
                     .lock
                     .holders
@@ -205,7 +213,7 @@ impl World {
                     .find(|held| held.by.number == *number);
                 world.learn(held.ok_or(Promise::OneGrant)?.by, *fence)?;
             }
-            (Op::Lapse, Outcome::Released) if !self.lock.holders.is_empty() => {
+            (Op::Lapse, ModelOutcome::Released) if !self.lock.holders.is_empty() => {
                 world
                     .lock
                     .holders
@@ -225,7 +233,7 @@ impl World {
                 });
                 return Ok(noticed.collect());
             }
-            (Op::Lapse, Outcome::Refused) if self.lock.holders.is_empty() => {}
+            (Op::Lapse, ModelOutcome::Refused) if self.lock.holders.is_empty() => {}
             (Op::Lapse, _) => return Err(Promise::Exclusion),
             // These are answered by the server itself.
             (
@@ -234,7 +242,7 @@ impl World {
                 | Op::ForceRelease { .. }
                 | Op::Repeat(_)
                 | Op::Misuse
-                | Op::RunOut,
+                | Op::Expire,
                 outcome,
             ) => {
                 let mut next = self.lock.after(op, outcome)?;
@@ -248,7 +256,7 @@ impl World {
     }
 
     /// What the server does with a request, and who loses by it.
-    fn at_server(&mut self, does: impl FnOnce(&mut Lock)) {
+    fn at_server(&mut self, does: impl FnOnce(&mut ModelLock)) {
         let before = self.lock.clone();
         does(&mut self.lock);
         for held in before
@@ -269,8 +277,8 @@ impl World {
     }
 
     /// The same world, in which turns are numbered by their order alone.
-    fn normalized(mut self) -> World {
-        let turns = |world: &mut World| -> BTreeSet<u32> {
+    fn normalized(mut self) -> PossibleState {
+        let turns = |world: &mut PossibleState| -> BTreeSet<u32> {
             let adrift = world.adrift.iter_mut().map(|held| &mut held.turn);
             world.lock.turns().chain(adrift).map(|turn| *turn).collect()
         };
@@ -330,7 +338,7 @@ impl World {
     }
 
     /// What is broken if others hold it than in this world.
-    fn other_holders_break(&self, sight: Option<&Sight>) -> Promise {
+    fn other_holders_break(&self, sight: Option<&Observation>) -> Promise {
         let shown = |number: u16| sight.is_some_and(|sight| sight.holders.contains_key(&number));
         let mut waiting = self
             .lock
@@ -348,7 +356,8 @@ impl World {
             .chain(waiting.clone().map(|attempt| attempt.permits))
             .map(u64::from)
             .sum::<u64>();
-        let is_hidden = |held: &Held| self.claimed.contains(&held.by) && !shown(held.by.number);
+        let is_hidden =
+            |held: &ModelGrant| self.claimed.contains(&held.by) && !shown(held.by.number);
         if taken > self.lock.permits().into() || self.lock.holders.iter().any(is_hidden) {
             Promise::Exclusion
         } else if self.unclaimed().next().is_some() || waiting.next().is_some() {
@@ -370,9 +379,9 @@ impl World {
 const NOBODY: u8 = u8::MAX;
 
 /// All worlds that these may turn into, themselves included.
-pub(crate) fn closure(worlds: impl IntoIterator<Item = World>) -> BTreeSet<World> {
+pub(crate) fn closure(worlds: impl IntoIterator<Item = PossibleState>) -> BTreeSet<PossibleState> {
     let mut all = BTreeSet::new();
-    let mut fresh: Vec<World> = worlds.into_iter().collect();
+    let mut fresh: Vec<PossibleState> = worlds.into_iter().collect();
     while let Some(world) = fresh.pop() {
         if !all.contains(&world) {
             fresh.extend(world.by_itself());

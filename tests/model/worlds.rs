@@ -3,19 +3,19 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use super::op::{Attempt, Kind, Op, Outcome};
+use super::op::{Attempt, ModelKind, ModelOutcome, Op};
 use super::promise::Promise;
-use super::world::{World, closure};
+use super::world::{PossibleState, closure};
 
 /// One name, as far as it is known: each of these worlds allows all that was seen of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Worlds {
-    possible: BTreeSet<World>,
+pub(crate) struct PossibleStates {
+    possible: BTreeSet<PossibleState>,
 }
 
 /// Whether a place can be made a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Chance {
+pub(crate) enum Likelihood {
     /// In no world.
     None,
     /// In some.
@@ -26,30 +26,34 @@ pub(crate) enum Chance {
 
 /// Something was seen that no possible world allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Violation {
+pub(crate) struct ModelViolation {
     /// What was done.
     pub(crate) op: Op,
     /// What was seen.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ModelOutcome,
     /// What that breaks, by the worlds that were possible before.
     pub(crate) broken: BTreeSet<Promise>,
     /// Those worlds.
-    pub(crate) before: BTreeSet<World>,
+    pub(crate) before: BTreeSet<PossibleState>,
 }
 
-impl Worlds {
+impl PossibleStates {
     /// A name that nobody has used.
-    pub(crate) fn new(kind: Kind) -> Worlds {
-        Worlds {
-            possible: [World::new(kind)].into(),
+    pub(crate) fn new(kind: ModelKind) -> PossibleStates {
+        PossibleStates {
+            possible: [PossibleState::new(kind)].into(),
         }
     }
 
     /// Takes in what was done and what was seen of it, and keeps the worlds that allow it.
     ///
     /// # Errors
-    /// A [`Violation`] if there is none. The worlds stay as they were.
-    pub(crate) fn observe(&mut self, op: &Op, outcome: &Outcome) -> Result<(), Box<Violation>> {
+    /// A [`ModelViolation`] if there is none. The worlds stay as they were.
+    pub(crate) fn observe(
+        &mut self,
+        op: &Op,
+        outcome: &ModelOutcome,
+    ) -> Result<(), Box<ModelViolation>> {
         let before = closure(self.possible.iter().cloned());
         let mut broken = BTreeSet::new();
         let mut after = BTreeSet::new();
@@ -62,7 +66,7 @@ impl Worlds {
             }
         }
         if after.is_empty() {
-            return Err(Box::new(Violation {
+            return Err(Box::new(ModelViolation {
                 op: op.clone(),
                 outcome: outcome.clone(),
                 broken,
@@ -74,22 +78,26 @@ impl Worlds {
     }
 
     /// Whether this place can be made a guard, now or when the background is through.
-    pub(crate) fn chance(&self, attempt: Attempt) -> Chance {
+    pub(crate) fn chance(&self, attempt: Attempt) -> Likelihood {
         let all = closure(self.possible.iter().cloned());
         let granted = all
             .iter()
             .filter(|world| world.has_grant_for(attempt))
             .count();
         match granted {
-            0 => Chance::None,
-            n if n == all.len() => Chance::Certain,
-            _ => Chance::Some,
+            0 => Likelihood::None,
+            n if n == all.len() => Likelihood::Certain,
+            _ => Likelihood::Some,
         }
     }
 
     /// How many hold it, at most.
     pub(crate) fn holders(&self) -> usize {
-        self.possible.iter().map(World::holders).max().unwrap_or(0)
+        self.possible
+            .iter()
+            .map(PossibleState::holders)
+            .max()
+            .unwrap_or(0)
     }
 
     /// How many attempts the background has yet to do with, at most. Their orders multiply the worlds: whoever
@@ -97,13 +105,13 @@ impl Worlds {
     pub(crate) fn unsettled(&self) -> usize {
         self.possible
             .iter()
-            .map(World::unsettled)
+            .map(PossibleState::unsettled)
             .max()
             .unwrap_or(0)
     }
 }
 
-impl fmt::Display for Violation {
+impl fmt::Display for ModelViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let broken: Vec<String> = self.broken.iter().map(Promise::to_string).collect();
         writeln!(
@@ -119,4 +127,4 @@ impl fmt::Display for Violation {
     }
 }
 
-impl std::error::Error for Violation {}
+impl std::error::Error for ModelViolation {}

@@ -1,54 +1,54 @@
 //! What the server does with a name: the steps of which its answers to requests are made.
 
-use super::super::grant::{Fence, Held};
-use super::super::op::{Attempt, Kind, Lease, Loss, Moment};
-use super::Lock;
+use super::super::grant::{FenceRange, ModelGrant};
+use super::super::op::{Attempt, DataLoss, LeaseTerm, ModelKind, ServerView};
+use super::ModelLock;
 
-impl Lock {
-    pub(crate) fn arrive_at(&mut self, moment: &Moment) {
+impl ModelLock {
+    pub(crate) fn arrive_at(&mut self, moment: &ServerView) {
         for held in &mut self.cooling {
             let number = held.by.number;
             let holds = self.holders.iter().any(|held| held.by.number == number);
             held.lapsed =
-                moment.rested.contains(&number) || !holds && moment.over.contains(&number);
+                moment.cooled.contains(&number) || !holds && moment.expired.contains(&number);
         }
-        if moment.counts_anew {
+        if moment.recounts {
             self.missing = 0;
         }
         for held in &mut self.holders {
-            held.lapsed = moment.over.contains(&held.by.number);
+            held.lapsed = moment.expired.contains(&held.by.number);
         }
         self.moment = moment.clone();
         self.is_unfinished = false;
     }
 
-    pub(crate) fn lose(&mut self, loss: Loss) {
+    pub(crate) fn lose(&mut self, loss: DataLoss) {
         match loss {
-            Loss::All => *self = Lock::new(self.kind),
-            Loss::Holders if self.is_recordless => *self = Lock::new(self.kind),
-            Loss::Record => {
+            DataLoss::All => *self = ModelLock::new(self.kind),
+            DataLoss::Holders if self.is_recordless => *self = ModelLock::new(self.kind),
+            DataLoss::Record => {
                 let (holders, cooling) = (
                     std::mem::take(&mut self.holders),
                     std::mem::take(&mut self.cooling),
                 );
                 let last = holders.iter().chain(&cooling).max_by_key(|held| held.turn);
                 let (turn, last) =
-                    last.map_or((0, Fence::default()), |held| (held.turn, held.fence));
+                    last.map_or((0, FenceRange::default()), |held| (held.turn, held.fence));
                 let is_recordless = true;
-                *self = Lock {
+                *self = ModelLock {
                     holders,
                     cooling,
                     turn,
                     last,
                     is_recordless,
-                    ..Lock::new(self.kind)
+                    ..ModelLock::new(self.kind)
                 };
             }
-            Loss::Queue => self
+            DataLoss::Queue => self
                 .torn
                 .get_or_insert_default()
                 .extend(std::mem::take(&mut self.queue)),
-            Loss::Holders => {
+            DataLoss::Holders => {
                 self.missing += self
                     .holders
                     .iter()
@@ -100,7 +100,7 @@ impl Lock {
 
     /// Those whose time is over are not holders any more, but for who asks himself (R9).
     pub(crate) fn notice_lapses(&mut self, noticer: u8, own: Option<Attempt>) {
-        if self.kind != Kind::Mutex {
+        if self.kind != ModelKind::Mutex {
             self.cooling.retain(|held| !held.lapsed);
         }
         let lapsed = self
@@ -127,7 +127,7 @@ impl Lock {
         let Some(held) = self.holders.iter_mut().find(|held| held.by == by) else {
             return;
         };
-        if by.lease == Lease::Renewed && by.client != noticer {
+        if by.lease == LeaseTerm::Renewed && by.client != noticer {
             if may_be_spared && !held.spared {
                 (held.lapsed, held.spared) = (false, true);
                 return;
@@ -191,10 +191,10 @@ impl Lock {
     }
 
     fn grant(&mut self, by: Attempt) {
-        let is_shared = matches!(self.kind, Kind::ReadWrite(_));
-        let fence = if self.kind.raises(by.permits) {
+        let is_shared = matches!(self.kind, ModelKind::ReadWrite(_));
+        let fence = if self.kind.raises_fence(by.permits) {
             self.turn += 1;
-            Fence::above(self.floor.max(self.moment.clock.saturating_sub(1)))
+            FenceRange::above(self.floor.max(self.moment.clock.saturating_sub(1)))
         } else {
             // Before the first writer it is one of the server's clock.
             self.last.or_above(self.moment.clock.saturating_sub(2))
@@ -202,12 +202,12 @@ impl Lock {
         if is_shared {
             self.last = fence;
         }
-        if self.kind == Kind::Mutex {
+        if self.kind == ModelKind::Mutex {
             // Until then it cools again if the clock goes back.
             self.cooling.clear();
         }
         let (permits, turn) = (by.permits, self.turn);
-        self.holders.push(Held {
+        self.holders.push(ModelGrant {
             by,
             permits,
             fence,
@@ -223,10 +223,10 @@ impl Lock {
         self.notice_lapses(attempt.client, Some(attempt));
         if let Some(at) = self.holders.iter().position(|held| held.by == attempt) {
             let held = self.holders.remove(at);
-            if self.moment.cools {
+            if self.moment.must_cool {
                 // A copy of its request may have come while it cooled, and was given back too.
                 self.cooling.retain(|earlier| earlier.by != attempt);
-                self.cooling.push(Held {
+                self.cooling.push(ModelGrant {
                     lapsed: false,
                     ..held
                 });

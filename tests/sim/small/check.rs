@@ -7,8 +7,8 @@ use super::world::World;
 use crate::loss::PreviousHolder;
 use crate::script::Family;
 use crate::sim::model::Promise;
-use crate::sim::model::{Attempt, Lease, Moment, Op, Outcome, Sight};
-use crate::sim::model::{Found, Lock};
+use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::model::{FoundHolder, ModelLock};
 
 /// What the model says of one step of the server, and what it has no word for: time, who hears of it, and what is kept
 /// so that others need not look. The error says what was broken.
@@ -30,14 +30,14 @@ pub(super) fn script(
         return lookup(before, tok, done);
     }
     let attempt = |tok| attempt(setting, tok);
-    let found = |held: &Holder| Found {
+    let found = |held: &Holder| FoundHolder {
         by: attempt(held.tok),
         permits: held.permits,
         fence: held.fence.into(),
         spared: held.stands == Stands::Spared,
     };
     let holders = before.holding().map(found).collect();
-    let model = Lock::found(
+    let model = ModelLock::found(
         setting.kind,
         holders,
         standing(setting, before),
@@ -47,8 +47,8 @@ pub(super) fn script(
         let was = before.holder(held.tok);
         held.stands == Stands::Spared && was.is_some_and(|was| was.stands == Stands::Holds)
     };
-    let moment = Moment {
-        over: before
+    let moment = ServerView {
+        expired: before
             .holding()
             .filter(|held| held.left == 0)
             .map(|held| attempt(held.tok).number)
@@ -60,9 +60,9 @@ pub(super) fn script(
             .filter(is_spared)
             .map(|held| attempt(held.tok).number)
             .collect(),
-        ..Moment::default()
+        ..ServerView::default()
     };
-    let sight = Sight {
+    let sight = Observation {
         holders: after
             .holding()
             .map(|held| (attempt(held.tok).number, held.fence.into()))
@@ -155,9 +155,10 @@ fn previous_holder(setting: &Setting, before: &Shelf, ask: Ask, done: &Done) -> 
     let is_lapsed = |held: &Holder| Some(held.tok) != ask.own() && after.holder(held.tok).is_none();
     let lapsed = before
         .holding()
-        .any(|held| is_lapsed(held) && setting.kind.raises(held.permits));
-    let released =
-        |held: &&Holder| setting.kind.raises(held.permits) && done.answer.said == Said::Released;
+        .any(|held| is_lapsed(held) && setting.kind.raises_fence(held.permits));
+    let released = |held: &&Holder| {
+        setting.kind.raises_fence(held.permits) && done.answer.said == Said::Released
+    };
     let ended = match ask {
         Ask::Release(tok, _, way) if before.holder(tok).filter(released).is_some() => match way {
             Way::Used | Way::Downgrade => Some(PreviousHolder::Released),
@@ -272,34 +273,34 @@ fn permits(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String> {
 }
 
 /// The request and its answer in the words of the model.
-fn told(setting: &Setting, before: &Shelf, ask: Ask, said: &Said) -> (Op, Outcome) {
+fn told(setting: &Setting, before: &Shelf, ask: Ask, said: &Said) -> (Op, ModelOutcome) {
     let own = attempt(setting, ask.tok());
     let op = match ask {
         // A token that was given up can come once more, by a copy of its acquire that was under way (R7).
         Ask::Acquire(tok) if before.queue.contains(&tok) && !before.is_waiting(tok) => {
-            Op::Return(own)
+            Op::Rejoin(own)
         }
         Ask::Acquire(_) => Op::Enqueue(own),
         Ask::Release(_, _, Way::Used) => Op::Unlock(own),
         Ask::Release(_, _, Way::Lost) => Op::Drop(own),
-        Ask::Release(_, _, Way::Unused | Way::KeepIfOwner) => Op::Leave(own),
+        Ask::Release(_, _, Way::Unused | Way::KeepIfOwner) => Op::Cancel(own),
         Ask::Release(_, _, Way::Downgrade) => Op::Downgrade(own),
         Ask::Renew(_) => Op::Renew(own),
         Ask::Sync(tok) => Op::Sync { client: tok.client },
         Ask::Lookup(_) => unreachable!("it is no request of the model's"),
     };
     let outcome = match said {
-        Said::Granted(news) => Outcome::Granted {
+        Said::Granted(news) => ModelOutcome::Granted {
             fence: news.fence.into(),
         },
-        Said::Waiting { .. } => Outcome::Waiting { position: None },
-        Said::Late => Outcome::Late,
-        Said::Released if matches!(op, Op::Downgrade(_)) => Outcome::Downgraded,
-        Said::Released => Outcome::Released,
-        Said::Already | Said::NotOwner | Said::Gone => Outcome::Lost,
-        Said::Renewed { .. } => Outcome::Renewed,
-        Said::Synced { .. } | Said::Present { .. } => Outcome::Done,
-        Said::Absent => Outcome::Absent,
+        Said::Waiting { .. } => ModelOutcome::Waiting { position: None },
+        Said::Late => ModelOutcome::Late,
+        Said::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
+        Said::Released => ModelOutcome::Released,
+        Said::Already | Said::NotOwner | Said::Gone => ModelOutcome::Lost,
+        Said::Renewed { .. } => ModelOutcome::Renewed,
+        Said::Synced { .. } | Said::Present { .. } => ModelOutcome::Done,
+        Said::Absent => ModelOutcome::Absent,
     };
     (op, outcome)
 }
@@ -309,7 +310,7 @@ fn attempt(setting: &Setting, tok: Tok) -> Attempt {
     Attempt {
         number,
         client: tok.client,
-        lease: Lease::Renewed,
+        lease: LeaseTerm::Renewed,
         permits: setting.permits(tok.client),
     }
 }

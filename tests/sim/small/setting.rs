@@ -4,12 +4,12 @@ use std::fmt;
 
 use super::shelf::CLIENTS;
 use crate::script::{Family, LockSpec};
-use crate::sim::model::Kind;
+use crate::sim::model::ModelKind;
 
 /// What the name is used as, and how many permits each of the three processes asks for, every time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Setting {
-    pub(super) kind: Kind,
+    pub(super) kind: ModelKind,
     /// In rising order. Processes that ask for the same are alike.
     permits: [u32; CLIENTS as usize],
 }
@@ -24,7 +24,7 @@ impl Setting {
     /// Each wants the mutex.
     pub(crate) fn mutex() -> Setting {
         Setting {
-            kind: Kind::Mutex,
+            kind: ModelKind::Mutex,
             permits: [1; CLIENTS as usize],
         }
     }
@@ -33,7 +33,7 @@ impl Setting {
     pub(crate) fn semaphore(all: u32, mut permits: [u32; 3]) -> Setting {
         permits.sort_unstable();
         Setting {
-            kind: Kind::Semaphore(all),
+            kind: ModelKind::Semaphore(all),
             permits,
         }
     }
@@ -49,7 +49,7 @@ impl Setting {
             }
         });
         Setting {
-            kind: Kind::ReadWrite(all),
+            kind: ModelKind::ReadWrite(all),
             permits,
         }
     }
@@ -59,7 +59,7 @@ impl Setting {
     }
 
     pub(super) fn family(&self) -> Family {
-        if self.kind == Kind::Mutex {
+        if self.kind == ModelKind::Mutex {
             Family::Mutex
         } else {
             Family::Permit
@@ -68,15 +68,15 @@ impl Setting {
 
     /// Whether it has permits to give back while it holds others.
     pub(super) fn writes(&self, client: u8) -> bool {
-        matches!(self.kind, Kind::ReadWrite(all) if self.permits(client) == all)
+        matches!(self.kind, ModelKind::ReadWrite(all) if self.permits(client) == all)
     }
 
     pub(super) fn spec(&self, client: u8) -> LockSpec {
         match self.kind {
-            Kind::Mutex => LockSpec::MUTEX,
-            Kind::Semaphore(all) => LockSpec::semaphore(all, self.permits(client)),
-            Kind::ReadWrite(_) if self.writes(client) => LockSpec::write(),
-            Kind::ReadWrite(_) => LockSpec::read(),
+            ModelKind::Mutex => LockSpec::MUTEX,
+            ModelKind::Semaphore(all) => LockSpec::semaphore(all, self.permits(client)),
+            ModelKind::ReadWrite(_) if self.writes(client) => LockSpec::write(),
+            ModelKind::ReadWrite(_) => LockSpec::read(),
         }
     }
 
@@ -92,9 +92,9 @@ impl Setting {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Kind::Mutex => f.write_str("mutex"),
-            Kind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
-            Kind::ReadWrite(_) => {
+            ModelKind::Mutex => f.write_str("mutex"),
+            ModelKind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
+            ModelKind::ReadWrite(_) => {
                 let writers = (0..CLIENTS).filter(|client| self.writes(*client)).count();
                 write!(
                     f,
