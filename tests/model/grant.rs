@@ -1,4 +1,4 @@
-//! A grant, and what is known of its fence.
+//! A grant, and what is known about its fence.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -9,39 +9,41 @@ use super::promise::Promise;
 /// A grant that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ModelGrant {
-    /// Whose.
-    pub(crate) by: Attempt,
-    /// How many permits it has: what it asked for, or one, if it was downgraded.
+    /// The attempt that was granted the lock.
+    pub(crate) attempt: Attempt,
+    /// How many permits it has: the number that it asked for, or one after a downgrade.
     pub(crate) permits: u32,
-    /// Under which fence.
+    /// What is known about its fence.
     pub(crate) fence: FenceRange,
-    /// Grants of the same turn have the same fence, and one of a later turn has a larger one.
+    /// Counts the fences that were given out. Grants of one turn share a fence, and a later turn has a
+    /// larger one.
     pub(crate) turn: u32,
-    /// Its time is over, and nobody has noticed.
+    /// The lease has expired, and nobody has noticed.
     pub(crate) lapsed: bool,
-    /// It had its time of grace after an outage.
+    /// The lease had its one step of grace after an outage.
     pub(crate) spared: bool,
 }
 
 impl ModelGrant {
-    /// The fence of another grant is seen.
+    /// A grant of this turn turned out to have this fence.
     fn learn(&mut self, turn: u32, fence: u64) {
         self.fence.learn(self.turn, turn, fence);
     }
 }
 
-/// The fence of one of these is seen. Answers in which turn it was granted.
-pub(crate) fn learn<'a>(
+/// The fence of this attempt's grant becomes known. That bounds the fences of all other grants too.
+/// Returns the turn of the grant.
+pub(crate) fn learn_fence<'a>(
     grants: impl Iterator<Item = &'a mut ModelGrant>,
-    by: Attempt,
+    attempt: Attempt,
     fence: u64,
 ) -> Result<u32, Promise> {
     let mut grants: Vec<&mut ModelGrant> = grants.collect();
-    let held = grants
+    let grant = grants
         .iter()
-        .find(|held| held.by == by)
+        .find(|grant| grant.attempt == attempt)
         .ok_or(Promise::OneGrant)?;
-    let (known, turn) = (held.fence, held.turn);
+    let (known, turn) = (grant.fence, grant.turn);
     if !known.admits(fence) {
         return Err(if known.is_known() {
             Promise::OneGrant
@@ -49,12 +51,12 @@ pub(crate) fn learn<'a>(
             Promise::Fencing
         });
     }
-    grants.iter_mut().for_each(|held| held.learn(turn, fence));
+    grants.iter_mut().for_each(|grant| grant.learn(turn, fence));
     Ok(turn)
 }
 
-/// What is known of the fence of a grant: it lies between these, exclusively. Nobody sees the fence of a grant that
-/// nobody has claimed.
+/// What is known about a fence: it lies between two numbers and equals neither of them. Nobody sees
+/// the fence of a grant before a guard takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FenceRange {
     above: u64,
@@ -82,7 +84,7 @@ impl FenceRange {
         }
     }
 
-    /// What is not known lies above this, too.
+    /// The same fence, and larger than this unless it is known already.
     pub(crate) fn or_above(self, fence: u64) -> FenceRange {
         if self.is_known() {
             self
@@ -94,7 +96,7 @@ impl FenceRange {
         }
     }
 
-    /// This is of one turn, and in another this fence is seen.
+    /// This fence belongs to the turn `own`. The fence of the turn `turn` becomes known.
     pub(crate) fn learn(&mut self, own: u32, turn: u32, fence: u64) {
         match own.cmp(&turn) {
             Ordering::Less => self.below = self.below.min(fence),

@@ -194,12 +194,12 @@ fn a_fixed_lease_that_lapses_costs_its_process_no_place() {
     ]
     .concat();
     assert_eq!(
-        allowed(&[&line()[..1], &seen[5..]].concat()).chance(again),
+        allowed(&[&line()[..1], &seen[5..]].concat()).likelihood(again),
         Likelihood::Certain
     );
     assert_eq!(
-        allowed(&seen).chance(C),
-        Likelihood::Some,
+        allowed(&seen).likelihood(C),
+        Likelihood::Possible,
         "its leave may still be under way"
     );
 }
@@ -216,8 +216,8 @@ fn a_renewed_lease_that_lapses_can_cost_its_process_the_place() {
     ];
     let worlds = allowed(&seen);
     assert_eq!(
-        (worlds.chance(its_other), worlds.chance(C)),
-        (Likelihood::Some, Likelihood::Some)
+        (worlds.likelihood(its_other), worlds.likelihood(C)),
+        (Likelihood::Possible, Likelihood::Possible)
     );
     // Passed over, it comes after C, and not before.
     let passed = [
@@ -228,7 +228,7 @@ fn a_renewed_lease_that_lapses_can_cost_its_process_the_place() {
         ],
     ]
     .concat();
-    assert_eq!(allowed(&passed).chance(its_other), Likelihood::Some);
+    assert_eq!(allowed(&passed).likelihood(its_other), Likelihood::Possible);
     assert_breaks(
         &[&passed[..5], &[(Op::TakeGrant(its_other), granted(12))]].concat(),
         Promise::Exclusion,
@@ -241,7 +241,7 @@ fn a_lapse_that_nobody_noticed_leaves_the_holder_its_release() {
         (Op::Expire, ModelOutcome::Done),
         (Op::Unlock(A), ModelOutcome::Released),
     ]);
-    assert_eq!(allowed(&seen).chance(B), Likelihood::Certain);
+    assert_eq!(allowed(&seen).likelihood(B), Likelihood::Certain);
     let noticed = after_line(&[
         (Op::Expire, ModelOutcome::Done),
         (
@@ -283,7 +283,10 @@ fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
         (Op::Enqueue(HEAVY), waiting(1)),
     ];
     let light_waits = [&heavy_waits[..], &[(Op::Enqueue(C), waiting(2))]].concat();
-    assert_eq!(allowed_of(TWO, &light_waits).chance(C), Likelihood::None);
+    assert_eq!(
+        allowed_of(TWO, &light_waits).likelihood(C),
+        Likelihood::Impossible
+    );
     assert_breaks_of(
         TWO,
         &[&heavy_waits[..], &[(Op::TryLock(C), granted(11))]].concat(),
@@ -302,8 +305,8 @@ fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
     let served = [&light_waits[..], &[(Op::Unlock(A), ModelOutcome::Released)]].concat();
     let worlds = allowed_of(TWO, &served);
     assert_eq!(
-        (worlds.chance(HEAVY), worlds.chance(C)),
-        (Likelihood::Certain, Likelihood::None)
+        (worlds.likelihood(HEAVY), worlds.likelihood(C)),
+        (Likelihood::Certain, Likelihood::Impossible)
     );
 }
 

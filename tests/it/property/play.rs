@@ -165,11 +165,11 @@ impl<'a> Run<'a> {
         let unsettles = match wish.what {
             What::Leave | What::Drop => 1,
             What::RunOut | What::Lapse | What::ForceRelease { .. } => {
-                self.names[name].worlds.holders().max(1)
+                self.names[name].worlds.most_holders().max(1)
             }
             _ => 0,
         };
-        let settled = |name: &Name| name.worlds.unsettled() + unsettles <= UNSETTLED_AT_MOST;
+        let settled = |name: &Name| name.worlds.most_unsettled() + unsettles <= UNSETTLED_AT_MOST;
         if unsettles > 0 && !self.names.iter().all(settled) {
             return Ok(());
         }
@@ -317,7 +317,7 @@ impl<'a> Run<'a> {
         let mut served = Instant::now();
         while !self.waiters.is_empty() {
             let (chance, at) = self.next_to_serve();
-            if chance == Likelihood::Some {
+            if chance == Likelihood::Possible {
                 // A look leaves fewer worlds, and nobody has to be waited for in vain.
                 let name = self.waiters[at].1 as u8;
                 self.fulfil(&still(name))?;
@@ -327,7 +327,7 @@ impl<'a> Run<'a> {
                 served = Instant::now();
             } else if served.elapsed() > self.patience {
                 return Err(self.fail("P4: nobody is served"));
-            } else if chance == Likelihood::Some {
+            } else if chance == Likelihood::Possible {
                 // In another world it is another's turn.
                 self.waiters.rotate_left(at + 1);
             }
@@ -344,19 +344,19 @@ impl<'a> Run<'a> {
 
     fn next_to_serve(&self) -> (Likelihood, usize) {
         let chance = |(attempt, name, _): &(Attempt, usize, Place)| {
-            self.names[*name].worlds.chance(*attempt)
+            self.names[*name].worlds.likelihood(*attempt)
         };
         let first = |wanted| {
             self.waiters
                 .iter()
                 .position(|waiter| chance(waiter) == wanted)
         };
-        for wanted in [Likelihood::Certain, Likelihood::Some] {
+        for wanted in [Likelihood::Certain, Likelihood::Possible] {
             if let Some(at) = first(wanted) {
                 return (wanted, at);
             }
         }
-        (Likelihood::None, 0)
+        (Likelihood::Impossible, 0)
     }
 
     fn try_lock(&mut self, wish: &Wish, lease: LeaseTerm) -> Seen {
@@ -409,10 +409,10 @@ impl<'a> Run<'a> {
     /// Waits as long as the model gives reason to. Whether it is a guard now.
     fn claim(&mut self, at: usize) -> Seen<bool> {
         let (attempt, name, mut waiter) = self.waiters.remove(at);
-        let chance = self.names[name].worlds.chance(attempt);
+        let chance = self.names[name].worlds.likelihood(attempt);
         let patience = match chance {
-            Likelihood::None => Duration::ZERO,
-            Likelihood::Some => P,
+            Likelihood::Impossible => Duration::ZERO,
+            Likelihood::Possible => P,
             Likelihood::Certain => self.patience,
         };
         let end = waiter.wait_for(patience);

@@ -31,13 +31,13 @@ pub(super) fn script(
     }
     let attempt = |tok| attempt(setting, tok);
     let found = |held: &Holder| FoundHolder {
-        by: attempt(held.tok),
+        attempt: attempt(held.tok),
         permits: held.permits,
         fence: held.fence.into(),
         spared: held.stands == Stands::Spared,
     };
     let holders = before.holding().map(found).collect();
-    let model = ModelLock::found(
+    let model = ModelLock::from_record(
         setting.kind,
         holders,
         standing(setting, before),
@@ -94,7 +94,7 @@ pub(super) fn script(
         after
             .holding()
             .map(found)
-            .any(|f| f.by == held.by && f.permits == held.permits)
+            .any(|f| f.attempt == held.attempt && f.permits == held.permits)
     }) {
         return Err(format!(
             "P1: {:?} has other permits than {:?}",

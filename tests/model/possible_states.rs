@@ -1,39 +1,39 @@
-//! The worlds that agree with all that was seen.
+//! All states of one name that agree with everything that clients saw.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use super::op::{Attempt, ModelKind, ModelOutcome, Op};
+use super::possible_state::{PossibleState, closure};
 use super::promise::Promise;
-use super::world::{PossibleState, closure};
 
-/// One name, as far as it is known: each of these worlds allows all that was seen of it.
+/// One name, as far as its clients can know it. Each of these states allows all observations so far.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PossibleStates {
     possible: BTreeSet<PossibleState>,
 }
 
-/// Whether a place can be made a guard.
+/// Whether a waiter can become a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Likelihood {
-    /// In no world.
-    None,
-    /// In some.
-    Some,
-    /// In all, as soon as the news arrives.
+    /// In no possible state.
+    Impossible,
+    /// In some possible states.
+    Possible,
+    /// In all possible states, as soon as the message of the grant arrives.
     Certain,
 }
 
-/// Something was seen that no possible world allows.
+/// An observation that no possible state allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ModelViolation {
     /// What was done.
     pub(crate) op: Op,
     /// What was seen.
     pub(crate) outcome: ModelOutcome,
-    /// What that breaks, by the worlds that were possible before.
+    /// The promises that this breaks, one or more: each possible state may name its own.
     pub(crate) broken: BTreeSet<Promise>,
-    /// Those worlds.
+    /// The states that were possible before.
     pub(crate) before: BTreeSet<PossibleState>,
 }
 
@@ -45,10 +45,10 @@ impl PossibleStates {
         }
     }
 
-    /// Takes in what was done and what was seen of it, and keeps the worlds that allow it.
+    /// Takes in what was done and what was seen of it. Keeps the states that allow it.
     ///
     /// # Errors
-    /// A [`ModelViolation`] if there is none. The worlds stay as they were.
+    /// A [`ModelViolation`] if no state allows it. The states then stay as they were.
     pub(crate) fn observe(
         &mut self,
         op: &Op,
@@ -57,9 +57,9 @@ impl PossibleStates {
         let before = closure(self.possible.iter().cloned());
         let mut broken = BTreeSet::new();
         let mut after = BTreeSet::new();
-        for world in &before {
-            match world.after(op, outcome) {
-                Ok(worlds) => after.extend(worlds),
+        for state in &before {
+            match state.after(op, outcome) {
+                Ok(states) => after.extend(states),
                 Err(promise) => {
                     broken.insert(promise);
                 }
@@ -77,22 +77,22 @@ impl PossibleStates {
         Ok(())
     }
 
-    /// Whether this place can be made a guard, now or when the background is through.
-    pub(crate) fn chance(&self, attempt: Attempt) -> Likelihood {
+    /// Whether this waiter can become a guard, now or when the background work is done.
+    pub(crate) fn likelihood(&self, attempt: Attempt) -> Likelihood {
         let all = closure(self.possible.iter().cloned());
         let granted = all
             .iter()
-            .filter(|world| world.has_grant_for(attempt))
+            .filter(|state| state.has_grant_for(attempt))
             .count();
         match granted {
-            0 => Likelihood::None,
+            0 => Likelihood::Impossible,
             n if n == all.len() => Likelihood::Certain,
-            _ => Likelihood::Some,
+            _ => Likelihood::Possible,
         }
     }
 
-    /// How many hold it, at most.
-    pub(crate) fn holders(&self) -> usize {
+    /// The largest number of holders in any possible state.
+    pub(crate) fn most_holders(&self) -> usize {
         self.possible
             .iter()
             .map(PossibleState::holders)
@@ -100,9 +100,9 @@ impl PossibleStates {
             .unwrap_or(0)
     }
 
-    /// How many attempts the background has yet to do with, at most. Their orders multiply the worlds: whoever
-    /// wants to be through soon adds to no more than a handful.
-    pub(crate) fn unsettled(&self) -> usize {
+    /// The largest number of attempts that still have background work in any possible state. The
+    /// orders of that work multiply the states, so a test that must be fast keeps this small.
+    pub(crate) fn most_unsettled(&self) -> usize {
         self.possible
             .iter()
             .map(PossibleState::unsettled)
@@ -116,14 +116,14 @@ impl fmt::Display for ModelViolation {
         let broken: Vec<String> = self.broken.iter().map(Promise::to_string).collect();
         writeln!(
             f,
-            "{:?} ended in {:?}, which breaks {}; possible were",
+            "{:?} ended in {:?}, which breaks {}; the states that were possible before:",
             self.op,
             self.outcome,
             broken.join(" or ")
         )?;
         self.before
             .iter()
-            .try_for_each(|world| writeln!(f, "  {world:?}"))
+            .try_for_each(|state| writeln!(f, "  {state:?}"))
     }
 }
 
