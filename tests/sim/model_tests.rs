@@ -86,7 +86,7 @@ fn two_holders_break_exclusion() {
 }
 
 #[test]
-fn a_fence_that_does_not_rise_breaks_fencing() {
+fn fence_that_does_not_rise_breaks_fencing() {
     for fence in [9, 10] {
         let last = [
             (Op::Unlock(A), ModelOutcome::Released),
@@ -97,7 +97,7 @@ fn a_fence_that_does_not_rise_breaks_fencing() {
 }
 
 #[test]
-fn a_late_look_at_an_earlier_grant_bounds_its_fence_from_above() {
+fn late_look_at_an_old_grant_bounds_its_fence() {
     let lost = |fence| {
         after_line(&[
             (Op::Unlock(A), ModelOutcome::Released),
@@ -149,13 +149,13 @@ fn overtaking_breaks_the_order() {
 }
 
 #[test]
-fn a_free_lock_that_is_refused_breaks_the_wake_up() {
+fn refusing_a_free_lock_breaks_the_wake_up() {
     assert_breaks(&[(Op::TryLock(A), ModelOutcome::Busy)], Promise::WakeUp);
     assert_breaks(&[(Op::Enqueue(A), waiting(1))], Promise::WakeUp);
 }
 
 #[test]
-fn a_second_fence_for_one_request_breaks_one_grant() {
+fn second_fence_for_one_request_breaks_one_grant() {
     assert_breaks(
         &[
             (Op::TryLock(A), granted(10)),
@@ -179,7 +179,7 @@ fn misuse_that_is_granted_breaks_bad_input() {
 }
 
 #[test]
-fn a_fixed_lease_that_lapses_costs_its_process_no_place() {
+fn lapse_of_a_fixed_lease_costs_no_place() {
     let again = attempt(4, 0, LeaseTerm::Fixed);
     let seen = after_line(&[
         (Op::Cancel(B), ModelOutcome::Done),
@@ -205,7 +205,7 @@ fn a_fixed_lease_that_lapses_costs_its_process_no_place() {
 }
 
 #[test]
-fn a_renewed_lease_that_lapses_can_cost_its_process_the_place() {
+fn lapse_of_a_renewed_lease_can_cost_a_place() {
     let dead = attempt(1, 0, LeaseTerm::Renewed);
     let its_other = attempt(2, 0, LeaseTerm::Renewed);
     let seen = [
@@ -236,7 +236,7 @@ fn a_renewed_lease_that_lapses_can_cost_its_process_the_place() {
 }
 
 #[test]
-fn a_lapse_that_nobody_noticed_leaves_the_holder_its_release() {
+fn unnoticed_lapse_still_allows_a_release() {
     let seen = after_line(&[
         (Op::Expire, ModelOutcome::Done),
         (Op::Unlock(A), ModelOutcome::Released),
@@ -261,7 +261,7 @@ const HEAVY: Attempt = Attempt {
 };
 
 #[test]
-fn more_permits_than_there_are_break_exclusion() {
+fn more_permits_than_exist_break_exclusion() {
     let both = [(Op::TryLock(A), granted(10)), (Op::TryLock(B), granted(11))];
     allowed_of(TWO, &both);
     assert_breaks_of(
@@ -277,7 +277,7 @@ fn more_permits_than_there_are_break_exclusion() {
 }
 
 #[test]
-fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
+fn small_request_that_overtakes_a_large_one_breaks_the_order() {
     let heavy_waits = [
         (Op::TryLock(A), granted(10)),
         (Op::Enqueue(HEAVY), waiting(1)),
@@ -311,7 +311,7 @@ fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
 }
 
 #[test]
-fn permits_that_stay_free_while_somebody_waits_for_no_more_break_the_wake_up() {
+fn free_permits_beside_a_small_waiter_break_the_wake_up() {
     let seen = [(Op::TryLock(A), granted(10)), (Op::Enqueue(B), waiting(1))];
     assert_breaks_of(TWO, &seen, Promise::WakeUp);
     assert_breaks_of(
@@ -325,7 +325,7 @@ fn permits_that_stay_free_while_somebody_waits_for_no_more_break_the_wake_up() {
 }
 
 #[test]
-fn a_guard_that_is_lost_may_be_dropped_without_a_request() {
+fn dropping_a_lost_guard_needs_no_request() {
     let [lost, next] = [
         attempt(1, 0, LeaseTerm::Fixed),
         attempt(2, 1, LeaseTerm::Fixed),
@@ -361,7 +361,7 @@ const WRITER: Attempt = Attempt {
 };
 
 #[test]
-fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
+fn readers_share_a_fence_and_writers_raise_it() {
     let first = [
         (Op::TryLock(WRITER), granted(10)),
         (Op::Unlock(WRITER), ModelOutcome::Released),
@@ -392,7 +392,7 @@ fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
 }
 
 #[test]
-fn readers_who_are_handed_it_together_tell_each_other_s_fence() {
+fn readers_of_one_turn_share_a_fence() {
     let waits = [
         (Op::TryLock(WRITER), granted(10)),
         (Op::Enqueue(A), waiting(1)),
@@ -410,7 +410,7 @@ fn readers_who_are_handed_it_together_tell_each_other_s_fence() {
 }
 
 #[test]
-fn a_writer_that_is_let_in_beside_readers_breaks_exclusion() {
+fn writer_beside_readers_breaks_exclusion() {
     let again = Attempt {
         number: 6,
         ..WRITER
