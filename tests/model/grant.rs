@@ -15,8 +15,8 @@ pub(crate) struct ModelGrant {
     pub(crate) permits: u32,
     /// What is known about its fence.
     pub(crate) fence: FenceRange,
-    /// Counts the fences that were given out. Grants of one turn share a fence, and a later turn has a
-    /// larger one.
+    /// Counts the fences that were given out. Grants of one turn share a fence, and a later turn
+    /// has a larger one.
     pub(crate) turn: u32,
     /// The lease has expired, and nobody has noticed.
     pub(crate) lapsed: bool,

@@ -15,8 +15,8 @@ pub(crate) struct ModelLock {
     kind: ModelKind,
     pub(crate) holders: Vec<ModelGrant>,
     pub(crate) queue: Vec<Attempt>,
-    /// The clients that count as dead until they send something. The server passes over their places
-    /// (R10: places of the dead).
+    /// The clients that count as dead until they send something. The server passes over their
+    /// places (R10: places of the dead).
     pub(crate) presumed_dead: BTreeSet<u8>,
     /// Every new fence is larger than this.
     pub(crate) fence_floor: u64,
@@ -24,19 +24,19 @@ pub(crate) struct ModelLock {
     last_turn: u32,
     /// The fence of that turn, which readers share.
     last_fence: FenceRange,
-    /// These released too early. Their permits are nobody's, and are not free until their least hold
-    /// time is over (R16: hold_at_least).
+    /// These released too early. Their permits are nobody's, and are not free until their least
+    /// hold time is over (R16: hold_at_least).
     cooling: Vec<ModelGrant>,
     /// Permits that count as taken although the server lost their holders.
     missing: u32,
-    /// These lost their places with the queue, and nobody has noticed (R11: missing keys). The server
-    /// answers them that they wait, and never grants them the lock.
+    /// These lost their places with the queue, and nobody has noticed (R11: missing keys). The
+    /// server answers them that they wait, and never grants them the lock.
     lost_queue: Option<BTreeSet<Attempt>>,
     /// The record was lost, and the holders in their own key were not.
     is_recordless: bool,
     view: ServerView,
-    /// The last request left free permits free, because it had passed over as many waiters as one request
-    /// may.
+    /// The last request left free permits free, because it had passed over as many waiters as one
+    /// request may.
     is_unfinished: bool,
 }
 

@@ -1,7 +1,7 @@
 //! The reference model: what fairlock promises, as a plain value that each operation changes.
 //!
-//! The model is pure. It has no clock, no network, no Redis, and it uses nothing of the crate. A test
-//! does something with a lock, sees what comes of it, and asks the model: is that allowed? The
+//! The model is pure. It has no clock, no network, no Redis, and it uses nothing of the crate. A
+//! test does something with a lock, sees what comes of it, and asks the model: is that allowed? The
 //! answer is either the next state of the model or the promise that is broken.
 //!
 //! # One lock at the server: [`ModelLock`]
@@ -20,12 +20,12 @@
 //!
 //! # One lock as its clients see it: [`PossibleStates`]
 //!
-//! A test that sees only what clients see does not know everything. A dropped guard is released
-//! in the background: at once, or a moment later. So this side of the model guesses. A [`PossibleState`] is
-//! a [`ModelLock`] and the work that is still under way in the clients' background threads.
-//! [`PossibleStates`] keeps every such state that agrees with all observations so far. Each
-//! observation removes the states that it contradicts. If none is left, a promise is broken, and
-//! the [`ModelViolation`] names it.
+//! A test that sees only what clients see does not know everything. A dropped guard is released in
+//! the background: at once, or a moment later. So this side of the model guesses. A
+//! [`PossibleState`] is a [`ModelLock`] and the work that is still under way in the clients'
+//! background threads. [`PossibleStates`] keeps every such state that agrees with all observations
+//! so far. Each observation removes the states that it contradicts. If none is left, a promise is
+//! broken, and the [`ModelViolation`] names it.
 //!
 //! ```text
 //! let mut states = PossibleStates::new(ModelKind::Mutex);

@@ -1,4 +1,5 @@
-//! The model's vocabulary: operations, what a caller sees of them, and what the server's clock decides.
+//! The model's vocabulary: operations, what a caller sees of them, and what the server's clock
+//! decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -39,15 +40,15 @@ impl ModelKind {
         }
     }
 
-    /// Whether a grant of this number of permits has a new fence. A reader shares the fence of the last
-    /// writer.
+    /// Whether a grant of this number of permits has a new fence. A reader shares the fence of the
+    /// last writer.
     pub(crate) fn raises_fence(self, permits: u32) -> bool {
         !matches!(self, ModelKind::ReadWrite(all) if permits < all)
     }
 }
 
-/// Short, because a trace shows many: `3@0 Fixed` is the third attempt of all, made by client 0, and
-/// `3@0 Fixed ×2` asks for two permits.
+/// Short, because a trace shows many: `3@0 Fixed` is the third attempt of all, made by client 0,
+/// and `3@0 Fixed ×2` asks for two permits.
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{} {:?}", self.number, self.client, self.lease)?;
@@ -71,9 +72,9 @@ pub(crate) enum LeaseTerm {
 /// Something that is done with one name, or that happens to it.
 ///
 /// Some operations are visible to a client alone, and only a
-/// [`PossibleState`](super::PossibleState) knows them: for example, taking a grant. Some are visible to the
-/// server alone, and only a [`ModelLock`](super::ModelLock) knows them: for example, a sign of life. Most
-/// are visible to both.
+/// [`PossibleState`](super::PossibleState) knows them: for example, taking a grant. Some are
+/// visible to the server alone, and only a [`ModelLock`](super::ModelLock) knows them: for example,
+/// a sign of life. Most are visible to both.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
     /// The next request arrives while this is true at the server.
@@ -148,8 +149,8 @@ pub(crate) struct ServerView {
     /// If the holder releases the lock with this request, the lock stays taken until the holder's
     /// least hold time is over (R16: hold_at_least).
     pub(crate) must_cool: bool,
-    /// How many waiters this request can reach, if the queue has more entries than one request looks
-    /// at.
+    /// How many waiters this request can reach, if the queue has more entries than one request
+    /// looks at.
     pub(crate) reach: Option<usize>,
 }
 
@@ -162,8 +163,8 @@ pub(crate) enum DataLoss {
     Record,
     /// The queue alone. The record still counts its entries.
     Queue,
-    /// The holders of permits. The permits count as taken until the first of their leases would have
-    /// lapsed.
+    /// The holders of permits. The permits count as taken until the first of their leases would
+    /// have lapsed.
     Holders,
 }
 

@@ -262,7 +262,8 @@ impl PossibleState {
         Ok(vec![state.normalized()])
     }
 
-    /// The server does something. Afterwards the attempts that lost their grant or place by it are noted.
+    /// The server does something. Afterwards the attempts that lost their grant or place by it are
+    /// noted.
     fn at_server(&mut self, does: impl FnOnce(&mut ModelLock)) {
         let before = self.lock.clone();
         does(&mut self.lock);

@@ -7,7 +7,8 @@ use super::op::{Attempt, ModelKind, ModelOutcome, Op};
 use super::possible_state::{PossibleState, closure};
 use super::promise::Promise;
 
-/// One name, as far as its clients can know it. Each of these states allows all observations so far.
+/// One name, as far as its clients can know it. Each of these states allows all observations so
+/// far.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PossibleStates {
     possible: BTreeSet<PossibleState>,

@@ -107,8 +107,8 @@ impl ModelLock {
         self.view.silent &= !bit(client);
     }
 
-    /// Removes the holders whose lease has expired, all but `own`: a request does not notice the lapse
-    /// of its own lease (R9: own lapse).
+    /// Removes the holders whose lease has expired, all but `own`: a request does not notice the
+    /// lapse of its own lease (R9: own lapse).
     pub(crate) fn notice_lapses(&mut self, noticer: u8, own: Option<Attempt>) {
         if self.kind != ModelKind::Mutex {
             self.cooling.retain(|grant| !grant.lapsed);

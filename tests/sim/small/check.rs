@@ -47,7 +47,8 @@ pub(super) fn script(
     }
 }
 
-/// Makes a [`ModelLock`] of the record before, and asks it whether the script may leave this record.
+/// Makes a [`ModelLock`] of the record before, and asks it whether the script may leave this
+/// record.
 fn compare_with_model(
     setting: &SmallSetting,
     before: &RecordState,
@@ -136,7 +137,8 @@ fn server_view(setting: &SmallSetting, before: &RecordState, after: &RecordState
     }
 }
 
-/// P6: a lease has its full time after a grant and after a renewal. P7: only a grant raises the fence.
+/// P6: a lease has its full time after a grant and after a renewal. P7: only a grant raises the
+/// fence.
 fn leases_are_full(
     before: &RecordState,
     request: SmallRequest,
@@ -196,8 +198,9 @@ fn new_holders<'a>(before: &RecordState, after: &'a RecordState) -> Vec<&'a Hold
         .collect()
 }
 
-/// P6: a new holder learns how the last holder ended that can have left work half done. Such a holder
-/// was a guard that was released or lost, or a lease that lapsed. Readers leave nothing half done.
+/// P6: a new holder learns how the last holder ended that can have left work half done. Such a
+/// holder was a guard that was released or lost, or a lease that lapsed. Readers leave nothing half
+/// done.
 fn previous_holder(
     setting: &SmallSetting,
     before: &RecordState,
@@ -356,8 +359,8 @@ fn in_words_of_the_model(
 ) -> (Op, ModelOutcome) {
     let own = attempt(setting, request.token());
     let op = match request {
-        // R7 (late copies): an abandoned token can come once more, by a copy of its acquire that was
-        // under way.
+        // R7 (late copies): an abandoned token can come once more, by a copy of its acquire that
+        // was under way.
         SmallRequest::Acquire(token)
             if before.queue.contains(&token) && !before.is_waiting(token) =>
         {
@@ -462,8 +465,8 @@ fn served_time(
 }
 
 /// P1 as clients see it. A client that believes that it holds the lock does hold it, with its fence
-/// and permits, and for at least as long. All clients together believe in no more permits than there
-/// are.
+/// and permits, and for at least as long. All clients together believe in no more permits than
+/// there are.
 pub(super) fn world(world: &SmallWorld) -> Result<(), String> {
     let mut believed = 0;
     for (c, client) in (0..CLIENTS)

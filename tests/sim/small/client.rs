@@ -1,5 +1,5 @@
-//! A process with one waiter, as far as the protocol needs it: the decisions of the engine's waiter,
-//! lease and renewal thread, as a plain value. Its times are ticks from now.
+//! A process with one waiter, as far as the protocol needs it: the decisions of the engine's
+//! waiter, lease and renewal thread, as a plain value. Its times are ticks from now.
 
 use super::record_state::{
     PERIOD, ReleaseMode, SmallAnswer, SmallGrant, SmallReply, SmallRequest, SmallToken, TTL,
@@ -47,8 +47,8 @@ pub(super) struct Client {
     pub(super) in_flight: Vec<InFlight>,
 }
 
-/// Whether an acquire of the token went unanswered, and whether it can still take the token (R7: late
-/// copies).
+/// Whether an acquire of the token went unanswered, and whether it can still take the token (R7:
+/// late copies).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum AcquireDoubt {
     /// Every acquire was answered.
@@ -163,7 +163,8 @@ impl Client {
         self.releases.len() - 1
     }
 
-    /// R4 (lost places), R6 (token lifetime): the client abandons a token that it will not use again.
+    /// R4 (lost places), R6 (token lifetime): the client abandons a token that it will not use
+    /// again.
     pub(super) fn abandon_own_token(&mut self) {
         let _ = self.add_release(self.own_token(), 0, ReleaseMode::Unused);
     }
@@ -233,8 +234,8 @@ impl Client {
         }
         if self.token == Some(grant.to) {
             match self.stage {
-                // R8 (grant during a request): it counts once the request in flight has its answer, or
-                // fails.
+                // R8 (grant during a request): it counts once the request in flight has its answer,
+                // or fails.
                 ClientStage::Acquiring | ClientStage::Cancelling => self.noted_grant = Some(grant),
                 ClientStage::Queued | ClientStage::PlaceLost => self.accept_grant(grant),
                 _ => {}
@@ -245,8 +246,8 @@ impl Client {
         }
     }
 
-    /// R12 (doubtful grants): the client first confirms a grant with less than half of its time left.
-    /// The real client subtracts a margin from that time, so exactly half counts as less.
+    /// R12 (doubtful grants): the client first confirms a grant with less than half of its time
+    /// left. The real client subtracts a margin from that time, so exactly half counts as less.
     fn accept_grant(&mut self, grant: SmallGrant) {
         self.noted_grant = None;
         self.must_look_up = false;

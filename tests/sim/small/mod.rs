@@ -1,51 +1,52 @@
-//! The exhaustive check of small worlds: three processes with one waiter each, one name, and all that
-//! can happen to them.
+//! The exhaustive check of small worlds: three processes with one waiter each, one name, and all
+//! that can happen to them.
 //!
-//! The name is a mutex, or it has permits ([`SmallSetting`]): readers and writers, or a semaphore of
-//! which each process asks for one permit or several. A writer may downgrade to one permit at any
-//! moment.
+//! The name is a mutex, or it has permits ([`SmallSetting`]): readers and writers, or a semaphore
+//! of which each process asks for one permit or several. A writer may downgrade to one permit at
+//! any moment.
 //!
 //! # How it works
 //!
-//! A world is a plain value of three parts: what the keys hold (`record_state`), what each process knows
-//! (`client`), and what is in flight (`world`). `record_keys` turns the state of the record into keys and
-//! back. A step is one request with its reply, or a tick of the clock. The search goes breadth first from
-//! the empty world, so the first violation that it finds has a shortest trace. It has no bound on time or on the
-//! number of locks taken: processes lock and unlock forever. It ends when every reachable world was
-//! visited.
+//! A world is a plain value of three parts: what the keys hold (`record_state`), what each process
+//! knows (`client`), and what is in flight (`world`). `record_keys` turns the state of the record
+//! into keys and back. A step is one request with its reply, or a tick of the clock. The search
+//! goes breadth first from the empty world, so the first violation that it finds has a shortest
+//! trace. It has no bound on time or on the number of locks taken: processes lock and unlock
+//! forever. It ends when every reachable world was visited.
 //!
 //! Four things make it end, and soon:
 //! - A request is answered at once, unless a fault is spent on it. The faults are a [`Budget`].
-//! - Time goes on only when nobody has anything left to do at that moment. All times are relative to
-//!   now, and stop where they no longer matter: a lease that lapsed long ago is a lapsed lease.
+//! - Time goes on only when nobody has anything left to do at that moment. All times are relative
+//!   to now, and stop where they no longer matter: a lease that lapsed long ago is a lapsed lease.
 //! - After each step, `renumber` numbers fences, tickets, tokens and rows of stamps again, in their
-//!   order. It also swaps processes that ask for the same number of permits. For permits, it tells fences apart
-//!   only if they belong to one token. A new fence is compared with the record's, and that is at least as large as
-//!   every holder's.
-//! - A script does the same to the same record every time. So the interpreter runs each pair of record
-//!   and request once, and `script_runner` looks the result up afterwards.
+//!   order. It also swaps processes that ask for the same number of permits. For permits, it tells
+//!   fences apart only if they belong to one token. A new fence is compared with the record's, and
+//!   that is at least as large as every holder's.
+//! - A script does the same to the same record every time. So the interpreter runs each pair of
+//!   record and request once, and `script_runner` looks the result up afterwards.
 //!
 //! # What it checks
 //!
 //! After each script, the model says what the script has to leave: holders, permits, fences, order
 //! (`check`). The check goes further than the model in these points:
 //! - Every new holder gets a report, with the right fence and with how the last holder ended.
-//! - Permits: the record counts as many permits as taken as the holders have. No holder lapses before
-//!   the time from which scripts look for lapsed leases. A lapsed holder can learn of its lapse.
-//! - Processes: a process that believes that it holds permits has a holder's entry with that fence, at
-//!   least as many permits and at least as much time. All of them together believe in no more permits
-//!   than there are.
+//! - Permits: the record counts as many permits as taken as the holders have. No holder lapses
+//!   before the time from which scripts look for lapsed leases. A lapsed holder can learn of its
+//!   lapse.
+//! - Processes: a process that believes that it holds permits has a holder's entry with that fence,
+//!   at least as many permits and at least as much time. All of them together believe in no more
+//!   permits than there are.
 //!
-//! Then the world is left in peace. From each reached world, a run without faults must serve everybody
-//! in P + T, and in one TTL more for each process that crashed. It must leave no holder and no waiter's
-//! record behind. This finds locks and waiters that are forgotten.
+//! Then the world is left in peace. From each reached world, a run without faults must serve
+//! everybody in P + T, and in one TTL more for each process that crashed. It must leave no holder
+//! and no waiter's record behind. This finds locks and waiters that are forgotten.
 //!
 //! # Its limits
 //!
-//! In ticks, P, T and the renewal period are 1 and H is 2, at a ttl of 3. So P + 3 T ≤ H does not hold,
-//! which `Builder::build` requires. A process whose syncs are lost for more than two ticks counts as
-//! dead here while it lives. That only lets more happen, and not less: a live process loses its
-//! place, and must take it again without harm. The model calls it silent then, too.
+//! In ticks, P, T and the renewal period are 1 and H is 2, at a ttl of 3. So P + 3 T ≤ H does not
+//! hold, which `Builder::build` requires. A process whose syncs are lost for more than two ticks
+//! counts as dead here while it lives. That only lets more happen, and not less: a live process
+//! loses its place, and must take it again without harm. The model calls it silent then, too.
 //!
 //! The search does not explore:
 //! - more than one waiter per process, and so the ticket by which a waiter notices that its turn is
@@ -58,8 +59,8 @@
 //! hashes of 64 bits agree.
 //!
 //! The crate stateright could do the search itself, which is the short part of this. It has no
-//! renumbering, no runs in peace and no table of script results. It also wants states that are cheap to clone
-//! and to hash, and so does the search here.
+//! renumbering, no runs in peace and no table of script results. It also wants states that are
+//! cheap to clone and to hash, and so does the search here.
 
 mod check;
 mod client;

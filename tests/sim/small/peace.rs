@@ -11,8 +11,8 @@ use super::world::{Budget, SmallWorld};
 impl Search {
     /// P4, P5, P7: without further faults everybody is served in time, and nothing is left behind.
     ///
-    /// Many worlds lead to the same worlds in peace, so the result of each is kept. A run with a trace
-    /// does not use those results, since it has to show all of its steps.
+    /// Many worlds lead to the same worlds in peace, so the result of each is kept. A run with a
+    /// trace does not use those results, since it has to show all of its steps.
     pub(super) fn run_in_peace(
         &mut self,
         world: &SmallWorld,
@@ -90,8 +90,9 @@ fn bound(world: &SmallWorld) -> u8 {
     STEP + TTL * crashed
 }
 
-/// What happens next without faults, if anything: messages arrive first, then delayed requests and answers. Then clients
-/// do what is due, and holders release the lock. No client starts a new attempt.
+/// What happens next without faults, if anything: messages arrive first, then delayed requests and
+/// answers. Then clients do what is due, and holders release the lock. No client starts a new
+/// attempt.
 fn peaceful_action(world: &SmallWorld) -> Option<SmallAction> {
     let first_client = |wanted: &dyn Fn(&Client) -> bool| {
         world

@@ -1,10 +1,12 @@
-//! The same with permits: readers and writers, and a semaphore of which a process takes several permits.
+//! The same with permits: readers and writers, and a semaphore of which a process takes several
+//! permits.
 
 use super::{Budget, Mutant, SmallSetting};
 
 use super::tests::{NONE, assert_found, assert_holds, limit_or};
 
-/// How many worlds of each setting and each fault a test visits, unless the environment says otherwise.
+/// How many worlds of each setting and each fault a test visits, unless the environment says
+/// otherwise.
 const LIMIT: usize = 300;
 
 const ONE_OF_EACH: [Budget; 7] = [
@@ -79,9 +81,9 @@ fn semaphore_permits_with_one_fault_break_nothing() {
     }
 }
 
-/// With several faults, clients lose places and take them again while others hold permits, and a lease
-/// gets its grace. Two crashes are complete with 120,502 worlds at most. A lost message, a give-up and a
-/// crash are complete with 117,774 for a semaphore.
+/// With several faults, clients lose places and take them again while others hold permits, and a
+/// lease gets its grace. Two crashes are complete with 120,502 worlds at most. A lost message, a
+/// give-up and a crash are complete with 117,774 for a semaphore.
 #[test]
 fn permits_with_several_faults_break_nothing() {
     let one_of_each = Budget {
@@ -141,8 +143,8 @@ fn permits_with_several_faults_break_nothing() {
     }
 }
 
-/// A waiter is cancelled, and then a late copy of its acquire arrives. The token is queued twice, but must
-/// be granted once.
+/// A waiter is cancelled, and then a late copy of its acquire arrives. The token is queued twice,
+/// but must be granted once.
 #[test]
 fn double_grant_to_a_token_queued_twice_is_found() {
     let mutant = Mutant {

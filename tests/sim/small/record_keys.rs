@@ -1,4 +1,5 @@
-//! How a [`RecordState`] becomes keys in the store, and how the keys that a script left are read back.
+//! How a [`RecordState`] becomes keys in the store, and how the keys that a script left are read
+//! back.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::str::FromStr;
@@ -17,7 +18,8 @@ use crate::store::memory::server::Server;
 /// In µs.
 pub(super) const TICK: u64 = 1_000_000;
 pub(super) const TTL_MS: u64 = TTL as u64 * TICK / 1000;
-/// The server's time when a script runs. It is always the same, and the record is written relative to it.
+/// The server's time when a script runs. It is always the same, and the record is written relative
+/// to it.
 pub(super) const NOW: u64 = 1_000_000_000_000;
 /// The base of fences and of rows of stamps. It lies before now, as it must.
 const MARKS: u64 = NOW - 1_000_000;
@@ -257,8 +259,8 @@ impl RecordKeys {
         }
     }
 
-    /// Reads the fields of waiters, stamps and the queue. Every other field must be one that this file
-    /// knows.
+    /// Reads the fields of waiters, stamps and the queue. Every other field must be one that this
+    /// file knows.
     fn read_waiters_and_stamps(
         &self,
         fields: &BTreeMap<Bytes, Bytes>,

@@ -15,8 +15,8 @@ pub(super) const HORIZON: u8 = 2;
 pub(super) const STEP: u8 = 2 * PERIOD;
 pub(super) const CLIENTS: u8 = 3;
 
-/// An attempt's token. A client's tokens are numbered from 1 by their age, among those that anything
-/// still refers to.
+/// An attempt's token. A client's tokens are numbered from 1 by their age, among those that
+/// anything still refers to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SmallToken {
     pub(super) client: u8,
@@ -46,12 +46,13 @@ pub(super) struct RecordState {
     pub(super) fence: u32,
     /// The fence of the last lease that ended. Only a mutex has this.
     pub(super) ended_fence: u32,
-    /// Ticks since a script last brought served time up to date. At most one more than the step, since
-    /// a longer time makes no difference.
+    /// Ticks since a script last brought served time up to date. At most one more than the step,
+    /// since a longer time makes no difference.
     pub(super) since_served: u8,
     /// The list in Redis.
     pub(super) queue: Vec<SmallToken>,
-    /// The tokens that have a waiter's record. The number is the ticket less the last ticket served.
+    /// The tokens that have a waiter's record. The number is the ticket less the last ticket
+    /// served.
     pub(super) waiters: Vec<(SmallToken, u8)>,
     /// How many tickets were given out and not served.
     pub(super) tickets: u8,
@@ -63,8 +64,8 @@ pub(super) struct HolderState {
     pub(super) token: SmallToken,
     pub(super) permits: u32,
     pub(super) fence: u32,
-    /// Ticks until the lease ends, or, after its lapse, until the entry is deleted; 0 if that time has
-    /// come.
+    /// Ticks until the lease ends, or, after its lapse, until the entry is deleted; 0 if that time
+    /// has come.
     pub(super) left: u8,
     pub(super) status: HolderStatus,
     /// It has a ticket, because it waited in the queue. Only a mutex decides by this.
@@ -149,8 +150,8 @@ pub(super) enum SmallReply {
         left: u8,
     },
     Absent,
-    /// To a lookup: whether the token waits, and whether it has the mutex. Grants of permits are in the
-    /// rest of the answer.
+    /// To a lookup: whether the token waits, and whether it has the mutex. Grants of permits are in
+    /// the rest of the answer.
     Present {
         waits: bool,
         owns: bool,
@@ -192,8 +193,8 @@ impl SmallRequest {
         }
     }
 
-    /// The token whose lapse this request does not notice (R9: own lapse). A sync has none: it speaks
-    /// for its whole process.
+    /// The token whose lapse this request does not notice (R9: own lapse). A sync has none: it
+    /// speaks for its whole process.
     pub(super) fn own(self) -> Option<SmallToken> {
         (!matches!(self, SmallRequest::Sync(_))).then(|| self.token())
     }

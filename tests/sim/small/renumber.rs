@@ -1,5 +1,5 @@
-//! Renumbering: worlds that differ only in the names of tokens, fences and clients become equal, so the
-//! search visits them once.
+//! Renumbering: worlds that differ only in the names of tokens, fences and clients become equal, so
+//! the search visits them once.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,8 +12,8 @@ use super::world::SmallWorld;
 use crate::script::Family;
 
 impl SmallWorld {
-    /// Renumbers everything that only has to be told apart, so that as many worlds as possible are equal.
-    /// Returns the new number of each client.
+    /// Renumbers everything that only has to be told apart, so that as many worlds as possible are
+    /// equal. Returns the new number of each client.
     pub(super) fn simplify(&mut self) -> [u8; CLIENTS as usize] {
         self.reset_unused();
         self.number_tokens();
@@ -66,8 +66,9 @@ impl SmallWorld {
         });
     }
 
-    /// Only the order of fences counts. For permits, only the order of one token's own fences counts: a
-    /// new fence is compared with the record's, which is at least as large as every holder's.
+    /// Only the order of fences counts. For permits, only the order of one token's own fences
+    /// counts: a new fence is compared with the record's, which is at least as large as every
+    /// holder's.
     fn number_fences(&mut self) {
         let has_permits = self.setting.family() == Family::Permit;
         let whose = |token: SmallToken| if has_permits { Some(token) } else { None };

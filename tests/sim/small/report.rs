@@ -32,8 +32,8 @@ pub(crate) struct SmallViolation {
     pub(crate) trace: Vec<String>,
 }
 
-/// The steps through several worlds. Renumbering swaps clients from world to world, but here each client
-/// keeps the name that it began with.
+/// The steps through several worlds. Renumbering swaps clients from world to world, but here each
+/// client keeps the name that it began with.
 pub(super) struct Trace {
     names: [char; CLIENTS as usize],
     lines: Vec<String>,

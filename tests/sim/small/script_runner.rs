@@ -85,7 +85,8 @@ impl ScriptRunner {
     ) -> Result<Execution, String> {
         self.keys.write(&mut self.server, record);
         let call = self.call(request);
-        // R5 (dated requests): a client sends a request in this tick and gives it up before the next.
+        // R5 (dated requests): a client sends a request in this tick and gives it up before the
+        // next.
         let not_after = match arrival {
             Arrival::InTime => NOW + TICK / 2,
             Arrival::Late => NOW - 1,

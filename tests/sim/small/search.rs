@@ -13,8 +13,8 @@ use super::script_runner::ScriptRunner;
 use super::setting::SmallSetting;
 use super::world::{Budget, SmallWorld};
 
-/// Searches all worlds of a setting that these faults can lead to. Stops early at the first violation
-/// or at `limit` worlds.
+/// Searches all worlds of a setting that these faults can lead to. Stops early at the first
+/// violation or at `limit` worlds.
 pub(crate) fn explore(
     setting: SmallSetting,
     budget: Budget,

@@ -38,8 +38,8 @@ impl SmallSetting {
         }
     }
 
-    /// A reader/writer lock. At most three processes write, and the others read. It has as many permits
-    /// as a shipped one.
+    /// A reader/writer lock. At most three processes write, and the others read. It has as many
+    /// permits as a shipped one.
     pub(crate) fn readers_and_writers(writers: u8) -> SmallSetting {
         let all = LockSpec::write().weight;
         let permits = std::array::from_fn(|c| {

@@ -1,18 +1,20 @@
 //! Every world of three processes and one name that a few faults can lead to.
 //!
-//! The server is the shipped scripts on the in-memory store, and a client is a small model. The module
-//! `small` says what is explored and what is checked.
+//! The server is the shipped scripts on the in-memory store, and a client is a small model. The
+//! module `small` says what is explored and what is checked.
 //!
-//! `FAIRLOCK_WORLDS=1000000 cargo test --release --all-features --lib sim::small -- --nocapture` looks at
-//! this number of worlds for each of the larger sets of faults. It prints what it saw: the worlds and the time
-//! and, for scripts that are broken on purpose, a shortest trace to the violation.
+//! `FAIRLOCK_WORLDS=1000000 cargo test --release --all-features --lib sim::small -- --nocapture`
+//! looks at this number of worlds for each of the larger sets of faults. It prints what it saw: the
+//! worlds and the time and, for scripts that are broken on purpose, a shortest trace to the
+//! violation.
 
 use std::env;
 use std::time::Instant;
 
 use super::{Budget, Mutant, Report, SmallSetting, SmallViolation, explore};
 
-/// How many worlds of the larger sets of faults a test visits, unless the environment says otherwise.
+/// How many worlds of the larger sets of faults a test visits, unless the environment says
+/// otherwise.
 const LIMIT: usize = 2_000;
 
 pub(crate) const NONE: Budget = Budget {
@@ -56,9 +58,9 @@ fn three_clients_with_one_crash_break_nothing() {
     assert_all_hold(Budget { crashes: 1, ..NONE });
 }
 
-/// Where a number is given, the search is complete with that many worlds. With three lost requests, and
-/// with faults of several kinds, clients lose places and take them again, confirm grants by a renewal, and a
-/// lease gets its grace.
+/// Where a number is given, the search is complete with that many worlds. With three lost requests,
+/// and with faults of several kinds, clients lose places and take them again, confirm grants by a
+/// renewal, and a lease gets its grace.
 #[test]
 fn three_clients_with_several_faults_break_nothing() {
     let limit = limit_or(LIMIT);
