@@ -1,5 +1,5 @@
-//! The test support, tested: a fault that does not strike would make every test that relies on
-//! it pass for nothing. On no store: nothing here knows fairlock.
+//! Tests of the test support: a fault that never strikes would let every test that relies on it
+//! pass without testing anything. On no store: nothing here knows fairlock.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -167,7 +167,7 @@ fn proxy_delays_chunks_side_by_side() {
     stream.read_exact(&mut replies).unwrap();
     let took = start.elapsed();
     assert!(took >= 2 * delay, "{took:?}");
-    // One after the other, they would take 40 delays or more.
+    // One after the other, the chunks would take 40 delays or more.
     assert!(took < 2 * delay + SLACK, "{took:?}");
 }
 
@@ -177,9 +177,9 @@ fn proxy_cuts_a_reply_at_a_byte() {
     let mut stream = TcpStream::connect(proxy.addr()).unwrap();
     let fault = proxy.cut_reply_at(3);
     stream.write_all(b"PING\r\n").unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    assert_eq!(said, b"+PO");
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"+PO");
     assert_eq!(fault.wait(SOON), b"+PO");
 }
 

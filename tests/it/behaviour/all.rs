@@ -307,10 +307,10 @@ fn a_loss_and_a_grant_at_once_leave_nothing_behind(backend: &Backend) {
 fn locks_of_an_unfinished_group_are_not_guards(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("c").unwrap();
-    let told = Arc::new(AtomicU64::new(0));
-    let tell = Arc::clone(&told);
+    let reported = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&reported);
     let options = LockOptions::new().on_lost(move |_| {
-        tell.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
     });
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.with(options).lock_all(["a", "b", "c"]));
@@ -323,7 +323,7 @@ fn locks_of_an_unfinished_group_are_not_guards(backend: &Backend) {
         );
         assert!(waiting.join().unwrap().is_err());
     });
-    assert_eq!(told.load(Ordering::Relaxed), 0);
+    assert_eq!(reported.load(Ordering::Relaxed), 0);
     assert_eq!((ours.stats().lost, ours.stats().granted), (0, 0));
     let next = theirs.lock("a").unwrap();
     assert_ne!(next.previous_holder(), PreviousHolder::Lapsed);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, MultiGuard, PreviousHolder, Result};
 
-use super::faults::{calm, meet};
+use super::faults::{call_with_fault, quiet};
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
 use crate::managers;
@@ -49,7 +49,7 @@ fn waits_for(mgr: &LockManager, name: &str) {
 /// A group checks its earlier locks once per check period. That period is so long here that the
 /// grant arrives before the group has looked.
 fn p6_a_grant_after_an_earlier_loss_is_released_and_reported(backend: &Backend) {
-    let ours = calm(backend);
+    let ours = quiet(backend);
     let theirs = manager(backend);
     let taken = theirs.lock("b").unwrap();
     let fence = taken.fence();
@@ -296,8 +296,8 @@ fn meets_each_fault(backend: &Backend, take: impl Fn(&LockManager) -> Result<Opt
     ] {
         // A new manager for each fault: otherwise the fault could hit background work of the last
         // one.
-        let (ours, other) = (calm(backend), calm(backend));
-        let (end, requests) = meet(backend, fault, &ours, || take(&ours));
+        let (ours, other) = (quiet(backend), quiet(backend));
+        let (end, requests) = call_with_fault(backend, fault, &ours, || take(&ours));
         assert!(
             requests > NAMES.len() as u64 || end.is_err(),
             "{fault:?} did not strike"
@@ -342,10 +342,10 @@ fn p7_an_unanswered_group_release_frees_every_name(backend: &Backend) {
         InjectedFault::ReplyLost,
         InjectedFault::RequestLost,
     ] {
-        let (ours, other) = (calm(backend), calm(backend));
+        let (ours, other) = (quiet(backend), quiet(backend));
         let guard = ours.lock_all(NAMES).unwrap();
         let (start, before) = (Instant::now(), ours.stats().background_releases);
-        let (end, _) = meet(backend, fault, &ours, || guard.unlock());
+        let (end, _) = call_with_fault(backend, fault, &ours, || guard.unlock());
         assert!(
             start.elapsed() <= crate::fixtures::STEADY_T + SLACK,
             "{:?}",

@@ -25,8 +25,8 @@ pub(crate) fn loses_everything(backend: &Backend, disaster: impl FnOnce()) {
     let holder = managers[0].lock("a").unwrap();
     let mut largest = holder.fence();
     let mut queue = Waiters::of("a");
-    for who in 0..8 {
-        queue.add(&managers[who % 2]);
+    for waiter in 0..8 {
+        queue.add(&managers[waiter % 2]);
     }
 
     disaster();
@@ -44,12 +44,12 @@ pub(crate) fn loses_everything(backend: &Backend, disaster: impl FnOnce()) {
     // order.
     let mut seen: [Vec<usize>; 2] = Default::default();
     for _ in 0..8 {
-        let (who, end) = queue.next_end(SOON);
+        let (waiter, end) = queue.next_end(SOON);
         let guard = end.unwrap();
         assert!(guard.is_held());
         assert!(guard.fence() > largest, "fences rise over a loss of data");
         largest = guard.fence();
-        seen[who % 2].push(who);
+        seen[waiter % 2].push(waiter);
         guard.unlock().unwrap();
     }
     assert_eq!(seen, [vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
@@ -65,8 +65,8 @@ pub(crate) fn loses_everything(backend: &Backend, disaster: impl FnOnce()) {
 }
 
 fn p6_holders_of_many_names_learn_of_a_flush_once(backend: &Backend) {
-    let told = Arc::new(AtomicU32::new(0));
-    let counting = Arc::clone(&told);
+    let losses_reported = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&losses_reported);
     let options = fairlock::LockOptions::new().ttl(TTL).on_lost(move |loss| {
         assert_eq!(loss.reason, LossReason::Taken);
         counting.fetch_add(1, Ordering::SeqCst);
@@ -87,11 +87,11 @@ fn p6_holders_of_many_names_learn_of_a_flush_once(backend: &Backend) {
         );
     }
     until(SOON, "every callback is called", || {
-        told.load(Ordering::SeqCst) == 50
+        losses_reported.load(Ordering::SeqCst) == 50
     });
     drop(guards);
     assert_eq!(
-        (manager.stats().lost, told.load(Ordering::SeqCst)),
+        (manager.stats().lost, losses_reported.load(Ordering::SeqCst)),
         (50, 50)
     );
 }

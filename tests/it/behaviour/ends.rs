@@ -106,10 +106,10 @@ fn a_forgotten_guard_is_renewed_until_max_hold(backend: &Backend) {
     // So long that a busy machine does not miss the renewals.
     const TTL: Duration = crate::fixtures::TTL;
     let limit = TTL + TTL / 2;
-    let (told, losses) = mpsc::channel();
+    let (report, losses) = mpsc::channel();
     let options = LockOptions::new()
         .max_hold(limit)
-        .on_lost(move |loss| told.send(loss.clone()).unwrap());
+        .on_lost(move |loss| report.send(loss.clone()).unwrap());
     let holder = manager(backend, TTL);
     let start = Instant::now();
     let guard = holder.with(options).lock("k").unwrap();

@@ -39,9 +39,9 @@ fn p3_waiters_of_several_managers_are_granted_in_order(backend: &Backend) {
     }
     guard.unlock().unwrap();
     let mut last = 0;
-    for who in 0..32 {
-        let guard = queue.expect_grant(who, SOON);
-        assert!(guard.fence() > last, "waiter {who}");
+    for waiter in 0..32 {
+        let guard = queue.expect_grant(waiter, SOON);
+        assert!(guard.fence() > last, "waiter {waiter}");
         last = guard.fence();
         guard.unlock().unwrap();
     }

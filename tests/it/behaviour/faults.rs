@@ -25,7 +25,7 @@ on_both_stores! {
 
 /// A manager that sends nothing by itself for longer than a test lasts. So an injected fault hits
 /// the test's own call.
-pub(super) fn calm(backend: &Backend) -> LockManager {
+pub(super) fn quiet(backend: &Backend) -> LockManager {
     let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
     let builder = with_ttl(backend, ttl)
         .command_timeout(T)
@@ -37,7 +37,7 @@ pub(super) fn calm(backend: &Backend) -> LockManager {
 }
 
 /// Makes a call that meets a fault. The number of its requests shows whether the fault took effect.
-pub(super) fn meet<R>(
+pub(super) fn call_with_fault<R>(
     backend: &Backend,
     fault: InjectedFault,
     manager: &LockManager,
@@ -51,7 +51,7 @@ pub(super) fn meet<R>(
 }
 
 #[track_caller]
-fn assert_unheard<X: std::fmt::Debug>(end: Result<X>) {
+fn assert_unanswered<X: std::fmt::Debug>(end: Result<X>) {
     assert!(
         matches!(
             end,
@@ -65,8 +65,8 @@ fn assert_unheard<X: std::fmt::Debug>(end: Result<X>) {
 }
 
 fn a_try_with_a_closed_connection_gets_the_same_grant(backend: &Backend) {
-    let ours = calm(backend);
-    let (guard, requests) = meet(backend, InjectedFault::Disconnect, &ours, || {
+    let ours = quiet(backend);
+    let (guard, requests) = call_with_fault(backend, InjectedFault::Disconnect, &ours, || {
         ours.try_lock("a").unwrap()
     });
     let guard = guard.expect("it is free");
@@ -82,13 +82,13 @@ fn a_try_with_a_closed_connection_gets_the_same_grant(backend: &Backend) {
 }
 
 fn a_try_without_a_reply_is_unavailable_and_leaves_nothing(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+    let (ours, other) = (quiet(backend), quiet(backend));
     let start = Instant::now();
-    let (end, _) = meet(backend, InjectedFault::ReplyLost, &ours, || {
+    let (end, _) = call_with_fault(backend, InjectedFault::ReplyLost, &ours, || {
         ours.try_lock("a")
     });
     assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
-    assert_unheard(end);
+    assert_unanswered(end);
     let record = Record::of(backend, "a");
     assert!(record.field("f").is_some(), "it had been granted");
     record.comes_to_rest();
@@ -101,11 +101,11 @@ fn a_try_without_a_reply_is_unavailable_and_leaves_nothing(backend: &Backend) {
 }
 
 fn a_try_whose_request_is_lost_takes_nothing(backend: &Backend) {
-    let ours = calm(backend);
-    let (end, _) = meet(backend, InjectedFault::RequestLost, &ours, || {
+    let ours = quiet(backend);
+    let (end, _) = call_with_fault(backend, InjectedFault::RequestLost, &ours, || {
         ours.try_lock("a")
     });
-    assert_unheard(end);
+    assert_unanswered(end);
     assert_eq!(Record::of(backend, "a").field("f"), None);
     ours.try_lock("a")
         .unwrap()
@@ -118,8 +118,8 @@ fn a_lock_without_a_reply_retries_and_is_granted_once(backend: &Backend) {
     for fault in [InjectedFault::RequestLost, InjectedFault::ReplyLost] {
         // A new manager for each fault: otherwise the fault could hit background work of the last
         // one.
-        let ours = calm(backend);
-        let (guard, requests) = meet(backend, fault, &ours, || ours.lock("a").unwrap());
+        let ours = quiet(backend);
+        let (guard, requests) = call_with_fault(backend, fault, &ours, || ours.lock("a").unwrap());
         assert!(requests >= 2, "{fault:?} did not strike");
         let record = Record::of(backend, "a");
         assert_eq!(
@@ -133,9 +133,10 @@ fn a_lock_without_a_reply_retries_and_is_granted_once(backend: &Backend) {
 }
 
 fn a_renewal_with_a_closed_connection_is_sent_again(backend: &Backend) {
-    let ours = calm(backend);
+    let ours = quiet(backend);
     let guard = ours.lock("a").unwrap();
-    let (end, requests) = meet(backend, InjectedFault::Disconnect, &ours, || guard.renew());
+    let (end, requests) =
+        call_with_fault(backend, InjectedFault::Disconnect, &ours, || guard.renew());
     end.unwrap();
     assert_eq!(requests, 2);
     guard.check().unwrap();
@@ -143,12 +144,13 @@ fn a_renewal_with_a_closed_connection_is_sent_again(backend: &Backend) {
 }
 
 fn an_unlock_with_a_closed_connection_hands_over_once(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+    let (ours, other) = (quiet(backend), quiet(backend));
     let guard = ours.lock("a").unwrap();
     let mut queue = Waiters::of("a");
     queue.add(&other);
     queue.add(&other);
-    let (end, requests) = meet(backend, InjectedFault::Disconnect, &ours, || guard.unlock());
+    let (end, requests) =
+        call_with_fault(backend, InjectedFault::Disconnect, &ours, || guard.unlock());
     end.unwrap();
     assert!(requests >= 2, "it was sent again");
     let first = queue.expect_grant(0, SOON);
@@ -166,12 +168,12 @@ fn an_unanswered_unlock_is_unavailable_and_frees_the_lock(backend: &Backend) {
     for fault in [InjectedFault::ReplyLost, InjectedFault::RequestLost] {
         // A new manager for each fault: otherwise the fault could hit background work of the last
         // one.
-        let (ours, other) = (calm(backend), calm(backend));
+        let (ours, other) = (quiet(backend), quiet(backend));
         let guard = ours.lock("a").unwrap();
         let (start, before) = (Instant::now(), ours.stats().background_releases);
-        let (end, _) = meet(backend, fault, &ours, || guard.unlock());
+        let (end, _) = call_with_fault(backend, fault, &ours, || guard.unlock());
         assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
-        assert_unheard(end);
+        assert_unanswered(end);
         // With a lost reply the lock is free at once. With a lost request the background release
         // frees it.
         let next = other
@@ -193,14 +195,14 @@ fn an_unanswered_unlock_is_unavailable_and_frees_the_lock(backend: &Backend) {
 }
 
 fn a_background_release_ends_with_its_first_answer(backend: &Backend) {
-    let ours = calm(backend);
+    let ours = quiet(backend);
     let before = ours.stats().requests;
     // A release that is not settled is repeated after T. The next unlock in this loop takes that
     // long.
     for name in ["a", "b", "c"] {
         let guard = ours.lock(name).unwrap();
-        assert_unheard(
-            meet(backend, InjectedFault::RequestLost, &ours, || {
+        assert_unanswered(
+            call_with_fault(backend, InjectedFault::RequestLost, &ours, || {
                 guard.unlock()
             })
             .0,
@@ -224,9 +226,10 @@ fn an_enqueue_takes_one_place_whatever_happens_to_its_request(backend: &Backend)
     ] {
         // A new manager for each fault: otherwise the fault could hit background work of the last
         // one.
-        let (ours, other) = (calm(backend), calm(backend));
+        let (ours, other) = (quiet(backend), quiet(backend));
         let holder = other.lock("a").unwrap();
-        let (waiter, requests) = meet(backend, fault, &ours, || ours.enqueue("a").unwrap());
+        let (waiter, requests) =
+            call_with_fault(backend, fault, &ours, || ours.enqueue("a").unwrap());
         assert!(requests >= 2, "{fault:?} did not strike");
         assert_eq!(waiter.position(), Some(1));
         let record = Record::of(backend, "a");
@@ -246,7 +249,7 @@ fn an_enqueue_takes_one_place_whatever_happens_to_its_request(backend: &Backend)
 }
 
 fn a_dropped_waiter_leaves_whatever_happens_to_its_request(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+    let (ours, other) = (quiet(backend), quiet(backend));
     let holder = other.lock("a").unwrap();
     let record = Record::of(backend, "a");
     for fault in [
@@ -257,7 +260,7 @@ fn a_dropped_waiter_leaves_whatever_happens_to_its_request(backend: &Backend) {
         let waiter = ours.enqueue("a").unwrap();
         let start = Instant::now();
         let before = ours.stats().requests;
-        meet(backend, fault, &ours, || drop(waiter));
+        call_with_fault(backend, fault, &ours, || drop(waiter));
         assert!(
             start.elapsed() <= T + SLACK,
             "{fault:?}: {:?}",
@@ -275,7 +278,7 @@ fn a_dropped_waiter_leaves_whatever_happens_to_its_request(backend: &Backend) {
 }
 
 fn p4_the_next_check_makes_up_for_a_lost_message(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+    let (ours, other) = (quiet(backend), quiet(backend));
     let checking = build(
         with_ttl(backend, Duration::from_secs(20))
             .check_period(P)

@@ -19,7 +19,7 @@ const TTL: Duration = Duration::from_secs(2);
 /// The command timeout that a manager derives from that ttl.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 /// The latest time at which a renewal reports a loss.
-const TOLD_WITHIN: Duration = TTL.saturating_add(SLACK);
+const REPORTED_WITHIN: Duration = TTL.saturating_add(SLACK);
 
 on_both_stores! {
     a_guard_shows_its_name_and_that_it_is_held,
@@ -68,7 +68,7 @@ fn assert_lost<T>(result: Result<T>, reason: LossReason, fence: u64) {
 
 #[track_caller]
 fn assert_loses(guard: &LockGuard, reason: LossReason) {
-    let loss = guard.lost().recv_timeout(TOLD_WITHIN).unwrap();
+    let loss = guard.lost().recv_timeout(REPORTED_WITHIN).unwrap();
     assert_eq!(
         (&*loss.name, loss.fence, loss.reason),
         (guard.name(), guard.fence(), reason)
@@ -138,7 +138,9 @@ fn p6_a_channel_requested_after_the_loss_reports_it(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     backend.delete("n");
-    until(TOLD_WITHIN, "the loss is noticed", || mgr.stats().lost == 1);
+    until(REPORTED_WITHIN, "the loss is noticed", || {
+        mgr.stats().lost == 1
+    });
     assert_loses(&guard, LossReason::Taken);
     // It stays lost, although the name is free again and a renewal would succeed.
     assert!(!guard.is_held());
@@ -154,7 +156,7 @@ fn a_loss_can_be_selected_beside_the_work(backend: &Backend) {
     select! {
         recv(guard.lost()) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Forced),
         recv(never) -> _ => unreachable!(),
-        default(TOLD_WITHIN) => panic!("the loss was not reported"),
+        default(REPORTED_WITHIN) => panic!("the loss was not reported"),
     }
 }
 

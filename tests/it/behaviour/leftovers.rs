@@ -50,10 +50,10 @@ fn nothing_is_left_after_contention_and_timeouts(backend: &Backend) {
 
 /// On a busy machine an answer can come late and is then an error here. It must be cleaned up as
 /// well.
-pub(crate) fn contend(mgr: &LockManager, names: &[&str], who: usize) {
+pub(crate) fn contend(mgr: &LockManager, names: &[&str], offset: usize) {
     for turn in 0..30 {
-        let name = names[(who + turn) % names.len()];
-        match (who + turn) % 4 {
+        let name = names[(offset + turn) % names.len()];
+        match (offset + turn) % 4 {
             0 => drop(mgr.lock(name)),
             1 => drop(mgr.try_lock_for(name, Duration::from_millis(2))),
             2 => drop(mgr.enqueue(name)),

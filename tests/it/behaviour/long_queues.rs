@@ -24,8 +24,8 @@ fn r11_waiters_return_to_a_deleted_or_shortened_queue(backend: &Backend) {
     for damage in damages {
         let holder = managers[0].lock("a").unwrap();
         let mut queue = Waiters::of("a");
-        for who in 0..6 {
-            queue.add(&managers[who % 2]);
+        for waiter in 0..6 {
+            queue.add(&managers[waiter % 2]);
         }
         let requeued = || managers.iter().map(|m| m.stats().requeued).sum::<u64>();
         let before = requeued();
@@ -38,8 +38,8 @@ fn r11_waiters_return_to_a_deleted_or_shortened_queue(backend: &Backend) {
         drop(holder);
         let mut seen: [Vec<usize>; 2] = Default::default();
         for _ in 0..6 {
-            let (who, guard) = queue.next_end(SOON);
-            seen[who % 2].push(who);
+            let (waiter, guard) = queue.next_end(SOON);
+            seen[waiter % 2].push(waiter);
             guard.unwrap().unlock().unwrap();
         }
         for order in &mut seen {

@@ -329,12 +329,12 @@ fn p6_on_lost_is_called_once_per_lost_guard(backend: &Backend) {
         assert!(mgr.force_release(guard.name(), guard.fence()).unwrap());
     }
     let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
-    let mut told = [
+    let mut reported = [
         losses.recv_timeout(within).unwrap(),
         losses.recv_timeout(within).unwrap(),
     ];
-    told.sort_by(|a, b| a.name.cmp(&b.name));
-    for (loss, guard) in told.iter().zip(&lost) {
+    reported.sort_by(|a, b| a.name.cmp(&b.name));
+    for (loss, guard) in reported.iter().zip(&lost) {
         assert_eq!((&*loss.name, loss.fence), (guard.name(), guard.fence()));
         assert_eq!(loss.reason, LossReason::Forced);
         // The channel reports the same loss. The callback does not consume it.

@@ -248,14 +248,18 @@ fn p6_a_loss_in_a_silent_outage_is_reported_on_time(backend: &Backend) {
         }
         guard.lost().try_recv().ok()
     });
-    let told = Instant::now();
-    assert!(told < deadline + T + SLACK, "{:?} late", told - deadline);
+    let reported_at = Instant::now();
+    assert!(
+        reported_at < deadline + T + SLACK,
+        "{:?} late",
+        reported_at - deadline
+    );
     assert_eq!(
         (loss.reason, loss.fence),
         (LossReason::Expired, guard.fence())
     );
     assert!(
-        told + Duration::from_millis(5) >= deadline,
+        reported_at + Duration::from_millis(5) >= deadline,
         "not while it is held"
     );
     assert!(!guard.is_held());
@@ -302,8 +306,8 @@ fn p3_waiters_keep_their_order_over_an_outage(backend: &Backend) {
     let holder = holding.lock("a").unwrap();
     let fence = holder.fence();
     let mut queue = Waiters::of("a");
-    for who in 0..6 {
-        queue.add(&managers[who % 2]);
+    for waiter in 0..6 {
+        queue.add(&managers[waiter % 2]);
     }
     backend.go_away();
     // Past the holder's lease and past the horizon: an outage makes no waiter look dead (R2: served
@@ -314,8 +318,8 @@ fn p3_waiters_keep_their_order_over_an_outage(backend: &Backend) {
     backend.come_back();
     let back = Instant::now();
     let mut last = fence;
-    for who in 0..6 {
-        let guard = queue.expect_grant(who, Duration::from_secs(2) + SLACK);
+    for waiter in 0..6 {
+        let guard = queue.expect_grant(waiter, Duration::from_secs(2) + SLACK);
         assert!(guard.fence() > last);
         last = guard.fence();
         guard.unlock().unwrap();

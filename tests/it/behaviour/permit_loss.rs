@@ -62,7 +62,7 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
     let managers = [build(steady(backend)), build(steady(backend))];
     managers.iter().for_each(warm_up);
     let record = Permits::of(backend, "a");
-    let holders = [0, 1].map(|who| hold[who].take(&managers[who], "a").unwrap());
+    let holders = [0, 1].map(|waiter| hold[waiter].take(&managers[waiter], "a").unwrap());
     let largest = holders
         .iter()
         .map(|holder| holder.fence())
@@ -70,8 +70,8 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
         .expect("there are two");
     let capacity = record.number("capacity") as u32;
     let mut queue = PermitWaiters::of(backend, "a");
-    for (who, want) in wait.iter().enumerate() {
-        queue.add(&managers[who % 2], *want);
+    for (waiter, want) in wait.iter().enumerate() {
+        queue.add(&managers[waiter % 2], *want);
     }
 
     disaster();
@@ -95,14 +95,14 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
         // release.
         let mut together: Vec<(usize, AnyGuard)> = Vec::new();
         let mut within = SOON;
-        while let Some((who, end)) = queue.next_end_within(within) {
+        while let Some((waiter, end)) = queue.next_end_within(within) {
             let guard = end.unwrap();
             assert!(guard.fence() > largest, "fences rise over a loss of data");
-            together.push((who, guard));
+            together.push((waiter, guard));
             let believed: u32 = together
                 .iter()
                 .filter(|(_, g)| g.is_held())
-                .map(|(who, _)| wait[*who].weight())
+                .map(|(waiter, _)| wait[*waiter].weight())
                 .sum();
             assert!(believed <= capacity, "{together:?} hold {believed} permits");
             within = 2 * P;
@@ -112,9 +112,9 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
             "no waiter is granted: {}",
             record.dump()
         );
-        together.sort_unstable_by_key(|(who, _)| *who);
-        for (who, guard) in together {
-            seen[who % 2].push(who);
+        together.sort_unstable_by_key(|(waiter, _)| *waiter);
+        for (waiter, guard) in together {
+            seen[waiter % 2].push(waiter);
             guard.unlock().unwrap();
         }
     }
@@ -264,8 +264,8 @@ fn p3_waiters_for_permits_keep_their_order_over_an_outage(backend: &Backend) {
         .each_ref()
         .map(|mgr| Want::Permits(2, OF).take(mgr, "a").unwrap());
     let mut queue = PermitWaiters::of(backend, "a");
-    for (who, many) in [1, 3, 2, 4, 1, 3].into_iter().enumerate() {
-        queue.add(&managers[who % 2], Want::Permits(many, OF));
+    for (waiter, many) in [1, 3, 2, 4, 1, 3].into_iter().enumerate() {
+        queue.add(&managers[waiter % 2], Want::Permits(many, OF));
     }
     backend.go_away();
     // Past the leases and past the horizon: an outage makes no waiter look dead (R2: served time).

@@ -50,10 +50,10 @@ fn r9_lapsed_permits_stay_their_holders_until_somebody_clears_them(backend: &Bac
             .unwrap()
             .expect("they have lapsed");
         assert_eq!(after.previous_holder(), PreviousHolder::Lapsed, "{want:?}");
-        let told = next.renew();
+        let renewed = next.renew();
         assert!(
-            matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
-            "{told:?}"
+            matches!(&renewed, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
+            "{renewed:?}"
         );
         after
             .renew()

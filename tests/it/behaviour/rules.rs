@@ -130,8 +130,8 @@ fn r4_lost_waiters_requeue_with_new_tokens_in_order(backend: &Backend) {
         ours.stats().requeued > 0 && ours.stats().requeued % 6 == 0
     });
     holder.unlock().unwrap();
-    for who in 0..6 {
-        queue.expect_grant(who, P + T + SLACK).unlock().unwrap();
+    for waiter in 0..6 {
+        queue.expect_grant(waiter, P + T + SLACK).unlock().unwrap();
     }
     record.comes_to_rest();
 }

@@ -54,9 +54,9 @@ fn manager(backend: &Backend) -> LockManager {
     build(steady(backend))
 }
 
-/// Lets the leases of all holders whose entry contains `whose` lapse, as if those holders had been
+/// Lets the leases of all holders whose entry contains `contained` lapse, as if those holders had been
 /// silent.
-pub(super) fn end_leases(backend: &Backend, name: &str, whose: &str) -> i64 {
+pub(super) fn end_leases(backend: &Backend, name: &str, contained: &str) -> i64 {
     let key = format!("fairlock:{{{name}}}");
     let script = "local all, ended = redis.call('HGETALL', KEYS[2]), 0\n\
         for i = 1, #all, 2 do\n\
@@ -69,7 +69,7 @@ pub(super) fn end_leases(backend: &Backend, name: &str, whose: &str) -> i64 {
         local p = redis.call('HGET', KEYS[1], 'p')\n\
         redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', 1) .. string.sub(p, 17))\n\
         return ended";
-    backend.query(&["EVAL", script, "2", &key, &format!("{key}:h"), whose])
+    backend.query(&["EVAL", script, "2", &key, &format!("{key}:h"), contained])
 }
 
 /// Waits until nobody holds or awaits the name, and checks that no trace of earlier users is left.

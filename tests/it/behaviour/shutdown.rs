@@ -120,14 +120,14 @@ fn a_shutdown_ends_all_waits_and_leaves_the_queue(backend: &Backend) {
     }
     assert!(start.elapsed() < OVERHEAD, "{:?}", start.elapsed());
     // A waiter stays closed for every later call.
-    let asked = aside(&mgr, move |_| {
+    let repeated = aside(&mgr, move |_| {
         for _ in 0..3 {
             assert_closed(waiter.wait_for(Duration::MAX));
         }
         assert_eq!(waiter.position(), None);
         assert_closed(waiter.wait());
     });
-    asked.recv_timeout(SLACK).expect("it returns at once");
+    repeated.recv_timeout(SLACK).expect("it returns at once");
     assert_closed(claimed_by_none.wait());
     until(SLACK, "the queue is empty", || {
         other.inspect("n").unwrap().unwrap().waiters == 0
@@ -166,7 +166,7 @@ fn a_shutdown_waits_for_guards_which_stay_renewed(backend: &Backend) {
 
 fn at_its_deadline_a_shutdown_releases_and_names_guards(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
-    let (sender, told) = unbounded();
+    let (sender, losses) = unbounded();
     let handle =
         mgr.with(LockOptions::new().on_lost(move |loss| sender.send(loss.clone()).unwrap()));
     let guards: Vec<_> = ["b", "a", "c"]
@@ -192,7 +192,7 @@ fn at_its_deadline_a_shutdown_releases_and_names_guards(backend: &Backend) {
             (guard.name(), guard.fence(), LossReason::Shutdown)
         );
         assert_eq!(
-            told.recv_timeout(SLACK).unwrap().reason,
+            losses.recv_timeout(SLACK).unwrap().reason,
             LossReason::Shutdown
         );
     }

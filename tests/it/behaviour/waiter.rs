@@ -113,12 +113,12 @@ fn a_grant_between_two_waits_stays_renewed(backend: &Backend) {
     let (mgr, other) = (manager(backend), managers::patient(backend));
     // One waiter that was queued, and one that was granted on arrival.
     let guard = mgr.lock("n").unwrap();
-    let mut stood = mgr.enqueue("n").unwrap();
-    assert!(stood.wait_for(ms(10)).unwrap().is_none());
+    let mut queued = mgr.enqueue("n").unwrap();
+    assert!(queued.wait_for(ms(10)).unwrap().is_none());
     guard.unlock().unwrap();
     let mut at_once = mgr.enqueue("m").unwrap();
     until(GRANTED_WITHIN, "it is granted", || {
-        stood.position().is_none()
+        queued.position().is_none()
     });
     let fences = ["n", "m"].map(|name| mgr.inspect(name).unwrap().unwrap().fence);
     let start = Instant::now();
@@ -131,7 +131,7 @@ fn a_grant_between_two_waits_stays_renewed(backend: &Backend) {
         }
         start.elapsed() > TTL * 2
     });
-    for (waiter, fence) in [&mut stood, &mut at_once].into_iter().zip(fences) {
+    for (waiter, fence) in [&mut queued, &mut at_once].into_iter().zip(fences) {
         let guard = waiter
             .wait_for(Duration::ZERO)
             .unwrap()
@@ -186,13 +186,13 @@ fn the_last_waiter_to_leave_leaves_nothing_behind(backend: &Backend) {
 fn dropping_a_granted_waiter_hands_the_lock_over(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let granted = mgr.enqueue("n").unwrap();
-    let stood = mgr.enqueue("n").unwrap();
+    let queued = mgr.enqueue("n").unwrap();
     let mut last = other.enqueue("n").unwrap();
     drop(granted);
     until(GRANTED_WITHIN, "the next one is granted", || {
-        stood.position().is_none()
+        queued.position().is_none()
     });
-    drop(stood);
+    drop(queued);
     let guard = last.wait_for(GRANTED_WITHIN).unwrap().unwrap();
     guard.unlock().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());

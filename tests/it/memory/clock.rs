@@ -112,19 +112,19 @@ fn due_work_is_done_when_advance_returns() {
 #[test]
 fn advance_may_be_called_from_a_loss_callback() {
     let memory = Memory::new();
-    let (tell, told) = crossbeam_channel::unbounded();
+    let (report, reported) = crossbeam_channel::unbounded();
     let options = LockOptions::new().on_lost({
         let memory = memory.clone();
         move |_| {
             memory.advance(HOUR);
-            tell.send(()).unwrap();
+            report.send(()).unwrap();
         }
     });
     let mgr = LockManager::connect(&memory).unwrap().with(options);
     let guards = [mgr.lock("a").unwrap(), mgr.lock("b").unwrap()];
     memory.advance(fairlock::DEFAULT_TTL);
     for _ in &guards {
-        told.recv_timeout(SOON).unwrap();
+        reported.recv_timeout(SOON).unwrap();
     }
 }
 
