@@ -357,8 +357,8 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    fn repair(&mut self, wound: ActiveFault) {
-        match wound {
+    fn repair(&mut self, active: ActiveFault) {
+        match active {
             ActiveFault::Stopped(at) => self.slots[at].child.cont(),
             ActiveFault::Killed(at) => {
                 let life = self.slots[at].life + 1;
@@ -377,7 +377,7 @@ impl<'a> FaultInjector<'a> {
             ActiveFault::ServerDown => self.server.restart(),
         }
         if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) =
-            wound
+            active
         {
             self.slots[slot].faulty = false;
         }

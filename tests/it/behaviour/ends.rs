@@ -24,7 +24,7 @@ on_both_stores! {
     p8_a_panic_releases_what_is_held,
     a_panic_while_waiting_leaves_no_queue_entry,
     a_forgotten_guard_is_renewed_until_max_hold,
-    p4_a_lapsed_lease_goes_to_the_next_waiter,
+    p4_a_lapsed_lease_is_reported_and_handed_over,
     a_lapsed_lease_without_waiters_leaves_the_lock_free,
     a_lapsed_lease_moves_its_process_to_the_queue_end,
     p8_the_last_handle_ends_within_one_command_timeout_in_silence,
@@ -131,7 +131,7 @@ fn a_forgotten_guard_is_renewed_until_max_hold(backend: &Backend) {
     assert!(losses.try_recv().is_err(), "it was reported twice");
 }
 
-fn p4_a_lapsed_lease_goes_to_the_next_waiter(backend: &Backend) {
+fn p4_a_lapsed_lease_is_reported_and_handed_over(backend: &Backend) {
     let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();

@@ -36,7 +36,7 @@ on_both_stores! {
     hold_at_least_may_be_longer_than_the_ttl,
     an_unused_grant_leaves_no_cooling_behind,
     a_label_is_shown_beside_host_process_and_thread,
-    p6_on_lost_is_called_once_per_lost_guard,
+    p6_on_lost_is_called_exactly_once_per_lost_guard,
     p9_a_slow_or_panicking_callback_harms_nothing_else,
     a_callback_may_lock_and_drop_the_last_handle,
     a_prefix_separates_managers,
@@ -316,7 +316,7 @@ fn a_label_is_shown_beside_host_process_and_thread(backend: &Backend) {
     assert_eq!(shown[2].label.len(), 256);
 }
 
-fn p6_on_lost_is_called_once_per_lost_guard(backend: &Backend) {
+fn p6_on_lost_is_called_exactly_once_per_lost_guard(backend: &Backend) {
     let mgr = manager(backend);
     let (sender, losses) = unbounded();
     let watched =

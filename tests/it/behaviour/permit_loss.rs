@@ -17,14 +17,14 @@ use crate::support::{SLACK, until};
 on_both_stores! {
     p3_a_flushall_of_permits_is_reported_and_keeps_the_order,
     p3_a_flushall_of_readers_and_writers_keeps_the_order,
-    p1_readers_stay_when_the_record_or_queue_is_lost,
+    p1_readers_keep_the_lock_when_record_or_queue_is_lost,
     permits_with_lost_entries_count_until_the_first_may_lapse,
-    p10_permits_beside_a_key_of_the_wrong_type_are_refused,
+    p10_a_wrong_key_type_refuses_permits_and_writes_nothing,
     p3_waiters_for_permits_keep_their_order_over_an_outage,
     r10_permits_that_lapse_in_an_outage_cost_no_place,
     r10_a_process_with_lapsed_permits_loses_places_after_grace,
     r15_each_lease_is_cut_to_its_own_length,
-    p8_ending_permits_in_silence_takes_one_command_timeout,
+    p8_ending_permits_in_silence_takes_at_most_one_command_timeout,
     p6_permit_losses_are_reported_in_a_silent_outage,
 }
 
@@ -128,7 +128,7 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
     record.comes_to_rest();
 }
 
-fn p1_readers_stay_when_the_record_or_queue_is_lost(backend: &Backend) {
+fn p1_readers_keep_the_lock_when_record_or_queue_is_lost(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let record = Permits::of(backend, "a");
     for lost in [
@@ -195,7 +195,7 @@ fn permits_with_lost_entries_count_until_the_first_may_lapse(backend: &Backend) 
     record.comes_to_rest();
 }
 
-fn p10_permits_beside_a_key_of_the_wrong_type_are_refused(backend: &Backend) {
+fn p10_a_wrong_key_type_refuses_permits_and_writes_nothing(backend: &Backend) {
     let mgr = manager(backend);
     for want in [Want::Read, Want::Write, Want::Permits(2, 3)] {
         let record = Permits::of(backend, "a");
@@ -394,7 +394,7 @@ fn r15_each_lease_is_cut_to_its_own_length(backend: &Backend) {
     record.comes_to_rest();
 }
 
-fn p8_ending_permits_in_silence_takes_one_command_timeout(backend: &Backend) {
+fn p8_ending_permits_in_silence_takes_at_most_one_command_timeout(backend: &Backend) {
     // Longer than the slack, so a call that waited twice would show.
     const T: Duration = Duration::from_secs(2);
     let mgr = build(

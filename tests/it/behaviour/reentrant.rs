@@ -17,7 +17,7 @@ on_both_stores! {
     re_entry_needs_no_request,
     the_last_guard_releases_in_any_order,
     other_threads_and_managers_wait,
-    re_entry_into_a_lost_lock_is_refused,
+    a_lost_lock_refuses_re_entry_until_its_guards_go,
     handles_of_one_manager_share_re_entry,
     re_entry_distinguishes_names_and_managers,
     only_keys_of_one_stripe_exclude_each_other,
@@ -98,7 +98,7 @@ fn other_threads_and_managers_wait(backend: &Backend) {
     Record::of(backend, "n").comes_to_rest();
 }
 
-fn re_entry_into_a_lost_lock_is_refused(backend: &Backend) {
+fn a_lost_lock_refuses_re_entry_until_its_guards_go(backend: &Backend) {
     let mgr = manager(backend);
     let mutex = mgr.reentrant_mutex("n");
     let (outer, inner) = (mutex.lock().unwrap(), mutex.lock().unwrap());

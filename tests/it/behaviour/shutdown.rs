@@ -24,7 +24,7 @@ const OVERHEAD: Duration = COMMAND_TIMEOUT.saturating_mul(2).saturating_add(SLAC
 on_both_stores! {
     every_verb_is_closed_after_a_shutdown,
     a_shutdown_with_nothing_held_returns_at_once,
-    a_shutdown_ends_all_waits_and_leaves_the_queue,
+    a_shutdown_ends_all_waits_at_once_emptying_the_queue,
     a_shutdown_waits_for_guards_which_stay_renewed,
     at_its_deadline_a_shutdown_releases_and_names_guards,
     a_second_shutdown_ends_guards_the_first_waits_for,
@@ -97,7 +97,7 @@ fn a_shutdown_with_nothing_held_returns_at_once(backend: &Backend) {
     }
 }
 
-fn a_shutdown_ends_all_waits_and_leaves_the_queue(backend: &Backend) {
+fn a_shutdown_ends_all_waits_at_once_emptying_the_queue(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();

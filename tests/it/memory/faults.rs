@@ -64,7 +64,7 @@ fn two_managers_hand_over_like_two_processes() {
 }
 
 #[test]
-fn a_lapse_is_reported_by_the_next_renewal() {
+fn a_lapse_is_reported_to_its_holder_and_its_successor() {
     let memory = Memory::new();
     let [ours, theirs] = two(&memory);
     assert!(!memory.lapse("k"), "it is not held");
