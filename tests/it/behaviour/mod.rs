@@ -1,5 +1,5 @@
-//! How a lock behaves, whichever store keeps it. Each claim is stated once and holds on a redis-server
-//! and in memory.
+//! How a lock behaves, whichever store keeps it. Each claim is stated once and holds on a
+//! redis-server and in memory.
 //!
 //! | module | subject |
 //! |---|---|
@@ -7,10 +7,10 @@
 //! | `guard`, `ends` | a lock that is held; the ways in which a holding ends |
 //! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
 //! | `exclusion`, `fairness` | one holder at a time, in order |
-//! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | options, inspection, shutdown, names, refusals |
+//! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
 //! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
 //! | `semaphore`, `rw_lock` | permits, readers and writers |
-//! | `permit_order`, `permit_loss` | permits among many holders; permits when data, time or Redis is lost |
+//! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
 //! | `permit_rules` | the protocol's rules for permits |
 //! | `all_faults` | several locks at once when requests, time or Redis are lost |
 //! | `outage`, `faults`, `data_loss`, `leftovers` | faults, and what remains after them |

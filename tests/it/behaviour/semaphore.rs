@@ -54,8 +54,8 @@ fn manager(backend: &Backend) -> LockManager {
     build(steady(backend))
 }
 
-/// Lets the leases of all holders whose entry contains `contained` lapse, as if those holders had been
-/// silent.
+/// Lets the leases of all holders whose entry contains `contained` lapse, as if those holders had
+/// been silent.
 pub(super) fn end_leases(backend: &Backend, name: &str, contained: &str) -> i64 {
     let key = format!("fairlock:{{{name}}}");
     let script = "local all, ended = redis.call('HGETALL', KEYS[2]), 0\n\
