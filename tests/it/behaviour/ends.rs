@@ -1,4 +1,4 @@
-//! The ways in which the holding of a lock comes to its end, other than a drop in its place.
+//! The ways in which a holding ends, other than by a drop on the same thread.
 
 use std::{
     mem,
@@ -10,29 +10,29 @@ use std::{
 use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::{
         assert_nothing_left, check_period, command_timeout, fields, manager, patient, queue,
     },
-    place::{Place, on_both_stores},
     support::{SLACK, until},
 };
 
 const TTL: Duration = Duration::from_secs(1);
 
 on_both_stores! {
-    a_guard_is_released_by_the_thread_that_it_was_moved_to,
+    a_moved_guard_is_released_by_its_new_thread,
     p8_a_panic_releases_what_is_held,
-    a_panic_while_waiting_leaves_no_place_in_the_queue,
-    a_guard_that_is_forgotten_is_renewed_until_max_hold,
-    p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
-    a_lease_that_lapses_unawaited_leaves_the_lock_free,
-    a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue,
-    p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence,
-    a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed,
+    a_panic_while_waiting_leaves_no_queue_entry,
+    a_forgotten_guard_is_renewed_until_max_hold,
+    p4_a_lapsed_lease_is_reported_and_handed_over,
+    a_lapsed_lease_without_waiters_leaves_the_lock_free,
+    a_lapsed_lease_moves_its_process_to_the_queue_end,
+    p8_the_last_handle_ends_within_one_command_timeout_in_silence,
+    a_lease_past_half_its_time_is_confirmed_before_use,
 }
 
-fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
-    let mgr = patient(place);
+fn a_moved_guard_is_released_by_its_new_thread(backend: &Backend) {
+    let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let waiter = mgr.enqueue("k").unwrap();
     let moved = thread::spawn(move || {
@@ -41,11 +41,11 @@ fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
     });
     moved.join().unwrap().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn p8_a_panic_releases_what_is_held(place: &Place) {
-    let mgr = patient(place);
+fn p8_a_panic_releases_what_is_held(backend: &Backend) {
+    let mgr = patient(backend);
     let holder = mgr.clone();
     let waiting = mgr.clone();
     let (locked, is_locked) = mpsc::channel();
@@ -54,7 +54,7 @@ fn p8_a_panic_releases_what_is_held(place: &Place) {
         let _guard = holder.lock("k").unwrap();
         locked.send(()).unwrap();
         is_queued.recv().unwrap();
-        panic!("as the test wants it");
+        panic!("the test panics here");
     });
     is_locked.recv().unwrap();
     let waiter = waiting.enqueue("k").unwrap();
@@ -63,11 +63,11 @@ fn p8_a_panic_releases_what_is_held(place: &Place) {
     let guard = waiter.wait().unwrap();
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
     guard.unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_panic_while_waiting_leaves_no_place_in_the_queue(place: &Place) {
-    let mgr = patient(place);
+fn a_panic_while_waiting_leaves_no_queue_entry(backend: &Backend) {
+    let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let behind = || {
         let panicking = thread::spawn({
@@ -80,36 +80,42 @@ fn a_panic_while_waiting_leaves_no_place_in_the_queue(place: &Place) {
                         .unwrap()
                         .is_none()
                 );
-                panic!("as the test wants it");
+                panic!("the test panics here");
             }
         });
         assert!(panicking.join().is_err());
     };
     behind();
-    assert_eq!((fields(place, "k", "w:"), queue(place, "k")), (0, vec![]));
+    assert_eq!(
+        (fields(backend, "k", "w:"), queue(backend, "k")),
+        (0, vec![])
+    );
     let waiter = mgr.enqueue("k").unwrap();
     behind();
-    assert_eq!((fields(place, "k", "w:"), queue(place, "k").len()), (1, 1));
+    assert_eq!(
+        (fields(backend, "k", "w:"), queue(backend, "k").len()),
+        (1, 1)
+    );
     guard.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
     assert_eq!(mgr.stats().waiting, 0);
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
+fn a_forgotten_guard_is_renewed_until_max_hold(backend: &Backend) {
     // So long that a busy machine does not miss the renewals.
-    const TTL: Duration = crate::scene::TTL;
+    const TTL: Duration = crate::fixtures::TTL;
     let limit = TTL + TTL / 2;
-    let (told, losses) = mpsc::channel();
+    let (report, losses) = mpsc::channel();
     let options = LockOptions::new()
         .max_hold(limit)
-        .on_lost(move |loss| told.send(loss.clone()).unwrap());
-    let holder = manager(place, TTL);
+        .on_lost(move |loss| report.send(loss.clone()).unwrap());
+    let holder = manager(backend, TTL);
     let start = Instant::now();
     let guard = holder.with(options).lock("k").unwrap();
     let fence = guard.fence();
     mem::forget(guard);
-    let guard = manager(place, TTL).lock("k").unwrap();
+    let guard = manager(backend, TTL).lock("k").unwrap();
     let took = start.elapsed();
     assert!(
         took >= limit,
@@ -122,18 +128,18 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
         (&*loss.name, loss.fence, loss.reason),
         ("k", fence, LossReason::MaxHold)
     );
-    assert!(losses.try_recv().is_err(), "it was told twice");
+    assert!(losses.try_recv().is_err(), "it was reported twice");
 }
 
-fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: &Place) {
-    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+fn p4_a_lapsed_lease_is_reported_and_handed_over(backend: &Backend) {
+    let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();
-    assert!(place.lapse("k"));
+    assert!(backend.lapse("k"));
     let next = waiter
         .wait_for(check_period(TTL) + SLACK)
         .unwrap()
-        .expect("it is the next alive");
+        .expect("it is the next live waiter");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
     let loss = guard
@@ -147,59 +153,59 @@ fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: 
     drop(guard);
     next.renew().unwrap();
     next.unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_lease_that_lapses_unawaited_leaves_the_lock_free(place: &Place) {
-    let (ours, other) = (patient(place), patient(place));
-    assert!(!place.lapse("k"), "nobody has ever had it");
+fn a_lapsed_lease_without_waiters_leaves_the_lock_free(backend: &Backend) {
+    let (ours, other) = (patient(backend), patient(backend));
+    assert!(!backend.lapse("k"), "it was never held");
     let guard = ours.lock("k").unwrap();
-    assert!(place.lapse("k"));
-    assert!(!place.lapse("k"), "nobody has it any more");
+    assert!(backend.lapse("k"));
+    assert!(!backend.lapse("k"), "it is not held any more");
     let next = other.try_lock("k").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let Err(Error::Lost { loss, .. }) = guard.unlock() else {
-        panic!("unlocked what was lost")
+        panic!("unlock succeeded on a lost lock")
     };
     assert_eq!(loss.reason, LossReason::Expired);
     next.unlock().unwrap();
-    assert!(!place.lapse("k"), "it was released");
-    assert_nothing_left(place, "k");
+    assert!(!backend.lapse("k"), "it was released");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
-    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+fn a_lapsed_lease_moves_its_process_to_the_queue_end(backend: &Backend) {
+    let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let passed_over = ours.enqueue("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();
-    assert!(place.lapse("k"));
+    assert!(backend.lapse("k"));
     let next = waiter
         .wait_for(check_period(TTL) + SLACK)
         .unwrap()
-        .expect("it is the next alive");
+        .expect("it is the next live waiter");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     next.unlock().unwrap();
     passed_over.wait().unwrap().unlock().unwrap();
-    until(SLACK, "its new place is counted", || {
+    until(SLACK, "its new queue entry is counted", || {
         ours.stats().requeued == 1
     });
     assert_eq!(other.stats().requeued, 0);
     drop(guard);
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(place: &Place) {
-    // Longer than the slack, or two of them would pass for one.
+fn p8_the_last_handle_ends_within_one_command_timeout_in_silence(backend: &Backend) {
+    // Longer than the slack, or two timeouts would pass for one.
     let timeout = SLACK + SLACK / 3;
     let manager = |pool_size| {
         let options = LockOptions::new().ttl(timeout * 20);
-        let builder = LockManager::builder(place)
+        let builder = LockManager::builder(backend)
             .options(options)
             .command_timeout(timeout)
             .pool_size(pool_size);
         builder.horizon(timeout * 6).build().unwrap()
     };
-    let other = patient(place);
+    let other = patient(backend);
     let _held = other.lock("held").unwrap();
     let guard = manager(8).lock("guard").unwrap();
     let unlocked = manager(1).lock("unlocked").unwrap();
@@ -208,7 +214,7 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(pla
     let one = manager(1);
     let (first, second) = (one.lock("first").unwrap(), one.lock("second").unwrap());
     drop(one);
-    place.go_away();
+    backend.go_away();
     thread::scope(|scope| {
         let go = |what: &'static str, end: Box<dyn FnOnce() + Send>| {
             scope.spawn(move || {
@@ -228,7 +234,8 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(pla
         );
         go("a waiter that was granted", Box::new(move || drop(granted)));
         go("a waiter", Box::new(move || drop(queued)));
-        // It has the only connection of its pool, so the other's release goes to the background.
+        // The first guard occupies the only connection of the pool, so the second release goes to
+        // the background.
         go("a guard of two", Box::new(move || drop(first)));
         thread::sleep(timeout / 10);
         go(
@@ -236,12 +243,12 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(pla
             Box::new(move || drop(second.unlock())),
         );
     });
-    place.come_back();
+    backend.come_back();
 }
 
-fn a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed(place: &Place) {
+fn a_lease_past_half_its_time_is_confirmed_before_use(backend: &Backend) {
     let lease = SLACK * 3;
-    let mgr = manager(place, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
+    let mgr = manager(backend, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
     let mut waiter = mgr.enqueue("k").unwrap();
     thread::sleep(lease * 2 / 3);
     let guard = waiter

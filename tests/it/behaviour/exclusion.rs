@@ -1,4 +1,4 @@
-//! P1 and P2: one holder at a time, each with a larger fence than all before.
+//! P1 and P2: one holder at a time, each with a larger fence than all before it.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -8,8 +8,8 @@ use std::{
 use fairlock::FenceGate;
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::{assert_nothing_left, patient},
-    place::{Place, on_both_stores},
 };
 
 const MANAGERS: usize = 8;
@@ -17,13 +17,13 @@ const THREADS: usize = 4;
 const TURNS: usize = 25;
 
 on_both_stores! {
-    p2_fences_rise_with_every_grant_also_after_the_record_is_deleted,
-    p2_a_fence_gate_turns_away_a_holder_that_was_overtaken,
-    p1_turns_of_eight_managers_never_overlap_and_their_fences_rise,
+    p2_fences_rise_also_after_the_record_is_deleted,
+    p2_a_fence_gate_refuses_an_overtaken_holder,
+    p1_turns_of_eight_managers_never_overlap,
 }
 
-fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place) {
-    let managers: Vec<_> = (0..MANAGERS).map(|_| patient(place)).collect();
+fn p1_turns_of_eight_managers_never_overlap(backend: &Backend) {
+    let managers: Vec<_> = (0..MANAGERS).map(|_| patient(backend)).collect();
     let inside = AtomicBool::new(false);
     let newest = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -45,11 +45,11 @@ fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place)
     });
     let granted: u64 = managers.iter().map(|mgr| mgr.stats().granted).sum();
     assert_eq!(granted, (MANAGERS * THREADS * TURNS) as u64);
-    assert_nothing_left(place, "till");
+    assert_nothing_left(backend, "till");
 }
 
-fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) {
-    let managers = [patient(place), patient(place)];
+fn p2_fences_rise_also_after_the_record_is_deleted(backend: &Backend) {
+    let managers = [patient(backend), patient(backend)];
     let mut last = 0;
     for turn in 0..30 {
         let guard = managers[turn % 2].lock("n").unwrap();
@@ -63,11 +63,11 @@ fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Plac
             0 => drop(guard),
             1 => guard.unlock().unwrap(),
             2 => {
-                place.delete("n");
+                backend.delete("n");
                 drop(guard);
             }
             3 => {
-                place.flush_all();
+                backend.flush_all();
                 drop(guard);
             }
             _ => {
@@ -76,18 +76,19 @@ fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Plac
             }
         }
     }
-    // About the server's clock, so that one which lost all its data still goes on above it.
+    // A fence follows the server's clock, so it keeps rising even after the server has lost all its
+    // data.
     assert!(last > 1_600_000_000_000_000, "{last}");
 }
 
-fn p2_a_fence_gate_turns_away_a_holder_that_was_overtaken(place: &Place) {
-    let (mgr, other) = (patient(place), patient(place));
+fn p2_a_fence_gate_refuses_an_overtaken_holder(backend: &Backend) {
+    let (mgr, other) = (patient(backend), patient(backend));
     let gate = FenceGate::new();
     let old = mgr.lock("n").unwrap();
     assert!(gate.admit(old.fence()));
     assert!(other.force_release("n", old.fence()).unwrap());
     let new = other.lock("n").unwrap();
-    // The old one may still believe that it holds the lock; the gate does not.
+    // The old holder may still believe that it holds the lock; the gate refuses it.
     assert!(gate.admit(new.fence()));
     assert!(!gate.admit(old.fence()));
 }

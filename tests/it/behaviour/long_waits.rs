@@ -1,4 +1,4 @@
-//! Waiting for a holder that lives longer than its ttl.
+//! Waiting for a holder that keeps its lock for longer than its ttl.
 
 use std::{
     thread,
@@ -8,25 +8,25 @@ use std::{
 use fairlock::PreviousHolder;
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::{assert_nothing_left, manager},
-    place::{Place, on_both_stores},
 };
 
 on_both_stores! {
-    p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait,
+    p1_a_live_holder_keeps_its_lock_over_several_ttls,
 }
 
-fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(place: &Place) {
+fn p1_a_live_holder_keeps_its_lock_over_several_ttls(backend: &Backend) {
     let ttl = Duration::from_millis(1500);
-    let holder = manager(place, ttl);
-    let other = manager(place, ttl);
+    let holder = manager(backend, ttl);
+    let other = manager(backend, ttl);
     let guard = holder.lock("k").unwrap();
     let waiter = other.enqueue("k").unwrap();
     let neighbour = holder.enqueue("k").unwrap();
     let start = Instant::now();
     while start.elapsed() < 3 * ttl {
         guard.check().unwrap();
-        // A busy machine may answer late; what must not be is a second guard.
+        // A busy machine may answer late. A second guard is never allowed.
         assert!(!matches!(other.try_lock("k"), Ok(Some(_))));
         assert_eq!(waiter.position(), Some(1));
         assert_eq!(neighbour.position(), Some(2));
@@ -40,5 +40,5 @@ fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(place: &P
     assert!(next.fence() > fence);
     next.unlock().unwrap();
     neighbour.wait().unwrap().unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }

@@ -1,4 +1,4 @@
-//! A manager's end in good order.
+//! An orderly shutdown of a manager.
 
 use std::{
     thread,
@@ -11,36 +11,37 @@ use fairlock::{
     crossbeam_channel::TryRecvError,
 };
 
+use crate::backend::{Backend, on_both_stores};
 use crate::managers;
-use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
+/// The command timeout that a manager derives from that ttl.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
-/// What a shutdown may add to the time that it gives to guards.
+/// A shutdown may take this much longer than the time it gives to guards.
 const OVERHEAD: Duration = COMMAND_TIMEOUT.saturating_mul(2).saturating_add(SLACK);
 
 on_both_stores! {
-    after_a_shutdown_every_verb_that_takes_a_lock_is_closed,
+    every_verb_is_closed_after_a_shutdown,
     a_shutdown_with_nothing_held_returns_at_once,
-    a_shutdown_ends_all_waits_at_once_and_leaves_the_queue,
+    a_shutdown_ends_all_waits_at_once_emptying_the_queue,
     a_shutdown_waits_for_guards_which_stay_renewed,
-    at_the_deadline_guards_are_told_released_and_named,
-    a_second_shutdown_ends_the_guards_that_the_first_waits_for,
-    p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards,
-    the_last_handle_may_go_while_its_locks_are_being_ended,
+    at_its_deadline_a_shutdown_releases_and_names_guards,
+    a_second_shutdown_ends_guards_the_first_waits_for,
+    p8_a_shutdown_in_silence_is_bounded_and_reports_losses,
+    the_last_handle_may_drop_during_a_shutdown,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// On a thread that a failed test leaves behind: a call that never ends must not hang the others.
+/// Runs `body` on a thread that a failed test leaves behind: a call that never ends must not block
+/// the other tests.
 pub(crate) fn aside<T: Send + 'static>(
     mgr: &LockManager,
     body: impl FnOnce(&LockManager) -> T + Send + 'static,
@@ -56,12 +57,12 @@ pub(crate) fn assert_closed<T>(result: Result<T>) {
     match result {
         Err(Error::Closed) => {}
         Err(error) => panic!("not Closed: {error:?}"),
-        Ok(_) => panic!("not Closed but granted, or in the queue"),
+        Ok(_) => panic!("not Closed but granted, or queued"),
     }
 }
 
-fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(place: &Place) {
-    let mgr = manager(place);
+fn every_verb_is_closed_after_a_shutdown(backend: &Backend) {
+    let mgr = manager(backend);
     let (clone, handle) = (mgr.clone(), mgr.with(LockOptions::new().label("x")));
     let mutex = mgr.mutex("n");
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
@@ -78,16 +79,16 @@ fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(place: &Place) {
     assert_closed(mutex.try_lock_for(ms(10)));
     assert_closed(mutex.try_lock_until(Instant::now() + ms(10)));
     assert_closed(mutex.enqueue());
-    assert_eq!(place.keys("n"), [""; 0]);
-    // What takes nothing still answers.
+    assert_eq!(backend.keys("n"), [""; 0]);
+    // Verbs that take nothing still answer.
     assert!(mgr.inspect("n").unwrap().is_none());
     assert_eq!(mgr.list("*").count(), 0);
     assert!(!mgr.force_release("n", 1).unwrap());
     assert_eq!(mgr.stats().held, 0);
 }
 
-fn a_shutdown_with_nothing_held_returns_at_once(place: &Place) {
-    let mgr = manager(place);
+fn a_shutdown_with_nothing_held_returns_at_once(backend: &Backend) {
+    let mgr = manager(backend);
     drop(mgr.lock("n").unwrap());
     for within in [Duration::from_secs(60), Duration::MAX] {
         let start = Instant::now();
@@ -96,8 +97,8 @@ fn a_shutdown_with_nothing_held_returns_at_once(place: &Place) {
     }
 }
 
-fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_shutdown_ends_all_waits_at_once_emptying_the_queue(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
     let claimed_by_none = mgr.enqueue("granted").unwrap();
@@ -118,15 +119,15 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(place: &Place) {
         assert_closed(wait.recv_timeout(OVERHEAD).expect("the wait ends"));
     }
     assert!(start.elapsed() < OVERHEAD, "{:?}", start.elapsed());
-    // A waiter stays closed however often it is asked.
-    let asked = aside(&mgr, move |_| {
+    // A waiter stays closed for every later call.
+    let repeated = aside(&mgr, move |_| {
         for _ in 0..3 {
             assert_closed(waiter.wait_for(Duration::MAX));
         }
         assert_eq!(waiter.position(), None);
         assert_closed(waiter.wait());
     });
-    asked.recv_timeout(SLACK).expect("it is answered at once");
+    repeated.recv_timeout(SLACK).expect("it returns at once");
     assert_closed(claimed_by_none.wait());
     until(SLACK, "the queue is empty", || {
         other.inspect("n").unwrap().unwrap().waiters == 0
@@ -136,8 +137,8 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(place: &Place) {
     guard.check().unwrap();
 }
 
-fn a_shutdown_waits_for_guards_which_stay_renewed(place: &Place) {
-    let mgr = manager(place);
+fn a_shutdown_waits_for_guards_which_stay_renewed(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let lost = guard.lost().clone();
     let holder = thread::spawn(move || {
@@ -160,12 +161,12 @@ fn a_shutdown_waits_for_guards_which_stay_renewed(place: &Place) {
     holder.join().unwrap().unwrap();
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
     assert_eq!(mgr.stats().lost, 0);
-    assert!(manager(place).try_lock("n").unwrap().is_some());
+    assert!(manager(backend).try_lock("n").unwrap().is_some());
 }
 
-fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
-    let (sender, told) = unbounded();
+fn at_its_deadline_a_shutdown_releases_and_names_guards(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
+    let (sender, losses) = unbounded();
     let handle =
         mgr.with(LockOptions::new().on_lost(move |loss| sender.send(loss.clone()).unwrap()));
     let guards: Vec<_> = ["b", "a", "c"]
@@ -191,11 +192,11 @@ fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
             (guard.name(), guard.fence(), LossReason::Shutdown)
         );
         assert_eq!(
-            told.recv_timeout(SLACK).unwrap().reason,
+            losses.recv_timeout(SLACK).unwrap().reason,
             LossReason::Shutdown
         );
     }
-    // Nobody has to wait for a ttl: one is handed over, the others are free.
+    // No waiter waits for a ttl: one name is handed over, and the others are free.
     let next = waiter.wait().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     for name in ["b", "c", "early"] {
@@ -207,13 +208,14 @@ fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
         start.elapsed()
     );
 
-    // A second one has nothing left to end, and what is dropped now harms nobody.
+    // A second shutdown has nothing left to end, and dropping these guards now has no effect on
+    // Redis.
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
     for guard in guards {
         let (name, fence) = (guard.name().to_owned(), guard.fence());
         if name == "b" {
             let Err(Error::Lost { loss, .. }) = guard.unlock() else {
-                panic!("unlocked what was lost")
+                panic!("unlock succeeded on a lost lock")
             };
             assert_eq!((loss.fence, loss.reason), (fence, LossReason::Shutdown));
         } else {
@@ -225,8 +227,8 @@ fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
     assert_eq!(mgr.stats().lost, 3);
 }
 
-fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_second_shutdown_ends_guards_the_first_waits_for(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let first = aside(&mgr, |mgr| mgr.shutdown(Duration::from_secs(60)));
     until(SLACK, "the first one has begun", || {
@@ -248,11 +250,11 @@ fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(place: &Place) {
     );
 }
 
-fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(place: &Place) {
-    let mgr = manager(place);
+fn p8_a_shutdown_in_silence_is_bounded_and_reports_losses(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
-    place.go_away();
+    backend.go_away();
     let within = ms(100);
     let start = Instant::now();
     let shutdown = mgr.shutdown(within).unwrap();
@@ -261,18 +263,18 @@ fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(plac
     let loss = guard.lost().recv_timeout(COMMAND_TIMEOUT + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::Shutdown);
     assert_closed(waiter.wait());
-    place.come_back();
+    backend.come_back();
     assert!(
-        manager(place)
+        manager(backend)
             .try_lock_for("n", TTL + SLACK)
             .unwrap()
             .is_some()
     );
 }
 
-fn the_last_handle_may_go_while_its_locks_are_being_ended(place: &Place) {
-    let other = manager(place);
-    let mgr = manager(place);
+fn the_last_handle_may_drop_during_a_shutdown(backend: &Backend) {
+    let other = manager(backend);
+    let mgr = manager(backend);
     std::mem::forget(mgr.mutex("n").lock().unwrap());
     assert_eq!(mgr.shutdown(Duration::ZERO).unwrap().ended.len(), 1);
     drop(mgr);

@@ -13,7 +13,7 @@ use fairlock::{
 use proptest::test_runner::TestCaseError;
 
 use super::arm::{Arm, P, TTL};
-use crate::scene::Verb;
+use crate::fixtures::Verb;
 
 pub(super) const CLIENTS: u8 = 3;
 pub(super) const NAMES: u8 = 2;
@@ -63,33 +63,33 @@ pub(super) struct Run<'a> {
     /// What must happen happens within this.
     patience: Duration,
     names: Vec<Name>,
-    waiters: Vec<(Attempt, usize, Place)>,
+    waiters: Vec<(Attempt, usize, AnyWaiter)>,
     guards: Vec<(Attempt, usize, Guard)>,
     attempts: u16,
     trail: String,
 }
 
 /// Of whichever kind.
-enum Place {
+enum AnyWaiter {
     Plain(Waiter),
     Reader(Waiter<ReadGuard>),
     Writer(Waiter<WriteGuard>),
 }
 
-impl Place {
+impl AnyWaiter {
     fn position(&self) -> Option<u64> {
         match self {
-            Place::Plain(waiter) => waiter.position(),
-            Place::Reader(waiter) => waiter.position(),
-            Place::Writer(waiter) => waiter.position(),
+            AnyWaiter::Plain(waiter) => waiter.position(),
+            AnyWaiter::Reader(waiter) => waiter.position(),
+            AnyWaiter::Writer(waiter) => waiter.position(),
         }
     }
 
     fn wait_for(&mut self, at_most: Duration) -> fairlock::Result<Option<Guard>> {
         Ok(match self {
-            Place::Plain(waiter) => waiter.wait_for(at_most)?.map(Guard::Plain),
-            Place::Reader(waiter) => waiter.wait_for(at_most)?.map(Guard::Reader),
-            Place::Writer(waiter) => waiter.wait_for(at_most)?.map(Guard::Writer),
+            AnyWaiter::Plain(waiter) => waiter.wait_for(at_most)?.map(Guard::Plain),
+            AnyWaiter::Reader(waiter) => waiter.wait_for(at_most)?.map(Guard::Reader),
+            AnyWaiter::Writer(waiter) => waiter.wait_for(at_most)?.map(Guard::Writer),
         })
     }
 }
@@ -343,7 +343,7 @@ impl<'a> Run<'a> {
     }
 
     fn next_to_serve(&self) -> (Likelihood, usize) {
-        let chance = |(attempt, name, _): &(Attempt, usize, Place)| {
+        let chance = |(attempt, name, _): &(Attempt, usize, AnyWaiter)| {
             self.names[*name].worlds.likelihood(*attempt)
         };
         let first = |wanted| {
@@ -385,16 +385,16 @@ impl<'a> Run<'a> {
         let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
         let Name { text, kind, .. } = &self.names[name];
         let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
-            ModelKind::Mutex => Ok(Place::Plain(manager.enqueue(text)?)),
-            ModelKind::Semaphore(permits) => Ok(Place::Plain(
+            ModelKind::Mutex => Ok(AnyWaiter::Plain(manager.enqueue(text)?)),
+            ModelKind::Semaphore(permits) => Ok(AnyWaiter::Plain(
                 manager
                     .semaphore(text, permits)
                     .enqueue_many(attempt.permits)?,
             )),
             ModelKind::ReadWrite(all) if attempt.permits == all => {
-                Ok(Place::Writer(manager.rw_lock(text).enqueue_write()?))
+                Ok(AnyWaiter::Writer(manager.rw_lock(text).enqueue_write()?))
             }
-            ModelKind::ReadWrite(_) => Ok(Place::Reader(manager.rw_lock(text).enqueue_read()?)),
+            ModelKind::ReadWrite(_) => Ok(AnyWaiter::Reader(manager.rw_lock(text).enqueue_read()?)),
         });
         let waiter = self.known(end)?;
         let position = waiter.position();

@@ -1,4 +1,4 @@
-//! How the proxy carries bytes, and where its faults strike.
+//! How the proxy transfers bytes, and where its faults strike.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -14,12 +14,13 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use redis::io::tcp::socket2::SockRef;
 
-use super::fake::next_command;
+use super::scripted_server::next_command;
 
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
     pub(super) switches: Mutex<Switches>,
-    /// Told of every change to `switches`, of a hold's release and of a connection's death.
+    /// Notified of every change to `switches`, of the release of a held request and of the end of a
+    /// connection.
     pub(super) changed: Condvar,
     pub(super) requests_bytes: AtomicU64,
     pub(super) replies_bytes: AtomicU64,
@@ -32,35 +33,35 @@ pub(super) struct Switches {
     pub(super) refuse: bool,
     pub(super) closing: bool,
     pub(super) delay: Duration,
-    pub(super) armed: Vec<Armed>,
+    pub(super) armed: Vec<ArmedFault>,
     pub(super) connections: Vec<Weak<Connection>>,
 }
 
-/// A test's idea of which request it means.
+/// Decides whether a request is the one that the test means.
 pub(super) type Matches = Box<dyn Fn(&[u8]) -> bool + Send>;
 
-pub(super) struct Armed {
+pub(super) struct ArmedFault {
     pub(super) matches: Matches,
-    pub(super) fate: Fate,
-    pub(super) sprung: Arc<AtomicBool>,
+    pub(super) action: FaultAction,
+    pub(super) struck: Arc<AtomicBool>,
     pub(super) outcome: Sender<Vec<u8>>,
 }
 
-pub(super) enum Fate {
-    /// The request reaches the server, the reply reaches nobody.
-    LoseReply(Then),
-    /// The reply ends after so many bytes.
+pub(super) enum FaultAction {
+    /// The server carries out the request, and the reply is lost.
+    LoseReply(CloseMode),
+    /// The reply ends after this many bytes.
     CutReply(usize),
-    /// The request is not even read: the connection is reset under it.
+    /// The request is not forwarded: its connection is reset.
     Reset,
-    Hold(Arc<Hold>),
+    Hold(Arc<HoldState>),
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Then {
+pub(super) enum CloseMode {
     Close,
     Reset,
-    Silence,
+    KeepOpen,
 }
 
 pub(super) struct Connection {
@@ -68,9 +69,9 @@ pub(super) struct Connection {
     pub(super) server: TcpStream,
     pub(super) client_open: AtomicBool,
     pub(super) dead: AtomicBool,
-    /// The trap that the reply to come falls into. One request at a time is in flight on a
-    /// connection of a synchronous client, so the next reply is the one that was meant.
-    pub(super) sprung: Mutex<Option<Armed>>,
+    /// The fault that applies to the next reply. A synchronous client has one request at a time in
+    /// flight on a connection, so the next reply belongs to the request that matched.
+    pub(super) awaiting_reply: Mutex<Option<ArmedFault>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -79,12 +80,13 @@ enum Direction {
     Replies,
 }
 
-/// What travels through a queue. A sender dropped without `End` is a connection cut.
+/// An element of a connection's queue. A sender dropped without `End` means that the connection was
+/// cut.
 enum Item {
     Chunk {
         due: Instant,
         bytes: Vec<u8>,
-        hold: Option<Arc<Hold>>,
+        hold: Option<Arc<HoldState>>,
         then_close: bool,
     },
     End {
@@ -92,7 +94,7 @@ enum Item {
     },
 }
 
-pub(super) struct Hold {
+pub(super) struct HoldState {
     pub(super) caught: AtomicBool,
     pub(super) released: AtomicBool,
 }
@@ -113,18 +115,18 @@ impl Shared {
             .collect()
     }
 
-    pub(super) fn cut(&self, connection: &Connection, then: Then) {
-        // Marked before the sockets are touched: a writer that sees an end of stream of our own
-        // making would else close what is to be reset.
+    pub(super) fn cut(&self, connection: &Connection, mode: CloseMode) {
+        // Marked before the sockets are touched. Otherwise a writer that sees the end of stream
+        // caused here would close a connection that is to be reset.
         let mut dead = false;
         self.switch(|_| dead = connection.dead.swap(true, Ordering::SeqCst));
         if dead {
             return;
         }
-        if let Then::Reset = then {
+        if let CloseMode::Reset = mode {
             let _ = SockRef::from(&connection.client).set_linger(Some(Duration::ZERO));
-            // Shutting down only the reading half sends nothing, so the close that follows is the
-            // first thing the client hears, and with no linger it is a reset.
+            // Shutting down only the reading half sends nothing. So the close that follows is the
+            // first thing the client sees, and without linger it is a reset.
             let _ = connection.client.shutdown(Shutdown::Read);
         } else {
             let _ = connection.client.shutdown(Shutdown::Both);
@@ -144,7 +146,7 @@ impl Shared {
             if refuse {
                 continue;
             }
-            // With the server down there is nothing to do but close, as `refuse` does.
+            // With the server down the connection can only be closed, as `refuse` does.
             if let Ok(server) = TcpStream::connect(self.server) {
                 self.join(client, server);
             }
@@ -154,7 +156,7 @@ impl Shared {
     fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
         for stream in [&client, &server] {
             let _ = stream.set_nodelay(true);
-            // A writer whose peer does not read looks up this often whether it was cut.
+            // A writer whose peer does not read checks this often whether it was cut.
             let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
         }
         let connection = Arc::new(Connection {
@@ -162,7 +164,7 @@ impl Shared {
             server,
             client_open: AtomicBool::new(true),
             dead: AtomicBool::new(false),
-            sprung: Mutex::default(),
+            awaiting_reply: Mutex::default(),
         });
         let weak = Arc::downgrade(&connection);
         self.switch(|s| s.connections.push(weak));
@@ -193,17 +195,17 @@ impl Shared {
             }
             let bytes: Vec<u8> = pending.drain(..whole).collect();
             let mut hold = None;
-            if let Some(armed) = self.spring(&bytes) {
-                match &armed.fate {
-                    Fate::Reset => {
-                        self.cut(connection, Then::Reset);
+            if let Some(armed) = self.take_armed(&bytes) {
+                match &armed.action {
+                    FaultAction::Reset => {
+                        self.cut(connection, CloseMode::Reset);
                         let _ = armed.outcome.try_send(bytes);
                         break;
                     }
-                    Fate::Hold(held) => hold = Some(Arc::clone(held)),
-                    Fate::LoseReply(_) | Fate::CutReply(_) => {}
+                    FaultAction::Hold(held) => hold = Some(Arc::clone(held)),
+                    FaultAction::LoseReply(_) | FaultAction::CutReply(_) => {}
                 }
-                *connection.sprung.lock().unwrap() = Some(armed);
+                *connection.awaiting_reply.lock().unwrap() = Some(armed);
             }
             let _ = queue.send(self.chunk(bytes, hold));
         }
@@ -219,19 +221,19 @@ impl Shared {
         while let Ok(n @ 1..) = (&connection.server).read(&mut buffer) {
             let mut bytes = buffer[..n].to_vec();
             let mut then_close = false;
-            let mut sprung = connection.sprung.lock().unwrap();
-            if let Some(armed) = &mut *sprung {
-                match &mut armed.fate {
-                    Fate::LoseReply(then) => {
-                        let then = *then;
-                        // The cut comes first: who has seen the outcome may rely on it.
-                        if !matches!(then, Then::Silence) {
-                            self.cut(connection, then);
+            let mut awaiting = connection.awaiting_reply.lock().unwrap();
+            if let Some(armed) = &mut *awaiting {
+                match &mut armed.action {
+                    FaultAction::LoseReply(mode) => {
+                        let mode = *mode;
+                        // The cut comes first: a test that has received the outcome may rely on it.
+                        if !matches!(mode, CloseMode::KeepOpen) {
+                            self.cut(connection, mode);
                         }
                         let _ = armed.outcome.try_send(bytes);
                         continue;
                     }
-                    Fate::CutReply(left) => {
+                    FaultAction::CutReply(left) => {
                         bytes.truncate(*left);
                         *left -= bytes.len();
                         then_close = *left == 0;
@@ -239,14 +241,14 @@ impl Shared {
                             let _ = armed.outcome.try_send(bytes.clone());
                         }
                     }
-                    Fate::Hold(_) => {
+                    FaultAction::Hold(_) => {
                         let _ = armed.outcome.try_send(bytes.clone());
-                        *sprung = None;
+                        *awaiting = None;
                     }
-                    Fate::Reset => unreachable!("a request that was reset has no reply"),
+                    FaultAction::Reset => unreachable!("a request that was reset has no reply"),
                 }
             }
-            drop(sprung);
+            drop(awaiting);
             let _ = queue.send(Item::Chunk {
                 due: self.due(),
                 bytes,
@@ -274,35 +276,35 @@ impl Shared {
                 Item::Chunk {
                     bytes, then_close, ..
                 } => {
-                    // A peer that has gone is no reason to stop: the other side is told by `End`.
+                    // A closed peer is no reason to stop: `End` reports it to the other side.
                     if write_all(to, &bytes, &connection.dead).is_ok() {
                         counter.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     }
                     if then_close {
-                        self.cut(connection, Then::Close);
+                        self.cut(connection, CloseMode::Close);
                     }
                 }
-                // The client's end still lets the server carry out what was sent before it. The
-                // server's end is the end of both.
+                // After the client's end, the server still carries out what was sent before it. The
+                // server's end closes both directions.
                 Item::End { .. } if direction == Direction::Requests => {
                     let _ = to.shutdown(Shutdown::Write);
                     break;
                 }
                 Item::End { .. } => {
-                    self.cut(connection, Then::Close);
+                    self.cut(connection, CloseMode::Close);
                     break;
                 }
             }
         }
     }
 
-    /// Waits until the head of a queue may go on; `false` if its connection was cut instead.
+    /// Waits until the head of a queue may be passed on; `false` if its connection was cut instead.
     fn may_pass(
         &self,
         connection: &Connection,
         direction: Direction,
         due: Instant,
-        hold: Option<&Hold>,
+        hold: Option<&HoldState>,
     ) -> bool {
         let mut switches = self.switches.lock().unwrap();
         loop {
@@ -325,19 +327,19 @@ impl Shared {
         }
     }
 
-    /// The first armed trap that the request falls into.
-    fn spring(&self, request: &[u8]) -> Option<Armed> {
+    /// Takes the first armed fault that matches the request.
+    fn take_armed(&self, request: &[u8]) -> Option<ArmedFault> {
         let mut switches = self.switches.lock().unwrap();
         let at = switches.armed.iter().position(|a| (a.matches)(request))?;
         let armed = switches.armed.remove(at);
-        armed.sprung.store(true, Ordering::SeqCst);
-        if let Fate::Hold(hold) = &armed.fate {
+        armed.struck.store(true, Ordering::SeqCst);
+        if let FaultAction::Hold(hold) = &armed.action {
             hold.caught.store(true, Ordering::SeqCst);
         }
         Some(armed)
     }
 
-    fn chunk(&self, bytes: Vec<u8>, hold: Option<Arc<Hold>>) -> Item {
+    fn chunk(&self, bytes: Vec<u8>, hold: Option<Arc<HoldState>>) -> Item {
         Item::Chunk {
             due: self.due(),
             bytes,

@@ -70,7 +70,7 @@ fn tests() -> Vec<String> {
                 .collect();
             let signature = code[at + 3 + name.len()..].split(')').next().unwrap_or("");
             let parameters: String = signature.split_whitespace().collect();
-            let claim = on_both && parameters.trim_end_matches(',') == "(place:&Place";
+            let claim = on_both && parameters.trim_end_matches(',') == "(backend:&Backend";
             if claim || code[..at].trim_end().ends_with("#[test]") {
                 tests.push(name);
             }

@@ -1,6 +1,6 @@
-//! The roles of the worker processes, by the names that `Kid::spawn` is given.
+//! The roles of the worker processes, by the names that `Child::spawn` is given.
 
-use crate::support::kid::{Role, hear, say};
+use crate::support::child::{Role, receive, report};
 use crate::{ends, exclusion, footprint, fork, process, worker};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
@@ -21,10 +21,10 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     crate::bad_input::SPILL,
 ];
 
-/// Says its arguments, then whatever it hears.
+/// Reports its arguments, and then each line that it receives.
 fn echo(args: &[String]) {
-    say(format_args!("args {}", args.join(",")));
-    while let Some(line) = hear() {
-        say(format_args!("heard {line}"));
+    report(format_args!("args {}", args.join(",")));
+    while let Some(line) = receive() {
+        report(format_args!("heard {line}"));
     }
 }

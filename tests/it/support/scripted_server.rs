@@ -1,4 +1,4 @@
-//! A server that says what a test tells it to.
+//! A RESP server whose replies a test scripts.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -10,41 +10,44 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// A scripted RESP server on a free port: each command goes to the handler, whose reply is sent.
-pub(crate) struct Fake {
+/// A scripted RESP server on a free port. It passes each command to the handler and sends the
+/// handler's reply.
+pub(crate) struct ScriptedServer {
     addr: SocketAddr,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
 }
 
 /// One command: its name and arguments, as sent.
-pub(crate) type Words = Vec<Vec<u8>>;
+pub(crate) type CommandArgs = Vec<Vec<u8>>;
 
-/// What the server does about one command.
+/// The reaction of the server to one command.
 #[derive(Debug, Clone)]
-pub(crate) enum FakeReply {
-    /// These bytes, which need not be RESP at all.
+pub(crate) enum ScriptedReply {
+    /// Sends these bytes, which need not be RESP at all.
     Raw(Vec<u8>),
-    /// These bytes, and then the connection is closed.
+    /// Sends these bytes, and then closes the connection.
     RawThenClose(Vec<u8>),
-    /// Nothing, on an open connection.
+    /// Sends nothing and keeps the connection open.
     Silent,
-    /// Nothing, and the connection is closed.
+    /// Sends nothing and closes the connection.
     Close,
 }
 
-type Handler = Box<dyn Fn(&[Vec<u8>]) -> FakeReply + Send + Sync>;
+type Handler = Box<dyn Fn(&[Vec<u8>]) -> ScriptedReply + Send + Sync>;
 
 struct Shared {
     handler: Handler,
-    seen: Mutex<Vec<Words>>,
+    seen: Mutex<Vec<CommandArgs>>,
     streams: Mutex<Vec<TcpStream>>,
     closing: AtomicBool,
 }
 
-impl Fake {
+impl ScriptedServer {
     /// Starts the server; `handler` is called on one thread per connection.
-    pub(crate) fn start(handler: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        handler: impl Fn(&[Vec<u8>]) -> ScriptedReply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let addr = listener
             .local_addr()
@@ -89,14 +92,14 @@ impl Fake {
             .collect()
     }
 
-    /// How often the command `name` has come, in whatever case.
+    /// The number of commands called `name` so far, in upper or lower case.
     pub(crate) fn count(&self, name: &str) -> usize {
         let seen = self.shared.seen.lock().unwrap();
         seen.iter().filter(|words| is(words, name)).count()
     }
 }
 
-impl Drop for Fake {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.addr);
@@ -121,7 +124,7 @@ impl Shared {
             let shared = Arc::clone(self);
             thread::spawn(move || {
                 let _ = shared.serve(&stream);
-                // The twin keeps the descriptor, so a drop alone would close nothing.
+                // `streams` still holds a copy of the socket, so a drop alone would not close it.
                 let _ = stream.shutdown(Shutdown::Both);
             });
         }
@@ -138,10 +141,10 @@ impl Shared {
                 }
                 self.seen.lock().unwrap().push(words.clone());
                 match (self.handler)(&words) {
-                    FakeReply::Raw(bytes) => stream.write_all(&bytes)?,
-                    FakeReply::RawThenClose(bytes) => return stream.write_all(&bytes),
-                    FakeReply::Silent => {}
-                    FakeReply::Close => return Ok(()),
+                    ScriptedReply::Raw(bytes) => stream.write_all(&bytes)?,
+                    ScriptedReply::RawThenClose(bytes) => return stream.write_all(&bytes),
+                    ScriptedReply::Silent => {}
+                    ScriptedReply::Close => return Ok(()),
                 }
             }
             match stream.read(&mut buffer)? {
@@ -152,7 +155,7 @@ impl Shared {
     }
 }
 
-impl FakeReply {
+impl ScriptedReply {
     /// `+OK`.
     pub(crate) fn ok() -> Self {
         Self::simple("OK")
@@ -187,7 +190,7 @@ impl FakeReply {
         Self::Raw(format!(":{n}\r\n").into())
     }
 
-    /// An array, whose items must all be bytes.
+    /// An array. All its items must be [`Raw`](Self::Raw).
     pub(crate) fn array(items: impl IntoIterator<Item = Self>) -> Self {
         let mut body = Vec::new();
         let mut count = 0;
@@ -203,8 +206,8 @@ impl FakeReply {
         Self::Raw(raw)
     }
 
-    /// What a healthy server would say to the commands around a script, `+OK` to all others: the
-    /// arm that a handler falls back on.
+    /// The answers of a healthy server to the commands around a script, and `+OK` to all others. A
+    /// handler uses it as its default.
     pub(crate) fn polite(words: &[Vec<u8>]) -> Self {
         if is(words, "PING") {
             Self::simple("PONG")
@@ -226,16 +229,16 @@ impl FakeReply {
     }
 }
 
-/// Whether a command is the one of this name, in whatever case.
+/// True if the command has this name, in upper or lower case.
 pub(crate) fn is(words: &[Vec<u8>], name: &str) -> bool {
     words
         .first()
         .is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// The first command in `bytes` and its length; `None` if it is not all there yet. What is not an
-/// array is taken as an inline command, a line of words.
-pub(crate) fn next_command(bytes: &[u8]) -> Option<(Words, usize)> {
+/// The first command in `bytes` and its length; `None` if it is incomplete. A line that is not an
+/// array is parsed as an inline command.
+pub(crate) fn next_command(bytes: &[u8]) -> Option<(CommandArgs, usize)> {
     let (line, mut at) = line(bytes, 0)?;
     let Some(count) = line.strip_prefix(b"*").and_then(number) else {
         let words = line
