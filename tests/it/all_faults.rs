@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LockManager, PreviousHolder};
 
-use crate::managers::{self, assert_nothing_left, patient};
-use crate::scene::{
+use crate::fixtures::{
     P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, request, steady, warm_up,
 };
+use crate::managers::{self, assert_nothing_left, patient};
 use crate::support::{Proxy, SLACK, Server, until};
 use crate::worker;
 
@@ -94,13 +94,13 @@ fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
         thread::scope(|scope| {
             // The first try, for all in one, is not the one that is meant: it says 0, that it may not wait.
             let about = request(Verb::Acquire, lost);
-            let trap = proxy.swallow_silently_when(move |bytes| about(bytes) && waits(bytes));
+            let fault = proxy.swallow_silently_when(move |bytes| about(bytes) && waits(bytes));
             let waiting = scope.spawn(|| one_by_one(&ours));
             let queued = || other.inspect("b").unwrap().is_some_and(|b| b.waiters == 1);
             until(SOON, "it waits for the second", queued);
             taken.unlock().unwrap();
             let guard = waiting.join().unwrap();
-            let reply = trap.wait(SOON);
+            let reply = fault.wait(SOON);
             let same = format!(":{}\r\n", guard.fence(lost).unwrap());
             assert!(
                 lost == "b" || String::from_utf8_lossy(&reply).contains(&same),
@@ -195,9 +195,9 @@ fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_c
     let server = Server::start();
     let mgr = managers::manager(server.url(), TTL);
     let [mut holds, mut waits] = [(); 2].map(|()| worker::start(&server.url(), TTL));
-    holds.tell("all b c");
+    holds.send("all b c");
     holds.expect("got all", worker::SOON);
-    waits.tell("all a b c");
+    waits.send("all a b c");
     until(SOON, "it waits for the second", || {
         mgr.inspect("b").unwrap().is_some_and(|b| b.waiters == 1)
     });

@@ -8,7 +8,9 @@ use fairlock::{
     LockState, Loss, LossReason, Mutex, Party, PreviousHolder, Shutdown, Stats, Step, Waiter,
 };
 
-use crate::support::{Fake, FakeReply, Proxy, SLACK, Server, fake::is, until};
+use crate::support::{
+    Proxy, SLACK, ScriptedReply, ScriptedServer, Server, scripted_server::is, until,
+};
 
 const TTL: Duration = Duration::from_secs(2);
 
@@ -195,7 +197,7 @@ fn a_servers_words_end_without_a_full_stop_too() {
 
 #[test]
 fn an_error_without_a_lock_names_none() {
-    let mute = Fake::start(|_| FakeReply::Close);
+    let mute = ScriptedServer::start(|_| ScriptedReply::Close);
     let error = LockManager::connect(mute.url()).unwrap_err();
     assert_well_worded("Unavailable", &error);
     assert!(!error.to_string().contains('"'), "{error}");
@@ -203,15 +205,15 @@ fn an_error_without_a_lock_names_none() {
 
 #[test]
 fn a_servers_refusal_is_told_with_its_code_and_words() {
-    let fake = Fake::start(|words| {
+    let scripted_server = ScriptedServer::start(|words| {
         if is(words, "EVALSHA") || is(words, "EVAL") {
-            return FakeReply::error(
+            return ScriptedReply::error(
                 "NOPERM this user has no permissions to run the 'evalsha' command",
             );
         }
-        FakeReply::polite(words)
+        ScriptedReply::polite(words)
     });
-    let mgr = to(&fake.url()).build().unwrap();
+    let mgr = to(&scripted_server.url()).build().unwrap();
     for result in [
         mgr.lock("n").map(drop),
         mgr.try_lock("n").map(drop),

@@ -14,9 +14,9 @@ use fairlock::{Endpoint, Error, LockManager, LockOptions, Step};
 use crate::{
     behaviour::bad_input::assert_config,
     support::{
-        Fake, FakeReply, Kid, SLACK, Server,
-        fake::is,
-        kid::{Role, say},
+        Child, SLACK, ScriptedReply, ScriptedServer, Server,
+        child::{Role, report},
+        scripted_server::is,
     },
 };
 
@@ -102,7 +102,8 @@ fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
             .is_none_or(|deeper| deeper.to_string() != cause.to_string()),
         "{cause}"
     );
-    let web = Fake::start(|_| FakeReply::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
+    let web =
+        ScriptedServer::start(|_| ScriptedReply::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()));
     let error = LockManager::connect(web.url()).unwrap_err();
     assert_eq!(
         error.source().expect("a cause").to_string(),
@@ -124,9 +125,9 @@ fn p8_a_port_that_refuses_is_told_within_the_connect_timeout() {
 fn p8_a_server_that_accepts_and_never_answers_is_told_within_the_connect_timeout() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     assert_unreachable(&format!("redis://{}/", listener.local_addr().unwrap()));
-    let mute = Fake::start(|_| FakeReply::Silent);
+    let mute = ScriptedServer::start(|_| ScriptedReply::Silent);
     assert_unreachable(&mute.url());
-    let rude = Fake::start(|_| FakeReply::Close);
+    let rude = ScriptedServer::start(|_| ScriptedReply::Close);
     assert_unreachable(&rude.url());
 }
 
@@ -154,7 +155,7 @@ fn garbage_from_something_that_is_no_redis_is_an_error() {
         "*-5\r\n",
         ":1\r\n:1\r\n",
     ] {
-        let web = Fake::start(move |_| FakeReply::Raw(reply.into()));
+        let web = ScriptedServer::start(move |_| ScriptedReply::Raw(reply.into()));
         let started = Instant::now();
         let result = LockManager::builder(web.url())
             .connect_timeout(ms(300))
@@ -243,17 +244,17 @@ fn a_password_is_not_told_in_the_words_of_a_server_that_does_not_know_auth() {
 fn a_password_is_in_no_log_and_no_message() {
     let server = Server::start_with(&["--requirepass", SECRET]);
     let url = format!("{}?user=default&pass={SECRET}", server.url());
-    let mut kid = Kid::spawn("spill", &[&url, SECRET]);
-    kid.expect("ready", Duration::from_secs(20));
+    let mut child = Child::spawn("spill", &[&url, SECRET]);
+    child.expect("ready", Duration::from_secs(20));
     server.kill();
-    kid.tell("go on");
-    let logged: usize = kid
+    child.send("go on");
+    let logged: usize = child
         .expect("logged", Duration::from_secs(20))
         .parse()
         .unwrap();
-    assert!(logged > 0, "the kid's logger caught nothing");
-    assert_eq!(kid.expect("leaks", Duration::from_secs(20)), "0");
-    kid.join(Duration::from_secs(20));
+    assert!(logged > 0, "the child's logger caught nothing");
+    assert_eq!(child.expect("leaks", Duration::from_secs(20)), "0");
+    child.join(Duration::from_secs(20));
 }
 
 /// Logs at Trace into memory: a logger belongs to the whole process, so this is a worker's role.
@@ -298,8 +299,8 @@ fn spill(args: &[String]) {
         mgr.inspect("held"),
         mgr.stats()
     ));
-    say("ready");
-    crate::support::kid::hear();
+    report("ready");
+    crate::support::child::receive();
     // The server is gone now: the pool, the listener and the renewals all complain.
     shown.push(spell_out(&mgr.try_lock("n").unwrap_err()));
     shown.push(format!("{:?}", guard.lost().recv()));
@@ -312,8 +313,8 @@ fn spill(args: &[String]) {
         .chain(&shown)
         .filter(|line| line.contains(secret.as_str()));
     leaks.clone().for_each(|leak| eprintln!("leak: {leak}"));
-    say(format_args!("logged {}", lines.len()));
-    say(format_args!("leaks {}", leaks.count()));
+    report(format_args!("logged {}", lines.len()));
+    report(format_args!("leaks {}", leaks.count()));
 }
 
 /// All that an error can be made to say.
@@ -344,13 +345,13 @@ fn assert_code(error: &Error, expected: &str) {
 #[test]
 fn p10_a_server_older_than_6_2_is_refused() {
     for version in ["6.0.16", "6.1.240", "5.9.9"] {
-        let old = Fake::start(move |words| {
+        let old = ScriptedServer::start(move |words| {
             if is(words, "HELLO") {
-                return FakeReply::array(
-                    ["server", "redis", "version", version].map(FakeReply::bulk),
+                return ScriptedReply::array(
+                    ["server", "redis", "version", version].map(ScriptedReply::bulk),
                 );
             }
-            FakeReply::polite(words)
+            ScriptedReply::polite(words)
         });
         assert_config(
             LockManager::connect(old.url()),
@@ -358,13 +359,13 @@ fn p10_a_server_older_than_6_2_is_refused() {
             &["redis 6.2 or newer", version],
         );
     }
-    let ancient = Fake::start(|words| {
+    let ancient = ScriptedServer::start(|words| {
         if is(words, "HELLO") {
-            return FakeReply::error(
+            return ScriptedReply::error(
                 "ERR unknown command `HELLO`, with args beginning with: `2`, ",
             );
         }
-        FakeReply::polite(words)
+        ScriptedReply::polite(words)
     });
     assert_config(
         LockManager::connect(ancient.url()),
@@ -372,13 +373,13 @@ fn p10_a_server_older_than_6_2_is_refused() {
         &["redis 6.2 or newer", "older than 6"],
     );
     for version in ["6.2.0", "7.0.15", "10.1.0"] {
-        let good = Fake::start(move |words| {
+        let good = ScriptedServer::start(move |words| {
             if is(words, "HELLO") {
-                return FakeReply::array(
-                    ["server", "redis", "version", version].map(FakeReply::bulk),
+                return ScriptedReply::array(
+                    ["server", "redis", "version", version].map(ScriptedReply::bulk),
                 );
             }
-            FakeReply::polite(words)
+            ScriptedReply::polite(words)
         });
         assert!(LockManager::connect(good.url()).is_ok(), "{version}");
     }

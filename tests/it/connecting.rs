@@ -18,7 +18,7 @@ use fairlock::{Error, LockManager, LossReason, Result};
 use redis::io::tcp::socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
-    scene::{P, SOON, T, build, builder, manager},
+    fixtures::{P, SOON, T, build, builder, manager},
     support::{Proxy, SLACK, Server, until},
 };
 

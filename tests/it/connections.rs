@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, Step};
 
-use crate::scene::{
+use crate::fixtures::{
     Record, SOON, STEADY_TTL, T, Verb, build, builder, release, request, steady, warm_up,
 };
-use crate::support::{Fake, FakeReply, Proxy, SLACK, Server, fake::is, until};
+use crate::support::{
+    Proxy, SLACK, ScriptedReply, ScriptedServer, Server, scripted_server::is, until,
+};
 
 #[test]
 fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
@@ -101,13 +103,13 @@ fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
     for cut in [1, 3, 5, 9, 20, 40, 49] {
         // A connection that breaks at its first use is no sign of one closed while idle, so this is its first.
         assert!(manager.inspect("a").unwrap().is_none());
-        let trap = proxy.cut_reply_when(cut, request(Verb::Acquire, "a"));
+        let fault = proxy.cut_reply_when(cut, request(Verb::Acquire, "a"));
         let guard = manager.try_lock("a").unwrap().expect("it is free");
-        assert_eq!(trap.wait(SOON).len(), cut);
+        assert_eq!(fault.wait(SOON).len(), cut);
         assert_eq!(Record::of(&server, "a").number("f"), guard.fence());
-        let trap = proxy.cut_reply_when(cut.min(10), release("used", "a"));
+        let fault = proxy.cut_reply_when(cut.min(10), release("used", "a"));
         guard.unlock().unwrap();
-        trap.wait(SOON);
+        fault.wait(SOON);
     }
     Record::of(&server, "a").comes_to_rest();
 }
@@ -115,14 +117,14 @@ fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
 #[test]
 fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
     let grant = granted(77);
-    let FakeReply::Raw(whole) = grant.clone() else {
+    let ScriptedReply::Raw(whole) = grant.clone() else {
         unreachable!()
     };
     // The rest of the first reply stays out. Were the connection used again, its next reply would be
     // read as the rest of the one before.
-    let half = FakeReply::Raw(whole[..whole.len() / 2].to_vec());
-    for first in [half, FakeReply::Silent] {
-        let (fake, manager) = fake_that_answers(first);
+    let half = ScriptedReply::Raw(whole[..whole.len() / 2].to_vec());
+    for first in [half, ScriptedReply::Silent] {
+        let (scripted_server, manager) = fake_that_answers(first);
         let end = manager.try_lock("a");
         assert!(
             matches!(
@@ -137,7 +139,7 @@ fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
         let connects = manager.stats().connects;
         let guard = manager.try_lock("a").unwrap().expect("it is free");
         assert_eq!(guard.fence(), 77);
-        assert!(manager.stats().connects > connects || fake.count("HELLO") > 1);
+        assert!(manager.stats().connects > connects || scripted_server.count("HELLO") > 1);
     }
 }
 
@@ -181,7 +183,7 @@ fn garbage_is_an_error_and_the_next_call_is_clean() {
         b"$-7\r\n",
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ] {
-        let (_fake, manager) = fake_that_answers(FakeReply::Raw(garbage.to_vec()));
+        let (_fake, manager) = fake_that_answers(ScriptedReply::Raw(garbage.to_vec()));
         let end = manager.try_lock("a");
         assert!(
             matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })),
@@ -194,20 +196,20 @@ fn garbage_is_an_error_and_the_next_call_is_clean() {
 
 #[test]
 fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
-    let int = FakeReply::integer;
-    let text = |text: &str| FakeReply::bulk(text);
-    let list = |items: Vec<FakeReply>| FakeReply::array(items);
+    let int = ScriptedReply::integer;
+    let text = |text: &str| ScriptedReply::bulk(text);
+    let list = |items: Vec<ScriptedReply>| ScriptedReply::array(items);
     let none = || list(vec![]);
-    let answer = |status: FakeReply, now: FakeReply, said: Vec<FakeReply>| {
+    let answer = |status: ScriptedReply, now: ScriptedReply, said: Vec<ScriptedReply>| {
         list([status, now, int(0)].into_iter().chain(said).collect())
     };
-    let says = |status: &str, said: Vec<FakeReply>| answer(text(status), int(1), said);
+    let says = |status: &str, said: Vec<ScriptedReply>| answer(text(status), int(1), said);
     let fields = || vec![int(77), int(1), int(1_000_000), int(-1)];
-    let and = |rest: FakeReply| fields().into_iter().chain([rest]).collect();
+    let and = |rest: ScriptedReply| fields().into_iter().chain([rest]).collect();
     let other = vec![text("token"), int(1), int(1), int(1), int(0)];
     let shapes = vec![
-        FakeReply::nil(),
-        FakeReply::ok(),
+        ScriptedReply::nil(),
+        ScriptedReply::ok(),
         int(1),
         text("granted"),
         none(),
@@ -245,7 +247,7 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
             list(vec![]),
             list(vec![]),
         ]),
-        FakeReply::Raw(b"*3\r\n$7\r\ngr\xff\xfeted\r\n:1\r\n:0\r\n".to_vec()),
+        ScriptedReply::Raw(b"*3\r\n$7\r\ngr\xff\xfeted\r\n:1\r\n:0\r\n".to_vec()),
     ];
     for shape in shapes {
         let shown = format!("{shape:?}");
@@ -267,14 +269,16 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
 
 #[test]
 fn p7_what_a_malformed_reply_may_have_granted_is_given_back() {
-    let (fake, manager) = fake_that_answers(FakeReply::array([FakeReply::bulk("granted")]));
+    let (scripted_server, manager) =
+        fake_that_answers(ScriptedReply::array([ScriptedReply::bulk("granted")]));
     assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
     until(SOON, "the token is abandoned", || {
-        fake.commands()
+        scripted_server
+            .commands()
             .iter()
             .any(|words| words.last().is_some_and(|mode| mode == "unused"))
     });
-    let commands = fake.commands();
+    let commands = scripted_server.commands();
     let token = |count: usize| {
         let words = commands
             .iter()
@@ -371,47 +375,49 @@ fn connections_are_opened_as_they_are_needed() {
 }
 
 /// The server's reply to an acquire that takes the lock.
-pub(crate) fn granted(fence: i64) -> FakeReply {
+pub(crate) fn granted(fence: i64) -> ScriptedReply {
     let now = std::time::UNIX_EPOCH
         .elapsed()
         .expect("it is after 1970")
         .as_micros() as i64;
-    FakeReply::array([
-        FakeReply::bulk("granted"),
-        FakeReply::integer(now),
-        FakeReply::integer(0),
-        FakeReply::integer(fence),
-        FakeReply::integer(now),
-        FakeReply::integer(fairlock::DEFAULT_TTL.as_micros() as i64),
-        FakeReply::integer(-1),
+    ScriptedReply::array([
+        ScriptedReply::bulk("granted"),
+        ScriptedReply::integer(now),
+        ScriptedReply::integer(0),
+        ScriptedReply::integer(fence),
+        ScriptedReply::integer(now),
+        ScriptedReply::integer(fairlock::DEFAULT_TTL.as_micros() as i64),
+        ScriptedReply::integer(-1),
     ])
 }
 
 /// A server that answers the first script with this and all others with a grant.
-fn fake_that_answers(first: FakeReply) -> (Fake, LockManager) {
+fn fake_that_answers(first: ScriptedReply) -> (ScriptedServer, LockManager) {
     fake_that(move |n| if n == 0 { first.clone() } else { granted(77) })
 }
 
 /// A server that answers the n-th script, from 0 on, as it is told.
 pub(crate) fn fake_that(
-    answer: impl Fn(usize) -> FakeReply + Send + Sync + 'static,
-) -> (Fake, LockManager) {
-    let fake = fake(answer);
-    let manager = build(steady(fake.url()).outage_limit(Duration::from_secs(1)));
-    (fake, manager)
+    answer: impl Fn(usize) -> ScriptedReply + Send + Sync + 'static,
+) -> (ScriptedServer, LockManager) {
+    let scripted_server = scripted_server(answer);
+    let manager = build(steady(scripted_server.url()).outage_limit(Duration::from_secs(1)));
+    (scripted_server, manager)
 }
 
 /// The server of [`fake_that`].
-pub(crate) fn fake(answer: impl Fn(usize) -> FakeReply + Send + Sync + 'static) -> Fake {
+pub(crate) fn scripted_server(
+    answer: impl Fn(usize) -> ScriptedReply + Send + Sync + 'static,
+) -> ScriptedServer {
     let scripts = AtomicUsize::new(0);
-    Fake::start(move |words| {
+    ScriptedServer::start(move |words| {
         if is(words, "EVALSHA") || is(words, "EVAL") {
             // What is done in the background would else take the answer that is meant for the test's call.
             if words.iter().any(|w| w == b"unused") {
-                return FakeReply::Silent;
+                return ScriptedReply::Silent;
             }
             return answer(scripts.fetch_add(1, Ordering::SeqCst));
         }
-        FakeReply::polite(words)
+        ScriptedReply::polite(words)
     })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use fairlock::{LockManager, LockOptions};
 
+use crate::fixtures::SOON;
 use crate::managers::{manager, patient};
-use crate::scene::SOON;
 use crate::support::{SLACK, Server, until};
 
 /// How often each thing is done, so that what comes once does not count.

@@ -11,7 +11,7 @@ use crate::{
     managers::{
         assert_nothing_left, check_period, command_timeout, horizon, manager, owner, queue,
     },
-    support::{Kid, Proxy, SLACK, Server, until, until_some},
+    support::{Child, Proxy, SLACK, Server, until, until_some},
     worker::{self, SOON, expect_got},
 };
 
@@ -20,13 +20,13 @@ const TTL: Duration = Duration::from_secs(2);
 #[test]
 fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
     let server = Server::start();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    let dead = expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    let dead = expect_got(&child, "k", SOON);
     let mgr = manager(server.url(), TTL);
     let waiter = mgr.enqueue("k").unwrap();
     let crash = Instant::now();
-    kid.kill();
+    child.kill();
     let guard = waiter.wait().unwrap();
     in_time(crash);
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
@@ -43,11 +43,11 @@ fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
 fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    expect_got(&child, "k", SOON);
     let crash = Instant::now();
-    kid.kill();
+    child.kill();
     assert!(
         mgr.try_lock("k").unwrap().is_none(),
         "the dead one's lease runs on"
@@ -62,11 +62,11 @@ fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("queue k");
-    kid.expect("queued", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("queue k");
+    child.expect("queued", SOON);
     let waiter = mgr.enqueue("k").unwrap();
-    kid.kill();
+    child.kill();
     let owners = owners_until_granted(&server, waiter, || guard.unlock().unwrap());
     assert!(
         owners.len() <= 1,
@@ -80,10 +80,10 @@ fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
-    let mut kids = queue_up(&server, 20);
+    let mut children = queue_up(&server, 20);
     let waiter = mgr.enqueue("k").unwrap();
     assert_eq!(waiter.position(), Some(21));
-    kids.iter_mut().for_each(Kid::kill);
+    children.iter_mut().for_each(Child::kill);
     let owners = owners_until_granted(&server, waiter, || guard.unlock().unwrap());
     assert!(
         owners.len() <= 1,
@@ -97,9 +97,9 @@ fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
-    let mut kids = queue_up(&server, 20);
+    let mut children = queue_up(&server, 20);
     let waiter = mgr.enqueue("k").unwrap();
-    kids.iter_mut().for_each(Kid::kill);
+    children.iter_mut().for_each(Child::kill);
     // Liveness is counted in served time, which the waiter's checks carry on.
     std::thread::sleep(horizon(TTL) + 2 * check_period(TTL));
     let release = Instant::now();
@@ -124,16 +124,16 @@ fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
 fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    expect_got(&child, "k", SOON);
     for _ in 0..3 {
-        kid.tell("queue k");
-        kid.expect("queued", SOON);
+        child.send("queue k");
+        child.expect("queued", SOON);
     }
     let held = owner(&server, "k").expect("it is held");
     let waiter = mgr.enqueue("k").unwrap();
-    let owners = owners_until_granted(&server, waiter, || kid.kill());
+    let owners = owners_until_granted(&server, waiter, || child.kill());
     assert_eq!(owners, BTreeSet::from([held]), "a dead waiter was granted");
     assert_nothing_left(&server, "k");
 }
@@ -143,14 +143,14 @@ fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
 fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    expect_got(&child, "k", SOON);
     for _ in 0..3 {
-        kid.tell("queue k");
-        kid.expect("queued", SOON);
+        child.send("queue k");
+        child.expect("queued", SOON);
     }
-    kid.kill();
+    child.kill();
     until(TTL + SLACK, "the lease lapses", || {
         mgr.inspect("k")
             .unwrap()
@@ -178,20 +178,20 @@ fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
 fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
+    let mut child = worker::start(&server.url(), TTL);
     let names: Vec<String> = (0..10).map(|i| format!("k{i}")).collect();
     for name in &names {
-        kid.tell(&format!("lock {name}"));
-        expect_got(&kid, name, SOON);
-        kid.tell(&format!("queue {name}"));
-        kid.expect("queued", SOON);
+        child.send(&format!("lock {name}"));
+        expect_got(&child, name, SOON);
+        child.send(&format!("queue {name}"));
+        child.expect("queued", SOON);
     }
     let waiters: Vec<Waiter> = names
         .iter()
         .map(|name| mgr.enqueue(name).unwrap())
         .collect();
     let crash = Instant::now();
-    kid.kill();
+    child.kill();
     let guards: Vec<_> = waiters
         .into_iter()
         .map(|waiter| waiter.wait().unwrap())
@@ -208,14 +208,16 @@ fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
 fn p5_processes_that_die_together_cost_one_ttl_together() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    expect_got(&child, "k", SOON);
     let held = owner(&server, "k").expect("it is held");
-    let mut kids = queue_up(&server, 5);
-    kids.push(kid);
+    let mut children = queue_up(&server, 5);
+    children.push(child);
     let waiter = mgr.enqueue("k").unwrap();
-    let owners = owners_until_granted(&server, waiter, || kids.iter_mut().for_each(Kid::kill));
+    let owners = owners_until_granted(&server, waiter, || {
+        children.iter_mut().for_each(Child::kill)
+    });
     assert_eq!(owners, BTreeSet::from([held]), "a dead waiter was granted");
     assert_nothing_left(&server, "k");
 }
@@ -225,12 +227,12 @@ fn p5_processes_that_die_together_cost_one_ttl_together() {
 fn p5_processes_that_died_unseen_cost_whoever_waits_next_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    expect_got(&kid, "k", SOON);
-    let mut kids = queue_up(&server, 5);
-    kids.push(kid);
-    kids.iter_mut().for_each(Kid::kill);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    expect_got(&child, "k", SOON);
+    let mut children = queue_up(&server, 5);
+    children.push(child);
+    children.iter_mut().for_each(Child::kill);
     until(TTL + SLACK, "the lease lapses", || {
         mgr.inspect("k")
             .unwrap()
@@ -255,21 +257,21 @@ fn p5_a_process_killed_before_it_learns_of_its_grant_costs_one_ttl() {
         let mgr = manager(server.url(), TTL);
         // The server has to know the script, since it cannot say that it does not.
         let holder = Some(mgr.lock("k").unwrap()).filter(|_| verb == "queue");
-        let mut kid = worker::start(&proxy.url(), TTL);
+        let mut child = worker::start(&proxy.url(), TTL);
         if holder.is_some() {
-            kid.tell("queue k");
-            kid.expect("queued", SOON);
+            child.send("queue k");
+            child.expect("queued", SOON);
         }
         proxy.pause_replies();
         match holder {
             Some(holder) => holder.unlock().unwrap(),
-            None => kid.tell("lock k"),
+            None => child.send("lock k"),
         }
         let unheard = until_some(SOON, "it is granted", || owner(&server, "k"));
         let waiter = mgr.enqueue("k").unwrap();
-        let owners = owners_until_granted(&server, waiter, || kid.kill());
+        let owners = owners_until_granted(&server, waiter, || child.kill());
         assert_eq!(owners, BTreeSet::from([unheard]), "{verb}");
-        assert_eq!(kid.said(), [""; 0], "it learnt of its grant");
+        assert_eq!(child.pending_lines(), [""; 0], "it learnt of its grant");
         assert_nothing_left(&server, "k");
     }
 }
@@ -288,13 +290,13 @@ pub(crate) fn a_hold_at_least_is_all_that_a_crash_costs(
 ) {
     const LEAST: Duration = Duration::from_secs(4);
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell(&format!("least {}", LEAST.as_millis()));
+    let mut child = worker::start(&server.url(), TTL);
+    child.send(&format!("least {}", LEAST.as_millis()));
     let asked = Instant::now();
-    kid.tell(take);
-    expect_got(&kid, "k", SOON);
+    child.send(take);
+    expect_got(&child, "k", SOON);
     let told = Instant::now();
-    kid.kill();
+    child.kill();
     let guard = next(&mgr);
     assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
     assert!(
@@ -314,15 +316,15 @@ fn p5_waiters_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell(&format!("fixed {}", LEASE.as_millis()));
+    let mut child = worker::start(&server.url(), TTL);
+    child.send(&format!("fixed {}", LEASE.as_millis()));
     // One lease for each would be far more than the bound.
     for _ in 0..8 {
-        kid.tell("queue k");
-        kid.expect("queued", SOON);
+        child.send("queue k");
+        child.expect("queued", SOON);
     }
     let waiter = mgr.enqueue("k").unwrap();
-    kid.kill();
+    child.kill();
     let release = Instant::now();
     guard.unlock().unwrap();
     let guard = waiter.wait().unwrap();
@@ -344,16 +346,16 @@ fn in_time(since: Instant) {
 }
 
 /// Worker processes that stand in the queue of `k`, one place each.
-fn queue_up(server: &Server, count: usize) -> Vec<Kid> {
-    let mut kids: Vec<Kid> = (0..count)
+fn queue_up(server: &Server, count: usize) -> Vec<Child> {
+    let mut children: Vec<Child> = (0..count)
         .map(|_| worker::launch(&server.url(), TTL))
         .collect();
-    for kid in &mut kids {
-        kid.expect("ready", SOON);
-        kid.tell("queue k");
-        kid.expect("queued", SOON);
+    for child in &mut children {
+        child.expect("ready", SOON);
+        child.send("queue k");
+        child.expect("queued", SOON);
     }
-    kids
+    children
 }
 
 /// The owners that the record of `k` shows from the moment in which `strike` is over until the waiter

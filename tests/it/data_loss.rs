@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use fairlock::{LossReason, PreviousHolder};
 
+use crate::backend::Backend;
 use crate::behaviour::data_loss::loses_everything;
-use crate::place::Place;
-use crate::scene::{Line, P, Record, SOON, STEADY_TTL as TTL, build, steady};
+use crate::fixtures::{P, Record, SOON, STEADY_TTL as TTL, Waiters, build, steady};
 use crate::support::{SLACK, Server, until};
 
 #[test]
 fn p3_an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
-    let place = Place::redis();
-    let server = place.server().expect("it is one");
-    loses_everything(&place, || server.restart());
+    let backend = Backend::redis();
+    let server = backend.server().expect("it is one");
+    loses_everything(&backend, || server.restart());
 }
 
 /// The policy takes whatever it likes, so the keys of locks too.
@@ -44,9 +44,9 @@ pub(crate) fn evict_all(server: &Server) {
 
 #[test]
 fn p2_fences_rise_over_an_eviction_which_is_told_and_costs_no_place() {
-    let place = Place::redis();
-    let server = place.server().expect("it is one");
-    loses_everything(&place, || evict_all(server));
+    let backend = Backend::redis();
+    let server = backend.server().expect("it is one");
+    loses_everything(&backend, || evict_all(server));
 }
 
 /// As after a failover to a replica that had not yet heard of the newest grant.
@@ -58,9 +58,9 @@ fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told()
     let _: () = server.query(&["SAVE"]);
     first.unlock().unwrap();
     let second = other.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&ours);
-    line.stand(&other);
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
+    queue.add(&other);
 
     server.restart();
     assert!(
@@ -78,7 +78,7 @@ fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told()
     // Who is named has released it long ago, and holds the others up like one that crashed.
     let mut largest = second.fence();
     for _ in 0..2 {
-        let (_, end) = line.next(TTL + P + SLACK);
+        let (_, end) = queue.next_end(TTL + P + SLACK);
         let guard = end.unwrap();
         assert!(guard.fence() > largest, "{} after {largest}", guard.fence());
         largest = guard.fence();
@@ -94,10 +94,10 @@ fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
     let holding = build(steady(server.url()));
     let waiting = build(steady(server.url()));
     let holder = holding.lock("a").unwrap();
-    let mut line = Line::of("a");
+    let mut queue = Waiters::of("a");
     for _ in 0..3 {
-        line.stand(&waiting);
-        line.stand(&holding);
+        queue.add(&waiting);
+        queue.add(&holding);
     }
 
     server.restart();
@@ -106,10 +106,10 @@ fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
         holding.stats().renewed > before
     });
     holder.check().unwrap();
-    assert!(line.is_quiet());
+    assert!(queue.none_ended());
     holder.unlock().unwrap();
     for who in 0..6 {
-        let guard = line.serve(who, 2 * P + SLACK);
+        let guard = queue.expect_grant(who, 2 * P + SLACK);
         assert_eq!(guard.previous_holder(), PreviousHolder::Released);
         guard.unlock().unwrap();
     }

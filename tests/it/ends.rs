@@ -11,8 +11,8 @@ use fairlock::{DEFAULT_TTL, LockGuard, PreviousHolder};
 use crate::{
     managers::{assert_nothing_left, check_period, manager, owner},
     support::{
-        Kid, SLACK, Server,
-        kid::{hear, say},
+        Child, SLACK, Server,
+        child::{receive, report},
         until,
     },
     worker::{self, SOON, expect_got},
@@ -32,12 +32,12 @@ fn p5_a_process_that_aborts_leaves_its_lock_to_the_ttl() {
 
 fn check_end_of_process(verb: &str) {
     let server = Server::start();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    expect_got(&child, "k", SOON);
     let mgr = manager(server.url(), TTL);
-    kid.tell(verb);
-    kid.wait(SOON);
+    child.send(verb);
+    child.wait(SOON);
     let start = Instant::now();
     let guard = mgr.lock("k").unwrap();
     assert!(
@@ -60,14 +60,14 @@ fn a_guard_dropped_in_a_thread_local_destructor_may_be_the_last_handle() {
 
 fn check_thread_local(mode: &str) {
     let server = Server::start();
-    let mut kid = Kid::spawn("thread_local", &[&server.url(), mode]);
-    kid.expect("locked", SOON);
+    let mut child = Child::spawn("thread_local", &[&server.url(), mode]);
+    child.expect("locked", SOON);
     assert!(owner(&server, "k").is_some());
-    kid.tell("end");
-    kid.expect("ended", SOON);
+    child.send("end");
+    child.expect("ended", SOON);
     until(SLACK, "the lock is free", || owner(&server, "k").is_none());
-    kid.hush();
-    kid.join(SOON);
+    child.close_stdin();
+    child.join(SOON);
     assert_nothing_left(&server, "k");
 }
 
@@ -82,13 +82,13 @@ pub(crate) fn thread_local(args: &[String]) {
         thread::spawn(move || {
             KEPT.set(Some(mgr.lock("k").unwrap()));
             drop(mgr);
-            say("locked");
-            hear();
+            report("locked");
+            receive();
         })
     };
     let kept = (args[1] == "manager stays").then_some(mgr);
     thread.join().unwrap();
-    say("ended");
-    hear();
+    report("ended");
+    receive();
     drop(kept);
 }

@@ -15,8 +15,8 @@ use fairlock::{DEFAULT_TTL, MIN_TTL};
 use crate::{
     managers::{assert_nothing_left, manager},
     support::{
-        Kid, Server,
-        kid::{hear, say},
+        Child, Server,
+        child::{receive, report},
         until_some,
     },
     worker::{SOON, machine_time},
@@ -34,22 +34,22 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let mut kids: Vec<Kid> = (0..PROCESSES)
-        .map(|_| Kid::spawn("turns", &[&server.url(), path]))
+    let mut children: Vec<Child> = (0..PROCESSES)
+        .map(|_| Child::spawn("turns", &[&server.url(), path]))
         .collect();
-    for kid in &kids {
-        kid.expect("ready", SOON);
+    for child in &children {
+        child.expect("ready", SOON);
     }
-    kids.iter_mut().for_each(|kid| kid.tell("go"));
-    for kid in &mut kids {
-        kid.expect("done", RUN);
-        kid.hush();
-        kid.join(SOON);
+    children.iter_mut().for_each(|child| child.send("go"));
+    for child in &mut children {
+        child.expect("done", RUN);
+        child.close_stdin();
+        child.join(SOON);
     }
 
     let mut turns = Vec::new();
-    for kid in &kids {
-        let said = fs::read_to_string(dir.path().join(kid.pid().to_string())).unwrap();
+    for child in &children {
+        let said = fs::read_to_string(dir.path().join(child.pid().to_string())).unwrap();
         turns.extend(said.lines().map(Turn::parse));
     }
     assert_eq!(turns.len(), PROCESSES * THREADS * TURNS);
@@ -111,16 +111,16 @@ fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_kil
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
-    let mut kids: Vec<Kid> = (0..4)
-        .map(|_| Kid::spawn("believers", &[&server.url(), path]))
+    let mut children: Vec<Child> = (0..4)
+        .map(|_| Child::spawn("believers", &[&server.url(), path]))
         .collect();
     let (mut newest, mut lapses) = (0, 0);
     for round in 0..ROUNDS {
         let mut next = |but: usize| {
             until_some(SOON, "somebody else is granted the lock", || {
                 let mut granted = None;
-                for (who, kid) in kids.iter().enumerate().filter(|(who, _)| *who != but) {
-                    for said in kid.said() {
+                for (who, child) in children.iter().enumerate().filter(|(who, _)| *who != but) {
+                    for said in child.pending_lines() {
                         let (fence, previous) = said
                             .split_once(' ')
                             .expect("a fence and what was before it");
@@ -135,18 +135,18 @@ fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_kil
             })
         };
         let holder = next(usize::MAX);
-        kids[holder].stop();
+        children[holder].stop();
         next(holder);
         if round < ROUNDS - 2 {
-            kids[holder].cont();
+            children[holder].cont();
         } else {
-            kids.remove(holder).kill();
+            children.remove(holder).kill();
         }
     }
     assert!(lapses > 0, "nobody was stopped while it held the lock");
-    for kid in &mut kids {
-        kid.hush();
-        kid.join(SOON);
+    for child in &mut children {
+        child.close_stdin();
+        child.join(SOON);
     }
 
     let mut seen: Vec<Glimpse> = Vec::new();
@@ -194,11 +194,11 @@ impl Glimpse {
 pub(crate) fn believers(args: &[String]) {
     let mgr = manager(args[0].as_str(), MIN_TTL);
     let mut seen = File::create(Path::new(&args[1]).join(std::process::id().to_string())).unwrap();
-    let parting = thread::spawn(|| while hear().is_some() {});
+    let parting = thread::spawn(|| while receive().is_some() {});
     while !parting.is_finished() {
         let guard = mgr.lock("till").unwrap();
         let fence = guard.fence();
-        say(format_args!("{fence} {:?}", guard.previous_holder()));
+        report(format_args!("{fence} {:?}", guard.previous_holder()));
         let start = machine_time();
         loop {
             let before = machine_time();
@@ -240,8 +240,8 @@ pub(crate) fn turns(args: &[String]) {
     let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     let dir = Path::new(&args[1]);
     let taken = Mutex::new(String::new());
-    say("ready");
-    hear();
+    report("ready");
+    receive();
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -264,7 +264,7 @@ pub(crate) fn turns(args: &[String]) {
         taken.into_inner().unwrap(),
     )
     .unwrap();
-    say("done");
+    report("done");
 }
 
 /// The overlap detector, of which Redis knows nothing: the file is made by whoever is inside, and the

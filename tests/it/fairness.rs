@@ -17,7 +17,7 @@ fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
     let holder = patient(server.url());
     let guard = holder.lock("k").unwrap();
     let local = [holder.clone(), patient(server.url())];
-    let mut kids = [
+    let mut children = [
         worker::start(&server.url(), DEFAULT_TTL),
         worker::start(&server.url(), DEFAULT_TTL),
     ];
@@ -39,8 +39,8 @@ fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
                         granted.lock().unwrap().push((guard.fence(), who));
                     });
                 } else {
-                    kids[who - 2].tell("turn k");
-                    kids[who - 2].expect("queued", SOON);
+                    children[who - 2].send("turn k");
+                    children[who - 2].expect("queued", SOON);
                 }
             }
         }
@@ -48,8 +48,8 @@ fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
         guard.unlock().unwrap();
     });
     let mut granted = granted.into_inner().unwrap();
-    for (i, kid) in kids.iter().enumerate() {
-        granted.extend((0..ROUNDS).map(|_| (expect_got(kid, "k", SOON).fence, i + 2)));
+    for (i, child) in children.iter().enumerate() {
+        granted.extend((0..ROUNDS).map(|_| (expect_got(child, "k", SOON).fence, i + 2)));
     }
     granted.sort_unstable();
     let came: Vec<usize> = (0..ROUNDS)

@@ -15,8 +15,8 @@ use fairlock::{
 use crate::{
     managers::{manager, queue},
     support::{
-        Kid, SLACK, Server,
-        kid::{hear, say},
+        Child, SLACK, Server,
+        child::{receive, report},
         until,
     },
     worker::SOON,
@@ -32,26 +32,26 @@ const STANDING: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
 fn p9_a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_second() {
     const PERIODS: u32 = 4;
     let server = Server::start();
-    let (mut kid, _locks) = crowd_of(&server, 1);
+    let (mut child, _locks) = crowd_of(&server, 1);
     let before = requests(&server);
-    let told = counted(&mut kid);
+    let told = counted(&mut child);
     thread::sleep(PERIODS * DEFAULT_CHECK_PERIOD);
     let most = 3 * u64::from(PERIODS);
     let seen = requests(&server) - before;
-    let told = counted(&mut kid) - told;
+    let told = counted(&mut child) - told;
     assert!(
         (1..=most).contains(&seen) && (1..=most).contains(&told),
         "{seen} seen by Redis, {told} counted"
     );
-    check_crowd(&server, &mut kid);
+    check_crowd(&server, &mut child);
 }
 
 #[test]
 fn p9_a_hundred_waiters_on_as_many_names_cost_the_same_threads_and_connections() {
     let server = Server::start();
-    let (mut kid, _locks) = crowd_of(&server, CROWD);
+    let (mut child, _locks) = crowd_of(&server, CROWD);
     thread::sleep(2 * DEFAULT_CHECK_PERIOD);
-    check_crowd(&server, &mut kid);
+    check_crowd(&server, &mut child);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn all_threads_and_connections_end_with_a_handle_that_goes_last_in_a_callback() 
 
 /// A worker of a hundred waiting threads on so many names, and the guards for which they wait. Those
 /// have one connection and no renewal that could open another.
-fn crowd_of(server: &Server, names: usize) -> (Kid, Vec<LockGuard>) {
+fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
     let holder = LockManager::builder(server.url())
         .pool_size(1)
         .build()
@@ -96,26 +96,26 @@ fn crowd_of(server: &Server, names: usize) -> (Kid, Vec<LockGuard>) {
         .map(|i| holder.lock(&format!("k{i}")).unwrap())
         .collect();
     assert_eq!(server.clients().len(), 1);
-    let kid = Kid::spawn("crowd", &[&server.url(), &names.to_string()]);
+    let child = Child::spawn("crowd", &[&server.url(), &names.to_string()]);
     until(SOON, "all wait", || {
         (0..names)
             .map(|i| queue(server, &format!("k{i}")).len())
             .sum::<usize>()
             == CROWD
     });
-    (kid, locks)
+    (child, locks)
 }
 
 #[track_caller]
-fn check_crowd(server: &Server, kid: &mut Kid) {
-    kid.tell("threads");
-    assert_eq!(kid.expect("threads", SOON), STANDING.join(" "));
+fn check_crowd(server: &Server, child: &mut Child) {
+    child.send("threads");
+    assert_eq!(child.expect("threads", SOON), STANDING.join(" "));
     // The holder's, the one of the crowd's pool, its listener's and its renewal thread's.
     let clients = server.clients();
     assert_eq!(clients.len(), 4, "{clients:#?}");
-    kid.tell("try");
+    child.send("try");
     assert_eq!(
-        kid.expect("tried", SOON),
+        child.expect("tried", SOON),
         "true",
         "waiters hold the pool's only connection"
     );
@@ -136,9 +136,9 @@ fn requests(server: &Server) -> u64 {
     scripts + lookups + calls("ping") + calls("time") - scripts.min(calls("time"))
 }
 
-fn counted(kid: &mut Kid) -> u64 {
-    kid.tell("requests");
-    kid.expect("requests", SOON).parse().unwrap()
+fn counted(child: &mut Child) -> u64 {
+    child.send("requests");
+    child.expect("requests", SOON).parse().unwrap()
 }
 
 pub(crate) fn crowd(args: &[String]) {
@@ -151,17 +151,17 @@ pub(crate) fn crowd(args: &[String]) {
         let mutex = mgr.mutex(&format!("k{}", i % names));
         thread::spawn(move || mutex.lock().map(drop));
     }
-    while let Some(line) = hear() {
+    while let Some(line) = receive() {
         match &*line {
             "threads" => {
                 // A connection that is being opened has a thread of its own until it is.
                 until(SOON, "the connections are open", || {
                     own_threads().len() == STANDING.len()
                 });
-                say(format_args!("threads {}", own_threads().join(" ")));
+                report(format_args!("threads {}", own_threads().join(" ")));
             }
-            "requests" => say(format_args!("requests {}", mgr.stats().requests)),
-            _ => say(format_args!(
+            "requests" => report(format_args!("requests {}", mgr.stats().requests)),
+            _ => report(format_args!(
                 "tried {}",
                 mgr.try_lock("free").unwrap().is_some()
             )),
@@ -171,13 +171,13 @@ pub(crate) fn crowd(args: &[String]) {
 
 fn check_sleep(mode: &str) {
     let server = Server::start();
-    let mut kid = Kid::spawn("cycles", &[&server.url(), mode]);
-    let woken: u64 = kid
+    let mut child = Child::spawn("cycles", &[&server.url(), mode]);
+    let woken: u64 = child
         .expect("woken", Duration::from_secs(60))
         .parse()
         .unwrap();
     assert!(woken <= 20, "{woken} context switches");
-    kid.join(SOON);
+    child.join(SOON);
 }
 
 /// Locks and unlocks ten thousand times, and says how often the renewal thread went to sleep meanwhile.
@@ -193,18 +193,18 @@ pub(crate) fn cycles(args: &[String]) {
     for _ in 0..10_000 {
         drop(mgr.lock("k").unwrap());
     }
-    say(format_args!("woken {}", sleeps_of(RENEWAL) - before));
+    report(format_args!("woken {}", sleeps_of(RENEWAL) - before));
 }
 
 fn check_end(last: &str) {
     let server = Server::start();
-    let mut kid = Kid::spawn("last_handle", &[&server.url(), last]);
-    kid.expect("threads are gone", SOON);
+    let mut child = Child::spawn("last_handle", &[&server.url(), last]);
+    child.expect("threads are gone", SOON);
     until(SLACK, "the connections are closed", || {
         server.clients().is_empty()
     });
-    kid.hush();
-    kid.join(SOON);
+    child.close_stdin();
+    child.join(SOON);
 }
 
 /// Starts every thread that a manager may have, and drops the last handle to it.
@@ -269,8 +269,8 @@ pub(crate) fn last_handle(args: &[String]) {
         &format!("the threads end: {:?}", own_threads()),
         || own_threads().is_empty(),
     );
-    say("threads are gone");
-    hear();
+    report("threads are gone");
+    receive();
 }
 
 /// Lets one thread wait for another, so that the listener starts.

@@ -12,7 +12,7 @@ use fairlock::{Error, LockGuard, LockManager, MultiGuard, ReentrantGuard, Waiter
 use crate::{
     managers::{assert_nothing_left, owner, patient, queue},
     permits::{Permits, Want},
-    support::{Kid, SLACK, Server, kid::say, until},
+    support::{Child, SLACK, Server, child::report, until},
     worker::SOON,
 };
 
@@ -22,12 +22,12 @@ const FORKS: u32 = 20;
 #[test]
 fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
     let server = Server::start();
-    let mut kid = Kid::spawn("forks", &[&server.url()]);
+    let mut child = Child::spawn("forks", &[&server.url()]);
     for _ in 0..FORKS {
-        assert_eq!(kid.expect("child", SOON), "0");
+        assert_eq!(child.expect("child", SOON), "0");
     }
-    kid.expect("unlocked", SOON);
-    kid.join(SOON);
+    child.expect("unlocked", SOON);
+    child.join(SOON);
     until(SLACK, "all is released", || {
         owner(&server, "busy").is_none() && queue(&server, "busy").is_empty()
     });
@@ -37,12 +37,12 @@ fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
 #[test]
 fn p1_permits_readers_and_writers_are_left_alone_by_a_forked_child() {
     let server = Server::start();
-    let mut kid = Kid::spawn("forks_with_permits", &[&server.url()]);
+    let mut child = Child::spawn("forks_with_permits", &[&server.url()]);
     for _ in 0..FORKS {
-        assert_eq!(kid.expect("child", SOON), "0");
+        assert_eq!(child.expect("child", SOON), "0");
     }
-    kid.expect("unlocked", SOON);
-    kid.join(SOON);
+    child.expect("unlocked", SOON);
+    child.join(SOON);
     for name in ["n", "r", "busy"] {
         Permits::of(&server, name).comes_to_rest();
     }
@@ -76,7 +76,7 @@ pub(crate) fn forks_with_permits(args: &[String]) {
                 again,
             );
             let told = in_child(|| inherit_permits(&mgr, &held));
-            say(format_args!("child {told}"));
+            report(format_args!("child {told}"));
             let (permits, writer, both, again) = held;
             permits.iter().for_each(|guard| guard.renew().unwrap());
             writer.renew().unwrap();
@@ -91,7 +91,7 @@ pub(crate) fn forks_with_permits(args: &[String]) {
         }
         over.store(true, Ordering::Relaxed);
     });
-    say("unlocked");
+    report("unlocked");
 }
 
 pub(crate) fn forks(args: &[String]) {
@@ -109,7 +109,7 @@ pub(crate) fn forks(args: &[String]) {
             let held = [mgr.lock("k").unwrap(), mgr.lock("l").unwrap()];
             let waiter = mgr.enqueue("k").unwrap();
             let told = in_child(|| inherit(&mgr, &held, &waiter));
-            say(format_args!("child {told}"));
+            report(format_args!("child {told}"));
             held.iter().for_each(|guard| guard.renew().unwrap());
             for guard in held {
                 guard.unlock().unwrap();
@@ -118,7 +118,7 @@ pub(crate) fn forks(args: &[String]) {
         }
         over.store(true, Ordering::Relaxed);
     });
-    say("unlocked");
+    report("unlocked");
 }
 
 /// In the child: uses everything, and drops copies of everything as if they were its own. Answers how

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Builder, Error, LockGuard, LockManager, Result, Step};
 
-use crate::scene::{
+use crate::fixtures::{
     H, P, Record, SOON, STEADY_T, TTL, Verb, build, request, steady, warm_up, with_ttl,
 };
 use crate::support::{Proxy, SLACK, Server, contains, proxy, until};
@@ -25,18 +25,18 @@ fn patient(url: String) -> Builder {
 }
 
 /// A manager whose requests pass through a proxy, on the only connection that it has for calls.
-struct Scene {
+struct Setup {
     server: Server,
     proxy: Proxy,
     ours: LockManager,
 }
 
-fn one_connection(builder: impl FnOnce(String) -> Builder) -> Scene {
+fn one_connection(builder: impl FnOnce(String) -> Builder) -> Setup {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ours = build(builder(proxy.url()).pool_size(1));
     warm_up(&ours);
-    Scene {
+    Setup {
         server,
         proxy,
         ours,
@@ -77,7 +77,7 @@ impl<'scope> Callers<'scope> {
         scope: &'scope Scope<'scope, 'env>,
         proxy: &Proxy,
         mgr: &'scope LockManager,
-    ) -> (proxy::Held, Callers<'scope>) {
+    ) -> (proxy::HeldRequest, Callers<'scope>) {
         let held = proxy.hold_request_when(request(Verb::Acquire, "first0"));
         let caller = Callers::call(scope, "first", 1, |name| mgr.try_lock(name));
         held.wait(SOON);
@@ -113,7 +113,7 @@ fn sleeping(name: &str) -> usize {
 
 #[test]
 fn calls_that_find_no_free_connection_share_one_write() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,
@@ -183,7 +183,7 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
 
 #[test]
 fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,
@@ -226,7 +226,7 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
 
 #[test]
 fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,
@@ -270,7 +270,7 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
 
 #[test]
 fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,
@@ -307,7 +307,7 @@ fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
 
 #[test]
 fn whoever_waits_for_a_connection_that_breaks_has_another() {
-    let Scene {
+    let Setup {
         server: _server,
         proxy,
         ours,
@@ -324,7 +324,7 @@ fn whoever_waits_for_a_connection_that_breaks_has_another() {
 
 #[test]
 fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,
@@ -335,7 +335,7 @@ fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
         let cut = proxy.swallow_and_reset_when(request(Verb::Acquire, "many7"));
         first.release();
         let guards = many.guards().into_iter().chain(one.guards());
-        assert!(cut.sprung());
+        assert!(cut.has_struck());
         guards.for_each(|guard| guard.unlock().unwrap());
     });
     for i in 0..12 {
@@ -345,7 +345,7 @@ fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
 
 #[test]
 fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,
@@ -366,7 +366,7 @@ fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
 
 #[test]
 fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
-    let Scene {
+    let Setup {
         server: _server,
         proxy,
         ours,
@@ -389,7 +389,7 @@ fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
 
 #[test]
 fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,
@@ -415,7 +415,7 @@ fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
 
 #[test]
 fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
-    let Scene {
+    let Setup {
         server: _server,
         proxy,
         ours,
@@ -423,7 +423,7 @@ fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
     let scan = proxy.swallow_silently_when(contains("SCAN"));
     thread::scope(|scope| {
         let listing = scope.spawn(|| ours.list("*").next());
-        until(SOON, "the list is under way", || scan.sprung());
+        until(SOON, "the list is under way", || scan.has_struck());
         // Whoever begins to wait now has half of the time for a connection left when the list has failed.
         thread::sleep(STEADY_T / 2);
         let one = Callers::call(scope, "one", 1, |name| ours.try_lock(name));
@@ -437,7 +437,7 @@ fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
 
 #[test]
 fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
-    let Scene {
+    let Setup {
         server: _server,
         proxy,
         ours,
@@ -462,7 +462,7 @@ fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
 
 #[test]
 fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
-    let Scene {
+    let Setup {
         server,
         proxy,
         ours,

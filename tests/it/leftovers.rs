@@ -5,7 +5,7 @@ use std::{thread, time::Duration};
 use crate::{
     behaviour::leftovers::contend,
     managers::{RETENTION, assert_nothing_left, fields, manager, owner},
-    support::{Kid, SLACK, Server, until},
+    support::{Child, SLACK, Server, until},
     worker::{self, SOON, expect_got},
 };
 
@@ -16,24 +16,24 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 fn nothing_is_left_after_contention_timeouts_and_crashes() {
     let server = Server::start();
     let managers = [manager(server.url(), TTL), manager(server.url(), TTL)];
-    let mut kids: Vec<Kid> = NAMES
+    let mut children: Vec<Child> = NAMES
         .iter()
         .map(|_| worker::launch(&server.url(), TTL))
         .collect();
-    for (kid, name) in kids.iter_mut().zip(NAMES) {
-        kid.expect("ready", SOON);
-        kid.tell(&format!("lock {name}"));
-        expect_got(kid, name, SOON);
-        kid.tell(&format!("queue {name}"));
-        kid.expect("queued", SOON);
+    for (child, name) in children.iter_mut().zip(NAMES) {
+        child.expect("ready", SOON);
+        child.send(&format!("lock {name}"));
+        expect_got(child, name, SOON);
+        child.send(&format!("queue {name}"));
+        child.expect("queued", SOON);
     }
     thread::scope(|scope| {
         for i in 0..12 {
             let mgr = &managers[i % 2];
             scope.spawn(move || contend(mgr, &NAMES, i));
         }
-        for kid in &mut kids {
-            kid.kill();
+        for child in &mut children {
+            child.kill();
         }
         assert_eq!(server.keys_without_ttl(), [""; 0], "while they are held");
     });

@@ -8,29 +8,29 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder, Step};
 
-use crate::scene::{
-    Line, P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, release, request, steady,
-    warm_up,
+use crate::fixtures::{
+    P, Record, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, Waiters, build, release, request,
+    steady, warm_up,
 };
-use crate::support::proxy::Trap;
+use crate::support::proxy::ProxyFault;
 use crate::support::{Proxy, SLACK, Server, until, until_some};
 
 /// A server, a manager whose requests pass through a proxy, and one whose requests do not.
-pub(crate) struct Scene {
+pub(crate) struct Setup {
     pub(crate) server: Server,
     pub(crate) proxy: Proxy,
     pub(crate) ours: LockManager,
     pub(crate) other: LockManager,
 }
 
-pub(crate) fn scene() -> Scene {
+pub(crate) fn setup() -> Setup {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ours = build(steady(proxy.url()));
     let other = build(steady(server.url()));
     warm_up(&ours);
     warm_up(&other);
-    Scene {
+    Setup {
         server,
         proxy,
         ours,
@@ -39,7 +39,7 @@ pub(crate) fn scene() -> Scene {
 }
 
 /// The ways in which a reply is lost that the client sees at once.
-const SEEN: [fn(&Proxy, Verb) -> Trap; 2] = [
+const SEEN: [fn(&Proxy, Verb) -> ProxyFault; 2] = [
     |proxy, verb| proxy.swallow_reply_when(request(verb, "a")),
     |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
 ];
@@ -50,11 +50,11 @@ pub(crate) fn says(reply: &[u8], what: &str) -> bool {
 
 #[test]
 fn p7_try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
-    let s = scene();
+    let s = setup();
     for lose in SEEN {
-        let trap = lose(&s.proxy, Verb::Acquire);
+        let fault = lose(&s.proxy, Verb::Acquire);
         let guard = s.ours.try_lock("a").unwrap().expect("it is free");
-        let lost = trap.wait(SOON);
+        let lost = fault.wait(SOON);
         assert!(says(&lost, &format!(":{}\r\n", guard.fence())), "one fence");
         assert_eq!(Record::of(&s.server, "a").number("f"), guard.fence());
         guard.unlock().unwrap();
@@ -64,8 +64,8 @@ fn p7_try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
 
 #[test]
 fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
-    let s = scene();
-    let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
+    let s = setup();
+    let fault = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let start = Instant::now();
     let end = s.ours.try_lock("a");
     assert!(start.elapsed() <= 2 * T + SLACK);
@@ -79,7 +79,7 @@ fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
         ),
         "{end:?}"
     );
-    assert!(says(&trap.wait(SOON), "granted"));
+    assert!(says(&fault.wait(SOON), "granted"));
     // Released well before it would have lapsed: the holder before the next one is not Lapsed.
     Record::of(&s.server, "a").comes_to_rest();
     let next = s.other.try_lock("a").unwrap().expect("it is free");
@@ -88,11 +88,11 @@ fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
 
 #[test]
 fn p7_a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had() {
-    let s = scene();
+    let s = setup();
     s.proxy.refuse();
-    let trap = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
+    let fault = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
     let end = s.ours.try_lock("a");
-    assert!(says(&trap.wait(SOON), "granted"));
+    assert!(says(&fault.wait(SOON), "granted"));
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     s.proxy.accept();
     Record::of(&s.server, "a").comes_to_rest();
@@ -100,11 +100,11 @@ fn p7_a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_
 
 #[test]
 fn p7_lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
-    let s = scene();
-    let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
+    let s = setup();
+    let fault = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let guard = s.ours.lock("a").unwrap();
     assert!(
-        says(&trap.wait(SOON), &format!(":{}\r\n", guard.fence())),
+        says(&fault.wait(SOON), &format!(":{}\r\n", guard.fence())),
         "one fence"
     );
     guard.unlock().unwrap();
@@ -116,23 +116,23 @@ fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
-    let trap = proxy.swallow_silently_when(|_| true);
+    let fault = proxy.swallow_silently_when(|_| true);
     let guard = manager.lock("a").unwrap();
-    trap.wait(SOON);
+    fault.wait(SOON);
     guard.unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
 }
 
 #[test]
 fn p7_a_place_whose_reply_was_lost_is_taken_once() {
-    let s = scene();
-    let silent: fn(&Proxy, Verb) -> Trap =
+    let s = setup();
+    let silent: fn(&Proxy, Verb) -> ProxyFault =
         |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
     for lose in SEEN.into_iter().chain([silent]) {
         let holder = s.other.lock("a").unwrap();
-        let trap = lose(&s.proxy, Verb::Acquire);
+        let fault = lose(&s.proxy, Verb::Acquire);
         let mut waiter = s.ours.enqueue("a").unwrap();
-        assert!(says(&trap.wait(SOON), "waiting"));
+        assert!(says(&fault.wait(SOON), "waiting"));
         assert_eq!(waiter.position(), Some(1));
         let record = Record::of(&s.server, "a");
         assert_eq!(record.tokens().len(), 1);
@@ -146,32 +146,32 @@ fn p7_a_place_whose_reply_was_lost_is_taken_once() {
 
 #[test]
 fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
-    let s = scene();
+    let s = setup();
     for lose in SEEN {
         let guard = s.ours.lock("a").unwrap();
-        let mut line = Line::of("a");
-        line.stand(&s.other);
-        line.stand(&s.other);
-        let trap = lose(&s.proxy, Verb::Release);
+        let mut queue = Waiters::of("a");
+        queue.add(&s.other);
+        queue.add(&s.other);
+        let fault = lose(&s.proxy, Verb::Release);
         guard.unlock().unwrap();
-        assert!(says(&trap.wait(SOON), "released"));
-        let first = line.serve(0, P + T + SLACK);
+        assert!(says(&fault.wait(SOON), "released"));
+        let first = queue.expect_grant(0, P + T + SLACK);
         s.ours.inspect("a").unwrap().expect("it is held");
         assert!(
-            line.is_quiet(),
+            queue.none_ended(),
             "a release that is sent twice releases once"
         );
         first.unlock().unwrap();
-        line.serve(1, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
         Record::of(&s.server, "a").comes_to_rest();
     }
 }
 
 #[test]
 fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
-    let s = scene();
+    let s = setup();
     let guard = s.ours.lock("a").unwrap();
-    let trap = s.proxy.swallow_silently_when(release("used", "a"));
+    let fault = s.proxy.swallow_silently_when(release("used", "a"));
     let start = Instant::now();
     let end = guard.unlock();
     assert!(start.elapsed() <= T + SLACK);
@@ -185,7 +185,7 @@ fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
         ),
         "{end:?}"
     );
-    assert!(says(&trap.wait(SOON), "released"));
+    assert!(says(&fault.wait(SOON), "released"));
     let next = s.other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
     // The release that is sent again in the background is not the successor's.
@@ -199,35 +199,35 @@ fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
 
 #[test]
 fn p8_a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
-    let s = scene();
-    let silent: fn(&Proxy, Verb) -> Trap =
+    let s = setup();
+    let silent: fn(&Proxy, Verb) -> ProxyFault =
         |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
     for lose in SEEN.into_iter().chain([silent]) {
         let guard = s.ours.lock("a").unwrap();
-        let mut line = Line::of("a");
-        line.stand(&s.other);
-        let trap = lose(&s.proxy, Verb::Release);
+        let mut queue = Waiters::of("a");
+        queue.add(&s.other);
+        let fault = lose(&s.proxy, Verb::Release);
         let start = Instant::now();
         drop(guard);
         assert!(start.elapsed() <= T + SLACK);
-        trap.wait(SOON);
-        line.serve(0, P + T + SLACK).unlock().unwrap();
+        fault.wait(SOON);
+        queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
         Record::of(&s.server, "a").comes_to_rest();
     }
 }
 
 #[test]
 fn p7_a_renewal_whose_reply_was_lost_is_asked_for_again() {
-    let s = scene();
+    let s = setup();
     let guard = s.ours.lock("a").unwrap();
     for lose in SEEN {
-        let trap = lose(&s.proxy, Verb::Renew);
+        let fault = lose(&s.proxy, Verb::Renew);
         guard.renew().unwrap();
-        assert!(says(&trap.wait(SOON), "renewed"));
+        assert!(says(&fault.wait(SOON), "renewed"));
     }
     // The renewal thread's own.
-    let trap = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
-    assert!(says(&trap.wait(TTL / 3 + SLACK), "renewed"));
+    let fault = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
+    assert!(says(&fault.wait(TTL / 3 + SLACK), "renewed"));
     let renewed = s.ours.stats().renewed;
     until(TTL, "the next renewal comes through", || {
         s.ours.stats().renewed > renewed
@@ -238,10 +238,10 @@ fn p7_a_renewal_whose_reply_was_lost_is_asked_for_again() {
     Record::of(&s.server, "a").comes_to_rest();
 }
 
-type SetTrap = Box<dyn Fn(&Proxy) -> Trap>;
+type SetFault = Box<dyn Fn(&Proxy) -> ProxyFault>;
 
 /// What may become of a request to leave: its reply is lost, seen or unseen, or it never arrives at all.
-fn leave_traps(mode: &'static str) -> [(bool, SetTrap); 3] {
+fn leave_faults(mode: &'static str) -> [(bool, SetFault); 3] {
     [
         (
             false,
@@ -260,14 +260,14 @@ fn leave_traps(mode: &'static str) -> [(bool, SetTrap); 3] {
 
 #[test]
 fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
-    let s = scene();
+    let s = setup();
     let holder = s.other.lock("a").unwrap();
-    for (silent, lose) in leave_traps("keep_if_owner") {
-        let trap = lose(&s.proxy);
+    for (silent, lose) in leave_faults("keep_if_owner") {
+        let fault = lose(&s.proxy);
         let start = Instant::now();
         let end = s.ours.try_lock_for("a", T);
         assert!(start.elapsed() <= 2 * T + SLACK);
-        trap.wait(SOON);
+        fault.wait(SOON);
         match end {
             Ok(None) => {}
             Err(Error::Unavailable { .. }) if silent => {}
@@ -294,7 +294,7 @@ fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
 
 #[test]
 fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_first_reply() {
-    let s = scene();
+    let s = setup();
     let holder = s.other.lock("a").unwrap();
     // The lock is handed over while the request that leaves the queue is under way. Neither its message
     // nor the first reply arrives.
@@ -324,15 +324,15 @@ fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_
 
 #[test]
 fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
-    let s = scene();
+    let s = setup();
     let holder = s.other.lock("a").unwrap();
-    for (_, lose) in leave_traps("unused") {
+    for (_, lose) in leave_faults("unused") {
         let waiter = s.ours.enqueue("a").unwrap();
-        let trap = lose(&s.proxy);
+        let fault = lose(&s.proxy);
         let start = Instant::now();
         drop(waiter);
         assert!(start.elapsed() <= T + SLACK);
-        trap.wait(SOON);
+        fault.wait(SOON);
         until(SOON, "the place is given up", || {
             Record::of(&s.server, "a").number("r") == 0
         });
@@ -343,29 +343,29 @@ fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
 
 #[test]
 fn p4_a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
-    let s = scene();
+    let s = setup();
     let holder = s.other.lock("a").unwrap();
     // By the end of this the server knows the script.
     assert!(s.ours.try_lock_for("a", 2 * P).unwrap().is_none());
-    let mut line = Line::of("a");
-    line.stand(&s.ours);
-    line.stand(&s.other);
+    let mut queue = Waiters::of("a");
+    queue.add(&s.ours);
+    queue.add(&s.other);
     for lose in SEEN {
-        let trap = lose(&s.proxy, Verb::Sync);
-        assert!(says(&trap.wait(P + SLACK), "synced"));
+        let fault = lose(&s.proxy, Verb::Sync);
+        assert!(says(&fault.wait(P + SLACK), "synced"));
     }
-    let trap = s.proxy.swallow_silently_when(request(Verb::Sync, "a"));
-    trap.wait(P + SLACK);
+    let fault = s.proxy.swallow_silently_when(request(Verb::Sync, "a"));
+    fault.wait(P + SLACK);
     holder.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
-    line.serve(1, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     assert_eq!(s.ours.stats().requeued, 0);
     Record::of(&s.server, "a").comes_to_rest();
 }
 
 #[test]
 fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
-    let s = scene();
+    let s = setup();
     let record = Record::of(&s.server, "a");
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
     let end = s.ours.try_lock("a");
@@ -389,7 +389,7 @@ fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
 
 #[test]
 fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
-    let s = scene();
+    let s = setup();
     let lost = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&lost);
     let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
@@ -424,7 +424,7 @@ fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
 
 #[test]
 fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back() {
-    let s = scene();
+    let s = setup();
     let record = Record::of(&s.server, "a");
     let fixed = s.ours.with(LockOptions::new().fixed_lease(TTL / 3));
     // A machine that is too slow for the deadline or for the timeout tries again.
@@ -483,7 +483,7 @@ fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back()
 
 #[test]
 fn p7_a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
-    let s = scene();
+    let s = setup();
     let before = s.ours.stats();
     let guard = s.other.lock("a").unwrap();
     let leaving = s.proxy.hold_request_when(release("keep_if_owner", "a"));

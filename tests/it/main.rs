@@ -2,8 +2,10 @@
 
 mod all_faults;
 mod api;
+mod backend;
 mod bad_input;
 mod behaviour;
+mod child_roles;
 mod connecting;
 mod connections;
 mod counts;
@@ -12,10 +14,10 @@ mod data_loss;
 mod ends;
 mod exclusion;
 mod fairness;
+mod fixtures;
 mod footprint;
 mod fork;
 mod joined;
-mod kids;
 mod leftovers;
 mod lost_replies;
 mod managers;
@@ -31,12 +33,10 @@ mod permit_crash;
 mod permit_replies;
 mod permit_server;
 mod permits;
-mod place;
 mod process;
 #[cfg(feature = "memory")]
 mod property;
 mod rules;
-mod scene;
 mod server_clock;
 mod server_faults;
 mod shutdown;
@@ -48,8 +48,8 @@ mod support_works;
 mod tidy;
 mod worker;
 
-/// Not a test: where the worker processes begin, see [`support::Kid`].
+/// Not a test: where the worker processes begin, see [`support::Child`].
 #[test]
-fn kid() {
-    support::kid::play(kids::ROLES);
+fn child_process() {
+    support::child::play(child_roles::ROLES);
 }

@@ -10,8 +10,8 @@ use fairlock::{
     DEFAULT_CHECK_PERIOD, DEFAULT_COMMAND_TIMEOUT, DEFAULT_HORIZON, Endpoint, LockManager,
 };
 
-use crate::place::Keyspace;
-use crate::scene::{build, with_ttl};
+use crate::backend::Keyspace;
+use crate::fixtures::{build, with_ttl};
 use crate::support::packed;
 
 /// A manager with this ttl and all numbers derived from it.

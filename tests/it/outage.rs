@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_OUTAGE_LIMIT, Error, LockManager};
 
-use crate::scene::{Line, Record, SOON};
+use crate::fixtures::{Record, SOON, Waiters};
 use crate::support::{SLACK, Server};
 
 #[test]
@@ -22,25 +22,26 @@ fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_lo
     // The holder is of a third process: its waiters would lose their places with its lease (R10).
     let (holding, patient) = (longer(), [longer(), longer()]);
     let holder = holding.lock("a").unwrap();
-    let mut line = Line::of("a");
-    (0..6).for_each(|who| line.stand(&patient[who % 2]));
-    let mut impatient = Line::of("b");
+    let mut queue = Waiters::of("a");
+    (0..6).for_each(|who| queue.add(&patient[who % 2]));
+    let mut impatient = Waiters::of("b");
     let _taken = holding.lock("b").unwrap();
-    impatient.stand(&default);
+    impatient.add(&default);
 
     server.stop();
     let start = Instant::now();
-    let (_, end) = impatient.next(DEFAULT_OUTAGE_LIMIT + 2 * DEFAULT_COMMAND_TIMEOUT + SLACK);
+    let (_, end) = impatient.next_end(DEFAULT_OUTAGE_LIMIT + 2 * DEFAULT_COMMAND_TIMEOUT + SLACK);
     let Err(Error::Unavailable { waited, .. }) = &end else {
         panic!("{end:?}")
     };
     assert!(*waited >= DEFAULT_OUTAGE_LIMIT, "{waited:?}");
-    assert!(line.is_quiet());
+    assert!(queue.none_ended());
     std::thread::sleep(OUTAGE.saturating_sub(start.elapsed()));
     server.cont();
     let back = Instant::now();
     for who in 0..6 {
-        line.serve(who, Duration::from_secs(2) + SLACK)
+        queue
+            .expect_grant(who, Duration::from_secs(2) + SLACK)
             .unlock()
             .unwrap();
     }

@@ -16,14 +16,14 @@ const TTL: Duration = Duration::from_millis(1500);
 fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
     let server = Server::start();
     let gate = FenceGate::new();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("lock k");
-    let old = expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("lock k");
+    let old = expect_got(&child, "k", SOON);
     assert!(gate.admit(old.fence));
-    kid.tell("watch k");
+    child.send("watch k");
     let mgr = manager(server.url(), TTL);
     let mut waiter = mgr.enqueue("k").unwrap();
-    kid.stop();
+    child.stop();
     let guard = waiter
         .wait_for(TTL + check_period(TTL) + SLACK)
         .unwrap()
@@ -31,15 +31,15 @@ fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
     let granted = machine_time();
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert!(gate.admit(guard.fence()));
-    kid.cont();
-    let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
+    child.cont();
+    let last_held: u64 = child.expect("false", SOON).parse().unwrap();
     assert!(last_held < granted, "both believed that they held it");
     assert!(
         !gate.admit(old.fence),
         "the write of the one that was overtaken"
     );
-    kid.tell("unlock k");
-    assert_eq!(kid.expect("unlocked k", SOON), "lost Expired");
+    child.send("unlock k");
+    assert_eq!(child.expect("unlocked k", SOON), "lost Expired");
     assert!(guard.is_held(), "the late release harmed its successor");
     guard.unlock().unwrap();
 }
@@ -49,11 +49,11 @@ fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("queue k");
-    kid.expect("queued", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("queue k");
+    child.expect("queued", SOON);
     let waiter = mgr.enqueue("k").unwrap();
-    kid.stop();
+    child.stop();
     guard.unlock().unwrap();
     // It is granted in its sleep, its lease lapses, and the next one has the lock.
     let guard = waiter.wait().unwrap();
@@ -62,18 +62,22 @@ fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
         PreviousHolder::Lapsed,
         "the sleeper was granted before"
     );
-    kid.cont();
+    child.cont();
     // Long enough for the sleeper to hear all that it missed.
     thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
     assert!(guard.is_held());
-    assert_eq!(kid.said(), [""; 0], "it took the lock of another");
+    assert_eq!(
+        child.pending_lines(),
+        [""; 0],
+        "it took the lock of another"
+    );
     let fence = guard.fence();
     guard.unlock().unwrap();
-    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    let got = expect_got(&child, "k", check_period(TTL) + SLACK);
     assert!(got.held && got.fence > fence, "{got:?}");
     assert_eq!(got.previous, "Released");
-    kid.tell("unlock k");
-    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+    child.send("unlock k");
+    assert_eq!(child.expect("unlocked k", SOON), "ok");
 }
 
 #[test]
@@ -81,18 +85,18 @@ fn p6_a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("queue k");
-    kid.expect("queued", SOON);
-    kid.stop();
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("queue k");
+    child.expect("queued", SOON);
+    child.stop();
     guard.unlock().unwrap();
     thread::sleep(TTL + TTL / 10);
-    kid.cont();
-    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    child.cont();
+    let got = expect_got(&child, "k", check_period(TTL) + SLACK);
     assert!(got.held, "{got:?}");
     assert!(mgr.try_lock("k").unwrap().is_none());
-    kid.tell("unlock k");
-    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+    child.send("unlock k");
+    assert_eq!(child.expect("unlocked k", SOON), "ok");
 }
 
 #[test]
@@ -104,10 +108,10 @@ fn p8_a_waiter_paused_past_its_outage_limit_waits_on() {
     let server = Server::start();
     let mgr = manager(server.url(), ttl);
     let guard = mgr.lock("k").unwrap();
-    let mut kid = worker::start_impatient(&server.url(), ttl, limit);
-    kid.tell("queue k");
-    kid.expect("queued", SOON);
-    kid.stop();
+    let mut child = worker::start_impatient(&server.url(), ttl, limit);
+    child.send("queue k");
+    child.expect("queued", SOON);
+    child.stop();
     let stamps = || {
         record(&server, "k")
             .into_iter()
@@ -116,15 +120,15 @@ fn p8_a_waiter_paused_past_its_outage_limit_waits_on() {
     };
     let before = stamps();
     thread::sleep(2 * limit);
-    kid.cont();
+    child.cont();
     until(SOON, "it asks what it has missed", || {
-        let said = kid.said();
+        let said = child.pending_lines();
         assert!(said.is_empty(), "{said:?}");
         stamps() != before
     });
     guard.unlock().unwrap();
-    let got = expect_got(&kid, "k", check_period(ttl) + SLACK);
+    let got = expect_got(&child, "k", check_period(ttl) + SLACK);
     assert!(got.held, "{got:?}");
-    kid.tell("unlock k");
-    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+    child.send("unlock k");
+    assert_eq!(child.expect("unlocked k", SOON), "ok");
 }

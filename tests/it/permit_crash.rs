@@ -8,8 +8,8 @@ use fairlock::{FenceGate, PreviousHolder};
 use crate::{
     crash::a_hold_at_least_is_all_that_a_crash_costs,
     managers::{check_period, command_timeout, horizon, manager},
-    permits::{Permits, Takers, Want},
-    support::{Kid, Proxy, SLACK, Server, until},
+    permits::{PermitWaiters, Permits, Want},
+    support::{Child, Proxy, SLACK, Server, until},
     worker::{self, SOON, expect_got, machine_time},
 };
 
@@ -25,23 +25,23 @@ fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
-    let mut kid = worker::start(&server.url(), TTL);
+    let mut child = worker::start(&server.url(), TTL);
     let readers = [&ours, &other, &ours].map(|mgr| Want::Read.take(mgr, "k").unwrap());
-    kid.tell("read k");
-    expect_got(&kid, "k", SOON);
-    let mut line = Takers::of(&server, "k");
-    line.stand(&other, Want::Write);
-    kid.kill();
+    child.send("read k");
+    expect_got(&child, "k", SOON);
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&other, Want::Write);
+    child.kill();
     until(in_time(), "the dead one's lapse is seen", || {
         record.used() == 3
     });
-    assert!(readers.iter().all(|reader| reader.is_held()) && line.is_quiet());
+    assert!(readers.iter().all(|reader| reader.is_held()) && queue.none_ended());
     readers.iter().for_each(|reader| reader.renew().unwrap());
     let released = Instant::now();
     readers
         .into_iter()
         .for_each(|reader| reader.unlock().unwrap());
-    let writer = line.serve(0, check_period(TTL) + SLACK);
+    let writer = queue.expect_grant(0, check_period(TTL) + SLACK);
     assert!(
         released.elapsed() < check_period(TTL) + SLACK,
         "{:?}",
@@ -61,20 +61,20 @@ fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for
 fn p5_readers_that_crashed_delay_a_writer_by_one_ttl_however_many_they_are() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
-    let mut kids = launch(&server, TTL, 3);
-    for kid in &mut kids {
+    let mut children = launch(&server, TTL, 3);
+    for child in &mut children {
         for _ in 0..5 {
-            kid.tell("read k");
-            expect_got(kid, "k", SOON);
+            child.send("read k");
+            expect_got(child, "k", SOON);
         }
     }
     let reader = Want::Read.take(&mgr, "k").unwrap();
-    let mut line = Takers::of(&server, "k");
-    line.stand(&mgr, Want::Write);
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&mgr, Want::Write);
     let crash = Instant::now();
-    kids.iter_mut().for_each(Kid::kill);
+    children.iter_mut().for_each(Child::kill);
     reader.unlock().unwrap();
-    line.serve(0, in_time()).unlock().unwrap();
+    queue.expect_grant(0, in_time()).unlock().unwrap();
     assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
     Permits::of(&server, "k").comes_to_rest();
 }
@@ -84,17 +84,17 @@ fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("acquire 2/5 k");
-    let dead = expect_got(&kid, "k", SOON);
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("acquire 2/5 k");
+    let dead = expect_got(&child, "k", SOON);
     let held =
         [(&ours, 1), (&other, 2)].map(|(mgr, many)| Want::Permits(many, 5).take(mgr, "k").unwrap());
-    let mut line = Takers::of(&server, "k");
-    line.stand(&ours, Want::Permits(1, 5));
-    line.stand(&other, Want::Permits(1, 5));
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&ours, Want::Permits(1, 5));
+    queue.add(&other, Want::Permits(1, 5));
     let crash = Instant::now();
-    kid.kill();
-    let next = line.serve_together(0..2, in_time());
+    child.kill();
+    let next = queue.expect_grants(0..2, in_time());
     assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
     assert!(next.iter().all(
         |guard| guard.previous_holder() == PreviousHolder::Lapsed && guard.fence() > dead.fence
@@ -112,17 +112,17 @@ fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
 fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("write k");
-    let dead = expect_got(&kid, "k", SOON);
-    let mut line = Takers::of(&server, "k");
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("write k");
+    let dead = expect_got(&child, "k", SOON);
+    let mut queue = PermitWaiters::of(&server, "k");
     for mgr in [&ours, &other, &other, &ours] {
-        line.stand(mgr, Want::Read);
+        queue.add(mgr, Want::Read);
     }
-    line.stand(&other, Want::Write);
+    queue.add(&other, Want::Write);
     let crash = Instant::now();
-    kid.kill();
-    let readers = line.serve_together(0..4, in_time());
+    child.kill();
+    let readers = queue.expect_grants(0..4, in_time());
     assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
     assert!(
         readers
@@ -133,11 +133,11 @@ fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told()
         readers.iter().all(|reader| reader.fence() == dead.fence),
         "the last writer's"
     );
-    assert!(line.is_quiet());
+    assert!(queue.none_ended());
     readers
         .into_iter()
         .for_each(|reader| reader.unlock().unwrap());
-    let writer = line.serve(4, check_period(TTL) + SLACK);
+    let writer = queue.expect_grant(4, check_period(TTL) + SLACK);
     assert_eq!(
         writer.previous_holder(),
         PreviousHolder::Lapsed,
@@ -160,21 +160,24 @@ fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon()
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
     let holder = Want::Permits(1, 3).take(&ours, "k").unwrap();
-    let mut kids = launch(&server, TTL, 2);
-    for (stood, kid) in kids.iter_mut().enumerate() {
-        kid.tell("acquire 3/3 k");
+    let mut children = launch(&server, TTL, 2);
+    for (stood, child) in children.iter_mut().enumerate() {
+        child.send("acquire 3/3 k");
         until(SOON, "it stands in the queue", || {
             record.waiting_for(3) == stood + 1
         });
     }
-    let mut line = Takers::of(&server, "k");
-    line.stand(&other, Want::Permits(1, 3));
-    line.stand(&ours, Want::Permits(1, 3));
-    assert!(line.is_quiet(), "nobody gets past a heavy one that lives");
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&other, Want::Permits(1, 3));
+    queue.add(&ours, Want::Permits(1, 3));
+    assert!(
+        queue.none_ended(),
+        "nobody gets past a heavy one that lives"
+    );
     let crash = Instant::now();
-    kids.iter_mut().for_each(Kid::kill);
+    children.iter_mut().for_each(Child::kill);
     let bound = horizon(TTL) + check_period(TTL) + SLACK;
-    let light = line.serve_together(0..2, bound);
+    let light = queue.expect_grants(0..2, bound);
     assert!(crash.elapsed() < bound, "{:?}", crash.elapsed());
     assert!(holder.is_held());
     assert!(
@@ -193,23 +196,26 @@ fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_toge
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
     let holder = Want::Write.take(&mgr, "k").unwrap();
-    let mut kids = launch(&server, TTL, 3);
-    for (stood, kid) in kids.iter_mut().enumerate() {
-        kid.tell("read k");
-        kid.tell("read k");
+    let mut children = launch(&server, TTL, 3);
+    for (stood, child) in children.iter_mut().enumerate() {
+        child.send("read k");
+        child.send("read k");
         until(SOON, "they stand in the queue", || {
             record.waiting_for(1) == 2 * (stood + 1)
         });
     }
-    let mut line = Takers::of(&server, "k");
-    line.stand(&mgr, Want::Read);
-    line.stand(&mgr, Want::Write);
-    kids.iter_mut().for_each(Kid::kill);
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&mgr, Want::Read);
+    queue.add(&mgr, Want::Write);
+    children.iter_mut().for_each(Child::kill);
     let released = Instant::now();
     holder.unlock().unwrap();
     // One that lives is not even delayed.
-    line.serve(0, check_period(TTL) + SLACK).unlock().unwrap();
-    let writer = line.serve(1, in_time());
+    queue
+        .expect_grant(0, check_period(TTL) + SLACK)
+        .unlock()
+        .unwrap();
+    let writer = queue.expect_grant(1, in_time());
     assert!(released.elapsed() < in_time(), "{:?}", released.elapsed());
     assert_eq!(writer.previous_holder(), PreviousHolder::Released);
     writer.unlock().unwrap();
@@ -221,22 +227,22 @@ fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_togeth
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
-    let mut kids = launch(&server, TTL, 6);
-    for kid in &mut kids {
-        kid.tell("acquire 1/6 k");
-        expect_got(kid, "k", SOON);
+    let mut children = launch(&server, TTL, 6);
+    for child in &mut children {
+        child.send("acquire 1/6 k");
+        expect_got(child, "k", SOON);
     }
-    for (stood, kid) in kids.iter_mut().enumerate() {
-        kid.tell("acquire 5/6 k");
+    for (stood, child) in children.iter_mut().enumerate() {
+        child.send("acquire 5/6 k");
         until(SOON, "it stands in the queue", || {
             record.waiters().len() == stood + 1
         });
     }
-    let mut line = Takers::of(&server, "k");
-    line.stand(&mgr, Want::Permits(6, 6));
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&mgr, Want::Permits(6, 6));
     let crash = Instant::now();
-    kids.iter_mut().for_each(Kid::kill);
-    let all = line.serve(0, in_time());
+    children.iter_mut().for_each(Child::kill);
+    let all = queue.expect_grant(0, in_time());
     assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
     assert_eq!(all.previous_holder(), PreviousHolder::Lapsed);
     all.unlock().unwrap();
@@ -249,17 +255,17 @@ fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
-    let mut kids = launch(&server, TTL, 2);
-    for kid in &mut kids {
-        kid.tell("acquire 1/2 k");
-        expect_got(kid, "k", SOON);
+    let mut children = launch(&server, TTL, 2);
+    for child in &mut children {
+        child.send("acquire 1/2 k");
+        expect_got(child, "k", SOON);
     }
     // It waits for itself, and so it has a place to lose.
-    kids[0].tell("acquire 2/2 k");
+    children[0].send("acquire 2/2 k");
     until(SOON, "it stands in the queue", || {
         record.waiters().len() == 1
     });
-    kids.iter_mut().for_each(Kid::kill);
+    children.iter_mut().for_each(Child::kill);
     until(TTL + SLACK, "they lapse", || {
         mgr.inspect("k")
             .unwrap()
@@ -287,9 +293,9 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
         // The server has to know the script, since it cannot say that it does not.
         let holder = Some(Want::Permits(2, 3).take(&mgr, "k").unwrap()).filter(|_| waits);
         let before = record.holding();
-        let mut kid = worker::start(&proxy.url(), TTL);
+        let mut child = worker::start(&proxy.url(), TTL);
         if waits {
-            kid.tell("acquire 2/3 k");
+            child.send("acquire 2/3 k");
             until(SOON, "it stands in the queue", || {
                 record.waiters().len() == 1
             });
@@ -297,20 +303,20 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
         proxy.pause_replies();
         match holder {
             Some(holder) => holder.unlock().unwrap(),
-            None => kid.tell("acquire 2/3 k"),
+            None => child.send("acquire 2/3 k"),
         }
         until(SOON, "it is granted", || {
             record.used() == 2 && record.holding().is_disjoint(&before)
         });
         let light = Want::Permits(1, 3).take(&mgr, "k").unwrap();
-        let mut line = Takers::of(&server, "k");
-        line.stand(&mgr, Want::Permits(2, 3));
+        let mut queue = PermitWaiters::of(&server, "k");
+        queue.add(&mgr, Want::Permits(2, 3));
         let crash = Instant::now();
-        kid.kill();
-        let next = line.serve(0, in_time());
+        child.kill();
+        let next = queue.expect_grant(0, in_time());
         assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
         assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-        assert_eq!(kid.said(), [""; 0], "it learnt of its grant");
+        assert_eq!(child.pending_lines(), [""; 0], "it learnt of its grant");
         drop((light, next));
         record.comes_to_rest();
     }
@@ -335,21 +341,21 @@ fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_hor
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
     let holder = Want::Permits(2, 2).take(&mgr, "k").unwrap();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell(&format!("fixed {}", LEASE.as_millis()));
+    let mut child = worker::start(&server.url(), TTL);
+    child.send(&format!("fixed {}", LEASE.as_millis()));
     // One lease for each would be far more than the bound.
     for stood in 1..=8 {
-        kid.tell("acquire 2/2 k");
+        child.send("acquire 2/2 k");
         until(SOON, "it stands in the queue", || {
             record.waiters().len() == stood
         });
     }
-    let mut line = Takers::of(&server, "k");
-    line.stand(&mgr, Want::Permits(1, 2));
-    kid.kill();
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&mgr, Want::Permits(1, 2));
+    child.kill();
     let release = Instant::now();
     holder.unlock().unwrap();
-    let next = line.serve(0, LEASE + horizon(TTL) + check_period(TTL) + SLACK);
+    let next = queue.expect_grant(0, LEASE + horizon(TTL) + check_period(TTL) + SLACK);
     assert!(
         release.elapsed() < LEASE + horizon(TTL) + check_period(TTL) + SLACK,
         "{:?}",
@@ -365,29 +371,29 @@ fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reade
     let server = Server::start();
     let gate = FenceGate::new();
     let mgr = manager(server.url(), TTL);
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("write k");
-    let old = expect_got(&kid, "k", SOON);
-    kid.tell("watch k");
-    let mut line = Takers::of(&server, "k");
-    line.stand(&mgr, Want::Read);
-    line.stand(&mgr, Want::Read);
-    kid.stop();
-    let readers = line.serve_together(0..2, in_time());
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("write k");
+    let old = expect_got(&child, "k", SOON);
+    child.send("watch k");
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&mgr, Want::Read);
+    queue.add(&mgr, Want::Read);
+    child.stop();
+    let readers = queue.expect_grants(0..2, in_time());
     let granted = machine_time();
     assert!(
         readers
             .iter()
             .all(|reader| reader.previous_holder() == PreviousHolder::Lapsed)
     );
-    kid.cont();
-    let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
+    child.cont();
+    let last_held: u64 = child.expect("false", SOON).parse().unwrap();
     assert!(
         last_held < granted,
         "it believed that it wrote while others read"
     );
-    kid.tell("unlock k");
-    assert_eq!(kid.expect("unlocked k", SOON), "lost Expired");
+    child.send("unlock k");
+    assert_eq!(child.expect("unlocked k", SOON), "lost Expired");
     readers
         .iter()
         .for_each(|reader| reader.renew().expect("the late release harmed a reader"));
@@ -413,19 +419,19 @@ fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_rel
         ("read r", Want::Write),
     ] {
         let name = takes.rsplit(' ').next().unwrap();
-        let mut kid = worker::start(&server.url(), TTL);
-        kid.tell(takes);
-        expect_got(&kid, name, SOON);
+        let mut child = worker::start(&server.url(), TTL);
+        child.send(takes);
+        expect_got(&child, name, SOON);
         let kept = (name == "k").then(|| Want::Permits(1, 3).take(&mgr, name).unwrap());
-        let mut line = Takers::of(&server, name);
-        line.stand(&mgr, behind);
-        kid.stop();
-        let next = line.serve(0, in_time());
+        let mut queue = PermitWaiters::of(&server, name);
+        queue.add(&mgr, behind);
+        child.stop();
+        let next = queue.expect_grant(0, in_time());
         let used = Permits::of(&server, name).used();
-        kid.cont();
-        kid.tell(&format!("unlock {name}"));
+        child.cont();
+        child.send(&format!("unlock {name}"));
         assert_eq!(
-            kid.expect(&format!("unlocked {name}"), SOON),
+            child.expect(&format!("unlocked {name}"), SOON),
             "lost Expired"
         );
         next.renew().expect("the late release harmed its successor");
@@ -443,43 +449,45 @@ fn p6_permits_granted_to_a_waiter_in_its_sleep_make_no_guard_of_the_past() {
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
     let holder = Want::Permits(3, 3).take(&mgr, "k").unwrap();
-    let mut kid = worker::start(&server.url(), TTL);
-    kid.tell("acquire 2/3 k");
+    let mut child = worker::start(&server.url(), TTL);
+    child.send("acquire 2/3 k");
     until(SOON, "it stands in the queue", || {
         record.waiters().len() == 1
     });
-    let mut line = Takers::of(&server, "k");
-    line.stand(&mgr, Want::Permits(3, 3));
-    kid.stop();
+    let mut queue = PermitWaiters::of(&server, "k");
+    queue.add(&mgr, Want::Permits(3, 3));
+    child.stop();
     holder.unlock().unwrap();
     // It is granted in its sleep, its lease lapses, and the next one has the permits.
-    let next = line.serve(0, in_time());
+    let next = queue.expect_grant(0, in_time());
     assert_eq!(
         next.previous_holder(),
         PreviousHolder::Lapsed,
         "the sleeper was granted before"
     );
-    kid.cont();
+    child.cont();
     until(SOON, "the sleeper has heard what it missed", || {
         record.waiting_for(2) == 1
     });
     std::thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
     next.renew().unwrap();
-    assert_eq!(kid.said(), [""; 0], "it took permits of another");
+    assert_eq!(child.pending_lines(), [""; 0], "it took permits of another");
     let fence = next.fence();
     next.unlock().unwrap();
-    let got = expect_got(&kid, "k", check_period(TTL) + SLACK);
+    let got = expect_got(&child, "k", check_period(TTL) + SLACK);
     assert!(got.held && got.fence > fence, "{got:?}");
-    kid.tell("unlock k");
-    assert_eq!(kid.expect("unlocked k", SOON), "ok");
+    child.send("unlock k");
+    assert_eq!(child.expect("unlocked k", SOON), "ok");
     record.comes_to_rest();
 }
 
 /// Worker processes, started together.
-fn launch(server: &Server, ttl: Duration, count: usize) -> Vec<Kid> {
-    let kids: Vec<Kid> = (0..count)
+fn launch(server: &Server, ttl: Duration, count: usize) -> Vec<Child> {
+    let children: Vec<Child> = (0..count)
         .map(|_| worker::launch(&server.url(), ttl))
         .collect();
-    kids.iter().for_each(|kid| drop(kid.expect("ready", SOON)));
-    kids
+    children
+        .iter()
+        .for_each(|child| drop(child.expect("ready", SOON)));
+    children
 }

@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockOptions, PreviousHolder, Step};
 
-use crate::lost_replies::{self, Scene, says};
-use crate::permits::{Held, Permits, Takers, Want, release, request};
-use crate::scene::{
+use crate::fixtures::{
     P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, warm_up, with_ttl,
 };
-use crate::support::proxy::Trap;
+use crate::lost_replies::{self, Setup, says};
+use crate::permits::{AnyGuard, PermitWaiters, Permits, Want, release, request};
+use crate::support::proxy::ProxyFault;
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
 const ONE: Want = Want::Permits(1, 3);
 const TWO: Want = Want::Permits(2, 3);
 const ALL: Want = Want::Permits(3, 3);
 
-fn scene() -> Scene {
-    let scene = lost_replies::scene();
+fn setup() -> Setup {
+    let setup = lost_replies::setup();
     // The server knows the scripts of permits from here on, so that a request is one.
-    for mgr in [&scene.ours, &scene.other] {
+    for mgr in [&setup.ours, &setup.other] {
         let writer = mgr.rw_lock("warm-rw").write().unwrap();
         assert!(
             mgr.rw_lock("warm-rw")
@@ -32,11 +32,11 @@ fn scene() -> Scene {
         writer.renew().unwrap();
         writer.unlock().unwrap();
     }
-    scene
+    setup
 }
 
 /// The ways in which a reply is lost: the client sees it at once, or never.
-const WAYS: [fn(&Proxy, Verb) -> Trap; 3] = [
+const WAYS: [fn(&Proxy, Verb) -> ProxyFault; 3] = [
     |proxy, verb| proxy.swallow_reply_when(request(verb, "a")),
     |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
     |proxy, verb| proxy.swallow_silently_when(request(verb, "a")),
@@ -44,14 +44,14 @@ const WAYS: [fn(&Proxy, Verb) -> Trap; 3] = [
 
 #[test]
 fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for (way, lose) in WAYS.into_iter().enumerate() {
         for (want, used) in [(TWO, 2), (Want::Write, 1 << 30), (Want::Read, 1)] {
-            let trap = lose(&s.proxy, Verb::Acquire);
+            let fault = lose(&s.proxy, Verb::Acquire);
             // Only a call that waits asks again after a silence.
             let guard = want.take(&s.ours, "a").unwrap();
-            let lost = trap.wait(SOON);
+            let lost = fault.wait(SOON);
             assert!(
                 says(&lost, "granted"),
                 "{way}: {}",
@@ -75,10 +75,10 @@ fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
 
 #[test]
 fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     let kept = ONE.take(&s.other, "a").unwrap();
-    let trap = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
+    let fault = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let start = Instant::now();
     let end = TWO.try_take(&s.ours, "a");
     assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
@@ -92,7 +92,7 @@ fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
         ),
         "{end:?}"
     );
-    assert!(says(&trap.wait(SOON), "granted"));
+    assert!(says(&fault.wait(SOON), "granted"));
     until(
         T + SLACK,
         "the two are given back, well before they would have lapsed",
@@ -111,19 +111,19 @@ fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
 
 #[test]
 fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for (way, lose) in WAYS.into_iter().enumerate() {
         let holder = TWO.take(&s.other, "a").unwrap();
-        let trap = lose(&s.proxy, Verb::Acquire);
-        let mut line = Takers::of(&s.server, "a");
-        line.stand(&s.ours, ALL);
-        assert!(says(&trap.wait(SOON), "waiting"));
+        let fault = lose(&s.proxy, Verb::Acquire);
+        let mut queue = PermitWaiters::of(&s.server, "a");
+        queue.add(&s.ours, ALL);
+        assert!(says(&fault.wait(SOON), "waiting"));
         // Its place is looked after once it has heard of it, by another copy of the request.
         let check = s.proxy.hold_request_when(request(Verb::Sync, "a"));
         check.wait(SOON);
         check.release();
-        line.stand(&s.other, ONE);
+        queue.add(&s.other, ONE);
         assert_eq!(
             (
                 record.tokens().len(),
@@ -134,30 +134,30 @@ fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
             "{way}"
         );
         holder.unlock().unwrap();
-        let heavy = line.serve(0, SOON);
+        let heavy = queue.expect_grant(0, SOON);
         assert_eq!((record.used(), record.holding().len()), (3, 1), "{way}");
-        assert!(line.is_quiet());
+        assert!(queue.none_ended());
         heavy.unlock().unwrap();
-        line.serve(1, SOON).unlock().unwrap();
+        queue.expect_grant(1, SOON).unlock().unwrap();
         record.comes_to_rest();
     }
 }
 
 #[test]
 fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
         let (guard, kept) = (
             ONE.take(&s.ours, "a").unwrap(),
             TWO.take(&s.other, "a").unwrap(),
         );
-        let mut line = Takers::of(&s.server, "a");
+        let mut queue = PermitWaiters::of(&s.server, "a");
         // One of them stands in the process that does not hear that it was served.
-        line.stand(&s.ours, ONE);
-        line.stand(&s.other, ONE);
+        queue.add(&s.ours, ONE);
+        queue.add(&s.other, ONE);
         let background = s.ours.stats().background_releases;
-        let trap = lose(&s.proxy, Verb::Release);
+        let fault = lose(&s.proxy, Verb::Release);
         match guard.unlock() {
             Ok(()) => {}
             Err(Error::Unavailable { .. }) => {
@@ -167,16 +167,16 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
             }
             other => panic!("{other:?}"),
         }
-        assert!(says(&trap.wait(SOON), "released"));
-        let first = line.serve(0, P + 2 * T + SLACK);
+        assert!(says(&fault.wait(SOON), "released"));
+        let first = queue.expect_grant(0, P + 2 * T + SLACK);
         assert_eq!((record.used(), record.holding().len()), (3, 2));
         assert!(
-            line.is_quiet(),
+            queue.none_ended(),
             "a release that is sent twice releases once"
         );
         kept.renew().unwrap();
         first.unlock().unwrap();
-        line.serve(1, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
         kept.unlock().unwrap();
         record.comes_to_rest();
     }
@@ -184,7 +184,7 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
 
 #[test]
 fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
         // They have the same fence.
@@ -192,37 +192,37 @@ fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
             Want::Read.take(&s.ours, "a").unwrap(),
             Want::Read.take(&s.ours, "a").unwrap(),
         );
-        let mut line = Takers::of(&s.server, "a");
-        line.stand(&s.other, Want::Write);
+        let mut queue = PermitWaiters::of(&s.server, "a");
+        queue.add(&s.other, Want::Write);
         let background = s.ours.stats().background_releases;
-        let trap = lose(&s.proxy, Verb::Release);
+        let fault = lose(&s.proxy, Verb::Release);
         if guard.unlock().is_err() {
             until(SOON, "the background is done", || {
                 s.ours.stats().background_releases > background
             });
         }
-        assert!(says(&trap.wait(SOON), "released"));
+        assert!(says(&fault.wait(SOON), "released"));
         assert_eq!((record.used(), record.holding().len()), (1, 1));
         stays.renew().unwrap();
-        assert!(line.is_quiet());
+        assert!(queue.none_ended());
         stays.unlock().unwrap();
-        line.serve(0, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
         record.comes_to_rest();
     }
 }
 
 #[test]
 fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in &WAYS[..2] {
         let readers = [
             Want::Read.take(&s.other, "a").unwrap(),
             Want::Read.take(&s.other, "a").unwrap(),
         ];
-        let trap = lose(&s.proxy, Verb::Release);
+        let fault = lose(&s.proxy, Verb::Release);
         assert!(s.ours.force_release("a", readers[0].fence()).unwrap());
-        assert!(says(&trap.wait(SOON), "released"));
+        assert!(says(&fault.wait(SOON), "released"));
         assert_eq!(record.used(), 0);
         drop(readers);
         record.comes_to_rest();
@@ -231,13 +231,13 @@ fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
 
 #[test]
 fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
-    let s = scene();
+    let s = setup();
     for want in [TWO, Want::Read] {
         let guard = want.take(&s.ours, "a").unwrap();
         for lose in &WAYS[..2] {
-            let trap = lose(&s.proxy, Verb::Renew);
+            let fault = lose(&s.proxy, Verb::Renew);
             guard.renew().unwrap();
-            assert!(says(&trap.wait(SOON), "renewed"));
+            assert!(says(&fault.wait(SOON), "renewed"));
         }
         guard.check().unwrap();
         guard.unlock().unwrap();
@@ -249,29 +249,29 @@ fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
 
 #[test]
 fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
         let writer = s.ours.rw_lock("a").write().unwrap();
-        let mut line = Takers::of(&s.server, "a");
+        let mut queue = PermitWaiters::of(&s.server, "a");
         for (mgr, want) in [
             (&s.ours, Want::Read),
             (&s.other, Want::Read),
             (&s.other, Want::Write),
         ] {
-            line.stand(mgr, want);
+            queue.add(mgr, want);
         }
-        let trap = lose(&s.proxy, Verb::Release);
-        let reader = Held::Reader(writer.downgrade().unwrap());
-        assert!(says(&trap.wait(SOON), "released"));
-        let others = line.serve_together(0..2, P + 2 * T + SLACK);
+        let fault = lose(&s.proxy, Verb::Release);
+        let reader = AnyGuard::Reader(writer.downgrade().unwrap());
+        assert!(says(&fault.wait(SOON), "released"));
+        let others = queue.expect_grants(0..2, P + 2 * T + SLACK);
         assert!(others.iter().all(|other| other.fence() == reader.fence()));
         assert_eq!((record.used(), record.holding().len()), (3, 3));
         others.into_iter().for_each(|other| other.unlock().unwrap());
         reader.renew().unwrap();
-        assert!(line.is_quiet() && record.used() == 1, "it still reads");
+        assert!(queue.none_ended() && record.used() == 1, "it still reads");
         reader.unlock().unwrap();
-        line.serve(2, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
         record.comes_to_rest();
     }
 }
@@ -279,26 +279,26 @@ fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() 
 /// What lapsed is handed on by the check of one who waits, whose answer alone tells of it.
 #[test]
 fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_next() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
         // An ordinary check may come first and be the one that is not heard of.
         until(4 * SOON, "the check that grants is the one", || {
             let lapses = s.other.with(LockOptions::new().fixed_lease(10 * TTL));
             let lapses = ALL.take(&lapses, "a").unwrap();
-            let mut line = Takers::of(&s.server, "a");
-            line.stand(&s.ours, ONE);
-            line.stand(&s.ours, TWO);
+            let mut queue = PermitWaiters::of(&s.server, "a");
+            queue.add(&s.ours, ONE);
+            queue.add(&s.ours, TWO);
             // The newest one waits on, so that nothing but their tickets tells that the others were served.
-            line.stand(&s.ours, ALL);
-            let trap = lose(&s.proxy, Verb::Sync);
+            queue.add(&s.ours, ALL);
+            let fault = lose(&s.proxy, Verb::Sync);
             record.was_away(P);
-            let lost = trap.wait(P + SLACK);
-            let both = line.serve_together(0..2, P + 2 * T + SLACK);
+            let lost = fault.wait(P + SLACK);
+            let both = queue.expect_grants(0..2, P + 2 * T + SLACK);
             assert_eq!((record.used(), record.holding().len()), (3, 2));
             let struck = record.holding().iter().all(|token| says(&lost, token));
             both.into_iter().for_each(|guard| guard.unlock().unwrap());
-            line.serve(2, P + T + SLACK).unlock().unwrap();
+            queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
             drop(lapses);
             record.comes_to_rest();
             struck
@@ -307,25 +307,25 @@ fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_n
     assert_eq!(s.ours.stats().requeued, 0);
 }
 
-type SetTrap = Box<dyn Fn(&Proxy) -> Trap>;
+type SetFault = Box<dyn Fn(&Proxy) -> ProxyFault>;
 
 #[test]
 fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     let holder = TWO.take(&s.other, "a").unwrap();
     let mode = "keep_if_owner";
-    let ways: [SetTrap; 3] = [
+    let ways: [SetFault; 3] = [
         Box::new(move |proxy| proxy.swallow_reply_when(release(mode, "a"))),
         Box::new(move |proxy| proxy.swallow_silently_when(release(mode, "a"))),
         Box::new(move |proxy| proxy.reset_request_when(release(mode, "a"))),
     ];
     for lose in ways {
-        let trap = lose(&s.proxy);
+        let fault = lose(&s.proxy);
         let start = Instant::now();
         let end = ALL.take_for(&s.ours, "a", T);
         assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
-        trap.wait(SOON);
+        fault.wait(SOON);
         assert!(
             matches!(end, Ok(None) | Err(Error::Unavailable { .. })),
             "{end:?}"
@@ -346,7 +346,7 @@ fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind
 
 #[test]
 fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
         let holder = if want == TWO { ALL } else { Want::Write }
@@ -376,7 +376,7 @@ fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
 
 #[test]
 fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
     let end = TWO.try_take(&s.ours, "a");
@@ -395,7 +395,7 @@ fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
 
 #[test]
 fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
-    let s = scene();
+    let s = setup();
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
         let guard = want.take(&s.ours, "a").unwrap();
@@ -429,19 +429,21 @@ fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop(
     );
     for _ in 0..4 {
         let holder = Want::Write.take(&other, "a").unwrap();
-        let mut line = Takers::of(&server, "a");
+        let mut queue = PermitWaiters::of(&server, "a");
         for want in [Want::Read, Want::Read, Want::Write, Want::Read] {
-            line.stand(&ours, want);
+            queue.add(&ours, want);
         }
         holder.unlock().unwrap();
-        let readers = line.serve_together(0..2, P + 2 * crate::scene::T + SLACK);
+        let readers = queue.expect_grants(0..2, P + 2 * crate::fixtures::T + SLACK);
         readers
             .into_iter()
             .for_each(|reader| reader.unlock().unwrap());
-        line.serve(2, P + 2 * crate::scene::T + SLACK)
+        queue
+            .expect_grant(2, P + 2 * crate::fixtures::T + SLACK)
             .unlock()
             .unwrap();
-        line.serve(3, P + 2 * crate::scene::T + SLACK)
+        queue
+            .expect_grant(3, P + 2 * crate::fixtures::T + SLACK)
             .unlock()
             .unwrap();
     }
@@ -459,17 +461,17 @@ fn p4_grants_of_permits_lost_on_a_half_open_subscription_cost_one_check_period()
     let (ours, other) = (checking(proxy.url()), checking(server.url()));
     warm_up(&ours);
     let holder = ALL.take(&other, "a").unwrap();
-    let mut line = Takers::of(&server, "a");
+    let mut queue = PermitWaiters::of(&server, "a");
     for want in [ONE, TWO, ALL] {
-        line.stand(&ours, want);
+        queue.add(&ours, want);
     }
     let deaf = proxy.swallow_silently_when(contains("PING"));
     deaf.wait(P + SLACK);
     holder.unlock().unwrap();
-    let both = line.serve_together(0..2, P + T + SLACK);
-    assert!(line.is_quiet());
+    let both = queue.expect_grants(0..2, P + T + SLACK);
+    assert!(queue.none_ended());
     both.into_iter().for_each(|guard| guard.unlock().unwrap());
-    line.serve(2, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
     assert_eq!(ours.stats().requeued, 0);
     Permits::of(&server, "a").comes_to_rest();
 }

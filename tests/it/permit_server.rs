@@ -8,34 +8,34 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockOptions, PreviousHolder};
 
+use crate::backend::Backend;
 use crate::behaviour::permit_loss::{loses_all_permits, loses_all_readers};
 use crate::data_loss::evict_all;
+use crate::fixtures::{P, SOON, STEADY_TTL, T, TTL, build, manager, steady, warm_up, with_ttl};
 use crate::managers::EndLoops;
-use crate::permits::{Permits, Takers, Want, release};
-use crate::place::Place;
-use crate::scene::{P, SOON, STEADY_TTL, T, TTL, build, manager, steady, warm_up, with_ttl};
+use crate::permits::{PermitWaiters, Permits, Want, release};
 use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
 fn p3_permits_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order() {
-    let place = Place::redis();
-    let server = place.server().expect("it is one");
-    loses_all_permits(&place, || server.restart());
+    let backend = Backend::redis();
+    let server = backend.server().expect("it is one");
+    loses_all_permits(&backend, || server.restart());
 }
 
 #[test]
 fn p3_readers_and_writers_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order()
 {
-    let place = Place::redis();
-    let server = place.server().expect("it is one");
-    loses_all_readers(&place, || server.restart());
+    let backend = Backend::redis();
+    let server = backend.server().expect("it is one");
+    loses_all_readers(&backend, || server.restart());
 }
 
 #[test]
 fn p2_fences_of_permits_rise_over_an_eviction_which_is_told_and_costs_no_place() {
-    let place = Place::redis();
-    let server = place.server().expect("it is one");
-    loses_all_permits(&place, || evict_all(server));
+    let backend = Backend::redis();
+    let server = backend.server().expect("it is one");
+    loses_all_permits(&backend, || evict_all(server));
 }
 
 #[test]
@@ -46,10 +46,13 @@ fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
     let readers = [&holding, &waiting, &holding].map(|mgr| Want::Read.take(mgr, "r").unwrap());
     let permits = [(&holding, 1), (&waiting, 2)]
         .map(|(mgr, many)| Want::Permits(many, 3).take(mgr, "n").unwrap());
-    let (mut writers, mut takers) = (Takers::of(&server, "r"), Takers::of(&server, "n"));
+    let (mut writers, mut takers) = (
+        PermitWaiters::of(&server, "r"),
+        PermitWaiters::of(&server, "n"),
+    );
     for (want, many) in [(Want::Write, 1), (Want::Read, 2), (Want::Read, 3)] {
-        writers.stand(&waiting, want);
-        takers.stand(&holding, Want::Permits(many, 3));
+        writers.add(&waiting, want);
+        takers.add(&holding, Want::Permits(many, 3));
     }
 
     server.restart();
@@ -61,21 +64,21 @@ fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
         .iter()
         .chain(&permits)
         .for_each(|guard| guard.check().unwrap());
-    assert!(writers.is_quiet() && takers.is_quiet());
+    assert!(writers.none_ended() && takers.none_ended());
     readers
         .into_iter()
         .chain(permits)
         .for_each(|guard| guard.unlock().unwrap());
-    writers.serve(0, 2 * P + SLACK).unlock().unwrap();
+    writers.expect_grant(0, 2 * P + SLACK).unlock().unwrap();
     for guard in writers
-        .serve_together(1..3, 2 * P + SLACK)
+        .expect_grants(1..3, 2 * P + SLACK)
         .into_iter()
-        .chain(takers.serve_together(0..2, 2 * P + SLACK))
+        .chain(takers.expect_grants(0..2, 2 * P + SLACK))
     {
         assert_eq!(guard.previous_holder(), PreviousHolder::Released);
         guard.unlock().unwrap();
     }
-    takers.serve(2, 2 * P + SLACK).unlock().unwrap();
+    takers.expect_grant(2, 2 * P + SLACK).unlock().unwrap();
     assert_eq!(
         holding.stats().requeued + waiting.stats().requeued,
         0,
@@ -148,15 +151,18 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
     let cools = ours.with(LockOptions::new().hold_at_least(TTL / 2));
     let cools = Want::Permits(1, 3).take(&cools, "cools").unwrap();
     let _lapses = Want::Permits(3, 3).take(&unrenewed, "lapsed").unwrap();
-    let (mut takers, mut readers) = (Takers::of(&server, "n"), Takers::of(&server, "r"));
-    takers.stand(&other, Want::Permits(2, 3));
-    takers.stand(&ours, Want::Permits(3, 3));
+    let (mut takers, mut readers) = (
+        PermitWaiters::of(&server, "n"),
+        PermitWaiters::of(&server, "r"),
+    );
+    takers.add(&other, Want::Permits(2, 3));
+    takers.add(&ours, Want::Permits(3, 3));
     for (mgr, want) in [
         (&other, Want::Read),
         (&ours, Want::Read),
         (&other, Want::Write),
     ] {
-        readers.stand(mgr, want);
+        readers.add(mgr, want);
     }
     until(SOON, "the scripts are known", || ours.stats().renewed > 0);
     cools.renew().unwrap();
@@ -200,14 +206,14 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
         ours.stats().renewed >= renewed + 3
     });
     holder.unlock().unwrap();
-    takers.serve(0, P + T + SLACK).unlock().unwrap();
-    takers.serve(1, P + T + SLACK).unlock().unwrap();
+    takers.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    takers.expect_grant(1, P + T + SLACK).unlock().unwrap();
     let reader = writer.downgrade().unwrap();
-    let both = readers.serve_together(0..2, P + T + SLACK);
+    let both = readers.expect_grants(0..2, P + T + SLACK);
     assert!(reader.is_held());
     reader.unlock().unwrap();
     both.into_iter().for_each(|reader| reader.unlock().unwrap());
-    readers.serve(2, P + T + SLACK).unlock().unwrap();
+    readers.expect_grant(2, P + T + SLACK).unlock().unwrap();
     cools.unlock().unwrap();
     assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -243,7 +249,7 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
             &format!("-{right}"),
         ]);
         let lacking = manager(format!("{}?user={user}&pass=p", server.url()));
-        let used = |guard: crate::permits::Held| {
+        let used = |guard: crate::permits::AnyGuard| {
             guard.renew().expect("what is begun can be kept");
             guard.unlock().expect("and ended");
         };
@@ -324,14 +330,14 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
     let _: () = server.query(&user);
     let [ours, other] = [(); 2].map(|()| manager(format!("{}?user=u&pass=p", server.url())));
     let writer = ours.rw_lock("r").write().unwrap();
-    let mut line = Takers::of(&server, "r");
+    let mut queue = PermitWaiters::of(&server, "r");
     for (mgr, want) in [
         (&other, Want::Read),
         (&ours, Want::Read),
         (&other, Want::Write),
         (&ours, Want::Read),
     ] {
-        line.stand(mgr, want);
+        queue.add(mgr, want);
     }
     writer.renew().unwrap();
     assert!(
@@ -342,14 +348,14 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
     );
     assert_eq!(ours.inspect("r").unwrap().expect("it is held").waiters, 4);
     let reader = writer.downgrade().unwrap();
-    let both = line.serve_together(0..2, P + T + SLACK);
+    let both = queue.expect_grants(0..2, P + T + SLACK);
     reader.unlock().unwrap();
     // What is lost is seen by all.
     let _: i64 = server.query(&["DEL", "fairlock:{r}:q"]);
     both.into_iter().for_each(|guard| guard.unlock().unwrap());
     let mut last = Vec::new();
     for _ in 0..2 {
-        let (who, end) = line.next(SOON);
+        let (who, end) = queue.next_end(SOON);
         last.push(who);
         end.unwrap().unlock().unwrap();
     }
@@ -474,24 +480,24 @@ fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
     // The server has to know the scripts, so that the first request is the one that counts.
     Want::Write.take(&gone, "r").unwrap().unlock().unwrap();
     let writer = Want::Write.take(&gone, "r").unwrap();
-    let mut line = Takers::of(&server, "r");
+    let mut queue = PermitWaiters::of(&server, "r");
     for who in 0..MANY {
-        line.stand(if who % 2 == 0 { &ours } else { &other }, Want::Read);
+        queue.add(if who % 2 == 0 { &ours } else { &other }, Want::Read);
     }
-    line.stand(&ours, Want::Write);
+    queue.add(&ours, Want::Write);
     let first = proxy.swallow_silently_when(release("used", "r"));
     let dropping = thread::spawn(move || drop(writer));
     assert!(String::from_utf8_lossy(&first.wait(SOON)).contains("released"));
     proxy.pause_requests();
-    let readers = line.serve_together(0..MANY, P + T + SLACK);
+    let readers = queue.expect_grants(0..MANY, P + T + SLACK);
     assert_eq!((record.used(), record.holding().len()), (MANY as u64, MANY));
-    assert!(line.is_quiet() && readers.iter().all(|reader| reader.is_held()));
+    assert!(queue.none_ended() && readers.iter().all(|reader| reader.is_held()));
     dropping.join().unwrap();
     // What is left of the release comes late, and ends none of them.
     proxy.resume_requests();
     readers.iter().for_each(|reader| reader.check().unwrap());
     drop(readers);
-    line.serve(MANY, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(MANY, P + T + SLACK).unlock().unwrap();
     assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
     record.comes_to_rest();
 }

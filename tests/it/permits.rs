@@ -9,9 +9,9 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use fairlock::{LockGuard, LockManager, ReadGuard, Result, WriteGuard};
 
-use crate::place::Keyspace;
-use crate::scene::{SOON, Verb, micros};
-use crate::support::fake::{is, next_command};
+use crate::backend::Keyspace;
+use crate::fixtures::{SOON, Verb, micros};
+use crate::support::scripted_server::{is, next_command};
 use crate::support::until;
 
 /// What is asked for.
@@ -24,22 +24,25 @@ pub(crate) enum Want {
 }
 
 /// What was taken.
-pub(crate) enum Held {
+pub(crate) enum AnyGuard {
     Guard(LockGuard),
     Reader(ReadGuard),
     Writer(WriteGuard),
 }
 
 impl Want {
-    pub(crate) fn take(self, mgr: &LockManager, name: &str) -> Result<Held> {
+    pub(crate) fn take(self, mgr: &LockManager, name: &str) -> Result<AnyGuard> {
         match self {
-            Want::Read => mgr.rw_lock(name).read().map(Held::Reader),
-            Want::Write => mgr.rw_lock(name).write().map(Held::Writer),
-            Want::Permits(many, of) => mgr.semaphore(name, of).acquire_many(many).map(Held::Guard),
+            Want::Read => mgr.rw_lock(name).read().map(AnyGuard::Reader),
+            Want::Write => mgr.rw_lock(name).write().map(AnyGuard::Writer),
+            Want::Permits(many, of) => mgr
+                .semaphore(name, of)
+                .acquire_many(many)
+                .map(AnyGuard::Guard),
         }
     }
 
-    pub(crate) fn try_take(self, mgr: &LockManager, name: &str) -> Result<Option<Held>> {
+    pub(crate) fn try_take(self, mgr: &LockManager, name: &str) -> Result<Option<AnyGuard>> {
         self.take_for(mgr, name, Duration::ZERO)
     }
 
@@ -48,14 +51,20 @@ impl Want {
         mgr: &LockManager,
         name: &str,
         at_most: Duration,
-    ) -> Result<Option<Held>> {
+    ) -> Result<Option<AnyGuard>> {
         Ok(match self {
-            Want::Read => mgr.rw_lock(name).try_read_for(at_most)?.map(Held::Reader),
-            Want::Write => mgr.rw_lock(name).try_write_for(at_most)?.map(Held::Writer),
+            Want::Read => mgr
+                .rw_lock(name)
+                .try_read_for(at_most)?
+                .map(AnyGuard::Reader),
+            Want::Write => mgr
+                .rw_lock(name)
+                .try_write_for(at_most)?
+                .map(AnyGuard::Writer),
             Want::Permits(many, of) => mgr
                 .semaphore(name, of)
                 .try_acquire_many_for(many, at_most)?
-                .map(Held::Guard),
+                .map(AnyGuard::Guard),
         })
     }
 
@@ -69,61 +78,61 @@ impl Want {
     }
 }
 
-impl Held {
+impl AnyGuard {
     pub(crate) fn unlock(self) -> Result<()> {
         match self {
-            Held::Guard(guard) => guard.unlock(),
-            Held::Reader(guard) => guard.unlock(),
-            Held::Writer(guard) => guard.unlock(),
+            AnyGuard::Guard(guard) => guard.unlock(),
+            AnyGuard::Reader(guard) => guard.unlock(),
+            AnyGuard::Writer(guard) => guard.unlock(),
         }
     }
 }
 
-impl Deref for Held {
+impl Deref for AnyGuard {
     type Target = LockGuard;
 
     fn deref(&self) -> &LockGuard {
         match self {
-            Held::Guard(guard) => guard,
-            Held::Reader(guard) => guard,
-            Held::Writer(guard) => guard,
+            AnyGuard::Guard(guard) => guard,
+            AnyGuard::Reader(guard) => guard,
+            AnyGuard::Writer(guard) => guard,
         }
     }
 }
 
-impl std::fmt::Debug for Held {
+impl std::fmt::Debug for AnyGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         (**self).fmt(f)
     }
 }
 
 /// Those who wait for permits of one name, each on a thread of its own, and their grants as they come.
-pub(crate) struct Takers<'a> {
+pub(crate) struct PermitWaiters<'a> {
     record: Permits<'a>,
-    sender: Sender<(usize, Result<Held>)>,
-    served: Receiver<(usize, Result<Held>)>,
-    stood: usize,
+    sender: Sender<(usize, Result<AnyGuard>)>,
+    served: Receiver<(usize, Result<AnyGuard>)>,
+    added: usize,
 }
 
-impl<'a> Takers<'a> {
-    pub(crate) fn of(keys: &'a dyn Keyspace, name: &'a str) -> Takers<'a> {
+impl<'a> PermitWaiters<'a> {
+    pub(crate) fn of(keys: &'a dyn Keyspace, name: &'a str) -> PermitWaiters<'a> {
         let (sender, served) = unbounded();
-        Takers {
+        PermitWaiters {
             record: Permits::of(keys, name),
             sender,
             served,
-            stood: 0,
+            added: 0,
         }
     }
 
     /// One more, which stands in the queue when this returns. They are numbered from 0.
     #[track_caller]
-    pub(crate) fn stand(&mut self, mgr: &LockManager, want: Want) {
+    pub(crate) fn add(&mut self, mgr: &LockManager, want: Want) {
         let before = self.record.waiting_for(want.weight());
         let (mgr, name) = (mgr.clone(), self.record.name.to_owned());
-        let (sender, who) = (self.sender.clone(), self.stood);
+        let (sender, who) = (self.sender.clone(), self.added);
         thread::spawn(move || sender.send((who, want.take(&mgr, &name))));
-        self.stood += 1;
+        self.added += 1;
         until(SOON, "it stands in the queue", || {
             self.record.waiting_for(want.weight()) > before
         });
@@ -131,8 +140,8 @@ impl<'a> Takers<'a> {
 
     /// The next end of a wait.
     #[track_caller]
-    pub(crate) fn next(&self, within: Duration) -> (usize, Result<Held>) {
-        self.next_within(within).unwrap_or_else(|| {
+    pub(crate) fn next_end(&self, within: Duration) -> (usize, Result<AnyGuard>) {
+        self.next_end_within(within).unwrap_or_else(|| {
             panic!(
                 "nobody was served within {within:?}: {}",
                 self.record.dump()
@@ -141,24 +150,24 @@ impl<'a> Takers<'a> {
     }
 
     /// The same, if one comes in that time.
-    pub(crate) fn next_within(&self, within: Duration) -> Option<(usize, Result<Held>)> {
+    pub(crate) fn next_end_within(&self, within: Duration) -> Option<(usize, Result<AnyGuard>)> {
         self.served.recv_timeout(within).ok()
     }
 
     /// The next one that is served must be this one.
     #[track_caller]
-    pub(crate) fn serve(&self, who: usize, within: Duration) -> Held {
-        self.serve_together(who..who + 1, within)
+    pub(crate) fn expect_grant(&self, who: usize, within: Duration) -> AnyGuard {
+        self.expect_grants(who..who + 1, within)
             .pop()
             .expect("it is one")
     }
 
     /// The next that are served must be these, which are granted together: whose thread is awake first is chance.
     #[track_caller]
-    pub(crate) fn serve_together(&self, who: Range<usize>, within: Duration) -> Vec<Held> {
+    pub(crate) fn expect_grants(&self, who: Range<usize>, within: Duration) -> Vec<AnyGuard> {
         let mut held = BTreeMap::new();
         for _ in who.clone() {
-            let (served, end) = self.next(within);
+            let (served, end) = self.next_end(within);
             held.insert(
                 served,
                 end.unwrap_or_else(|e| panic!("{served} got {e} instead of permits")),
@@ -173,7 +182,7 @@ impl<'a> Takers<'a> {
     }
 
     /// Whether nobody's wait has ended unnoticed.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn none_ended(&self) -> bool {
         self.served.is_empty()
     }
 }

@@ -17,11 +17,11 @@ use fairlock::{
 };
 
 use crate::{
+    fixtures::with_ttl,
     managers::{assert_nothing_left, check_period, command_timeout, manager},
-    scene::with_ttl,
     support::{
-        Kid, Proxy, SLACK, Server,
-        kid::{hear, say},
+        Child, Proxy, SLACK, Server,
+        child::{receive, report},
         until,
     },
     worker::{SOON, expect_got, machine_time},
@@ -51,18 +51,18 @@ fn signals_that_come_faster_than_replies_surface_in_no_verb() {
     check_hail(&server, &proxy.url(), libc::SA_RESTART, 800);
 }
 
-/// So many times lock and unlock, by all threads of a kid together.
+/// So many times lock and unlock, by all threads of a child together.
 fn check_hail(server: &Server, url: &str, flags: c_int, cycles: u64) {
-    let mut kid = Kid::spawn("hailed", &[url, &flags.to_string(), &cycles.to_string()]);
-    assert_eq!(kid.expect("cycles", 6 * SOON).parse(), Ok(cycles));
+    let mut child = Child::spawn("hailed", &[url, &flags.to_string(), &cycles.to_string()]);
+    assert_eq!(child.expect("cycles", 6 * SOON).parse(), Ok(cycles));
     let [hits, threads]: [u64; 2] =
-        [kid.expect("hits", SOON), kid.expect("threads", SOON)].map(|n| n.parse().unwrap());
+        [child.expect("hits", SOON), child.expect("threads", SOON)].map(|n| n.parse().unwrap());
     // Its four, the renewal thread and the listener; each was hit again and again.
     assert!(
         threads >= 6 && hits > 1000,
         "{hits} signals in {threads} threads"
     );
-    kid.join(SOON);
+    child.join(SOON);
     for name in ["k0", "k1", "held"] {
         assert_nothing_left(server, name);
     }
@@ -160,9 +160,9 @@ pub(crate) fn hailed(args: &[String]) {
     held.renew().unwrap();
     held.unlock().unwrap();
     assert_eq!(mgr.stats().lost, 0);
-    say(format_args!("cycles {cycles}"));
-    say(format_args!("hits {}", HITS.load(Ordering::Relaxed)));
-    say(format_args!("threads {}", hit.len()));
+    report(format_args!("cycles {cycles}"));
+    report(format_args!("hits {}", HITS.load(Ordering::Relaxed)));
+    report(format_args!("threads {}", hit.len()));
 }
 
 /// Once through a verb; every error ends the process.
@@ -207,16 +207,16 @@ fn without_descriptors_calls_fail_in_time_and_afterwards_all_is_well() {
     let server = Server::start();
     let other = manager(server.url(), TTL);
     let _theirs = other.lock("theirs").unwrap();
-    let mut kid = Kid::spawn("short_of_files", &[&server.url()]);
-    assert_eq!(kid.expect("lost", SOON), "Expired");
-    kid.expect("served", SOON);
-    kid.expect("recovered", 2 * SOON);
+    let mut child = Child::spawn("short_of_files", &[&server.url()]);
+    assert_eq!(child.expect("lost", SOON), "Expired");
+    child.expect("served", SOON);
+    child.expect("recovered", 2 * SOON);
     assert!(
         other.try_lock("kept").unwrap().is_none(),
         "it holds it again"
     );
-    kid.tell("end");
-    kid.join(SOON);
+    child.send("end");
+    child.join(SOON);
     assert_nothing_left(&server, "kept");
     assert_nothing_left(&server, "free");
 }
@@ -267,14 +267,14 @@ pub(crate) fn short_of_files(args: &[String]) {
         .recv_deadline(deadline + command_timeout(TTL) + SLACK)
         .expect("it is told on time");
     assert!(!guard.is_held());
-    say(format_args!("lost {:?}", loss.reason));
+    report(format_args!("lost {:?}", loss.reason));
     drop(guard);
     mgr.try_lock("free")
         .unwrap()
         .expect("it is free")
         .unlock()
         .unwrap();
-    say("served");
+    report("served");
     drop(taken);
     set_limit(old);
     let renewed = mgr.stats().renewed;
@@ -287,8 +287,8 @@ pub(crate) fn short_of_files(args: &[String]) {
         "it can wait again"
     );
     guard.check().unwrap();
-    say("recovered");
-    hear();
+    report("recovered");
+    receive();
     guard.unlock().unwrap();
 }
 
@@ -322,24 +322,24 @@ fn set_limit(to: libc::rlim_t) -> libc::rlim_t {
 #[test]
 fn p6_a_lease_whose_renewal_thread_does_not_run_is_believed_no_longer_than_its_deadline() {
     let server = Server::start();
-    let mut kid = Kid::spawn("starved", &[&server.url()]);
-    let old = expect_got(&kid, "k", SOON);
+    let mut child = Child::spawn("starved", &[&server.url()]);
+    let old = expect_got(&child, "k", SOON);
     let mgr = manager(server.url(), TTL);
     let waiter = mgr.enqueue("k").unwrap();
-    kid.tell("starve");
-    let last_held: u64 = kid.expect("false", SOON).parse().unwrap();
+    child.send("starve");
+    let last_held: u64 = child.expect("false", SOON).parse().unwrap();
     let guard = waiter.wait().unwrap();
     assert!(last_held < machine_time());
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.fence() > old.fence);
     // Nobody but the thread could tell of it, which it does when it runs again.
-    assert_eq!(kid.expect("told", SOON), "Expired");
-    assert_eq!(kid.expect("unlocked", SOON), "Expired");
+    assert_eq!(child.expect("told", SOON), "Expired");
+    assert_eq!(child.expect("unlocked", SOON), "Expired");
     guard
         .renew()
         .expect("the late release harmed its successor");
     guard.unlock().unwrap();
-    kid.join(SOON);
+    child.join(SOON);
 }
 
 /// How long the renewal thread sleeps.
@@ -358,13 +358,13 @@ pub(crate) fn starved(args: &[String]) {
     handle(libc::SIGUSR1, sleep, libc::SA_RESTART);
     let mgr = manager(args[0].as_str(), TTL);
     let guard = mgr.lock("k").unwrap();
-    say(format_args!(
+    report(format_args!(
         "got k {} {:?} {}",
         guard.fence(),
         guard.previous_holder(),
         guard.is_held()
     ));
-    hear();
+    receive();
     let start = Instant::now();
     let (renewal, _) = tasks()
         .into_iter()
@@ -381,7 +381,7 @@ pub(crate) fn starved(args: &[String]) {
         Instant::now() <= deadline + SLACK,
         "it was believed past its deadline"
     );
-    say(format_args!("false {last_held}"));
+    report(format_args!("false {last_held}"));
     assert!(
         guard.lost().is_empty(),
         "the thread was not kept from running"
@@ -390,9 +390,9 @@ pub(crate) fn starved(args: &[String]) {
         .lost()
         .recv_deadline(start + STARVED + command_timeout(TTL) + SLACK)
         .expect("it is told");
-    say(format_args!("told {:?}", loss.reason));
+    report(format_args!("told {:?}", loss.reason));
     match guard.unlock() {
-        Err(Error::Lost { loss, .. }) => say(format_args!("unlocked {:?}", loss.reason)),
+        Err(Error::Lost { loss, .. }) => report(format_args!("unlocked {:?}", loss.reason)),
         other => panic!("{other:?}"),
     }
 }
@@ -401,16 +401,16 @@ pub(crate) fn starved(args: &[String]) {
 #[test]
 fn p6_leases_whose_renewal_thread_panicked_are_lost_and_told_at_once_and_the_manager_is_closed() {
     let server = Server::start();
-    let mut kid = Kid::spawn("panicky", &[&server.url()]);
-    kid.expect("locked", SOON);
+    let mut child = Child::spawn("panicky", &[&server.url()]);
+    child.expect("locked", SOON);
     // The first renewal that fails is logged.
     server.stop();
-    assert_eq!(kid.expect("told", SOON), "Expired Expired Expired");
-    assert_eq!(kid.expect("called", SOON), "3");
-    assert_eq!(kid.expect("verbs", SOON), "Closed Closed Closed");
+    assert_eq!(child.expect("told", SOON), "Expired Expired Expired");
+    assert_eq!(child.expect("called", SOON), "3");
+    assert_eq!(child.expect("verbs", SOON), "Closed Closed Closed");
     server.cont();
-    kid.expect("dropped", SOON);
-    kid.join(SOON);
+    child.expect("dropped", SOON);
+    child.join(SOON);
     let mgr = manager(server.url(), TTL);
     let guard = mgr
         .try_lock_for("k0", TTL + check_period(TTL) + SLACK)
@@ -446,7 +446,7 @@ pub(crate) fn panicky(args: &[String]) {
     let mgr = manager(args[0].as_str(), TTL).with(options);
     let guards = ["k0", "k1", "k2"].map(|name| mgr.lock(name).unwrap());
     let waiter = mgr.enqueue("k0").unwrap();
-    say("locked");
+    report("locked");
     let deadline = Instant::now() + TTL;
     let told = guards.each_ref().map(|guard: &LockGuard| {
         let loss = guard
@@ -457,11 +457,11 @@ pub(crate) fn panicky(args: &[String]) {
         assert_eq!(loss.reason, LossReason::Expired);
         format!("{:?}", loss.reason)
     });
-    say(format_args!("told {}", told.join(" ")));
+    report(format_args!("told {}", told.join(" ")));
     until(SLACK, "each callback is called", || {
         CALLED.load(Ordering::Relaxed) == 3
     });
-    say(format_args!("called {}", CALLED.load(Ordering::Relaxed)));
+    report(format_args!("called {}", CALLED.load(Ordering::Relaxed)));
     let ends = [
         mgr.try_lock("x").err(),
         mgr.lock("x").err(),
@@ -471,7 +471,7 @@ pub(crate) fn panicky(args: &[String]) {
         Some(Error::Closed) => "Closed".to_owned(),
         other => format!("{other:?}"),
     });
-    say(format_args!("verbs {}", ends.join(" ")));
+    report(format_args!("verbs {}", ends.join(" ")));
     drop((guards, mgr));
-    say("dropped");
+    report("dropped");
 }

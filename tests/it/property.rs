@@ -23,7 +23,7 @@ use proptest::{
 use arm::{Arm, InMemory, OnRedis};
 use play::{CLIENTS, NAMES, Run, What, Wish};
 
-use crate::scene::SOON;
+use crate::fixtures::SOON;
 
 /// How many sequences a store is tried with, unless the environment says otherwise.
 const CASES: u32 = 250;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockManager, LockOptions, PreviousHolder};
 
 use crate::connections::fake_that;
-use crate::scene::{
-    LOG_ALL, Line, P, Record, SOON, T, TTL, Verb, build, builder, log_of, log_of_all, manager,
+use crate::fixtures::{
+    LOG_ALL, P, Record, SOON, T, TTL, Verb, Waiters, build, builder, log_of, log_of_all, manager,
     manager_of, micros, release, request, server_time, warm_up, with_ttl,
 };
-use crate::support::{FakeReply, Proxy, SLACK, Server, until};
+use crate::support::{Proxy, SLACK, ScriptedReply, Server, until};
 
 /// A server, a manager whose network can be cut, and one whose network is sound.
 fn cuttable() -> (Server, Proxy, LockManager, LockManager) {
@@ -128,13 +128,13 @@ fn r5_a_check_that_comes_too_late_does_nothing() {
 #[test]
 fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
     // A server whose clock jumps ahead after every handshake: the first request is late, which re-anchors.
-    let (fake, manager) = fake_that(|n| {
+    let (scripted_server, manager) = fake_that(|n| {
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64 + 3_600_000_000;
         if n == 0 {
-            FakeReply::array([
-                FakeReply::bulk("late"),
-                FakeReply::integer(now),
-                FakeReply::integer(0),
+            ScriptedReply::array([
+                ScriptedReply::bulk("late"),
+                ScriptedReply::integer(now),
+                ScriptedReply::integer(0),
             ])
         } else {
             crate::connections::granted(7)
@@ -142,7 +142,7 @@ fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
     });
     let guard = manager.try_lock("a").unwrap().expect("late is no error");
     assert_eq!(guard.fence(), 7);
-    let commands = fake.commands();
+    let commands = scripted_server.commands();
     let asked: Vec<_> = commands.iter().filter(|words| words.len() == 13).collect();
     assert_eq!(asked.len(), 2);
     let not_after = |i: usize| asked[i][10].parse::<u64>().unwrap();
@@ -155,17 +155,24 @@ fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
 #[test]
 fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
     let ttl = Duration::from_secs(1);
-    let fake = crate::support::Fake::start(|words| {
-        if crate::support::fake::is(words, "EVALSHA") || crate::support::fake::is(words, "EVAL") {
-            FakeReply::error("LOADING Redis is loading the dataset in memory")
+    let scripted_server = crate::support::ScriptedServer::start(|words| {
+        if crate::support::scripted_server::is(words, "EVALSHA")
+            || crate::support::scripted_server::is(words, "EVAL")
+        {
+            ScriptedReply::error("LOADING Redis is loading the dataset in memory")
         } else {
-            FakeReply::polite(words)
+            ScriptedReply::polite(words)
         }
     });
-    let manager = build(with_ttl(fake.url(), ttl).outage_limit(Duration::from_millis(2500)));
+    let manager =
+        build(with_ttl(scripted_server.url(), ttl).outage_limit(Duration::from_millis(2500)));
     assert!(manager.lock("a").is_err());
     let mut sent: HashMap<String, (u64, u64)> = HashMap::new();
-    for words in fake.commands().iter().filter(|words| words.len() == 13) {
+    for words in scripted_server
+        .commands()
+        .iter()
+        .filter(|words| words.len() == 13)
+    {
         let at: u64 = words[10].parse().unwrap();
         let (first, last) = sent.entry(words[9].clone()).or_insert((at, at));
         (*first, *last) = (at.min(*first), at.max(*last));
@@ -216,12 +223,12 @@ fn r8_a_grant_heard_while_its_request_has_no_answer_is_one_grant() {
     let record = Record::of(&server, "a");
     let holder = other.lock("a").unwrap();
     // It stands in the queue and does not know it yet.
-    let trap = proxy.swallow_silently_when(request(Verb::Acquire, "a"));
+    let fault = proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let waiting = thread::spawn({
         let ours = ours.clone();
         move || ours.lock("a").unwrap()
     });
-    trap.wait(SOON);
+    fault.wait(SOON);
     holder.unlock().unwrap();
     let guard = waiting.join().unwrap();
     assert_eq!(record.number("f"), guard.fence());
@@ -244,14 +251,14 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
     warm_up(&dying);
     let holder = dying.lock("a").unwrap();
     let unheard = dying.enqueue("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&alive);
+    let mut queue = Waiters::of("a");
+    queue.add(&alive);
     cut(&proxy);
     let record = Record::of(&server, "a");
     let dead = manager_of(&record.field("a").unwrap());
     let past = server_time(&server) - 1;
     record.set(&[("e", &past.to_string())]);
-    let guard = line.serve(0, ttl / 8 + ttl / 10 + SLACK);
+    let guard = queue.expect_grant(0, ttl / 8 + ttl / 10 + SLACK);
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert_eq!(
         record.field(&format!("m:{dead}")),
@@ -276,8 +283,8 @@ fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
         .lock("a")
         .unwrap();
     let waiter = ours.enqueue("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&other);
+    let mut queue = Waiters::of("a");
+    queue.add(&other);
     let record = Record::of(&server, "a");
     let first = record.tokens().remove(0);
     cut(&proxy);
@@ -291,7 +298,7 @@ fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
     let guard = waiter.wait().unwrap();
     assert_eq!(record.owner(), Some(first));
     guard.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     drop(fixed);
     record.comes_to_rest();
 }
@@ -421,12 +428,12 @@ fn r20_scripts_are_never_loaded_and_numbers_never_rounded() {
     let server = Server::start_with(&LOG_ALL);
     let manager = build(builder(server.url()));
     let holder = manager.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&manager);
+    let mut queue = Waiters::of("a");
+    queue.add(&manager);
     assert!(manager.try_lock_for("a", 2 * P).unwrap().is_none());
     holder.renew().unwrap();
     holder.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     let stats: String = server.query(&["INFO", "commandstats"]);
     assert!(
         !stats.contains("script|load")

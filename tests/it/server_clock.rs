@@ -12,10 +12,10 @@ use std::{
 use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
 use tempfile::TempDir;
 
-use crate::permits::{Permits, Takers, Want};
-use crate::scene::{
-    Line, P, Record, T, TTL, build, manager, micros, server_time, warm_up, with_ttl,
+use crate::fixtures::{
+    P, Record, T, TTL, Waiters, build, manager, micros, server_time, warm_up, with_ttl,
 };
+use crate::permits::{PermitWaiters, Permits, Want};
 use crate::support::{SLACK, Server, until};
 use crate::worker::{self, SOON, expect_got};
 
@@ -79,11 +79,11 @@ fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_wai
     // Renewed so seldom that no renewal comes before those who wait have seen the lapse.
     let holding = build(with_ttl(server.url(), 20 * TTL));
     let holder = holding.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&ours);
-    line.stand(&other);
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
+    queue.add(&other);
     shifted.step_to(HALF_AN_HOUR);
-    let next = line.serve(0, P + T + SLACK);
+    let next = queue.expect_grant(0, P + T + SLACK);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > holder.fence());
     let told = holder.renew();
@@ -102,7 +102,7 @@ fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_wai
     next.renew().unwrap();
     let fence = next.fence();
     next.unlock().unwrap();
-    let last = line.serve(1, P + T + SLACK);
+    let last = queue.expect_grant(1, P + T + SLACK);
     assert!(last.fence() > fence);
     last.unlock().unwrap();
     assert_eq!(
@@ -120,9 +120,9 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
     let guard = ours.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&other);
-    line.stand(&ours);
+    let mut queue = Waiters::of("a");
+    queue.add(&other);
+    queue.add(&ours);
     shifted.step_to(-HALF_AN_HOUR);
     let renewed = ours.stats().renewed;
     until(TTL, "it is renewed", || ours.stats().renewed > renewed);
@@ -132,15 +132,15 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
     let mut largest = guard.fence();
     guard.unlock().unwrap();
     for who in 0..2 {
-        let guard = line.serve(who, P + T + SLACK);
+        let guard = queue.expect_grant(who, P + T + SLACK);
         assert!(guard.fence() > largest, "{} after {largest}", guard.fence());
         largest = guard.fence();
         guard.unlock().unwrap();
     }
     // One who died just before such a step is outlived by one ttl, and not by half an hour.
     let mut dead = worker::start(&server.url(), TTL);
-    dead.tell(&format!("fixed {}", TTL.as_millis()));
-    dead.tell("lock b");
+    dead.send(&format!("fixed {}", TTL.as_millis()));
+    dead.send("lock b");
     let fence = expect_got(&dead, "b", SOON).fence;
     dead.kill();
     shifted.step_to(-2 * HALF_AN_HOUR);
@@ -166,12 +166,15 @@ fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them
     let [longer, shorter] = [40, 10].map(|ttls| build(with_ttl(server.url(), ttls * TTL)));
     let [stays, goes] = [&longer, &shorter].map(|mgr| Want::Permits(1, 2).take(mgr, "n").unwrap());
     let [reads, ends] = [&longer, &shorter].map(|mgr| Want::Read.take(mgr, "r").unwrap());
-    let (mut takers, mut writers) = (Takers::of(server, "n"), Takers::of(server, "r"));
-    takers.stand(&ours, Want::Permits(1, 2));
-    takers.stand(&other, Want::Permits(1, 2));
-    writers.stand(&other, Want::Write);
+    let (mut takers, mut writers) = (
+        PermitWaiters::of(server, "n"),
+        PermitWaiters::of(server, "r"),
+    );
+    takers.add(&ours, Want::Permits(1, 2));
+    takers.add(&other, Want::Permits(1, 2));
+    writers.add(&other, Want::Write);
     shifted.step_to(micros(20 * TTL).cast_signed());
-    let next = takers.serve(0, P + T + SLACK);
+    let next = takers.expect_grant(0, P + T + SLACK);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > goes.fence());
     for (lost, left) in [(&goes, 2), (&ends, 1)] {
@@ -187,11 +190,11 @@ fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them
     for kept in [&stays, &reads] {
         kept.renew().expect("its lease is longer than the step");
     }
-    assert!(takers.is_quiet() && writers.is_quiet());
+    assert!(takers.none_ended() && writers.none_ended());
     stays.unlock().unwrap();
-    takers.serve(1, P + T + SLACK).unlock().unwrap();
+    takers.expect_grant(1, P + T + SLACK).unlock().unwrap();
     reads.unlock().unwrap();
-    writers.serve(0, P + T + SLACK).unlock().unwrap();
+    writers.expect_grant(0, P + T + SLACK).unlock().unwrap();
     next.unlock().unwrap();
     assert_eq!(
         ours.stats().requeued + other.stats().requeued,
@@ -210,38 +213,38 @@ fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_t
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
     let mut dead = worker::start(&server.url(), TTL);
-    dead.tell(&format!("fixed {}", TTL.as_millis()));
-    dead.tell("acquire 1/3 n");
+    dead.send(&format!("fixed {}", TTL.as_millis()));
+    dead.send("acquire 1/3 n");
     expect_got(&dead, "n", SOON);
-    dead.tell("read r");
+    dead.send("read r");
     expect_got(&dead, "r", SOON);
     dead.kill();
     let fixed = ours.with(LockOptions::new().fixed_lease(40 * TTL));
     let longer = [("n", Want::Permits(1, 3)), ("r", Want::Read)]
         .map(|(name, want)| want.take(&fixed, name).unwrap());
     let live = Want::Permits(1, 3).take(&ours, "n").unwrap();
-    let mut takers = Takers::of(server, "n");
-    takers.stand(&other, Want::Permits(1, 3));
-    takers.stand(&other, Want::Permits(2, 3));
-    let mut writers = Takers::of(server, "r");
-    writers.stand(&other, Want::Write);
+    let mut takers = PermitWaiters::of(server, "n");
+    takers.add(&other, Want::Permits(1, 3));
+    takers.add(&other, Want::Permits(2, 3));
+    let mut writers = PermitWaiters::of(server, "r");
+    writers.add(&other, Want::Write);
     // By less than the longest lease, and more than the shortest.
     shifted.step_to(-micros(10 * TTL).cast_signed());
-    let next = takers.serve(0, TTL + P + T + SLACK);
+    let next = takers.expect_grant(0, TTL + P + T + SLACK);
     assert!(next.fence() > live.fence());
     live.renew()
         .expect("a step back takes nothing from its holder");
-    assert!(takers.is_quiet() && writers.is_quiet());
+    assert!(takers.none_ended() && writers.none_ended());
     let largest = next.fence();
     next.unlock().unwrap();
     live.unlock().unwrap();
-    let last = takers.serve(1, P + T + SLACK);
+    let last = takers.expect_grant(1, P + T + SLACK);
     assert!(last.fence() > largest, "{} after {largest}", last.fence());
     last.unlock().unwrap();
     assert!(longer.iter().all(|guard| guard.is_held()));
     let [permit, reader] = longer;
     reader.unlock().unwrap();
-    writers.serve(0, P + T + SLACK).unlock().unwrap();
+    writers.expect_grant(0, P + T + SLACK).unlock().unwrap();
     permit.unlock().unwrap();
     for name in ["n", "r"] {
         Permits::of(server, name).comes_to_rest();

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions};
 
-use crate::connections::{fake, fake_that, granted};
-use crate::scene::{
-    Line, P, Record, SOON, T, TTL, Verb, build, builder, manager, steady, warm_up, with_ttl,
+use crate::connections::{fake_that, granted, scripted_server};
+use crate::fixtures::{
+    P, Record, SOON, T, TTL, Verb, Waiters, build, builder, manager, steady, warm_up, with_ttl,
 };
-use crate::support::{Fake, FakeReply, SLACK, Server, fake::is, until};
+use crate::support::{SLACK, ScriptedReply, ScriptedServer, Server, scripted_server::is, until};
 
 #[track_caller]
 fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str) {
@@ -55,7 +55,7 @@ fn transient_refusals_pass_within_the_bound() {
         let refuse = format!("{code} {words}");
         let (_fake, manager) = fake_that(move |n| {
             if n < 3 {
-                FakeReply::error(&refuse)
+                ScriptedReply::error(&refuse)
             } else {
                 granted(7)
             }
@@ -68,7 +68,7 @@ fn transient_refusals_pass_within_the_bound() {
         let refuse = format!("{code} {words}");
         let (_fake, manager) = fake_that(move |n| {
             if n < 3 {
-                FakeReply::error(&refuse)
+                ScriptedReply::error(&refuse)
             } else {
                 granted(7)
             }
@@ -85,8 +85,10 @@ fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
     thread::scope(|scope| {
         for (code, words) in TRANSIENT {
             scope.spawn(move || {
-                let fake = fake(move |_| FakeReply::error(&format!("{code} {words}")));
-                let manager = build(LockManager::builder(fake.url()).outage_limit(OUTAGE));
+                let scripted_server =
+                    scripted_server(move |_| ScriptedReply::error(&format!("{code} {words}")));
+                let manager =
+                    build(LockManager::builder(scripted_server.url()).outage_limit(OUTAGE));
                 let start = Instant::now();
                 refused(manager.try_lock("a"), code, words);
                 assert!(start.elapsed() <= 2 * T + SLACK);
@@ -106,19 +108,19 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
     thread::scope(|scope| {
         for status in ["late", "more"] {
             scope.spawn(move || {
-                let fake = fake(move |_| {
+                let scripted_server = scripted_server(move |_| {
                     thread::sleep(T * 19 / 20);
                     let now = std::time::UNIX_EPOCH
                         .elapsed()
                         .expect("it is after 1970")
                         .as_micros() as i64;
-                    FakeReply::array([
-                        FakeReply::bulk(status),
-                        FakeReply::integer(now),
-                        FakeReply::integer(1),
+                    ScriptedReply::array([
+                        ScriptedReply::bulk(status),
+                        ScriptedReply::integer(now),
+                        ScriptedReply::integer(1),
                     ])
                 });
-                let builder = with_ttl(fake.url(), Duration::from_secs(15))
+                let builder = with_ttl(scripted_server.url(), Duration::from_secs(15))
                     .command_timeout(T)
                     .horizon(P + 3 * T);
                 let manager = build(builder.check_period(P).outage_limit(T));
@@ -152,11 +154,11 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
 #[test]
 fn other_refusals_are_told_at_once() {
     for code in ["ERR", "NOPERM", "OOM", "WRONGTYPE", "NOAUTH", "CROSSSLOT"] {
-        let (fake, manager) =
-            fake_that(move |_| FakeReply::error(&format!("{code} whatever the server says")));
+        let (scripted_server, manager) =
+            fake_that(move |_| ScriptedReply::error(&format!("{code} whatever the server says")));
         refused(manager.try_lock("a"), code, "whatever the server says");
         refused(manager.lock("a"), code, "whatever the server says");
-        let asked = fake.count("EVALSHA") + fake.count("EVAL");
+        let asked = scripted_server.count("EVALSHA") + scripted_server.count("EVAL");
         assert!(asked <= 4, "not asked again and again: {asked}");
     }
 }
@@ -167,10 +169,10 @@ fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
     let patient = manager(server.url());
     let hasty = build(builder(server.url()).outage_limit(Duration::from_secs(1)));
     let holder = patient.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&patient);
-    let mut short = Line::of("a");
-    short.stand(&hasty);
+    let mut queue = Waiters::of("a");
+    queue.add(&patient);
+    let mut short = Waiters::of("a");
+    short.add(&hasty);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut connection = server.connection();
@@ -186,12 +188,12 @@ fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
             || matches!(server.try_query::<()>(&["PING"]), Err(e) if e.code() == Some("BUSY")),
         );
         refused(patient.try_lock("b"), "BUSY", "");
-        let (_, end) = short.next(Duration::from_secs(1) + SLACK);
+        let (_, end) = short.next_end(Duration::from_secs(1) + SLACK);
         refused(end, "BUSY", "");
         let _: () = server.query(&["SCRIPT", "KILL"]);
     });
     drop(holder);
-    line.serve(0, TTL + P + SLACK).unlock().unwrap();
+    queue.expect_grant(0, TTL + P + SLACK).unlock().unwrap();
     patient
         .try_lock("b")
         .unwrap()
@@ -261,9 +263,9 @@ fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
     let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
     warm_up(&ours);
     let holder = other.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&ours);
-    line.stand(&ours);
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
+    queue.add(&ours);
     let fill = "for i = 1, 2000 do redis.call('SET', 'other:' .. i, string.rep('x', 100)) end";
     let _: () = server.query(&["EVAL", fill, "0"]);
     let _: () = server.query(&["SAVE"]);
@@ -279,8 +281,8 @@ fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
     });
     holder.renew().expect("its lease is inside its time");
     holder.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
-    line.serve(1, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     assert_eq!(ours.stats().requeued, 0);
     ours.try_lock("b")
         .unwrap()
@@ -353,9 +355,9 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
     let unrenewed = ours.with(LockOptions::new().fixed_lease(10 * TTL));
     let _lapses = unrenewed.lock("lapsed").unwrap();
     Record::of(&server, "lapsed").set(&[("e", "1"), ("a", "0 1 0123456789abcdef 2000 0 0")]);
-    let mut line = Line::of("a");
-    line.stand(&other);
-    line.stand(&ours);
+    let mut queue = Waiters::of("a");
+    queue.add(&other);
+    queue.add(&ours);
     until(SOON, "the scripts are known", || ours.stats().renewed > 0);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -381,8 +383,8 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
     let renewed = ours.stats().renewed;
     until(TTL, "it is renewed", || ours.stats().renewed > renewed);
     holder.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
-    line.serve(1, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
     ours.lock("a").unwrap().unlock().unwrap();
@@ -421,10 +423,10 @@ fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() 
     // Once it has the right it can wait; who asks within a check period is told what was heard before.
     let _: () = server.query(&["ACL", "SETUSER", "u", "&fairlock:grants:*"]);
     until(P + SLACK, "it may wait", || ours.enqueue("a").is_ok());
-    let mut line = Line::of("a");
-    line.stand(&ours);
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
     holder.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
 }
 
 #[test]
@@ -450,11 +452,11 @@ fn documented_rights_are_enough() {
     let (ours, other) = [(); 2]
         .map(|()| manager(format!("{}?user=u&pass=p", server.url())))
         .into();
-    let mut line = Line::of("a");
+    let mut queue = Waiters::of("a");
     let holder = ours.lock("a").unwrap();
     holder.renew().unwrap();
     for who in [&other, &ours, &other] {
-        line.stand(who);
+        queue.add(who);
     }
     assert!(
         other
@@ -467,7 +469,7 @@ fn documented_rights_are_enough() {
     assert_eq!(other.list("*").count(), 1);
     assert!(other.force_release("a", holder.fence()).unwrap());
     for i in 0..3 {
-        line.serve(i, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(i, P + T + SLACK).unlock().unwrap();
     }
     assert_eq!(server.keys_without_ttl(), Vec::<String>::new());
 }
@@ -584,43 +586,43 @@ fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
 
 #[test]
 fn tryagain_is_served_by_the_form_with_one_key() {
-    let fake = Fake::start(|words| {
+    let scripted_server = ScriptedServer::start(|words| {
         if is(words, "EVALSHA") && words[2] == b"2" {
-            FakeReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
+            ScriptedReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
         } else if Verb::Acquire.is_in(words, "a") || words.len() == 12 {
             granted(7)
         } else {
-            FakeReply::polite(words)
+            ScriptedReply::polite(words)
         }
     });
-    let manager = manager(fake.url());
+    let manager = manager(scripted_server.url());
     let guard = manager.try_lock("a").unwrap().expect("it is free");
     assert_eq!(guard.fence(), 7);
-    let singles = fake
+    let singles = scripted_server
         .commands()
         .iter()
         .filter(|words| words[0] == "EVALSHA" && words[2] == "1")
         .count();
     assert_eq!(singles, 1);
     // A release takes the same way, to a lock that nobody awaits.
-    let released = FakeReply::array([
-        FakeReply::bulk("released"),
-        FakeReply::integer(1),
-        FakeReply::integer(0),
+    let released = ScriptedReply::array([
+        ScriptedReply::bulk("released"),
+        ScriptedReply::integer(1),
+        ScriptedReply::integer(0),
     ]);
     let released = Arc::new(released);
-    let fake = Fake::start(move |words| {
+    let scripted_server = ScriptedServer::start(move |words| {
         if is(words, "EVALSHA") && words[2] == b"2" {
-            FakeReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
+            ScriptedReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
         } else if is(words, "EVALSHA") && words.last().is_some_and(|mode| mode == b"used") {
             (*released).clone()
         } else if is(words, "EVALSHA") {
             granted(7)
         } else {
-            FakeReply::polite(words)
+            ScriptedReply::polite(words)
         }
     });
-    let manager = self::manager(fake.url());
+    let manager = self::manager(scripted_server.url());
     manager.lock("a").unwrap().unlock().unwrap();
 }
 
@@ -628,7 +630,7 @@ fn tryagain_is_served_by_the_form_with_one_key() {
 fn a_script_that_the_server_forgot_is_sent_whole_once() {
     let known = Arc::new(AtomicBool::new(false));
     let sources = Arc::new(AtomicUsize::new(0));
-    let fake = Fake::start({
+    let scripted_server = ScriptedServer::start({
         let (known, sources) = (Arc::clone(&known), Arc::clone(&sources));
         move |words| {
             if is(words, "EVAL") {
@@ -639,21 +641,23 @@ fn a_script_that_the_server_forgot_is_sent_whole_once() {
                 if known.load(Ordering::SeqCst) {
                     granted(8)
                 } else {
-                    FakeReply::error("NOSCRIPT No matching script. Please use EVAL.")
+                    ScriptedReply::error("NOSCRIPT No matching script. Please use EVAL.")
                 }
             } else {
-                FakeReply::polite(words)
+                ScriptedReply::polite(words)
             }
         }
     });
-    let manager = manager(fake.url());
+    let manager = manager(scripted_server.url());
     let first = manager.try_lock("a").unwrap().expect("it is free");
     let second = manager.try_lock("b").unwrap().expect("it is free");
     assert_eq!((first.fence(), second.fence()), (7, 8));
     assert_eq!(sources.load(Ordering::SeqCst), 1);
     // R20: never SCRIPT LOAD or FUNCTION, which a failover or a flush would undo.
     assert_eq!(
-        fake.count("SCRIPT") + fake.count("FUNCTION") + fake.count("FCALL"),
+        scripted_server.count("SCRIPT")
+            + scripted_server.count("FUNCTION")
+            + scripted_server.count("FCALL"),
         0
     );
 }
@@ -661,18 +665,18 @@ fn a_script_that_the_server_forgot_is_sent_whole_once() {
 #[test]
 fn a_server_that_is_too_old_is_refused_as_a_setting() {
     let says = |version: &'static str| {
-        Fake::start(move |words| {
+        ScriptedServer::start(move |words| {
             if is(words, "HELLO") {
                 let pairs = ["server", "redis", "version", version];
-                FakeReply::array(pairs.map(FakeReply::bulk))
+                ScriptedReply::array(pairs.map(ScriptedReply::bulk))
             } else {
-                FakeReply::polite(words)
+                ScriptedReply::polite(words)
             }
         })
     };
     for version in ["6.0.16", "6.1.9", "5.0.14", "2.8"] {
-        let fake = says(version);
-        match LockManager::connect(fake.url()) {
+        let scripted_server = says(version);
+        match LockManager::connect(scripted_server.url()) {
             Err(Error::Config { what, message, .. }) => {
                 assert!(
                     what == "server" && message.contains(version) && message.contains("6.2"),
@@ -685,11 +689,11 @@ fn a_server_that_is_too_old_is_refused_as_a_setting() {
     for version in ["6.2.0", "7.0.15", "8.2.1", "10.0"] {
         LockManager::connect(says(version).url()).unwrap();
     }
-    let ancient = Fake::start(|words| {
+    let ancient = ScriptedServer::start(|words| {
         if is(words, "HELLO") {
-            FakeReply::error("ERR unknown command `HELLO`, with args beginning with: `2`, ")
+            ScriptedReply::error("ERR unknown command `HELLO`, with args beginning with: `2`, ")
         } else {
-            FakeReply::polite(words)
+            ScriptedReply::polite(words)
         }
     });
     assert!(matches!(

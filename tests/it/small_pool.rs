@@ -13,11 +13,11 @@ use std::{
 use fairlock::{Error, LockManager, LockOptions};
 
 use crate::{
-    managers::{EndLoops, assert_nothing_left, check_period},
-    scene::{
-        Line, P, Record, SOON, STEADY_T, STEADY_TTL, Verb, build, manager, request, steady,
+    fixtures::{
+        P, Record, SOON, STEADY_T, STEADY_TTL, Verb, Waiters, build, manager, request, steady,
         warm_up, with_ttl,
     },
+    managers::{EndLoops, assert_nothing_left, check_period},
     support::{Proxy, SLACK, Server, until},
 };
 
@@ -90,23 +90,29 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     let [kept, released, unlocked] =
         ["kept", "released", "unlocked"].map(|name| ours.lock(name).unwrap());
     let theirs = other.lock("theirs").unwrap();
-    let [mut after, mut before] = [Line::of("released"), Line::of("theirs")];
-    after.stand(&other);
-    before.stand(&ours);
+    let [mut after, mut before] = [Waiters::of("released"), Waiters::of("theirs")];
+    after.add(&other);
+    before.add(&ours);
     let renewed = ours.stats().renewed;
     until(STEADY_TTL, "the renewal thread is connected", || {
         ours.stats().renewed > renewed
     });
     // The only connection of the pool breaks, and no other can be had; those of the threads stand.
     proxy.refuse();
-    let trap = proxy.swallow_reply_when(request(Verb::Acquire, "x"));
+    let fault = proxy.swallow_reply_when(request(Verb::Acquire, "x"));
     assert!(matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })));
-    assert!(trap.sprung());
+    assert!(fault.has_struck());
 
     theirs.unlock().unwrap();
-    before.serve(0, P + STEADY_T + SLACK).unlock().unwrap();
+    before
+        .expect_grant(0, P + STEADY_T + SLACK)
+        .unlock()
+        .unwrap();
     drop(released);
-    after.serve(0, P + STEADY_T + SLACK).unlock().unwrap();
+    after
+        .expect_grant(0, P + STEADY_T + SLACK)
+        .unlock()
+        .unwrap();
     unlocked.unlock().unwrap();
     let start = Instant::now();
     while start.elapsed() < STEADY_TTL {
@@ -126,7 +132,7 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
 /// The other server's timeout is so long that whoever shared a wait with it would lose its lease.
 #[test]
 fn p9_a_silent_server_delays_nothing_on_another() {
-    const TTL: Duration = crate::scene::TTL;
+    const TTL: Duration = crate::fixtures::TTL;
     let (silent, sound) = (Server::start(), Server::start());
     let builder = with_ttl(silent.url(), 14 * TTL)
         .command_timeout(2 * TTL)
@@ -151,10 +157,10 @@ fn p9_a_silent_server_delays_nothing_on_another() {
         thread::sleep(Duration::from_millis(10));
     }
     let holder = other.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&ours);
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
     holder.unlock().unwrap();
-    line.serve(0, P + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + SLACK).unlock().unwrap();
     kept.unlock().unwrap();
     silent.cont();
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fairlock::{Endpoint, LockManager};
 
-use crate::scene::{Line, P, Record, SOON, T, build, manager, warm_up, with_ttl};
+use crate::fixtures::{P, Record, SOON, T, Waiters, build, manager, warm_up, with_ttl};
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
 #[test]
@@ -18,12 +18,12 @@ fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
     );
     for _ in 0..5 {
         let holder = other.lock("a").unwrap();
-        let mut line = Line::of("a");
-        line.stand(&ours);
-        line.stand(&ours);
+        let mut queue = Waiters::of("a");
+        queue.add(&ours);
+        queue.add(&ours);
         holder.unlock().unwrap();
-        line.serve(0, P + T + SLACK).unlock().unwrap();
-        line.serve(1, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     }
     drop(kills);
     assert_eq!(ours.stats().requeued, 0);
@@ -93,15 +93,15 @@ fn p4_a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
     let mut heard_by = Vec::new();
     for _ in 0..2 {
         let holder = other.lock("a").unwrap();
-        let mut line = Line::of("a");
-        line.stand(&ours);
+        let mut queue = Waiters::of("a");
+        queue.add(&ours);
         settle(&ours);
         heard_by.extend(listeners(&server));
         // From its next PING on nothing arrives on that connection any more, and nobody closes it.
         let deaf = proxy.swallow_silently_when(contains("PING"));
         deaf.wait(P + SLACK);
         holder.unlock().unwrap();
-        line.serve(0, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     }
     assert_eq!(ours.stats().requeued, 0);
     // What is silent for a check period is given up, and replaced.
@@ -122,9 +122,9 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
     let ours = checking(server.url());
     warm_up(&ours);
     let holder = mute.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&ours);
-    line.stand(&ours);
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
+    queue.add(&ours);
     settle(&ours);
     holder.unlock().unwrap();
     assert_eq!(
@@ -132,7 +132,7 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
         0,
         "the release was refused for its last step"
     );
-    let first = line.serve(0, P + T + SLACK);
+    let first = queue.expect_grant(0, P + T + SLACK);
     let stats: String = server.query(&["INFO", "commandstats"]);
     let published = stats
         .lines()
@@ -142,7 +142,7 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
         "{published:?}"
     );
     first.unlock().unwrap();
-    line.serve(1, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
 }
 
@@ -153,14 +153,14 @@ fn p4_a_subscription_that_cannot_be_had_fails_no_wait() {
     let (ours, other) = (manager(proxy.url()), manager(server.url()));
     let holder = other.lock("a").unwrap();
     let deaf = proxy.swallow_silently_when(contains("SUBSCRIBE"));
-    let mut line = Line::of("a");
+    let mut queue = Waiters::of("a");
     let start = std::time::Instant::now();
-    line.stand(&ours);
+    queue.add(&ours);
     // The try, the subscription and the place: one command timeout is for the second.
     assert!(start.elapsed() <= T + SLACK);
-    assert!(deaf.sprung());
+    assert!(deaf.has_struck());
     holder.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
 }
 

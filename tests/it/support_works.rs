@@ -11,8 +11,8 @@ use std::{
 use redis::Connection;
 
 use crate::support::{
-    Fake, FakeReply, Kid, Proxy, SLACK, Server, all_of, contains,
-    fake::{is, next_command},
+    Child, Proxy, SLACK, ScriptedReply, ScriptedServer, Server, all_of, contains,
+    scripted_server::{is, next_command},
     until,
 };
 
@@ -73,15 +73,15 @@ fn server_counts_the_commands_and_clients_of_others_only() {
 fn proxy_swallows_a_reply_after_the_request_was_carried_out() {
     let (server, proxy) = proxied();
     let mut connection = open(&proxy);
-    let trap = proxy.swallow_reply_when(contains("mine"));
+    let fault = proxy.swallow_reply_when(contains("mine"));
     let _: i64 = redis::cmd("INCR")
         .arg("other")
         .query(&mut connection)
         .unwrap();
-    assert!(!trap.sprung());
+    assert!(!fault.has_struck());
     let lost = redis::cmd("INCR").arg("mine").query::<i64>(&mut connection);
     assert!(lost.unwrap_err().is_connection_dropped());
-    assert_eq!(trap.wait(SOON), b":1\r\n");
+    assert_eq!(fault.wait(SOON), b":1\r\n");
     assert_eq!(server.query::<i64>(&["GET", "mine"]), 1);
     let _: i64 = redis::cmd("INCR")
         .arg("mine")
@@ -93,10 +93,10 @@ fn proxy_swallows_a_reply_after_the_request_was_carried_out() {
 fn proxy_swallows_silently() {
     let (server, proxy) = proxied();
     let mut connection = open(&proxy);
-    let trap = proxy.swallow_silently_when(all_of(&["INCR", "mine"]));
+    let fault = proxy.swallow_silently_when(all_of(&["INCR", "mine"]));
     let lost = redis::cmd("INCR").arg("mine").query::<i64>(&mut connection);
     assert!(lost.unwrap_err().is_timeout());
-    assert_eq!(trap.wait(SOON), b":1\r\n");
+    assert_eq!(fault.wait(SOON), b":1\r\n");
     assert_eq!(proxy.connections(), 1);
     assert_eq!(server.query::<i64>(&["GET", "mine"]), 1);
 }
@@ -175,12 +175,12 @@ fn proxy_delays_chunks_side_by_side() {
 fn proxy_cuts_a_reply_at_a_byte() {
     let (_server, proxy) = proxied();
     let mut stream = TcpStream::connect(proxy.addr()).unwrap();
-    let trap = proxy.cut_reply_at(3);
+    let fault = proxy.cut_reply_at(3);
     stream.write_all(b"PING\r\n").unwrap();
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
     assert_eq!(said, b"+PO");
-    assert_eq!(trap.wait(SOON), b"+PO");
+    assert_eq!(fault.wait(SOON), b"+PO");
 }
 
 #[test]
@@ -194,19 +194,19 @@ fn proxy_resets_connections_and_requests() {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
 
     let mut stream = TcpStream::connect(proxy.addr()).unwrap();
-    let trap = proxy.reset_request_when(contains("INCR"));
+    let fault = proxy.reset_request_when(contains("INCR"));
     stream.write_all(b"INCR k\r\n").unwrap();
     let error = stream.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(trap.wait(SOON), b"INCR k\r\n");
+    assert_eq!(fault.wait(SOON), b"INCR k\r\n");
     assert_eq!(server.query::<i64>(&["EXISTS", "k"]), 0);
 
     let mut stream = TcpStream::connect(proxy.addr()).unwrap();
-    let trap = proxy.swallow_and_reset_when(contains("INCR"));
+    let fault = proxy.swallow_and_reset_when(contains("INCR"));
     stream.write_all(b"INCR k\r\n").unwrap();
     let error = stream.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(trap.wait(SOON), b":1\r\n");
+    assert_eq!(fault.wait(SOON), b":1\r\n");
 }
 
 #[test]
@@ -227,18 +227,18 @@ fn proxy_refuses_and_accepts() {
 
 #[test]
 fn fake_says_what_it_is_told_to() {
-    let fake = Fake::start(|words| match words {
-        _ if is(words, "GET") => FakeReply::error("LOADING not yet"),
-        _ if is(words, "LRANGE") => FakeReply::array([
-            FakeReply::bulk("a\r\nb"),
-            FakeReply::integer(7),
-            FakeReply::nil(),
+    let scripted_server = ScriptedServer::start(|words| match words {
+        _ if is(words, "GET") => ScriptedReply::error("LOADING not yet"),
+        _ if is(words, "LRANGE") => ScriptedReply::array([
+            ScriptedReply::bulk("a\r\nb"),
+            ScriptedReply::integer(7),
+            ScriptedReply::nil(),
         ]),
-        _ if is(words, "DEL") => FakeReply::Close,
-        _ if is(words, "SET") => FakeReply::Silent,
-        _ => FakeReply::polite(words),
+        _ if is(words, "DEL") => ScriptedReply::Close,
+        _ if is(words, "SET") => ScriptedReply::Silent,
+        _ => ScriptedReply::polite(words),
     });
-    let mut connection = connect(&fake.url());
+    let mut connection = connect(&scripted_server.url());
     let error = redis::cmd("GET")
         .arg("k")
         .query::<()>(&mut connection)
@@ -256,11 +256,15 @@ fn fake_says_what_it_is_told_to() {
     let error = redis::cmd("DEL").query::<()>(&mut connection).unwrap_err();
     assert!(error.is_connection_dropped());
     let error = redis::cmd("SET")
-        .query::<()>(&mut connect(&fake.url()))
+        .query::<()>(&mut connect(&scripted_server.url()))
         .unwrap_err();
     assert!(error.is_timeout());
-    assert_eq!(fake.count("get"), 1);
-    assert!(fake.commands().contains(&vec!["ECHO".into(), "x".into()]));
+    assert_eq!(scripted_server.count("get"), 1);
+    assert!(
+        scripted_server
+            .commands()
+            .contains(&vec!["ECHO".into(), "x".into()])
+    );
 }
 
 #[test]
@@ -278,21 +282,21 @@ fn commands_are_taken_apart_wherever_a_read_ended() {
 
 #[test]
 fn kid_talks_stops_goes_on_and_ends() {
-    let mut kid = Kid::spawn("echo", &["a", "b c"]);
-    assert_eq!(kid.expect("args", 2 * SOON), "a,b c");
-    kid.stop();
-    kid.tell("while it sleeps");
+    let mut child = Child::spawn("echo", &["a", "b c"]);
+    assert_eq!(child.expect("args", 2 * SOON), "a,b c");
+    child.stop();
+    child.send("while it sleeps");
     thread::sleep(Duration::from_millis(30));
-    assert!(kid.said().is_empty());
-    kid.cont();
-    assert_eq!(kid.expect("heard", SOON), "while it sleeps");
-    kid.hush();
-    kid.join(SOON);
+    assert!(child.pending_lines().is_empty());
+    child.cont();
+    assert_eq!(child.expect("heard", SOON), "while it sleeps");
+    child.close_stdin();
+    child.join(SOON);
 
-    let mut kid = Kid::spawn("echo", &[]);
-    assert_eq!(kid.expect("args", 2 * SOON), "");
-    kid.kill();
-    assert!(!kid.wait(SOON).success());
+    let mut child = Child::spawn("echo", &[]);
+    assert_eq!(child.expect("args", 2 * SOON), "");
+    child.kill();
+    assert!(!child.wait(SOON).success());
 }
 
 fn proxied() -> (Server, Proxy) {

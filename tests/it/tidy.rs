@@ -272,7 +272,7 @@ fn behaviours_are_tested_on_both_stores_or_say_why_not() {
                     path.display()
                 ));
             }
-        } else if has_tests && !path.ends_with("main.rs") && !path.ends_with("place.rs") {
+        } else if has_tests && !path.ends_with("main.rs") && !path.ends_with("backend.rs") {
             let of_folder = [
                 path.with_file_name("mod.rs"),
                 path.with_file_name("").with_extension("rs"),

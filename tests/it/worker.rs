@@ -11,36 +11,36 @@ use fairlock::{Error, LockGuard, LockManager, LockOptions};
 
 use crate::{
     managers::manager,
-    permits::{Held, Want},
+    permits::{AnyGuard, Want},
     support::{
-        Kid,
-        kid::{hear, say},
+        Child,
+        child::{receive, report},
     },
 };
 
 /// How long a healthy worker may take to answer: it has to be started, on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
-type Guards = Arc<Mutex<Vec<Held>>>;
+type Guards = Arc<Mutex<Vec<AnyGuard>>>;
 
 /// Starts a worker and waits until its manager is connected.
-pub(crate) fn start(url: &str, ttl: Duration) -> Kid {
-    let kid = launch(url, ttl);
-    kid.expect("ready", SOON);
-    kid
+pub(crate) fn start(url: &str, ttl: Duration) -> Child {
+    let child = launch(url, ttl);
+    child.expect("ready", SOON);
+    child
 }
 
 /// Starts a worker that says `ready` when its manager is connected.
-pub(crate) fn launch(url: &str, ttl: Duration) -> Kid {
-    Kid::spawn("worker", &[url, &ttl.as_millis().to_string()])
+pub(crate) fn launch(url: &str, ttl: Duration) -> Child {
+    Child::spawn("worker", &[url, &ttl.as_millis().to_string()])
 }
 
 /// As [`start`], with a manager whose waits end after so long an outage.
-pub(crate) fn start_impatient(url: &str, ttl: Duration, outage_limit: Duration) -> Kid {
+pub(crate) fn start_impatient(url: &str, ttl: Duration, outage_limit: Duration) -> Child {
     let [ttl, limit] = [ttl, outage_limit].map(|d| d.as_millis().to_string());
-    let kid = Kid::spawn("worker", &[url, &ttl, &limit]);
-    kid.expect("ready", SOON);
-    kid
+    let child = Child::spawn("worker", &[url, &ttl, &limit]);
+    child.expect("ready", SOON);
+    child
 }
 
 /// What a worker says of a grant.
@@ -55,8 +55,8 @@ pub(crate) struct Got {
 
 /// Waits for the news that a worker was granted a name.
 #[track_caller]
-pub(crate) fn expect_got(kid: &Kid, name: &str, within: Duration) -> Got {
-    let said = kid.expect(&format!("got {name} "), within);
+pub(crate) fn expect_got(child: &Child, name: &str, within: Duration) -> Got {
+    let said = child.expect(&format!("got {name} "), within);
     let mut words = said.split(' ');
     Got {
         fence: words.next().unwrap().parse().unwrap(),
@@ -97,11 +97,11 @@ pub(crate) fn worker(args: &[String]) {
             .unwrap(),
     };
     let guards = Guards::default();
-    say("ready");
-    while let Some(line) = hear() {
+    report("ready");
+    while let Some(line) = receive() {
         let (verb, name) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
-            "lock" => keep(Held::Guard(mgr.lock(name).unwrap()), &guards),
+            "lock" => keep(AnyGuard::Guard(mgr.lock(name).unwrap()), &guards),
             "queue" => queue(&mgr, name, Some(Arc::clone(&guards))),
             "turn" => queue(&mgr, name, None),
             "read" => take(&mgr, Want::Read, name, &guards),
@@ -134,11 +134,11 @@ fn ms(digits: &str) -> Duration {
 
 fn queue(mgr: &LockManager, name: &str, guards: Option<Guards>) {
     let waiter = mgr.enqueue(name).unwrap();
-    say(format_args!("queued {name}"));
+    report(format_args!("queued {name}"));
     thread::spawn(move || {
         let guard = waiter.wait().unwrap();
         match guards {
-            Some(guards) => keep(Held::Guard(guard), &guards),
+            Some(guards) => keep(AnyGuard::Guard(guard), &guards),
             None => tell(&guard),
         }
     });
@@ -153,14 +153,14 @@ fn take_all(mgr: &LockManager, names: &str) {
     let (mgr, names) = (mgr.clone(), names.to_owned());
     thread::spawn(move || {
         let _all = mgr.lock_all(names.split(' ')).unwrap();
-        say("got all");
+        report("got all");
         loop {
             thread::park();
         }
     });
 }
 
-fn keep(guard: Held, guards: &Guards) {
+fn keep(guard: AnyGuard, guards: &Guards) {
     let mut guards = guards.lock().unwrap();
     tell(&guard);
     guards.push(guard);
@@ -168,7 +168,7 @@ fn keep(guard: Held, guards: &Guards) {
 
 fn tell(guard: &LockGuard) {
     let held = guard.is_held();
-    say(format_args!(
+    report(format_args!(
         "got {} {} {:?} {held}",
         guard.name(),
         guard.fence(),
@@ -183,11 +183,11 @@ fn unlock(name: &str, guards: &Guards) {
         .position(|guard| guard.name() == name)
         .expect("it is held");
     match guards.remove(at).unlock() {
-        Ok(()) => say(format_args!("unlocked {name} ok")),
+        Ok(()) => report(format_args!("unlocked {name} ok")),
         Err(Error::Lost { loss, .. }) => {
-            say(format_args!("unlocked {name} lost {:?}", loss.reason))
+            report(format_args!("unlocked {name} lost {:?}", loss.reason))
         }
-        Err(other) => say(format_args!("unlocked {name} {other}")),
+        Err(other) => report(format_args!("unlocked {name} {other}")),
     }
 }
 
@@ -208,6 +208,6 @@ fn watch(name: &str, guards: &Guards) {
             last = now;
             thread::sleep(Duration::from_millis(1));
         }
-        say(format_args!("false {last}"));
+        report(format_args!("false {last}"));
     });
 }

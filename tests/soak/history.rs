@@ -16,7 +16,7 @@
 //! | `release <attempt>` | worker | before the guard is given back |
 //! | `ended <attempt> <how>` | worker | when the attempt is over, with a grant or without |
 //! | `gap <ns from>` | worker, coordinator | a thread that only looks at the clock was kept from it since then |
-//! | `begin <fault> <kind>`, `end <fault>` | nemesis, `who` is the victim | before the first blow, after the repair |
+//! | `begin <fault> <kind>`, `end <fault>` | fault injector, `who` is the victim | before the first blow, after the repair |
 //! | `write <attempt> <name> <fence> accepted` or `refused` | resource | in the order in which it decided |
 //! | `key <key> <pttl>` | coordinator | when all was over |
 //!

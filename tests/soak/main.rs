@@ -10,12 +10,12 @@
 //! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes of a run that was
 //! not as it should be are kept, and `--check DIR` judges them again.
 
-mod chance;
 mod checker;
+mod fault_injector;
 mod history;
-mod nemesis;
 mod record;
 mod resource;
+mod rng;
 #[path = "../it/support/mod.rs"]
 mod support;
 mod worker;
@@ -31,8 +31,8 @@ use std::{
 };
 
 use checker::{Finding, Rule, Terms};
+use fault_injector::{FaultInjector, FaultMix};
 use history::History;
-use nemesis::{Mood, Nemesis};
 use record::Record;
 use resource::Fences;
 use support::{SLACK, Server};
@@ -59,8 +59,8 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    if env::var_os("FAIRLOCK_KID").is_some() {
-        support::kid::play(&[("work", worker::work)]);
+    if env::var_os("FAIRLOCK_CHILD").is_some() {
+        support::child::play(&[("work", worker::work)]);
         return ExitCode::SUCCESS;
     }
     let options = Options::parse(env::args().skip(1));
@@ -155,16 +155,16 @@ fn run(dir: &Path, options: &Options) {
         move || record.watch_clock()
     });
     let paths = [dir, &socket].map(|path| path.to_str().expect("paths of our own are text"));
-    let mut nemesis = Nemesis::new(&server, &record, TERMS, paths, seed);
-    nemesis.muster(WORKERS);
-    let mood = if options.fences == Fences::Ignored {
-        Mood::Pauses
+    let mut injector = FaultInjector::new(&server, &record, TERMS, paths, seed);
+    injector.start_workers(WORKERS);
+    let mix = if options.fences == Fences::Ignored {
+        FaultMix::Pauses
     } else {
-        Mood::Everything
+        FaultMix::Everything
     };
-    nemesis.rage(mood, options.lasting);
+    injector.run(mix, options.lasting);
     let calm = Instant::now();
-    if let Err(stuck) = nemesis.finish(FINISH_WITHIN) {
+    if let Err(stuck) = injector.finish(FINISH_WITHIN) {
         println!("soak: not ended within {FINISH_WITHIN:?}: {stuck}");
     }
     println!(

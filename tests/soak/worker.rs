@@ -14,10 +14,10 @@ use std::{
 use fairlock::{Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, WriteGuard};
 
 use crate::{
-    chance::Chance,
     record::{Record, now},
     resource::Resource,
-    support::kid::{hear, say},
+    rng::Rng,
+    support::child::{receive, report},
 };
 
 const MUTEXES: [&str; 4] = ["ledger", "mail", "orders", "stock"];
@@ -87,7 +87,7 @@ struct Hand {
     ttl: Duration,
     record: Arc<Record>,
     resource: Resource,
-    chance: Chance,
+    rng: Rng,
     who: String,
     attempts: usize,
 }
@@ -105,7 +105,7 @@ pub(crate) fn work(args: &[String]) {
         move || record.watch_clock()
     });
     let manager = connect(url, ttl);
-    say("ready");
+    report("ready");
     let finish = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 0..THREADS {
@@ -114,7 +114,7 @@ pub(crate) fn work(args: &[String]) {
                 ttl,
                 record: Arc::clone(&record),
                 resource: Resource::connect(resource),
-                chance: Chance::new(seed.wrapping_mul(31).wrapping_add(number as u64)),
+                rng: Rng::new(seed.wrapping_mul(31).wrapping_add(number as u64)),
                 who: format!("{who}.{number}"),
                 attempts: 0,
             };
@@ -126,7 +126,7 @@ pub(crate) fn work(args: &[String]) {
             });
         }
         scope.spawn(|| watch_queues(&manager, &record, who, &finish));
-        while hear().is_some_and(|line| line != "finish") {}
+        while receive().is_some_and(|line| line != "finish") {}
         finish.store(true, Ordering::SeqCst);
     });
 }
@@ -171,15 +171,15 @@ impl Hand {
     fn attempt(&mut self) {
         self.attempts += 1;
         let id = format!("{}.{}", self.who, self.attempts);
-        match self.chance.below(100) {
+        match self.rng.below(100) {
             0..=2 => self.attempt_several(&id),
             3..=44 => {
-                let name = *self.chance.pick(&MUTEXES);
+                let name = *self.rng.pick(&MUTEXES);
                 self.attempt_one(&id, name, Wish::Mutex);
             }
             45..=74 => {
-                let name = *self.chance.pick(&RW_LOCKS);
-                let wish = if self.chance.percent(60) {
+                let name = *self.rng.pick(&RW_LOCKS);
+                let wish = if self.rng.percent(60) {
                     Wish::Read
                 } else {
                     Wish::Write
@@ -187,23 +187,22 @@ impl Hand {
                 self.attempt_one(&id, name, wish);
             }
             _ => {
-                let name = *self.chance.pick(&SEMAPHORES);
-                let wish = Wish::Permits(1 + self.chance.below(PERMITS as usize) as u32);
+                let name = *self.rng.pick(&SEMAPHORES);
+                let wish = Wish::Permits(1 + self.rng.below(PERMITS as usize) as u32);
                 self.attempt_one(&id, name, wish);
             }
         }
-        thread::sleep(self.chance.ms(0..20));
+        thread::sleep(self.rng.ms(0..20));
     }
 
     fn attempt_one(&mut self, id: &str, name: &str, wish: Wish) {
-        let mut verb =
-            *self
-                .chance
-                .pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
+        let mut verb = *self
+            .rng
+            .pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
         if verb == "enqueue" && !matches!(wish, Wish::Mutex) {
             verb = "lock";
         }
-        let at_most = self.chance.ms(10..800);
+        let at_most = self.rng.ms(10..800);
         match verb {
             "try_lock_for" => self.record.now(format_args!(
                 "ask {id} {name} {verb}:{} {wish}",
@@ -243,13 +242,13 @@ impl Hand {
 
     /// Two or three mutexes, all or none.
     fn attempt_several(&mut self, id: &str) {
-        let (first, number) = (self.chance.below(MUTEXES.len()), 2 + self.chance.below(2));
+        let (first, number) = (self.rng.below(MUTEXES.len()), 2 + self.rng.below(2));
         let names = MUTEXES.iter().cycle().skip(first).take(number);
         let parts: Vec<_> = names.map(|name| (format!("{id}+{name}"), *name)).collect();
         let verb = *self
-            .chance
+            .rng
             .pick(&["lock_all", "try_lock_all_for", "try_lock_all"]);
-        let at_most = self.chance.ms(10..800);
+        let at_most = self.rng.ms(10..800);
         for (id, name) in &parts {
             match verb {
                 "try_lock_all_for" => self.record.now(format_args!(
@@ -285,11 +284,11 @@ impl Hand {
     ) -> Result<Option<LockGuard>, Error> {
         let mut waiter = manager.enqueue(name)?;
         self.record.now(format_args!("queued {id}"));
-        if self.chance.percent(50) {
+        if self.rng.percent(50) {
             return waiter.wait().map(Some);
         }
-        for _ in 0..self.chance.below(4) {
-            let got = waiter.wait_for(self.chance.ms(1..500));
+        for _ in 0..self.rng.below(4) {
+            let got = waiter.wait_for(self.rng.ms(1..500));
             if !matches!(got, Ok(None)) {
                 return got;
             }
@@ -308,7 +307,7 @@ impl Hand {
         });
         let mut held = self.work(parts, writes, &guard);
         if let Guard::Writer(writer) = guard {
-            if held && self.chance.percent(40) {
+            if held && self.rng.percent(40) {
                 self.record_each(parts, |id| format!("downgrade {id}"));
                 guard = match writer.downgrade() {
                     Ok(reader) => Guard::Reader(reader),
@@ -327,7 +326,7 @@ impl Hand {
             }
         }
         self.record_each(parts, |id| format!("release {id}"));
-        if self.chance.percent(50) {
+        if self.rng.percent(50) {
             drop(guard);
             return "dropped".to_owned();
         }
@@ -341,16 +340,16 @@ impl Hand {
     /// is late if the process was stopped between them. Whether it is held at the end.
     fn work(&mut self, parts: &[(String, &str)], writes: bool, guard: &Guard) -> bool {
         // Some hold for longer than a lease lasts without a renewal.
-        let rounds = if self.chance.percent(1) {
+        let rounds = if self.rng.percent(1) {
             200
         } else {
-            self.chance.below(4).max(1)
+            self.rng.below(4).max(1)
         };
         for _ in 0..rounds {
             if !self.look(parts, guard) {
                 return false;
             }
-            thread::sleep(self.chance.ms(1..15));
+            thread::sleep(self.rng.ms(1..15));
             for (id, name) in parts.iter().filter(|_| writes) {
                 self.resource.write(id, name, guard.fence(name));
             }
@@ -416,7 +415,7 @@ fn kind_of(error: &Error) -> String {
         Error::Lost { loss, .. } => format!("lost:{:?}", loss.reason),
         Error::Unavailable { step, .. } => format!("unavailable:{step:?}"),
         Error::Server { code, .. } => format!("server:{code}"),
-        // Nothing that the nemesis does may lead to any other.
+        // Nothing that the fault injector does may lead to any other.
         other => panic!("{other}"),
     }
 }

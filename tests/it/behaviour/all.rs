@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use fairlock::crossbeam_channel::TryRecvError;
 use fairlock::{Error, LockManager, LockOptions, LossReason, MAX_NAMES, PreviousHolder};
 
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{Record, SOON, Waiters};
 use crate::managers;
-use crate::place::{Place, on_both_stores};
-use crate::scene::{Line, Record, SOON};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -37,12 +37,12 @@ on_both_stores! {
     a_clean_release_ends_the_channel_of_losses,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
-fn all_are_taken_or_none(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn all_are_taken_or_none(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("b").unwrap();
     assert!(ours.try_lock_all(["a", "b", "c"]).unwrap().is_none());
     assert!(
@@ -80,8 +80,8 @@ fn all_are_taken_or_none(place: &Place) {
     assert!(theirs.try_lock_all(["a", "b", "c"]).unwrap().is_some());
 }
 
-fn what_is_free_costs_one_request_for_each_name(place: &Place) {
-    let mgr = manager(place);
+fn what_is_free_costs_one_request_for_each_name(backend: &Backend) {
+    let mgr = manager(backend);
     // The scripts are known after that.
     drop(mgr.lock_all(["a", "b", "c"]).unwrap());
     let before = mgr.stats().requests;
@@ -92,8 +92,8 @@ fn what_is_free_costs_one_request_for_each_name(place: &Place) {
     assert_eq!(mgr.stats().held, 0);
 }
 
-fn names_in_any_order_never_wait_for_each_other(place: &Place) {
-    let managers = [managers::patient(place), managers::patient(place)];
+fn names_in_any_order_never_wait_for_each_other(backend: &Backend) {
+    let managers = [managers::patient(backend), managers::patient(backend)];
     let orders = [
         ["a", "b", "c"],
         ["c", "b", "a"],
@@ -116,12 +116,12 @@ fn names_in_any_order_never_wait_for_each_other(place: &Place) {
         }
     });
     for name in ["a", "b", "c"] {
-        Record::of(place, name).comes_to_rest();
+        Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn a_name_that_stands_there_twice_is_taken_once(place: &Place) {
-    let mgr = manager(place);
+fn a_name_that_stands_there_twice_is_taken_once(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock_all(["a", "b", "a", "a"]).unwrap();
     assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "b"]);
     assert_eq!(mgr.stats().held, 2);
@@ -129,8 +129,8 @@ fn a_name_that_stands_there_twice_is_taken_once(place: &Place) {
     assert!(mgr.try_lock("a").unwrap().is_some());
 }
 
-fn no_name_and_too_many_are_refused_before_anything_is_written(place: &Place) {
-    let mgr = manager(place);
+fn no_name_and_too_many_are_refused_before_anything_is_written(backend: &Backend) {
+    let mgr = manager(backend);
     let none: [&str; 0] = [];
     let many: Vec<String> = (0..=MAX_NAMES).map(|i| i.to_string()).collect();
     for refused in [
@@ -140,12 +140,12 @@ fn no_name_and_too_many_are_refused_before_anything_is_written(place: &Place) {
     ] {
         assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");
     }
-    assert_eq!(place.keys("a"), [""; 0]);
+    assert_eq!(backend.keys("a"), [""; 0]);
     drop(mgr.lock_all(&many[1..]).unwrap());
 }
 
-fn a_deadline_holds_for_the_whole_and_gives_all_back(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_deadline_holds_for_the_whole_and_gives_all_back(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let taken = [theirs.lock("b").unwrap(), theirs.lock("c").unwrap()];
     let wait = 2 * CHECK_PERIOD;
     let start = Instant::now();
@@ -168,12 +168,12 @@ fn a_deadline_holds_for_the_whole_and_gives_all_back(place: &Place) {
         .unwrap();
     drop(taken);
     for name in ["a", "b", "c"] {
-        Record::of(place, name).comes_to_rest();
+        Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("c").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "b", "c"]));
@@ -191,12 +191,12 @@ fn p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back(pla
     assert_eq!((ours.stats().held, ours.stats().waiting), (0, 0));
     taken.unlock().unwrap();
     for name in ["a", "b", "c"] {
-        Record::of(place, name).comes_to_rest();
+        Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn p6_the_loss_of_one_is_the_loss_of_the_whole(place: &Place) {
-    let mgr = manager(place);
+fn p6_the_loss_of_one_is_the_loss_of_the_whole(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
     assert!(guard.lost().try_recv().is_err());
     assert!(mgr.force_release("b", guard.fence("b").unwrap()).unwrap());
@@ -212,25 +212,25 @@ fn p6_the_loss_of_one_is_the_loss_of_the_whole(place: &Place) {
     assert!(matches!(guard.check(), Err(Error::Lost { loss, .. }) if &*loss.name == "b"));
     drop(guard);
     for name in ["a", "b", "c"] {
-        Record::of(place, name).comes_to_rest();
+        Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn dropping_the_guard_hands_each_to_its_first_waiter(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn dropping_the_guard_hands_each_to_its_first_waiter(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let guard = ours.lock_all(["a", "b"]).unwrap();
-    let mut lines = ["a", "b"].map(Line::of);
-    lines[0].stand(&theirs);
-    lines[1].stand(&ours);
+    let mut queues = ["a", "b"].map(Waiters::of);
+    queues[0].add(&theirs);
+    queues[1].add(&ours);
     drop(guard);
-    for line in &lines {
-        line.serve(0, SOON).unlock().unwrap();
+    for queue in &queues {
+        queue.expect_grant(0, SOON).unlock().unwrap();
     }
 }
 
-fn unlock_tells_of_the_one_that_was_lost_and_releases_the_others(place: &Place) {
+fn unlock_tells_of_the_one_that_was_lost_and_releases_the_others(backend: &Backend) {
     // It renews so late that no renewal hears of the loss before.
-    let mgr = LockManager::connect(place).unwrap();
+    let mgr = LockManager::connect(backend).unwrap();
     let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
     assert!(mgr.force_release("b", guard.fence("b").unwrap()).unwrap());
     let end = guard.unlock();
@@ -239,12 +239,12 @@ fn unlock_tells_of_the_one_that_was_lost_and_releases_the_others(place: &Place) 
         "{end:?}"
     );
     for name in ["a", "b", "c"] {
-        Record::of(place, name).comes_to_rest();
+        Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn what_is_given_back_unused_tells_the_next_what_it_would_have_heard(place: &Place) {
-    let mgr = manager(place);
+fn what_is_given_back_unused_tells_the_next_what_it_would_have_heard(backend: &Backend) {
+    let mgr = manager(backend);
     let forced = mgr.lock("a").unwrap();
     assert!(mgr.force_release("a", forced.fence()).unwrap());
     let taken = mgr.lock("b").unwrap();
@@ -256,8 +256,8 @@ fn what_is_given_back_unused_tells_the_next_what_it_would_have_heard(place: &Pla
     drop(forced);
 }
 
-fn a_shutdown_waits_for_all_and_names_them(place: &Place) {
-    let mgr = manager(place);
+fn a_shutdown_waits_for_all_and_names_them(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr
         .with(LockOptions::new().label("both"))
         .lock_all(["a", "b"])
@@ -280,8 +280,8 @@ fn a_shutdown_waits_for_all_and_names_them(place: &Place) {
     assert!(matches!(mgr.lock_all(["a"]), Err(Error::Closed)));
 }
 
-fn a_loss_and_a_grant_at_the_same_moment_leave_nothing_behind(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_loss_and_a_grant_at_the_same_moment_leave_nothing_behind(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("c").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "c"]));
@@ -300,12 +300,12 @@ fn a_loss_and_a_grant_at_the_same_moment_leave_nothing_behind(place: &Place) {
         }
     });
     for name in ["a", "c"] {
-        Record::of(place, name).comes_to_rest();
+        Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn those_that_nobody_has_yet_are_no_guards(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn those_that_nobody_has_yet_are_no_guards(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("c").unwrap();
     let told = Arc::new(AtomicU64::new(0));
     let tell = Arc::clone(&told);
@@ -330,9 +330,9 @@ fn those_that_nobody_has_yet_are_no_guards(place: &Place) {
     drop((next, taken));
 }
 
-fn an_error_that_will_not_pass_comes_at_once(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
-    place.query::<redis::Value>(&["RPUSH", "fairlock:{z}", "not a record"]);
+fn an_error_that_will_not_pass_comes_at_once(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    backend.query::<redis::Value>(&["RPUSH", "fairlock:{z}", "not a record"]);
     let taken = theirs.lock("a").unwrap();
     for refused in [
         ours.try_lock_all(["a", "z"]),
@@ -345,12 +345,12 @@ fn an_error_that_will_not_pass_comes_at_once(place: &Place) {
         );
     }
     taken.unlock().unwrap();
-    place.delete("z");
-    Record::of(place, "a").comes_to_rest();
+    backend.delete("z");
+    Record::of(backend, "a").comes_to_rest();
 }
 
-fn what_is_missed_is_counted_once(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn what_is_missed_is_counted_once(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("b").unwrap();
     assert!(
         ours.try_lock_all_for(["a", "b"], CHECK_PERIOD)
@@ -371,8 +371,8 @@ fn what_is_missed_is_counted_once(place: &Place) {
     assert_eq!(ours.stats().missed, 2);
 }
 
-fn a_clean_release_ends_the_channel_of_losses(place: &Place) {
-    let mgr = LockManager::connect(place).unwrap();
+fn a_clean_release_ends_the_channel_of_losses(backend: &Backend) {
+    let mgr = LockManager::connect(backend).unwrap();
     for unlock in [true, false] {
         let guard = mgr.lock_all(["a", "b"]).unwrap();
         let lost = guard.lost().clone();

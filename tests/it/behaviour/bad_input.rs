@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use fairlock::{Builder, Error, LockManager, LockOptions, Result};
 
 use crate::{
+    backend::{Backend, Keyspace as _, on_both_stores},
+    fixtures::Record,
     managers,
-    place::{Keyspace as _, Place, on_both_stores},
-    scene::Record,
     support::{SLACK, until},
 };
 
@@ -48,20 +48,20 @@ pub(crate) fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
 }
 
 #[track_caller]
-fn assert_nothing_written(place: &Place) {
-    assert_eq!(place.keys("n"), [""; 0]);
+fn assert_nothing_written(backend: &Backend) {
+    assert_eq!(backend.keys("n"), [""; 0]);
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, Duration::from_secs(2))
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, Duration::from_secs(2))
 }
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb(place: &Place) {
-    let mgr = manager(place);
+fn p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb(backend: &Backend) {
+    let mgr = manager(backend);
     for name in [String::new(), "n".repeat(513), "é".repeat(257)] {
         let length = name.len().to_string();
         let allowed = ["1 to 512 bytes", &length];
@@ -80,11 +80,11 @@ fn p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb(place: &Place) 
         assert_config(mutex.try_lock_until(Instant::now()), "name", &allowed);
         assert_config(mutex.enqueue(), "name", &allowed);
     }
-    assert_nothing_written(place);
+    assert_nothing_written(backend);
 }
 
-fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(place: &Place) {
-    let mgr = manager(place);
+fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(backend: &Backend) {
+    let mgr = manager(backend);
     let renewed = [
         Duration::ZERO,
         ms(1),
@@ -96,7 +96,9 @@ fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(place: &Plac
         let options = LockOptions::new().ttl(ttl);
         let allowed = ["1s to 86400s", &format!("{ttl:?}")];
         assert_config(
-            LockManager::builder(place).options(options.clone()).build(),
+            LockManager::builder(backend)
+                .options(options.clone())
+                .build(),
             "ttl",
             &allowed,
         );
@@ -114,25 +116,27 @@ fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(place: &Plac
         let options = LockOptions::new().fixed_lease(lease);
         let allowed = ["10ms to 86400s", &format!("{lease:?}")];
         assert_config(
-            LockManager::builder(place).options(options.clone()).build(),
+            LockManager::builder(backend)
+                .options(options.clone())
+                .build(),
             "fixed_lease",
             &allowed,
         );
         assert_config(mgr.with(options).try_lock("n"), "fixed_lease", &allowed);
     }
-    assert_nothing_written(place);
+    assert_nothing_written(backend);
 }
 
-fn a_ttl_at_the_edge_of_its_range_works(place: &Place) {
+fn a_ttl_at_the_edge_of_its_range_works(backend: &Backend) {
     for ttl in [Duration::from_secs(1), DAY] {
         let options = LockOptions::new().ttl(ttl);
-        let mgr = LockManager::builder(place)
+        let mgr = LockManager::builder(backend)
             .options(options)
             .build()
             .unwrap();
         assert!(mgr.lock("n").unwrap().remaining() > ttl / 2);
     }
-    let mgr = manager(place).with(LockOptions::new().fixed_lease(DAY));
+    let mgr = manager(backend).with(LockOptions::new().fixed_lease(DAY));
     assert!(mgr.try_lock("n").unwrap().unwrap().remaining() > DAY / 2);
     // So short a lease may end on the way of its reply.
     let shortest = mgr
@@ -145,9 +149,9 @@ fn a_ttl_at_the_edge_of_its_range_works(place: &Place) {
 }
 
 fn p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build(
-    place: &Place,
+    backend: &Backend,
 ) {
-    let mgr = LockManager::connect(place).unwrap();
+    let mgr = LockManager::connect(backend).unwrap();
     let short = mgr.with(LockOptions::new().ttl(Duration::from_secs(2)));
     // H is 5 s, and H × 30/17 is 8.824 s.
     assert_config(
@@ -156,13 +160,13 @@ fn p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_b
         &["8.824s", "horizon", "5s", "builder the ttl 2s"],
     );
     assert_config(short.lock("n"), "ttl", &["8.824s"]);
-    assert_nothing_written(place);
+    assert_nothing_written(backend);
     let enough = mgr.with(LockOptions::new().ttl(ms(8824)));
     assert!(enough.try_lock("n").unwrap().is_some());
 }
 
-fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(place: &Place) {
-    let mgr = LockManager::connect(place).unwrap();
+fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(backend: &Backend) {
+    let mgr = LockManager::connect(backend).unwrap();
     // P + 2 T is 2 s here; the lease must be longer.
     for lease in [ms(10), ms(999), Duration::from_secs(2)] {
         let short = mgr.with(LockOptions::new().fixed_lease(lease));
@@ -170,7 +174,7 @@ fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(place: &Place) 
         assert_config(short.lock("n"), "fixed_lease", &allowed);
         assert_config(short.enqueue("n"), "fixed_lease", &allowed);
         assert_config(short.try_lock_for("n", ms(5)), "fixed_lease", &allowed);
-        assert_nothing_written(place);
+        assert_nothing_written(backend);
     }
     let short = mgr.with(LockOptions::new().fixed_lease(ms(999)));
     assert!(short.try_lock("n").unwrap().is_some());
@@ -183,9 +187,9 @@ fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(place: &Place) 
     );
 }
 
-fn p10_timeouts_that_do_not_fit_each_other_are_refused(place: &Place) {
+fn p10_timeouts_that_do_not_fit_each_other_are_refused(backend: &Backend) {
     let of = |set: fn(Builder) -> Builder, what: &str, allowed: &[&str]| {
-        assert_config(set(LockManager::builder(place)).build(), what, allowed);
+        assert_config(set(LockManager::builder(backend)).build(), what, allowed);
     };
     let zero = |b: Builder| b.command_timeout(Duration::ZERO);
     of(zero, "command_timeout", &["1ms to 86400s"]);
@@ -235,13 +239,13 @@ fn p10_timeouts_that_do_not_fit_each_other_are_refused(place: &Place) {
         "outage_limit",
         &["at least the command timeout", "500ms"],
     );
-    assert_nothing_written(place);
+    assert_nothing_written(backend);
 }
 
-fn p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(place: &Place) {
+fn p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(backend: &Backend) {
     for size in [0, 10_001, u32::MAX] {
         assert_config(
-            LockManager::builder(place).pool_size(size).build(),
+            LockManager::builder(backend).pool_size(size).build(),
             "pool_size",
             &["1 to 10,000"],
         );
@@ -249,20 +253,22 @@ fn p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(place: &Place) {
     let long = "p".repeat(129);
     for prefix in ["", "a{b", "a}b", "a\nb", "\0", &long] {
         assert_config(
-            LockManager::builder(place).prefix(prefix).build(),
+            LockManager::builder(backend).prefix(prefix).build(),
             "prefix",
             &["1 to 128 bytes", "without braces and control characters"],
         );
     }
-    assert_nothing_written(place);
+    assert_nothing_written(backend);
 }
 
-fn p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(place: &Place) {
-    let mgr = manager(place);
+fn p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(backend: &Backend) {
+    let mgr = manager(backend);
     let refused = |options: LockOptions, what: &str, allowed: &[&str]| {
         let options = options.ttl(Duration::from_secs(2));
         assert_config(
-            LockManager::builder(place).options(options.clone()).build(),
+            LockManager::builder(backend)
+                .options(options.clone())
+                .build(),
             what,
             allowed,
         );
@@ -291,7 +297,7 @@ fn p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(pl
         "hold_at_least",
         &cap,
     );
-    assert_nothing_written(place);
+    assert_nothing_written(backend);
 }
 
 #[track_caller]
@@ -303,9 +309,9 @@ fn assert_code(error: &Error, expected: &str) {
     assert!(!message.is_empty());
 }
 
-fn p10_a_wrong_typed_key_in_the_way_is_left_as_it_is(place: &Place) {
-    let mgr = manager(place);
-    let _: () = place.query(&["RPUSH", "fairlock:{n}", "mine"]);
+fn p10_a_wrong_typed_key_in_the_way_is_left_as_it_is(backend: &Backend) {
+    let mgr = manager(backend);
+    let _: () = backend.query(&["RPUSH", "fairlock:{n}", "mine"]);
     for result in [
         mgr.lock("n").map(drop),
         mgr.try_lock("n").map(drop),
@@ -319,36 +325,36 @@ fn p10_a_wrong_typed_key_in_the_way_is_left_as_it_is(place: &Place) {
         assert!(error.to_string().contains("\"n\""), "{error}");
     }
     assert_eq!(
-        place.query::<Vec<String>>(&["LRANGE", "fairlock:{n}", "0", "-1"]),
+        backend.query::<Vec<String>>(&["LRANGE", "fairlock:{n}", "0", "-1"]),
         ["mine"]
     );
-    assert_eq!(place.keys("n"), ["fairlock:{n}"]);
+    assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
 }
 
-fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(place: &Place) {
-    let mgr = manager(place);
-    let _: () = place.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
+fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(backend: &Backend) {
+    let mgr = manager(backend);
+    let _: () = backend.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
     let guard = mgr.lock("n").unwrap();
-    let before = Record::of(place, "n").fields();
+    let before = Record::of(backend, "n").fields();
     let started = Instant::now();
     assert_code(&mgr.lock("n").unwrap_err(), "WRONGTYPE");
     assert_code(&mgr.enqueue("n").unwrap_err(), "WRONGTYPE");
     assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
-    assert_eq!(Record::of(place, "n").fields(), before);
+    assert_eq!(Record::of(backend, "n").fields(), before);
     assert_eq!(
-        place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}:q"]),
+        backend.query::<Vec<String>>(&["HGETALL", "fairlock:{n}:q"]),
         ["mine", "1"]
     );
     assert_eq!(mgr.stats().waiting, 0);
     guard.unlock().unwrap();
 }
 
-fn a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come(place: &Place) {
-    let mgr = managers::patient(place);
+fn a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come(backend: &Backend) {
+    let mgr = managers::patient(backend);
     let _guard = mgr.lock("n").unwrap();
-    let record = Record::of(place, "n");
+    let record = Record::of(backend, "n");
     record.set(&[("n", "1"), ("r", "1")]);
-    let _: () = place.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
+    let _: () = backend.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
     let before = record.fields();
     assert_code(&mgr.enqueue("n").unwrap_err(), "WRONGTYPE");
     assert_eq!(record.fields(), before);
@@ -356,8 +362,8 @@ fn a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come(
     assert_eq!(record.fields(), before, "who does not wait writes nothing");
 }
 
-fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Place) {
-    let mgr = manager(place);
+fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(backend: &Backend) {
+    let mgr = manager(backend);
     let mutex = mgr.mutex("n");
     let ages_ago = Instant::now()
         .checked_sub(Duration::from_secs(1))
@@ -417,8 +423,8 @@ fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(place: &Pla
     mgr.shutdown(Duration::MAX).unwrap();
 }
 
-fn largest_settings_build_and_work(place: &Place) {
-    let mgr = LockManager::builder(place)
+fn largest_settings_build_and_work(backend: &Backend) {
+    let mgr = LockManager::builder(backend)
         .options(
             LockOptions::new()
                 .ttl(DAY)
@@ -438,5 +444,5 @@ fn largest_settings_build_and_work(place: &Place) {
     assert!(guard.remaining() > DAY / 2);
     guard.renew().unwrap();
     guard.unlock().unwrap();
-    assert!(place.keys_without_ttl().is_empty());
+    assert!(backend.keys_without_ttl().is_empty());
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fairlock::{Error, LossReason, PreviousHolder};
 
-use crate::place::{Place, on_both_stores};
-use crate::scene::{Line, Record, SOON, STEADY_TTL as TTL, build, steady, warm_up};
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{Record, SOON, STEADY_TTL as TTL, Waiters, build, steady, warm_up};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
@@ -15,18 +15,18 @@ on_both_stores! {
     p2_a_guard_whose_token_was_granted_again_is_lost,
 }
 
-fn p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order(place: &Place) {
-    loses_everything(place, || place.flush_all());
+fn p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order(backend: &Backend) {
+    loses_everything(backend, || backend.flush_all());
 }
 
-pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
-    let managers = [build(steady(place)), build(steady(place))];
+pub(crate) fn loses_everything(backend: &Backend, disaster: impl FnOnce()) {
+    let managers = [build(steady(backend)), build(steady(backend))];
     managers.iter().for_each(warm_up);
     let holder = managers[0].lock("a").unwrap();
     let mut largest = holder.fence();
-    let mut line = Line::of("a");
+    let mut queue = Waiters::of("a");
     for who in 0..8 {
-        line.stand(&managers[who % 2]);
+        queue.add(&managers[who % 2]);
     }
 
     disaster();
@@ -43,7 +43,7 @@ pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
     // Across processes the order of their syncs decides; within each one it is kept.
     let mut seen: [Vec<usize>; 2] = Default::default();
     for _ in 0..8 {
-        let (who, end) = line.next(SOON);
+        let (who, end) = queue.next_end(SOON);
         let guard = end.unwrap();
         assert!(guard.is_held());
         assert!(guard.fence() > largest, "fences rise over a loss of data");
@@ -60,21 +60,21 @@ pub(crate) fn loses_everything(place: &Place, disaster: impl FnOnce()) {
     let again = managers[1].try_lock("a").unwrap().expect("it is free");
     assert!(again.fence() > largest);
     drop((holder, again));
-    Record::of(place, "a").comes_to_rest();
+    Record::of(backend, "a").comes_to_rest();
 }
 
-fn p6_holders_of_many_names_are_each_told_of_a_flush_once(place: &Place) {
+fn p6_holders_of_many_names_are_each_told_of_a_flush_once(backend: &Backend) {
     let told = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&told);
     let options = fairlock::LockOptions::new().ttl(TTL).on_lost(move |loss| {
         assert_eq!(loss.reason, LossReason::Taken);
         counting.fetch_add(1, Ordering::SeqCst);
     });
-    let manager = build(steady(place)).with(options);
+    let manager = build(steady(backend)).with(options);
     let guards: Vec<_> = (0..50)
         .map(|i| manager.lock(&format!("a{i}")).unwrap())
         .collect();
-    place.flush_all();
+    backend.flush_all();
     for guard in &guards {
         guard
             .lost()
@@ -97,12 +97,12 @@ fn p6_holders_of_many_names_are_each_told_of_a_flush_once(place: &Place) {
 
 /// As after a failover to a copy in which its place still waited: others may have had the lock before it was served once
 /// more, so what checks fences would refuse whatever it wrote.
-fn p2_a_guard_whose_token_was_granted_again_is_lost(place: &Place) {
-    let manager = build(steady(place));
+fn p2_a_guard_whose_token_was_granted_again_is_lost(backend: &Backend) {
+    let manager = build(steady(backend));
     let [asks, waits] = ["asks", "waits"].map(|name| manager.lock(name).unwrap());
     for guard in [&asks, &waits] {
         let later = (guard.fence() + 1).to_string();
-        Record::of(place, guard.name()).set(&[("f", &later), ("g", &later)]);
+        Record::of(backend, guard.name()).set(&[("f", &later), ("g", &later)]);
     }
     let end = asks.renew();
     assert!(

@@ -10,10 +10,10 @@ use std::{
 use fairlock::{DEFAULT_TTL, Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::{
         assert_nothing_left, check_period, command_timeout, fields, manager, patient, queue,
     },
-    place::{Place, on_both_stores},
     support::{SLACK, until},
 };
 
@@ -31,8 +31,8 @@ on_both_stores! {
     a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed,
 }
 
-fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
-    let mgr = patient(place);
+fn a_guard_is_released_by_the_thread_that_it_was_moved_to(backend: &Backend) {
+    let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let waiter = mgr.enqueue("k").unwrap();
     let moved = thread::spawn(move || {
@@ -41,11 +41,11 @@ fn a_guard_is_released_by_the_thread_that_it_was_moved_to(place: &Place) {
     });
     moved.join().unwrap().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn p8_a_panic_releases_what_is_held(place: &Place) {
-    let mgr = patient(place);
+fn p8_a_panic_releases_what_is_held(backend: &Backend) {
+    let mgr = patient(backend);
     let holder = mgr.clone();
     let waiting = mgr.clone();
     let (locked, is_locked) = mpsc::channel();
@@ -63,11 +63,11 @@ fn p8_a_panic_releases_what_is_held(place: &Place) {
     let guard = waiter.wait().unwrap();
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
     guard.unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_panic_while_waiting_leaves_no_place_in_the_queue(place: &Place) {
-    let mgr = patient(place);
+fn a_panic_while_waiting_leaves_no_place_in_the_queue(backend: &Backend) {
+    let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let behind = || {
         let panicking = thread::spawn({
@@ -86,30 +86,36 @@ fn a_panic_while_waiting_leaves_no_place_in_the_queue(place: &Place) {
         assert!(panicking.join().is_err());
     };
     behind();
-    assert_eq!((fields(place, "k", "w:"), queue(place, "k")), (0, vec![]));
+    assert_eq!(
+        (fields(backend, "k", "w:"), queue(backend, "k")),
+        (0, vec![])
+    );
     let waiter = mgr.enqueue("k").unwrap();
     behind();
-    assert_eq!((fields(place, "k", "w:"), queue(place, "k").len()), (1, 1));
+    assert_eq!(
+        (fields(backend, "k", "w:"), queue(backend, "k").len()),
+        (1, 1)
+    );
     guard.unlock().unwrap();
     waiter.wait().unwrap().unlock().unwrap();
     assert_eq!(mgr.stats().waiting, 0);
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
+fn a_guard_that_is_forgotten_is_renewed_until_max_hold(backend: &Backend) {
     // So long that a busy machine does not miss the renewals.
-    const TTL: Duration = crate::scene::TTL;
+    const TTL: Duration = crate::fixtures::TTL;
     let limit = TTL + TTL / 2;
     let (told, losses) = mpsc::channel();
     let options = LockOptions::new()
         .max_hold(limit)
         .on_lost(move |loss| told.send(loss.clone()).unwrap());
-    let holder = manager(place, TTL);
+    let holder = manager(backend, TTL);
     let start = Instant::now();
     let guard = holder.with(options).lock("k").unwrap();
     let fence = guard.fence();
     mem::forget(guard);
-    let guard = manager(place, TTL).lock("k").unwrap();
+    let guard = manager(backend, TTL).lock("k").unwrap();
     let took = start.elapsed();
     assert!(
         took >= limit,
@@ -125,11 +131,11 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(place: &Place) {
     assert!(losses.try_recv().is_err(), "it was told twice");
 }
 
-fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: &Place) {
-    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(backend: &Backend) {
+    let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();
-    assert!(place.lapse("k"));
+    assert!(backend.lapse("k"));
     let next = waiter
         .wait_for(check_period(TTL) + SLACK)
         .unwrap()
@@ -147,15 +153,15 @@ fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(place: 
     drop(guard);
     next.renew().unwrap();
     next.unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_lease_that_lapses_unawaited_leaves_the_lock_free(place: &Place) {
-    let (ours, other) = (patient(place), patient(place));
-    assert!(!place.lapse("k"), "nobody has ever had it");
+fn a_lease_that_lapses_unawaited_leaves_the_lock_free(backend: &Backend) {
+    let (ours, other) = (patient(backend), patient(backend));
+    assert!(!backend.lapse("k"), "nobody has ever had it");
     let guard = ours.lock("k").unwrap();
-    assert!(place.lapse("k"));
-    assert!(!place.lapse("k"), "nobody has it any more");
+    assert!(backend.lapse("k"));
+    assert!(!backend.lapse("k"), "nobody has it any more");
     let next = other.try_lock("k").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let Err(Error::Lost { loss, .. }) = guard.unlock() else {
@@ -163,16 +169,16 @@ fn a_lease_that_lapses_unawaited_leaves_the_lock_free(place: &Place) {
     };
     assert_eq!(loss.reason, LossReason::Expired);
     next.unlock().unwrap();
-    assert!(!place.lapse("k"), "it was released");
-    assert_nothing_left(place, "k");
+    assert!(!backend.lapse("k"), "it was released");
+    assert_nothing_left(backend, "k");
 }
 
-fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
-    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(backend: &Backend) {
+    let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let passed_over = ours.enqueue("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();
-    assert!(place.lapse("k"));
+    assert!(backend.lapse("k"));
     let next = waiter
         .wait_for(check_period(TTL) + SLACK)
         .unwrap()
@@ -185,21 +191,21 @@ fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(place: &Place) {
     });
     assert_eq!(other.stats().requeued, 0);
     drop(guard);
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(place: &Place) {
+fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(backend: &Backend) {
     // Longer than the slack, or two of them would pass for one.
     let timeout = SLACK + SLACK / 3;
     let manager = |pool_size| {
         let options = LockOptions::new().ttl(timeout * 20);
-        let builder = LockManager::builder(place)
+        let builder = LockManager::builder(backend)
             .options(options)
             .command_timeout(timeout)
             .pool_size(pool_size);
         builder.horizon(timeout * 6).build().unwrap()
     };
-    let other = patient(place);
+    let other = patient(backend);
     let _held = other.lock("held").unwrap();
     let guard = manager(8).lock("guard").unwrap();
     let unlocked = manager(1).lock("unlocked").unwrap();
@@ -208,7 +214,7 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(pla
     let one = manager(1);
     let (first, second) = (one.lock("first").unwrap(), one.lock("second").unwrap());
     drop(one);
-    place.go_away();
+    backend.go_away();
     thread::scope(|scope| {
         let go = |what: &'static str, end: Box<dyn FnOnce() + Send>| {
             scope.spawn(move || {
@@ -236,12 +242,14 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(pla
             Box::new(move || drop(second.unlock())),
         );
     });
-    place.come_back();
+    backend.come_back();
 }
 
-fn a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed(place: &Place) {
+fn a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed(
+    backend: &Backend,
+) {
     let lease = SLACK * 3;
-    let mgr = manager(place, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
+    let mgr = manager(backend, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
     let mut waiter = mgr.enqueue("k").unwrap();
     thread::sleep(lease * 2 / 3);
     let guard = waiter

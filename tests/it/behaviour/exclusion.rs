@@ -8,8 +8,8 @@ use std::{
 use fairlock::FenceGate;
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::{assert_nothing_left, patient},
-    place::{Place, on_both_stores},
 };
 
 const MANAGERS: usize = 8;
@@ -22,8 +22,8 @@ on_both_stores! {
     p1_turns_of_eight_managers_never_overlap_and_their_fences_rise,
 }
 
-fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place) {
-    let managers: Vec<_> = (0..MANAGERS).map(|_| patient(place)).collect();
+fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(backend: &Backend) {
+    let managers: Vec<_> = (0..MANAGERS).map(|_| patient(backend)).collect();
     let inside = AtomicBool::new(false);
     let newest = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -45,11 +45,11 @@ fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(place: &Place)
     });
     let granted: u64 = managers.iter().map(|mgr| mgr.stats().granted).sum();
     assert_eq!(granted, (MANAGERS * THREADS * TURNS) as u64);
-    assert_nothing_left(place, "till");
+    assert_nothing_left(backend, "till");
 }
 
-fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Place) {
-    let managers = [patient(place), patient(place)];
+fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(backend: &Backend) {
+    let managers = [patient(backend), patient(backend)];
     let mut last = 0;
     for turn in 0..30 {
         let guard = managers[turn % 2].lock("n").unwrap();
@@ -63,11 +63,11 @@ fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Plac
             0 => drop(guard),
             1 => guard.unlock().unwrap(),
             2 => {
-                place.delete("n");
+                backend.delete("n");
                 drop(guard);
             }
             3 => {
-                place.flush_all();
+                backend.flush_all();
                 drop(guard);
             }
             _ => {
@@ -80,8 +80,8 @@ fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(place: &Plac
     assert!(last > 1_600_000_000_000_000, "{last}");
 }
 
-fn p2_a_fence_gate_turns_away_a_holder_that_was_overtaken(place: &Place) {
-    let (mgr, other) = (patient(place), patient(place));
+fn p2_a_fence_gate_turns_away_a_holder_that_was_overtaken(backend: &Backend) {
+    let (mgr, other) = (patient(backend), patient(backend));
     let gate = FenceGate::new();
     let old = mgr.lock("n").unwrap();
     assert!(gate.admit(old.fence()));

@@ -13,9 +13,9 @@ use std::{
 use fairlock::{DEFAULT_TTL, LockManager, LockOptions, Waiter};
 
 use crate::{
+    backend::{Backend, on_both_stores},
+    fixtures::Waiters,
     managers::{EndLoops, assert_nothing_left, patient, queue},
-    place::{Place, on_both_stores},
-    scene::Line,
     support::{SLACK, until},
     worker::SOON,
 };
@@ -29,27 +29,27 @@ on_both_stores! {
     p3_a_releaser_that_locks_again_goes_behind_the_queue,
 }
 
-fn p3_waiters_of_several_managers_are_granted_in_their_order(place: &Place) {
-    let managers: [LockManager; 4] = std::array::from_fn(|_| patient(place));
+fn p3_waiters_of_several_managers_are_granted_in_their_order(backend: &Backend) {
+    let managers: [LockManager; 4] = std::array::from_fn(|_| patient(backend));
     let guard = managers[0].lock("k").unwrap();
-    let mut line = Line::of("k");
+    let mut queue = Waiters::of("k");
     // In each round all four come, each round beginning with another.
     for i in 0..32 {
-        line.stand(&managers[(i / 4 + i) % 4]);
+        queue.add(&managers[(i / 4 + i) % 4]);
     }
     guard.unlock().unwrap();
     let mut last = 0;
     for who in 0..32 {
-        let guard = line.serve(who, SOON);
+        let guard = queue.expect_grant(who, SOON);
         assert!(guard.fence() > last, "waiter {who}");
         last = guard.fence();
         guard.unlock().unwrap();
     }
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn p3_waiters_of_one_process_are_granted_in_their_order(place: &Place) {
-    let mgr = patient(place);
+fn p3_waiters_of_one_process_are_granted_in_their_order(backend: &Backend) {
+    let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let waiters: Vec<Waiter> = (0..50).map(|_| mgr.enqueue("k").unwrap()).collect();
     guard.unlock().unwrap();
@@ -60,13 +60,13 @@ fn p3_waiters_of_one_process_are_granted_in_their_order(place: &Place) {
         last = guard.fence();
         guard.unlock().unwrap();
     }
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn p3_equal_threads_take_equal_shares(place: &Place) {
+fn p3_equal_threads_take_equal_shares(backend: &Backend) {
     const THREADS: usize = 12;
     const TURNS: usize = 240;
-    let managers = [patient(place), patient(place)];
+    let managers = [patient(backend), patient(backend)];
     let start = managers[0].lock("k").unwrap();
     let turns = Mutex::new(Vec::new());
     let over = AtomicBool::new(false);
@@ -79,7 +79,7 @@ fn p3_equal_threads_take_equal_shares(place: &Place) {
                     // With all others in the queue the share of each is a matter of order alone, and
                     // none of how fast anybody comes back.
                     until(SOON, "the others queue", || {
-                        over.load(Ordering::Relaxed) || queue(place, "k").len() == THREADS - 1
+                        over.load(Ordering::Relaxed) || queue(backend, "k").len() == THREADS - 1
                     });
                     let mut turns = turns.lock().unwrap();
                     turns.push(i);
@@ -89,7 +89,7 @@ fn p3_equal_threads_take_equal_shares(place: &Place) {
                 }
             });
         }
-        until(SOON, "all queue", || queue(place, "k").len() == THREADS);
+        until(SOON, "all queue", || queue(backend, "k").len() == THREADS);
         start.unlock().unwrap();
     });
     let turns = turns.into_inner().unwrap();
@@ -98,9 +98,9 @@ fn p3_equal_threads_take_equal_shares(place: &Place) {
     }
 }
 
-fn p3_try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
-    let ours = patient(place);
-    let other = patient(place);
+fn p3_try_lock_in_a_loop_never_overtakes_a_queue(backend: &Backend) {
+    let ours = patient(backend);
+    let other = patient(backend);
     let mut guard = ours.lock("k").unwrap();
     let mut next = other.enqueue("k").unwrap();
     let (tries, wins, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -114,7 +114,7 @@ fn p3_try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
     };
     thread::scope(|scope| {
         scope.spawn(|| barge(&ours));
-        scope.spawn(|| barge(&patient(place)));
+        scope.spawn(|| barge(&patient(backend)));
         let end = EndLoops(&over);
         until(SOON, "the loops run", || tries.load(Ordering::Relaxed) > 10);
         for i in 0..300 {
@@ -131,14 +131,14 @@ fn p3_try_lock_in_a_loop_never_overtakes_a_queue(place: &Place) {
         });
         drop(end);
     });
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(place: &Place) {
+fn p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(backend: &Backend) {
     let lease = Duration::from_millis(300);
-    let holder = patient(place).with(LockOptions::new().fixed_lease(lease));
-    let barger = patient(place);
-    let waiting = patient(place);
+    let holder = patient(backend).with(LockOptions::new().fixed_lease(lease));
+    let barger = patient(backend);
+    let waiting = patient(backend);
     let lapsing = holder.try_lock("k").unwrap().expect("it is free");
     let mut waiter = waiting.enqueue("k").unwrap();
     until(
@@ -160,9 +160,9 @@ fn p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(place: &Pla
     assert!(!lapsing.is_held());
 }
 
-fn p3_a_releaser_that_locks_again_goes_behind_the_queue(place: &Place) {
-    let ours = patient(place);
-    let other = patient(place);
+fn p3_a_releaser_that_locks_again_goes_behind_the_queue(backend: &Backend) {
+    let ours = patient(backend);
+    let other = patient(backend);
     for round in 0..50 {
         let guard = ours.lock("k").unwrap();
         let first = if round % 2 == 0 { &ours } else { &other };
@@ -176,7 +176,7 @@ fn p3_a_releaser_that_locks_again_goes_behind_the_queue(place: &Place) {
         fences.push(again);
         assert!(fences.is_sorted(), "round {round}: {fences:?}");
     }
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
 fn check_period() -> Duration {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, PreviousHolder, Result, Step};
 
-use crate::place::{Mishap, Place, on_both_stores};
-use crate::scene::{Line, P, Record, SOON, STEADY_T as T, build, warm_up, with_ttl};
+use crate::backend::{Backend, InjectedFault, on_both_stores};
+use crate::fixtures::{P, Record, SOON, STEADY_T as T, Waiters, build, warm_up, with_ttl};
 use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
@@ -24,9 +24,9 @@ on_both_stores! {
 }
 
 /// Sends nothing by itself for longer than a test lasts, so that what is injected strikes the test's own call.
-pub(super) fn calm(place: &Place) -> LockManager {
+pub(super) fn calm(backend: &Backend) -> LockManager {
     let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
-    let builder = with_ttl(place, ttl)
+    let builder = with_ttl(backend, ttl)
         .command_timeout(T)
         .check_period(period)
         .horizon(period + 3 * T);
@@ -37,14 +37,14 @@ pub(super) fn calm(place: &Place) -> LockManager {
 
 /// A call that meets a mishap; how many requests it took tells whether it did.
 pub(super) fn meet<R>(
-    place: &Place,
-    mishap: Mishap,
+    backend: &Backend,
+    fault: InjectedFault,
     manager: &LockManager,
     call: impl FnOnce() -> R,
 ) -> (R, u64) {
-    place.settle();
+    backend.settle();
     let before = manager.stats().requests;
-    place.inject(mishap);
+    backend.inject(fault);
     let end = call();
     (end, manager.stats().requests - before)
 }
@@ -63,14 +63,14 @@ fn assert_unheard<X: std::fmt::Debug>(end: Result<X>) {
     );
 }
 
-fn a_try_whose_connection_ends_is_answered_the_same_grant(place: &Place) {
-    let ours = calm(place);
-    let (guard, requests) = meet(place, Mishap::Disconnect, &ours, || {
+fn a_try_whose_connection_ends_is_answered_the_same_grant(backend: &Backend) {
+    let ours = calm(backend);
+    let (guard, requests) = meet(backend, InjectedFault::Disconnect, &ours, || {
         ours.try_lock("a").unwrap()
     });
     let guard = guard.expect("it is free");
     assert_eq!(requests, 2);
-    let record = Record::of(place, "a");
+    let record = Record::of(backend, "a");
     assert_eq!(
         (record.number("f"), record.number("g")),
         (guard.fence(), guard.fence()),
@@ -80,13 +80,15 @@ fn a_try_whose_connection_ends_is_answered_the_same_grant(place: &Place) {
     record.comes_to_rest();
 }
 
-fn a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind(place: &Place) {
-    let (ours, other) = (calm(place), calm(place));
+fn a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind(backend: &Backend) {
+    let (ours, other) = (calm(backend), calm(backend));
     let start = Instant::now();
-    let (end, _) = meet(place, Mishap::ReplyLost, &ours, || ours.try_lock("a"));
+    let (end, _) = meet(backend, InjectedFault::ReplyLost, &ours, || {
+        ours.try_lock("a")
+    });
     assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
     assert_unheard(end);
-    let record = Record::of(place, "a");
+    let record = Record::of(backend, "a");
     assert!(record.field("f").is_some(), "it had been granted");
     record.comes_to_rest();
     let next = other.try_lock("a").unwrap().expect("it is free");
@@ -97,11 +99,13 @@ fn a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind(place: &Pla
     );
 }
 
-fn a_try_whose_request_is_lost_takes_nothing(place: &Place) {
-    let ours = calm(place);
-    let (end, _) = meet(place, Mishap::RequestLost, &ours, || ours.try_lock("a"));
+fn a_try_whose_request_is_lost_takes_nothing(backend: &Backend) {
+    let ours = calm(backend);
+    let (end, _) = meet(backend, InjectedFault::RequestLost, &ours, || {
+        ours.try_lock("a")
+    });
     assert_unheard(end);
-    assert_eq!(Record::of(place, "a").field("f"), None);
+    assert_eq!(Record::of(backend, "a").field("f"), None);
     ours.try_lock("a")
         .unwrap()
         .expect("it is free")
@@ -109,60 +113,60 @@ fn a_try_whose_request_is_lost_takes_nothing(place: &Place) {
         .unwrap();
 }
 
-fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(place: &Place) {
-    for mishap in [Mishap::RequestLost, Mishap::ReplyLost] {
+fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(backend: &Backend) {
+    for fault in [InjectedFault::RequestLost, InjectedFault::ReplyLost] {
         // New ones each time: the mishap is not for what the last ones still do in the background.
-        let ours = calm(place);
-        let (guard, requests) = meet(place, mishap, &ours, || ours.lock("a").unwrap());
-        assert!(requests >= 2, "{mishap:?} did not strike");
-        let record = Record::of(place, "a");
+        let ours = calm(backend);
+        let (guard, requests) = meet(backend, fault, &ours, || ours.lock("a").unwrap());
+        assert!(requests >= 2, "{fault:?} did not strike");
+        let record = Record::of(backend, "a");
         assert_eq!(
             (record.number("f"), record.number("g")),
             (guard.fence(), guard.fence()),
-            "{mishap:?}"
+            "{fault:?}"
         );
         guard.unlock().unwrap();
         record.comes_to_rest();
     }
 }
 
-fn a_renewal_whose_connection_ends_is_asked_for_again(place: &Place) {
-    let ours = calm(place);
+fn a_renewal_whose_connection_ends_is_asked_for_again(backend: &Backend) {
+    let ours = calm(backend);
     let guard = ours.lock("a").unwrap();
-    let (end, requests) = meet(place, Mishap::Disconnect, &ours, || guard.renew());
+    let (end, requests) = meet(backend, InjectedFault::Disconnect, &ours, || guard.renew());
     end.unwrap();
     assert_eq!(requests, 2);
     guard.check().unwrap();
     guard.unlock().unwrap();
 }
 
-fn an_unlock_whose_connection_ends_is_ok_and_hands_over_once(place: &Place) {
-    let (ours, other) = (calm(place), calm(place));
+fn an_unlock_whose_connection_ends_is_ok_and_hands_over_once(backend: &Backend) {
+    let (ours, other) = (calm(backend), calm(backend));
     let guard = ours.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&other);
-    line.stand(&other);
-    let (end, requests) = meet(place, Mishap::Disconnect, &ours, || guard.unlock());
+    let mut queue = Waiters::of("a");
+    queue.add(&other);
+    queue.add(&other);
+    let (end, requests) = meet(backend, InjectedFault::Disconnect, &ours, || guard.unlock());
     end.unwrap();
     assert!(requests >= 2, "it was sent again");
-    let first = line.serve(0, SOON);
+    let first = queue.expect_grant(0, SOON);
     assert!(
-        line.is_quiet(),
+        queue.none_ended(),
         "a release that is sent twice releases once"
     );
     assert_eq!(first.previous_holder(), PreviousHolder::Released);
     first.unlock().unwrap();
-    line.serve(1, SOON).unlock().unwrap();
-    Record::of(place, "a").comes_to_rest();
+    queue.expect_grant(1, SOON).unlock().unwrap();
+    Record::of(backend, "a").comes_to_rest();
 }
 
-fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(place: &Place) {
-    for mishap in [Mishap::ReplyLost, Mishap::RequestLost] {
+fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(backend: &Backend) {
+    for fault in [InjectedFault::ReplyLost, InjectedFault::RequestLost] {
         // New ones each time: the mishap is not for what the last ones still do in the background.
-        let (ours, other) = (calm(place), calm(place));
+        let (ours, other) = (calm(backend), calm(backend));
         let guard = ours.lock("a").unwrap();
         let (start, before) = (Instant::now(), ours.stats().background_releases);
-        let (end, _) = meet(place, mishap, &ours, || guard.unlock());
+        let (end, _) = meet(backend, fault, &ours, || guard.unlock());
         assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
         assert_unheard(end);
         // The one is free at once, the other by the release that goes on in the background.
@@ -173,7 +177,7 @@ fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(place: &Plac
         assert_eq!(
             next.previous_holder(),
             PreviousHolder::Released,
-            "{mishap:?}"
+            "{fault:?}"
         );
         until(SOON, "the background is done", || {
             ours.stats().background_releases > before
@@ -184,15 +188,20 @@ fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(place: &Plac
     }
 }
 
-fn a_release_in_the_background_is_over_with_its_first_answer(place: &Place) {
-    let ours = calm(place);
+fn a_release_in_the_background_is_over_with_its_first_answer(backend: &Backend) {
+    let ours = calm(backend);
     let before = ours.stats().requests;
     // What is not settled is put again after T; so long does the next of these take.
     for name in ["a", "b", "c"] {
         let guard = ours.lock(name).unwrap();
-        assert_unheard(meet(place, Mishap::RequestLost, &ours, || guard.unlock()).0);
+        assert_unheard(
+            meet(backend, InjectedFault::RequestLost, &ours, || {
+                guard.unlock()
+            })
+            .0,
+        );
         until(SOON, "it is released", || {
-            Record::of(place, name).owner().is_none()
+            Record::of(backend, name).owner().is_none()
         });
     }
     assert_eq!(
@@ -202,15 +211,19 @@ fn a_release_in_the_background_is_over_with_its_first_answer(place: &Place) {
     );
 }
 
-fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
-    for mishap in [Mishap::Disconnect, Mishap::ReplyLost, Mishap::RequestLost] {
+fn a_place_is_taken_once_whatever_becomes_of_its_request(backend: &Backend) {
+    for fault in [
+        InjectedFault::Disconnect,
+        InjectedFault::ReplyLost,
+        InjectedFault::RequestLost,
+    ] {
         // New ones each time: the mishap is not for what the last ones still do in the background.
-        let (ours, other) = (calm(place), calm(place));
+        let (ours, other) = (calm(backend), calm(backend));
         let holder = other.lock("a").unwrap();
-        let (waiter, requests) = meet(place, mishap, &ours, || ours.enqueue("a").unwrap());
-        assert!(requests >= 2, "{mishap:?} did not strike");
+        let (waiter, requests) = meet(backend, fault, &ours, || ours.enqueue("a").unwrap());
+        assert!(requests >= 2, "{fault:?} did not strike");
         assert_eq!(waiter.position(), Some(1));
-        let record = Record::of(place, "a");
+        let record = Record::of(backend, "a");
         assert_eq!(
             (
                 record.tokens().len(),
@@ -218,7 +231,7 @@ fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
                 record.number("r")
             ),
             (1, 1, 1),
-            "{mishap:?}"
+            "{fault:?}"
         );
         holder.unlock().unwrap();
         waiter.wait().unwrap().unlock().unwrap();
@@ -226,18 +239,22 @@ fn a_place_is_taken_once_whatever_becomes_of_its_request(place: &Place) {
     }
 }
 
-fn a_place_is_given_up_whatever_becomes_of_its_request(place: &Place) {
-    let (ours, other) = (calm(place), calm(place));
+fn a_place_is_given_up_whatever_becomes_of_its_request(backend: &Backend) {
+    let (ours, other) = (calm(backend), calm(backend));
     let holder = other.lock("a").unwrap();
-    let record = Record::of(place, "a");
-    for mishap in [Mishap::Disconnect, Mishap::ReplyLost, Mishap::RequestLost] {
+    let record = Record::of(backend, "a");
+    for fault in [
+        InjectedFault::Disconnect,
+        InjectedFault::ReplyLost,
+        InjectedFault::RequestLost,
+    ] {
         let waiter = ours.enqueue("a").unwrap();
         let start = Instant::now();
         let before = ours.stats().requests;
-        meet(place, mishap, &ours, || drop(waiter));
+        meet(backend, fault, &ours, || drop(waiter));
         assert!(
             start.elapsed() <= T + SLACK,
-            "{mishap:?}: {:?}",
+            "{fault:?}: {:?}",
             start.elapsed()
         );
         until(SOON, "it is asked for again", || {
@@ -249,10 +266,10 @@ fn a_place_is_given_up_whatever_becomes_of_its_request(place: &Place) {
     record.comes_to_rest();
 }
 
-fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
-    let (ours, other) = (calm(place), calm(place));
+fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(backend: &Backend) {
+    let (ours, other) = (calm(backend), calm(backend));
     let checking = build(
-        with_ttl(place, Duration::from_secs(20))
+        with_ttl(backend, Duration::from_secs(20))
             .check_period(P)
             .command_timeout(T)
             .horizon(P + 4 * T),
@@ -265,7 +282,7 @@ fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
         || {
             let holder = other.lock("a").unwrap();
             let mut unchecked = ours.enqueue("a").unwrap();
-            place.inject(Mishap::MessageLost);
+            backend.inject(InjectedFault::MessageLost);
             holder.unlock().unwrap();
             match unchecked.wait_for(SLACK).unwrap() {
                 None => Some(unchecked),
@@ -275,7 +292,7 @@ fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
     );
     let another = other.lock("b").unwrap();
     let mut checked = checking.enqueue("b").unwrap();
-    place.inject(Mishap::MessageLost);
+    backend.inject(InjectedFault::MessageLost);
     another.unlock().unwrap();
     let guard = checked
         .wait_for(P + T + SLACK)
@@ -283,5 +300,5 @@ fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(place: &Place) {
         .expect("the check brings what the message did not");
     guard.unlock().unwrap();
     drop(unchecked);
-    Record::of(place, "a").comes_to_rest();
+    Record::of(backend, "a").comes_to_rest();
 }

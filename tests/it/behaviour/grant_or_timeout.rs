@@ -12,8 +12,8 @@ use std::{
 use fairlock::LockManager;
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::{assert_nothing_left, patient},
-    place::{Place, on_both_stores},
 };
 
 /// Of each of the two tests; ten thousand together.
@@ -26,16 +26,16 @@ on_both_stores! {
     p7_a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing,
 }
 
-fn p7_a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing(place: &Place) {
-    let mgr = patient(place);
-    race(place, &mgr, &mgr);
+fn p7_a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing(backend: &Backend) {
+    let mgr = patient(backend);
+    race(backend, &mgr, &mgr);
 }
 
-fn p7_a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing(place: &Place) {
-    race(place, &patient(place), &patient(place));
+fn p7_a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing(backend: &Backend) {
+    race(backend, &patient(backend), &patient(backend));
 }
 
-fn race(place: &Place, holder: &LockManager, other: &LockManager) {
+fn race(backend: &Backend, holder: &LockManager, other: &LockManager) {
     let granted = AtomicU64::new(0);
     thread::scope(|scope| {
         for pair in 0..PAIRS {
@@ -50,7 +50,7 @@ fn race(place: &Place, holder: &LockManager, other: &LockManager) {
         "{granted} of {ROUNDS} were granted"
     );
     for pair in 0..PAIRS {
-        assert_nothing_left(place, &format!("k{pair}"));
+        assert_nothing_left(backend, &format!("k{pair}"));
     }
 }
 

@@ -10,9 +10,9 @@ use fairlock::{
     crossbeam_channel::{RecvTimeoutError, TryRecvError, select},
 };
 
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::Record;
 use crate::managers;
-use crate::place::{Place, on_both_stores};
-use crate::scene::Record;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -44,18 +44,18 @@ on_both_stores! {
     unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
 /// Renews so late that what a test does to the record is not undone by a renewal in between.
-fn unhurried(place: &Place) -> LockManager {
-    LockManager::connect(place).unwrap()
+fn unhurried(backend: &Backend) -> LockManager {
+    LockManager::connect(backend).unwrap()
 }
 
 /// Makes the lease of `n` look lapsed to the server, whatever its holder believes.
-fn lapse(place: &Place) {
-    Record::of(place, "n").set(&[("e", "1")]);
+fn lapse(backend: &Backend) {
+    Record::of(backend, "n").set(&[("e", "1")]);
 }
 
 #[track_caller]
@@ -84,8 +84,8 @@ fn assert_loses(guard: &LockGuard, reason: LossReason) {
     assert_lost(guard.renew(), reason, guard.fence());
 }
 
-fn a_guard_tells_its_name_and_that_it_is_held(place: &Place) {
-    let mgr = manager(place);
+fn a_guard_tells_its_name_and_that_it_is_held(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     assert_eq!(guard.name(), "n");
     assert!(guard.is_held());
@@ -100,8 +100,8 @@ fn a_guard_tells_its_name_and_that_it_is_held(place: &Place) {
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-fn looking_at_a_guard_costs_no_request(place: &Place) {
-    let mgr = LockManager::connect(place).unwrap();
+fn looking_at_a_guard_costs_no_request(backend: &Backend) {
+    let mgr = LockManager::connect(backend).unwrap();
     let guard = mgr.lock("n").unwrap();
     let before = mgr.stats().requests;
     for _ in 0..1000 {
@@ -113,14 +113,14 @@ fn looking_at_a_guard_costs_no_request(place: &Place) {
     assert_eq!(mgr.stats().requests, before);
 }
 
-fn dropping_a_guard_releases_at_once(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn dropping_a_guard_releases_at_once(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     drop(mgr.lock("n").unwrap());
     assert!(other.try_lock("n").unwrap().is_some());
 }
 
-fn a_clean_unlock_disconnects_the_loss_channel_at_once(place: &Place) {
-    let mgr = manager(place);
+fn a_clean_unlock_disconnects_the_loss_channel_at_once(backend: &Backend) {
+    let mgr = manager(backend);
     for unlock in [true, false] {
         let guard = mgr.lock("n").unwrap();
         let lost = guard.lost().clone();
@@ -134,10 +134,10 @@ fn a_clean_unlock_disconnects_the_loss_channel_at_once(place: &Place) {
     assert_eq!(mgr.stats().lost, 0);
 }
 
-fn p6_a_loss_is_told_also_to_those_who_ask_for_the_channel_later(place: &Place) {
-    let mgr = manager(place);
+fn p6_a_loss_is_told_also_to_those_who_ask_for_the_channel_later(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
-    place.delete("n");
+    backend.delete("n");
     until(TOLD_WITHIN, "the loss is noticed", || mgr.stats().lost == 1);
     assert_loses(&guard, LossReason::Taken);
     // It stays lost, although the name is free again and a renewal would be answered.
@@ -146,8 +146,8 @@ fn p6_a_loss_is_told_also_to_those_who_ask_for_the_channel_later(place: &Place) 
     assert_eq!(mgr.stats().lost, 1);
 }
 
-fn a_loss_can_be_selected_beside_the_work(place: &Place) {
-    let mgr = manager(place);
+fn a_loss_can_be_selected_beside_the_work(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     assert!(mgr.force_release("n", guard.fence()).unwrap());
     let never = fairlock::crossbeam_channel::never::<()>();
@@ -158,18 +158,18 @@ fn a_loss_can_be_selected_beside_the_work(place: &Place) {
     }
 }
 
-fn p6_a_deleted_lock_is_lost_as_taken(place: &Place) {
-    let mgr = manager(place);
+fn p6_a_deleted_lock_is_lost_as_taken(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
-    place.flush_all();
+    backend.flush_all();
     assert_loses(&guard, LossReason::Taken);
     // Nothing of it comes back.
     drop(guard);
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     assert!(other.force_release("n", guard.fence()).unwrap());
     let next = other.try_lock("n").unwrap().unwrap();
@@ -181,10 +181,10 @@ fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone(place: &Place
     next.unlock().unwrap();
 }
 
-fn force_release_compares_on_the_fence(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn force_release_compares_on_the_fence(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     assert!(!mgr.force_release("n", 1).unwrap());
-    assert_eq!(place.keys("n"), [""; 0]);
+    assert_eq!(backend.keys("n"), [""; 0]);
     let guard = mgr.lock("n").unwrap();
     for fence in [0, 1, guard.fence() - 1, guard.fence() + 1, u64::MAX] {
         assert!(!other.force_release("n", fence).unwrap(), "{fence}");
@@ -199,8 +199,8 @@ fn force_release_compares_on_the_fence(place: &Place) {
     assert!(!mgr.force_release("n", fence).unwrap());
 }
 
-fn force_release_hands_over_to_the_first_waiter(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn force_release_hands_over_to_the_first_waiter(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let mut first = other.enqueue("n").unwrap();
     let mut second = mgr.enqueue("n").unwrap();
@@ -214,12 +214,12 @@ fn force_release_hands_over_to_the_first_waiter(place: &Place) {
     assert_loses(&guard, LossReason::Forced);
 }
 
-fn unlock_tells_of_a_loss_that_was_not_noticed(place: &Place) {
-    let (mgr, other) = (unhurried(place), unhurried(place));
+fn unlock_tells_of_a_loss_that_was_not_noticed(backend: &Backend) {
+    let (mgr, other) = (unhurried(backend), unhurried(backend));
 
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
-    place.delete("n");
+    backend.delete("n");
     assert_lost(guard.unlock(), LossReason::Taken, fence);
 
     let guard = mgr.lock("n").unwrap();
@@ -229,7 +229,7 @@ fn unlock_tells_of_a_loss_that_was_not_noticed(place: &Place) {
 
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
-    lapse(place);
+    lapse(backend);
     let next = other.try_lock("n").unwrap().unwrap();
     assert_lost(guard.unlock(), LossReason::Expired, fence);
     next.check().unwrap();
@@ -240,19 +240,19 @@ fn unlock_tells_of_a_loss_that_was_not_noticed(place: &Place) {
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
     for _ in 0..2 {
-        lapse(place);
+        lapse(backend);
         std::mem::forget(other.try_lock("n").unwrap().unwrap());
     }
     assert_lost(guard.unlock(), LossReason::Taken, fence);
 }
 
-fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners(place: &Place) {
-    let mgr = unhurried(place);
+fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners(backend: &Backend) {
+    let mgr = unhurried(backend);
     let guard = mgr.lock("n").unwrap();
-    lapse(place);
+    lapse(backend);
     guard.renew().unwrap();
     guard.check().unwrap();
-    lapse(place);
+    lapse(backend);
     guard.unlock().unwrap();
     assert_eq!(
         mgr.lock("n").unwrap().previous_holder(),
@@ -260,10 +260,10 @@ fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners(place: &Place) {
     );
 }
 
-fn a_lapsed_and_taken_lease_is_lost_as_expired(place: &Place) {
-    let (mgr, other) = (unhurried(place), unhurried(place));
+fn a_lapsed_and_taken_lease_is_lost_as_expired(backend: &Backend) {
+    let (mgr, other) = (unhurried(backend), unhurried(backend));
     let guard = mgr.lock("n").unwrap();
-    lapse(place);
+    lapse(backend);
     let next = other.try_lock("n").unwrap().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert_lost(guard.renew(), LossReason::Expired, guard.fence());
@@ -271,15 +271,15 @@ fn a_lapsed_and_taken_lease_is_lost_as_expired(place: &Place) {
     next.unlock().unwrap();
 }
 
-fn previous_holder_stays_lapsed_until_a_proper_release(place: &Place) {
-    let (mgr, other) = (unhurried(place), unhurried(place));
+fn previous_holder_stays_lapsed_until_a_proper_release(backend: &Backend) {
+    let (mgr, other) = (unhurried(backend), unhurried(backend));
     let first = mgr.lock("n").unwrap();
     assert_eq!(first.previous_holder(), PreviousHolder::Unknown);
     first.unlock().unwrap();
     let second = mgr.lock("n").unwrap();
     assert_eq!(second.previous_holder(), PreviousHolder::Released);
 
-    lapse(place);
+    lapse(backend);
     // Granted and never claimed is no proper release.
     drop(other.enqueue("n").unwrap());
     let third = other.try_lock_for("n", SLACK).unwrap().unwrap();
@@ -300,7 +300,7 @@ fn previous_holder_stays_lapsed_until_a_proper_release(place: &Place) {
         PreviousHolder::Released
     );
     // The record's end is the end of its history.
-    place.flush_all();
+    backend.flush_all();
     assert_eq!(
         mgr.lock("n").unwrap().previous_holder(),
         PreviousHolder::Unknown
@@ -308,8 +308,8 @@ fn previous_holder_stays_lapsed_until_a_proper_release(place: &Place) {
     drop((second, third, fourth));
 }
 
-fn renew_extends_the_lease_and_shortens_none(place: &Place) {
-    let mgr = LockManager::connect(place).unwrap();
+fn renew_extends_the_lease_and_shortens_none(backend: &Backend) {
+    let mgr = LockManager::connect(backend).unwrap();
     let guard = mgr.lock("n").unwrap();
     let left = |guard: &LockGuard| {
         (
@@ -317,7 +317,7 @@ fn renew_extends_the_lease_and_shortens_none(place: &Place) {
             mgr.inspect("n").unwrap().unwrap().time_left,
         )
     };
-    place.pass(Duration::from_millis(300));
+    backend.pass(Duration::from_millis(300));
     let before = left(&guard);
     let renewed = mgr.stats().renewed;
     guard.renew().unwrap();
@@ -329,9 +329,9 @@ fn renew_extends_the_lease_and_shortens_none(place: &Place) {
     assert_eq!(mgr.stats().renewed, renewed + 1);
 }
 
-fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone(place: &Place) {
-    let guard = manager(place).lock("n").unwrap();
-    let other = manager(place);
+fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone(backend: &Backend) {
+    let guard = manager(backend).lock("n").unwrap();
+    let other = manager(backend);
     let start = Instant::now();
     until(TTL * 2 + SLACK, "it outlives its first ttl", || {
         guard.check().unwrap();
@@ -340,15 +340,15 @@ fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone(place: &Place) {
     assert!(other.try_lock("n").unwrap().is_none());
     guard.unlock().unwrap();
     assert!(other.try_lock("n").unwrap().is_some());
-    if let Some(server) = place.server() {
+    if let Some(server) = backend.server() {
         until(SLACK, "its connections close", || {
             server.clients().len() <= 2
         });
     }
 }
 
-fn guards_of_two_managers_do_not_know_each_other(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn guards_of_two_managers_do_not_know_each_other(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let (a, b) = (mgr.lock("a").unwrap(), other.lock("b").unwrap());
     assert!(mgr.try_lock("b").unwrap().is_none());
     assert!(other.try_lock("a").unwrap().is_none());
@@ -362,8 +362,8 @@ fn guards_of_two_managers_do_not_know_each_other(place: &Place) {
     b.unlock().unwrap();
 }
 
-fn a_guard_may_be_unlocked_on_another_thread(place: &Place) {
-    let mgr = manager(place);
+fn a_guard_may_be_unlocked_on_another_thread(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     thread::spawn(move || guard.unlock())
         .join()
@@ -381,8 +381,8 @@ fn a_guard_may_be_unlocked_on_another_thread(place: &Place) {
     }
 }
 
-fn a_guard_is_released_when_its_thread_panics(place: &Place) {
-    let mgr = manager(place);
+fn a_guard_is_released_when_its_thread_panics(backend: &Backend) {
+    let mgr = manager(backend);
     let panicked = thread::spawn({
         let mgr = mgr.clone();
         move || {
@@ -395,11 +395,13 @@ fn a_guard_is_released_when_its_thread_panics(place: &Place) {
     assert_eq!(mgr.stats().held, 0);
 }
 
-fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background(
+    backend: &Backend,
+) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let lost = guard.lost().clone();
-    place.go_away();
+    backend.go_away();
     let start = Instant::now();
     let error = guard.unlock().unwrap_err();
     assert!(
@@ -412,6 +414,6 @@ fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_backgroun
         "{error:?}"
     );
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
-    place.come_back();
+    backend.come_back();
     assert!(other.try_lock_for("n", TTL + SLACK).unwrap().is_some());
 }

@@ -10,9 +10,9 @@ use fairlock::{
     Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Result,
 };
 
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{Record, SOON};
 use crate::managers::{self, patient};
-use crate::place::{Place, on_both_stores};
-use crate::scene::{Record, SOON};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -35,13 +35,13 @@ on_both_stores! {
     a_name_that_becomes_another_kind_ends_the_waits_for_it,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
 /// Looks after its queues so seldom that a test can see what nobody has looked after.
-fn slow(place: &Place) -> LockManager {
-    LockManager::builder(place)
+fn slow(backend: &Backend) -> LockManager {
+    LockManager::builder(backend)
         .options(LockOptions::new().ttl(Duration::from_secs(60)))
         .check_period(Duration::from_secs(30))
         .horizon(Duration::from_secs(32))
@@ -68,8 +68,8 @@ fn names(mgr: &LockManager, pattern: &str) -> Vec<String> {
     names
 }
 
-fn a_held_lock_shows_its_holder_fence_and_time_left(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_held_lock_shows_its_holder_fence_and_time_left(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let before = SystemTime::now();
     let guard = labelled(&mgr, "why").lock("n").unwrap();
     let info = look(&other);
@@ -85,26 +85,26 @@ fn a_held_lock_shows_its_holder_fence_and_time_left(place: &Place) {
     // The server's clock is this host's, in whole µs.
     assert!(holder.since + Duration::from_micros(1) >= before && holder.since <= SystemTime::now());
     // Looking changes nothing.
-    let record = Record::of(place, "n").fields();
+    let record = Record::of(backend, "n").fields();
     look(&other);
-    assert_eq!(Record::of(place, "n").fields(), record);
+    assert_eq!(Record::of(backend, "n").fields(), record);
 }
 
-fn what_is_neither_held_nor_cooling_nor_awaited_is_not_shown(place: &Place) {
-    let mgr = manager(place);
+fn what_is_neither_held_nor_cooling_nor_awaited_is_not_shown(backend: &Backend) {
+    let mgr = manager(backend);
     assert_eq!(mgr.inspect("n").unwrap(), None);
-    assert_eq!(place.keys("n"), [""; 0]);
+    assert_eq!(backend.keys("n"), [""; 0]);
     mgr.lock("n").unwrap().unlock().unwrap();
     // The record outlives the lock, for its fences.
-    assert_eq!(place.keys("n"), ["fairlock:{n}"]);
+    assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
     assert_eq!(mgr.inspect("n").unwrap(), None);
     assert_eq!(mgr.list("*").count(), 0);
 }
 
-fn a_lapsed_lease_is_shown_with_no_time_left(place: &Place) {
-    let mgr = slow(place);
+fn a_lapsed_lease_is_shown_with_no_time_left(backend: &Backend) {
+    let mgr = slow(backend);
     let guard = mgr.lock("n").unwrap();
-    Record::of(place, "n").set(&[("e", "1")]);
+    Record::of(backend, "n").set(&[("e", "1")]);
     let info = look(&mgr);
     assert_eq!(
         (info.state, info.time_left),
@@ -113,13 +113,13 @@ fn a_lapsed_lease_is_shown_with_no_time_left(place: &Place) {
     assert_eq!(info.fence, guard.fence());
 }
 
-fn an_awaited_lock_that_nobody_holds_is_shown_as_free(place: &Place) {
-    let (mgr, other) = (slow(place), slow(place));
+fn an_awaited_lock_that_nobody_holds_is_shown_as_free(backend: &Backend) {
+    let (mgr, other) = (slow(backend), slow(backend));
     until(SOON, "it is seen before it is handed over", || {
         let guard = mgr.lock("n").unwrap();
         let _waiter = labelled(&other, "next").enqueue("n").unwrap();
-        let _: () = place.query(&["HDEL", "fairlock:{n}", "o", "a", "l"]);
-        Record::of(place, "n").set(&[("e", "0")]);
+        let _: () = backend.query(&["HDEL", "fairlock:{n}", "o", "a", "l"]);
+        Record::of(backend, "n").set(&[("e", "0")]);
         let info = look(&mgr);
         // Who has just begun to listen looks after its places at once.
         if info.waiters == 0 {
@@ -136,8 +136,8 @@ fn an_awaited_lock_that_nobody_holds_is_shown_as_free(place: &Place) {
     });
 }
 
-fn the_queue_is_shown_in_order_with_its_labels(place: &Place) {
-    let managers = [manager(place), manager(place)];
+fn the_queue_is_shown_in_order_with_its_labels(backend: &Backend) {
+    let managers = [manager(backend), manager(backend)];
     let _guard = managers[0].lock("n").unwrap();
     let labels: Vec<String> = (0..7).map(|i| format!("waiter {i} 🦀")).collect();
     let mut waiters: Vec<_> = labels
@@ -167,8 +167,8 @@ fn the_queue_is_shown_in_order_with_its_labels(place: &Place) {
     assert_eq!(shown.iter().collect::<Vec<_>>(), left);
 }
 
-fn a_long_queue_is_counted_in_full_and_shown_in_part(place: &Place) {
-    let mgr = manager(place);
+fn a_long_queue_is_counted_in_full_and_shown_in_part(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let many = MAX_WAITERS_SHOWN + 5;
     let waiters: Vec<_> = (0..many)
@@ -188,8 +188,8 @@ fn a_long_queue_is_counted_in_full_and_shown_in_part(place: &Place) {
     drop(waiters);
 }
 
-fn list_matches_globs_against_names(place: &Place) {
-    let mgr = manager(place);
+fn list_matches_globs_against_names(backend: &Backend) {
+    let mgr = manager(backend);
     let all = [
         "a", "ab", "b", "a*", "a?", "[a]", "a\\b", "{a}", "a{b}", "%", "100%", "%7B", "inv:1",
         "inv:22", "a b", "é", "-", "^",
@@ -228,8 +228,8 @@ fn list_matches_globs_against_names(place: &Place) {
     }
 }
 
-fn a_glob_sees_characters_whatever_their_keys_look_like(place: &Place) {
-    let mgr = manager(place);
+fn a_glob_sees_characters_whatever_their_keys_look_like(backend: &Backend) {
+    let mgr = manager(backend);
     let all = ["{", "}", "%", "é", "🦀", "x"];
     let _guards = all.map(|name| mgr.lock(name).unwrap());
     let mut sorted = all;
@@ -241,8 +241,8 @@ fn a_glob_sees_characters_whatever_their_keys_look_like(place: &Place) {
     assert!(names(&mgr, "??").is_empty());
 }
 
-fn list_names_each_of_many_once_and_holds_no_connection_between_pages(place: &Place) {
-    let mgr = LockManager::builder(place).pool_size(1).build().unwrap();
+fn list_names_each_of_many_once_and_holds_no_connection_between_pages(backend: &Backend) {
+    let mgr = LockManager::builder(backend).pool_size(1).build().unwrap();
     let many = 1200;
     let guards: Vec<_> = (0..many)
         .map(|i| mgr.lock(&format!("n{i}")).unwrap())
@@ -267,8 +267,8 @@ fn list_names_each_of_many_once_and_holds_no_connection_between_pages(place: &Pl
     drop(guards);
 }
 
-fn list_may_release_what_it_lists(place: &Place) {
-    let mgr = patient(place);
+fn list_may_release_what_it_lists(backend: &Backend) {
+    let mgr = patient(backend);
     let guards: Vec<_> = (0..300)
         .map(|i| mgr.lock(&format!("n{i}")).unwrap())
         .collect();
@@ -284,8 +284,8 @@ fn list_may_release_what_it_lists(place: &Place) {
     drop(guards);
 }
 
-fn list_passes_over_what_is_not_ours(place: &Place) {
-    let mgr = manager(place);
+fn list_passes_over_what_is_not_ours(backend: &Backend) {
+    let mgr = manager(backend);
     let _guard = mgr.lock("mine").unwrap();
     let foreign: &[&[&str]] = &[
         &["RPUSH", "fairlock:{list}", "x"],
@@ -299,10 +299,10 @@ fn list_passes_over_what_is_not_ours(place: &Place) {
         &["HSET", "other:{n}", "k", "mutex/1"],
     ];
     for command in foreign {
-        let _: () = place.query(command);
+        let _: () = backend.query(command);
     }
     // Neither strings nor names that are no text can be made in memory.
-    if let Some(server) = place.server() {
+    if let Some(server) = backend.server() {
         let _: () = server.query(&["SET", "fairlock:{string}", "x"]);
         let mut binary = redis::cmd("HSET");
         binary.arg(b"fairlock:{\xff\xfe}").arg("k").arg("mutex/1");
@@ -311,37 +311,37 @@ fn list_passes_over_what_is_not_ours(place: &Place) {
     assert_eq!(names(&mgr, "*"), ["mine"]);
 }
 
-fn list_ends_after_an_error(place: &Place) {
-    let mgr = manager(place);
-    place.go_away();
+fn list_ends_after_an_error(backend: &Backend) {
+    let mgr = manager(backend);
+    backend.go_away();
     let mut list = mgr.list("*");
     let error = list.next().unwrap().unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(list.next().is_none() && list.next().is_none());
 }
 
-fn p10_another_kind_is_refused_by_name_and_nothing_is_written(place: &Place) {
-    let mgr = manager(place);
-    let _: () = place.query(&["HSET", "fairlock:{n}", "k", "semaphore/1", "cap", "3"]);
+fn p10_another_kind_is_refused_by_name_and_nothing_is_written(backend: &Backend) {
+    let mgr = manager(backend);
+    let _: () = backend.query(&["HSET", "fairlock:{n}", "k", "semaphore/1", "cap", "3"]);
     assert_refused(
-        place,
+        backend,
         &mgr,
         |error| matches!(&error, Error::WrongKind { lock, is: Kind::Other(kind), .. } if &**lock == "n" && &**kind == "semaphore"),
     );
 }
 
-fn p10_another_version_is_refused_by_name_and_nothing_is_written(place: &Place) {
-    let mgr = manager(place);
-    let _: () = place.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody"]);
-    assert_refused(place, &mgr, |error| {
+fn p10_another_version_is_refused_by_name_and_nothing_is_written(backend: &Backend) {
+    let mgr = manager(backend);
+    let _: () = backend.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody"]);
+    assert_refused(backend, &mgr, |error| {
         matches!(&error, Error::Server { lock: Some(lock), code, message, .. }
             if &**lock == "n" && code == "WRONGVERSION" && message.contains("mutex/2"))
     });
 }
 
 #[track_caller]
-fn assert_refused(place: &Place, mgr: &LockManager, expected: fn(&Error) -> bool) {
-    let record: Vec<String> = place.query(&["HGETALL", "fairlock:{n}"]);
+fn assert_refused(backend: &Backend, mgr: &LockManager, expected: fn(&Error) -> bool) {
+    let record: Vec<String> = backend.query(&["HGETALL", "fairlock:{n}"]);
     let wait = Duration::from_millis(50);
     let verbs: [(&str, Result<()>); 8] = [
         ("lock", mgr.lock("n").map(drop)),
@@ -359,19 +359,19 @@ fn assert_refused(place: &Place, mgr: &LockManager, expected: fn(&Error) -> bool
         assert!(expected(&error), "{verb}: {error:?}");
     }
     assert_eq!(
-        place.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]),
+        backend.query::<Vec<String>>(&["HGETALL", "fairlock:{n}"]),
         record
     );
-    assert_eq!(place.keys("n"), ["fairlock:{n}"]);
+    assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
     assert_eq!(mgr.stats().waiting, 0);
 }
 
-fn a_name_that_becomes_another_kind_ends_the_waits_for_it(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_name_that_becomes_another_kind_ends_the_waits_for_it(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
-    place.delete("n");
-    let _: () = place.query(&["HSET", "fairlock:{n}", "k", "semaphore/1"]);
+    backend.delete("n");
+    let _: () = backend.query(&["HSET", "fairlock:{n}", "k", "semaphore/1"]);
     for _ in 0..2 {
         let error = waiter.wait_for(TTL + SLACK).unwrap_err();
         assert!(matches!(&error, Error::WrongKind { .. }), "{error:?}");

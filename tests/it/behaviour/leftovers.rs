@@ -5,11 +5,11 @@ use std::{thread, time::Duration};
 use fairlock::LockManager;
 
 use crate::{
+    backend::{Backend, on_both_stores},
+    fixtures::Record,
     managers::{
         RETENTION, assert_nothing_left, fields, horizon, manager, owner, patient, queue, record,
     },
-    place::{Place, on_both_stores},
-    scene::Record,
     support::{SLACK, until},
 };
 
@@ -22,9 +22,9 @@ on_both_stores! {
     what_nobody_uses_is_gone_after_its_retention,
 }
 
-fn nothing_is_left_after_contention_and_timeouts(place: &Place) {
+fn nothing_is_left_after_contention_and_timeouts(backend: &Backend) {
     const NAMES: [&str; 3] = ["a", "b", "c"];
-    let managers = [manager(place, TTL), manager(place, TTL)];
+    let managers = [manager(backend, TTL), manager(backend, TTL)];
     thread::scope(|scope| {
         for i in 0..12 {
             let mgr = &managers[i % 2];
@@ -34,12 +34,12 @@ fn nothing_is_left_after_contention_and_timeouts(place: &Place) {
     for name in NAMES {
         drop(managers[0].lock(name).unwrap());
         until(TTL + SLACK, "what went on in the background ends", || {
-            fields(place, name, "w:") == 0
+            fields(backend, name, "w:") == 0
         });
         until(TTL + SLACK, "the last owner ends", || {
-            owner(place, name).is_none()
+            owner(backend, name).is_none()
         });
-        assert_nothing_left(place, name);
+        assert_nothing_left(backend, name);
     }
     assert!(
         managers
@@ -61,9 +61,9 @@ pub(crate) fn contend(mgr: &LockManager, names: &[&str], who: usize) {
     }
 }
 
-fn a_wait_that_ended_leaves_no_place_in_the_queue(place: &Place) {
-    let holder = patient(place);
-    let other = patient(place);
+fn a_wait_that_ended_leaves_no_place_in_the_queue(backend: &Backend) {
+    let holder = patient(backend);
+    let other = patient(backend);
     let guard = holder.lock("k").unwrap();
     let stays = holder.enqueue("k").unwrap();
     let mut tries = other.enqueue("k").unwrap();
@@ -81,34 +81,34 @@ fn a_wait_that_ended_leaves_no_place_in_the_queue(place: &Place) {
     );
     assert!(tries.wait_for(Duration::from_millis(20)).unwrap().is_none());
     assert_eq!(
-        fields(place, "k", "w:"),
+        fields(backend, "k", "w:"),
         2,
         "a waiter keeps its place between two waits"
     );
     drop(tries);
-    assert_eq!(fields(place, "k", "w:"), 1);
-    assert_eq!(queue(place, "k").len(), 1, "{:?}", record(place, "k"));
+    assert_eq!(fields(backend, "k", "w:"), 1);
+    assert_eq!(queue(backend, "k").len(), 1, "{:?}", record(backend, "k"));
     drop(stays);
     guard.unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn stamps_of_managers_that_went_away_do_not_pile_up(place: &Place) {
+fn stamps_of_managers_that_went_away_do_not_pile_up(backend: &Backend) {
     const ROUNDS: usize = 8;
     const MANAGERS: usize = 60;
-    let holder = manager(place, TTL);
+    let holder = manager(backend, TTL);
     let guard = holder.lock("k").unwrap();
     let stays = holder.enqueue("k").unwrap();
     let mut most = 0;
     for _ in 0..ROUNDS {
         for _ in 0..MANAGERS {
-            let passer_by = manager(place, TTL);
+            let passer_by = manager(backend, TTL);
             let waiter = passer_by.enqueue("k").unwrap();
             drop(waiter);
-            most = most.max(fields(place, "k", "m:"));
+            most = most.max(fields(backend, "k", "m:"));
         }
         // A stamp is good for one horizon of served time, which passes here; only then may it be swept.
-        let record = Record::of(place, "k");
+        let record = Record::of(backend, "k");
         record.set(&[(
             "v",
             &(record.number("v") + horizon(TTL).as_micros() as u64).to_string(),
@@ -122,23 +122,23 @@ fn stamps_of_managers_that_went_away_do_not_pile_up(place: &Place) {
     assert!(guard.is_held());
     guard.unlock().unwrap();
     stays.wait().unwrap().unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }
 
-fn what_nobody_uses_is_gone_after_its_retention(place: &Place) {
-    let (ours, other) = (manager(place, TTL), manager(place, TTL));
+fn what_nobody_uses_is_gone_after_its_retention(backend: &Backend) {
+    let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let waiters = [ours.enqueue("k").unwrap(), other.enqueue("k").unwrap()];
     guard.unlock().unwrap();
     drop(waiters);
     until(TTL + SLACK, "nobody owns it", || {
-        owner(place, "k").is_none()
+        owner(backend, "k").is_none()
     });
     // What they may still do in the background would count as use.
     drop((ours, other));
-    assert_eq!(place.keys("k"), ["fairlock:{k}"]);
+    assert_eq!(backend.keys("k"), ["fairlock:{k}"]);
     let (least, most) = RETENTION;
-    if let Some(server) = place.server() {
+    if let Some(server) = backend.server() {
         let left: u64 = server.query(&["PTTL", "fairlock:{k}"]);
         assert!(
             Duration::from_millis(left) <= most + TTL,
@@ -149,9 +149,9 @@ fn what_nobody_uses_is_gone_after_its_retention(place: &Place) {
             "it stays for only {left} ms"
         );
     } else {
-        place.pass(least - SLACK);
-        assert_eq!(place.keys("k"), ["fairlock:{k}"]);
-        place.pass(most - least + TTL + SLACK);
-        assert_eq!(place.keys("k"), [""; 0]);
+        backend.pass(least - SLACK);
+        assert_eq!(backend.keys("k"), ["fairlock:{k}"]);
+        backend.pass(most - least + TTL + SLACK);
+        assert_eq!(backend.keys("k"), [""; 0]);
     }
 }

@@ -1,7 +1,7 @@
 //! R11 and R19: a queue whose entries were lost, and one whose entries are mostly dead.
 
-use crate::place::{Place, on_both_stores};
-use crate::scene::{Line, P, Record, SOON, T, manager};
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{P, Record, SOON, T, Waiters, manager};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
@@ -12,9 +12,9 @@ on_both_stores! {
     r19_more_dead_heads_than_one_call_may_pass_are_passed,
 }
 
-fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(place: &Place) {
-    let managers = [manager(place), manager(place)];
-    let record = Record::of(place, "a");
+fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(backend: &Backend) {
+    let managers = [manager(backend), manager(backend)];
+    let record = Record::of(backend, "a");
     let damages: [&[&str]; 4] = [
         &["DEL", &record.queue],
         &["LPOP", &record.queue],
@@ -23,13 +23,13 @@ fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(place: &Place) {
     ];
     for damage in damages {
         let holder = managers[0].lock("a").unwrap();
-        let mut line = Line::of("a");
+        let mut queue = Waiters::of("a");
         for who in 0..6 {
-            line.stand(&managers[who % 2]);
+            queue.add(&managers[who % 2]);
         }
         let requeued = || managers.iter().map(|m| m.stats().requeued).sum::<u64>();
         let before = requeued();
-        let _: redis::Value = place.query(damage);
+        let _: redis::Value = backend.query(damage);
         if damage[1] == record.queue {
             // Their syncs find out, long before the queue is needed.
             until(SOON, "all stand in it again", || requeued() == before + 6);
@@ -38,7 +38,7 @@ fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(place: &Place) {
         drop(holder);
         let mut seen: [Vec<usize>; 2] = Default::default();
         for _ in 0..6 {
-            let (who, guard) = line.next(SOON);
+            let (who, guard) = queue.next_end(SOON);
             seen[who % 2].push(who);
             guard.unwrap().unlock().unwrap();
         }
@@ -52,28 +52,28 @@ fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(place: &Place) {
     }
 }
 
-fn r11_a_list_left_from_a_lost_record_is_nobodys_queue(place: &Place) {
-    let (ours, other) = (manager(place), manager(place));
-    let record = Record::of(place, "a");
+fn r11_a_list_left_from_a_lost_record_is_nobodys_queue(backend: &Backend) {
+    let (ours, other) = (manager(backend), manager(backend));
+    let record = Record::of(backend, "a");
     let holder = other.lock("a").unwrap();
     let stale: Vec<String> = (0..70).map(|i| format!("{i:032x}")).collect();
     for token in &stale {
-        let _: i64 = place.query(&["RPUSH", &record.queue, token]);
+        let _: i64 = backend.query(&["RPUSH", &record.queue, token]);
     }
-    let mut line = Line::of("a");
-    line.stand(&ours);
-    line.stand(&ours);
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
+    queue.add(&ours);
     assert_eq!(record.tokens().len(), 2, "only those who wait");
     assert_eq!((record.number("n"), record.number("r")), (2, 2));
     holder.unlock().unwrap();
-    line.serve(0, P + T + SLACK).unlock().unwrap();
-    line.serve(1, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(place: &Place) {
-    let manager = manager(place);
-    let record = Record::of(place, "a");
+fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(backend: &Backend) {
+    let manager = manager(backend);
+    let record = Record::of(backend, "a");
     let holder = manager.lock("a").unwrap();
     let mut waiters: Vec<Option<fairlock::Waiter>> = (0..300)
         .map(|_| Some(manager.enqueue("a").unwrap()))
@@ -118,9 +118,9 @@ fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(place: &Plac
     record.comes_to_rest();
 }
 
-fn r19_the_last_ones_who_leave_take_the_dead_before_them_along(place: &Place) {
-    let manager = manager(place);
-    let record = Record::of(place, "a");
+fn r19_the_last_ones_who_leave_take_the_dead_before_them_along(backend: &Backend) {
+    let manager = manager(backend);
+    let record = Record::of(backend, "a");
     let holder = manager.lock("a").unwrap();
     let mut waiters: Vec<_> = (0..20).map(|_| manager.enqueue("a").unwrap()).collect();
     // From the second on, and the last at the end: each leaves a dead entry until the tail is free.
@@ -135,18 +135,18 @@ fn r19_the_last_ones_who_leave_take_the_dead_before_them_along(place: &Place) {
     record.comes_to_rest();
 }
 
-fn r19_more_dead_heads_than_one_call_may_pass_are_passed(place: &Place) {
-    let manager = manager(place);
+fn r19_more_dead_heads_than_one_call_may_pass_are_passed(backend: &Backend) {
+    let manager = manager(backend);
     let holder = manager.lock("a").unwrap();
     let mut waiters: Vec<_> = (0..200).map(|_| manager.enqueue("a").unwrap()).collect();
     // The record keeps as many dead as are alive, and 64.
     waiters.drain(0..130);
-    let mut line = Line::of("a");
-    line.stand(&manager);
+    let mut queue = Waiters::of("a");
+    queue.add(&manager);
     drop(holder);
     for waiter in waiters {
         waiter.wait().unwrap().unlock().unwrap();
     }
-    line.serve(0, P + T + SLACK).unlock().unwrap();
-    Record::of(place, "a").comes_to_rest();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    Record::of(backend, "a").comes_to_rest();
 }

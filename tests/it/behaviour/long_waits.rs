@@ -8,18 +8,18 @@ use std::{
 use fairlock::PreviousHolder;
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::{assert_nothing_left, manager},
-    place::{Place, on_both_stores},
 };
 
 on_both_stores! {
     p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait,
 }
 
-fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(place: &Place) {
+fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(backend: &Backend) {
     let ttl = Duration::from_millis(1500);
-    let holder = manager(place, ttl);
-    let other = manager(place, ttl);
+    let holder = manager(backend, ttl);
+    let other = manager(backend, ttl);
     let guard = holder.lock("k").unwrap();
     let waiter = other.enqueue("k").unwrap();
     let neighbour = holder.enqueue("k").unwrap();
@@ -40,5 +40,5 @@ fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(place: &P
     assert!(next.fence() > fence);
     next.unlock().unwrap();
     neighbour.wait().unwrap().unlock().unwrap();
-    assert_nothing_left(place, "k");
+    assert_nothing_left(backend, "k");
 }

@@ -5,8 +5,8 @@ use std::{collections::HashSet, time::Duration};
 use fairlock::{LockManager, LockOptions, LockState};
 
 use crate::{
+    backend::{Backend, on_both_stores},
     managers::patient,
-    place::{Place, on_both_stores},
     support::SLACK,
 };
 
@@ -15,8 +15,8 @@ on_both_stores! {
     p4_a_grant_message_brings_any_name_to_another_manager,
 }
 
-fn p10_any_other_name_works_and_none_collide(place: &Place) {
-    let mgr = patient(place);
+fn p10_any_other_name_works_and_none_collide(backend: &Backend) {
+    let mgr = patient(backend);
     let mut names: Vec<String> = [
         "a",
         "A",
@@ -112,10 +112,10 @@ fn p10_any_other_name_works_and_none_collide(place: &Place) {
     );
 }
 
-fn p4_a_grant_message_brings_any_name_to_another_manager(place: &Place) {
+fn p4_a_grant_message_brings_any_name_to_another_manager(backend: &Backend) {
     // A check period longer than the test: only the message can bring the news in time.
     let slow = || {
-        LockManager::builder(place)
+        LockManager::builder(backend)
             .options(LockOptions::new().ttl(Duration::from_secs(60)))
             .check_period(Duration::from_secs(30))
             .horizon(Duration::from_secs(32))

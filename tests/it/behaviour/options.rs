@@ -13,8 +13,8 @@ use std::{
 use crossbeam_channel::unbounded;
 use fairlock::{LockManager, LockOptions, LockState, Loss, LossReason, PreviousHolder};
 
+use crate::backend::{Backend, on_both_stores};
 use crate::managers;
-use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -42,16 +42,16 @@ on_both_stores! {
     a_prefix_separates_managers,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn a_lock_is_renewed_for_as_long_as_its_guard_lives(place: &Place) {
-    let mgr = manager(place);
+fn a_lock_is_renewed_for_as_long_as_its_guard_lives(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let taken = Instant::now();
     until(TTL * 2 + SLACK, "it is renewed past its first ttl", || {
@@ -59,12 +59,12 @@ fn a_lock_is_renewed_for_as_long_as_its_guard_lives(place: &Place) {
         taken.elapsed() > TTL * 3 / 2
     });
     assert!(mgr.stats().renewed >= 2);
-    assert!(manager(place).try_lock("n").unwrap().is_none());
+    assert!(manager(backend).try_lock("n").unwrap().is_none());
     guard.unlock().unwrap();
 }
 
-fn a_ttl_is_what_the_lock_lives_for_without_renewal(place: &Place) {
-    let mgr = manager(place);
+fn a_ttl_is_what_the_lock_lives_for_without_renewal(backend: &Backend) {
+    let mgr = manager(backend);
     let long = mgr.with(LockOptions::new().ttl(Duration::from_secs(60)));
     for (name, mgr, ttl) in [
         ("short", &mgr, TTL),
@@ -92,8 +92,8 @@ fn a_ttl_is_what_the_lock_lives_for_without_renewal(place: &Place) {
     }
 }
 
-fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are(place: &Place) {
-    let mgr = manager(place);
+fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are(backend: &Backend) {
+    let mgr = manager(backend);
     let handle = mgr.with(LockOptions::new().label("mine"));
     let again = mgr
         .with(LockOptions::new().fixed_lease(Duration::from_secs(60)))
@@ -110,8 +110,8 @@ fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are(p
     assert_eq!(held("a").manager, held("b").manager);
 }
 
-fn a_fixed_lease_is_not_renewed_and_ends_by_itself(place: &Place) {
-    let mgr = manager(place);
+fn a_fixed_lease_is_not_renewed_and_ends_by_itself(backend: &Backend) {
+    let mgr = manager(backend);
     let lease = ms(700);
     let start = Instant::now();
     let guard = mgr
@@ -131,7 +131,7 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself(place: &Place) {
     );
     assert!(!guard.is_held());
     assert_eq!(mgr.stats().renewed, 0);
-    let next = manager(place)
+    let next = manager(backend)
         .try_lock_for("n", lease + SLACK)
         .unwrap()
         .unwrap();
@@ -139,13 +139,13 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself(place: &Place) {
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
 }
 
-fn renew_starts_a_fixed_lease_anew(place: &Place) {
-    let mgr = manager(place);
+fn renew_starts_a_fixed_lease_anew(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr
         .with(LockOptions::new().fixed_lease(ms(3000)))
         .lock("n")
         .unwrap();
-    place.pass(ms(1600));
+    backend.pass(ms(1600));
     assert!(guard.remaining() < ms(1500), "{:?}", guard.remaining());
     guard.renew().unwrap();
     assert!(guard.remaining() > ms(1500), "{:?}", guard.remaining());
@@ -153,8 +153,8 @@ fn renew_starts_a_fixed_lease_anew(place: &Place) {
     guard.unlock().unwrap();
 }
 
-fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length(place: &Place) {
-    let mgr = manager(place);
+fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length(backend: &Backend) {
+    let mgr = manager(backend);
     let fixed = mgr.with(LockOptions::new().fixed_lease(ms(5000)));
     let guard = mgr.lock("n").unwrap();
     let waiter = fixed.enqueue("n").unwrap();
@@ -167,15 +167,15 @@ fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length(place: &Plac
     );
 }
 
-fn max_hold_ends_the_holding_as_a_loss_and_hands_over(place: &Place) {
-    let mgr = manager(place);
+fn max_hold_ends_the_holding_as_a_loss_and_hands_over(backend: &Backend) {
+    let mgr = manager(backend);
     let limit = ms(500);
     let start = Instant::now();
     let guard = mgr
         .with(LockOptions::new().max_hold(limit))
         .lock("n")
         .unwrap();
-    let waiter = manager(place).enqueue("n").unwrap();
+    let waiter = manager(backend).enqueue("n").unwrap();
     guard.renew().unwrap();
     let loss = guard
         .lost()
@@ -200,8 +200,8 @@ fn max_hold_ends_the_holding_as_a_loss_and_hands_over(place: &Place) {
     next.check().unwrap();
 }
 
-fn max_hold_that_is_not_reached_ends_nothing(place: &Place) {
-    let mgr = manager(place).with(LockOptions::new().max_hold(Duration::from_secs(60)));
+fn max_hold_that_is_not_reached_ends_nothing(backend: &Backend) {
+    let mgr = manager(backend).with(LockOptions::new().max_hold(Duration::from_secs(60)));
     let guard = mgr.lock("n").unwrap();
     until(TTL + SLACK, "it is renewed", || mgr.stats().renewed > 0);
     guard.unlock().unwrap();
@@ -211,8 +211,8 @@ fn max_hold_that_is_not_reached_ends_nothing(place: &Place) {
     );
 }
 
-fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold(place: &Place) {
-    let mgr = manager(place);
+fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold(backend: &Backend) {
+    let mgr = manager(backend);
     let limit = ms(400);
     mem::forget(
         mgr.with(LockOptions::new().max_hold(limit))
@@ -222,8 +222,8 @@ fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold(place: &Place) {
     assert!(mgr.try_lock_for("n", limit + SLACK).unwrap().is_some());
 }
 
-fn hold_at_least_keeps_the_name_taken_after_an_early_release(place: &Place) {
-    let mgr = manager(place);
+fn hold_at_least_keeps_the_name_taken_after_an_early_release(backend: &Backend) {
+    let mgr = manager(backend);
     let least = ms(1500);
     let once = mgr.with(LockOptions::new().hold_at_least(least).label("once"));
     let guard = once.lock("n").unwrap();
@@ -246,19 +246,19 @@ fn hold_at_least_keeps_the_name_taken_after_an_early_release(place: &Place) {
     assert_eq!(_next.previous_holder(), PreviousHolder::Released);
 }
 
-fn hold_at_least_that_has_passed_delays_nobody(place: &Place) {
-    let mgr = manager(place);
+fn hold_at_least_that_has_passed_delays_nobody(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr
         .with(LockOptions::new().hold_at_least(ms(100)))
         .lock("n")
         .unwrap();
-    place.pass(ms(150));
+    backend.pass(ms(150));
     guard.unlock().unwrap();
     assert!(mgr.try_lock("n").unwrap().is_some());
 }
 
-fn hold_at_least_may_be_longer_than_the_ttl(place: &Place) {
-    let mgr = manager(place);
+fn hold_at_least_may_be_longer_than_the_ttl(backend: &Backend) {
+    let mgr = manager(backend);
     let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
     let guard = once.lock("n").unwrap();
     assert!(mgr.inspect("n").unwrap().unwrap().time_left > Duration::from_secs(50));
@@ -274,15 +274,15 @@ fn hold_at_least_may_be_longer_than_the_ttl(place: &Place) {
     assert!(mgr.try_lock("n").unwrap().is_some());
 }
 
-fn a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind(place: &Place) {
-    let mgr = manager(place);
+fn a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind(backend: &Backend) {
+    let mgr = manager(backend);
     let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
     drop(once.enqueue("n").unwrap());
     assert!(mgr.try_lock_for("n", SLACK).unwrap().is_some());
 }
 
-fn a_label_is_shown_beside_host_process_and_thread(place: &Place) {
-    let mgr = manager(place);
+fn a_label_is_shown_beside_host_process_and_thread(backend: &Backend) {
+    let mgr = manager(backend);
     let label = "nightly run 🦀 \"x\"";
     let _guard = mgr.with(LockOptions::new().label(label)).lock("n").unwrap();
     let holder = mgr.inspect("n").unwrap().unwrap().holder.unwrap();
@@ -316,8 +316,8 @@ fn a_label_is_shown_beside_host_process_and_thread(place: &Place) {
     assert_eq!(shown[2].label.len(), 256);
 }
 
-fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place) {
-    let mgr = manager(place);
+fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(backend: &Backend) {
+    let mgr = manager(backend);
     let (sender, losses) = unbounded();
     let watched =
         mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.clone()).unwrap()));
@@ -350,8 +350,8 @@ fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(place: &Place)
     assert_eq!(losses.iter().count(), 0);
 }
 
-fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(place: &Place) {
-    let mgr = manager(place);
+fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(backend: &Backend) {
+    let mgr = manager(backend);
     let (release, gate) = unbounded::<()>();
     let (sender, losses) = unbounded();
     let slow = mgr.with(LockOptions::new().on_lost(move |_| gate.recv().unwrap()));
@@ -383,9 +383,9 @@ fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(place: &
     kept.unlock().unwrap();
 }
 
-fn a_callback_may_lock_and_may_drop_the_last_handle(place: &Place) {
-    let mgr = manager(place);
-    let other = manager(place);
+fn a_callback_may_lock_and_may_drop_the_last_handle(backend: &Backend) {
+    let mgr = manager(backend);
+    let other = manager(backend);
     let (sender, done) = unbounded();
     let calls = Arc::new(AtomicUsize::new(0));
     let handle = {
@@ -420,9 +420,9 @@ fn a_callback_may_lock_and_may_drop_the_last_handle(place: &Place) {
     assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
 }
 
-fn a_prefix_separates_managers(place: &Place) {
+fn a_prefix_separates_managers(backend: &Backend) {
     let with_prefix = |prefix: &str| {
-        LockManager::builder(place)
+        LockManager::builder(backend)
             .prefix(prefix)
             .options(LockOptions::new().ttl(TTL))
             .build()
@@ -442,7 +442,7 @@ fn a_prefix_separates_managers(place: &Place) {
     }
     for prefix in prefixes {
         assert_eq!(
-            place.query::<i64>(&["HEXISTS", &format!("{prefix}:{{n}}"), "o"]),
+            backend.query::<i64>(&["HEXISTS", &format!("{prefix}:{{n}}"), "o"]),
             1,
             "{prefix:?}"
         );

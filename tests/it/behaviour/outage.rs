@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 
-use crate::managers::EndLoops;
-use crate::place::{Place, on_both_stores};
-use crate::scene::{
-    H, Line, P, Record, SOON, T, TTL, build, builder, manager, steady, warm_up, with_ttl,
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{
+    H, P, Record, SOON, T, TTL, Waiters, build, builder, manager, steady, warm_up, with_ttl,
 };
+use crate::managers::EndLoops;
 use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
@@ -29,12 +29,12 @@ on_both_stores! {
     p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
 }
 
-fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place: &Place) {
-    let manager = manager(place);
+fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(backend: &Backend) {
+    let manager = manager(backend);
     warm_up(&manager);
     let [dropped, unlocked, third] =
         ["dropped", "unlocked", "third"].map(|name| manager.lock(name).unwrap());
-    place.go_away();
+    backend.go_away();
     let start = Instant::now();
     drop(dropped);
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
@@ -46,30 +46,30 @@ fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(place
     let start = Instant::now();
     drop(third);
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
-    place.come_back();
+    backend.come_back();
     // A lapsed record would still name its owner: these were released.
     for name in ["dropped", "unlocked", "third"] {
-        Record::of(place, name).comes_to_rest();
+        Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
+fn p8_in_a_black_hole_every_verb_ends_within_its_bound(backend: &Backend) {
     // T is longer than the slack, so that a verb that waited twice would show.
     const T: Duration = Duration::from_millis(1600);
     const P: Duration = Duration::from_millis(500);
     const OUTAGE: Duration = Duration::from_secs(2);
-    let manager = LockManager::builder(place)
+    let manager = LockManager::builder(backend)
         .command_timeout(T)
         .check_period(P)
         .horizon(P + 3 * T)
         .outage_limit(OUTAGE);
     let manager = manager.pool_size(32).build().unwrap();
     warm_up(&manager);
-    let other = LockManager::connect(place).unwrap();
+    let other = LockManager::connect(backend).unwrap();
     let _taken = other.lock("taken").unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| manager.lock(name).unwrap());
     let [stays, leaves] = [(); 2].map(|()| manager.enqueue("taken").unwrap());
-    place.go_away();
+    backend.go_away();
 
     let took = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -118,7 +118,7 @@ fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
         bounded("renew", 2 * T, Box::new(move || a.renew().err()));
         bounded("unlock", T, Box::new(move || b.unlock().err()));
         bounded("build", T, {
-            let to = fairlock::Endpoint::from(place);
+            let to = fairlock::Endpoint::from(backend);
             Box::new(move || {
                 LockManager::builder(to)
                     .command_timeout(T)
@@ -163,7 +163,7 @@ fn p8_in_a_black_hole_every_verb_ends_within_its_bound(place: &Place) {
 }
 
 /// A manager that has never had to wait subscribes first, which must not be added to any bound.
-fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(place: &Place) {
+fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(backend: &Backend) {
     const T: Duration = Duration::from_secs(2);
     const OUTAGE: Duration = T;
     type Verb = fn(&LockManager) -> Option<Error>;
@@ -179,12 +179,12 @@ fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(place: &
         ("enqueue", OUTAGE + T, |m| m.enqueue("x").err()),
     ];
     let fresh = verbs.map(|verb| {
-        let builder = with_ttl(place, Duration::from_secs(15))
+        let builder = with_ttl(backend, Duration::from_secs(15))
             .command_timeout(T)
             .check_period(P);
         (build(builder.horizon(P + 3 * T).outage_limit(OUTAGE)), verb)
     });
-    place.go_away();
+    backend.go_away();
     thread::scope(|scope| {
         for (manager, (what, bound, call)) in &fresh {
             scope.spawn(move || {
@@ -203,20 +203,20 @@ fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(place: &
         }
     });
     // Else each would wait at its end for what it has sent.
-    place.come_back();
+    backend.come_back();
 }
 
-fn p6_a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
+fn p6_a_lease_outlives_an_outage_of_half_its_ttl(backend: &Backend) {
     const TTL: Duration = Duration::from_secs(3);
-    let manager = build(with_ttl(place, TTL));
+    let manager = build(with_ttl(backend, TTL));
     let guard = manager.lock("a").unwrap();
     let start = Instant::now();
-    place.go_away();
-    place.pass(TTL / 2);
+    backend.go_away();
+    backend.pass(TTL / 2);
     until(TTL / 4, "a renewal falls into the outage", || {
         manager.stats().renewal_failures > 0
     });
-    place.come_back();
+    backend.come_back();
     let at_its_return = manager.stats();
     until(TTL / 2, "a renewal comes through", || {
         manager.stats().renewed > at_its_return.renewed
@@ -230,15 +230,15 @@ fn p6_a_lease_outlives_an_outage_of_half_its_ttl(place: &Place) {
     guard.unlock().unwrap();
 }
 
-fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
+fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(backend: &Backend) {
     let (called, calls) = crossbeam_channel::unbounded();
     let options = LockOptions::new().ttl(TTL).on_lost(move |loss| {
         let _ = called.send((Instant::now(), loss.clone()));
     });
-    let ours = manager(place).with(options);
-    let other = manager(place);
+    let ours = manager(backend).with(options);
+    let other = manager(backend);
     let guard = ours.lock("a").unwrap();
-    place.go_away();
+    backend.go_away();
     // A renewal whose reply had arrived before may yet move it.
     let mut deadline = Instant::now();
     let loss = until_some(TTL + T + SLACK, "the loss is told", || {
@@ -264,8 +264,8 @@ fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     assert_eq!(same, loss);
     assert!(called + Duration::from_millis(5) >= deadline);
 
-    place.come_back();
-    Record::of(place, "a").comes_to_rest();
+    backend.come_back();
+    Record::of(backend, "a").comes_to_rest();
     assert!(!guard.is_held() && guard.remaining().is_zero());
     let next = other.try_lock("a").unwrap().expect("it was given up");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
@@ -277,14 +277,14 @@ fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(place: &Place) {
     assert!(calls.is_empty(), "once");
 }
 
-fn p6_is_held_turns_false_by_the_clock_alone(place: &Place) {
-    let manager = manager(place);
+fn p6_is_held_turns_false_by_the_clock_alone(backend: &Backend) {
+    let manager = manager(backend);
     let guard = manager.lock("a").unwrap();
-    place.go_away();
+    backend.go_away();
     let deadline = Instant::now() + guard.remaining() + T;
     until(TTL + SLACK, "it is not held any more", || !guard.is_held());
     assert!(Instant::now() <= deadline + SLACK);
-    place.come_back();
+    backend.come_back();
     let renewed = Instant::now() + TTL / 3;
     while Instant::now() < renewed {
         assert!(!guard.is_held(), "once lost, never again");
@@ -292,27 +292,27 @@ fn p6_is_held_turns_false_by_the_clock_alone(place: &Place) {
     }
 }
 
-fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &Place) {
-    let patient = || build(builder(place).outage_limit(Duration::MAX));
+fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(backend: &Backend) {
+    let patient = || build(builder(backend).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of a third process: its own waiters would lose their places with its lease (R10).
     let holding = patient();
     let holder = holding.lock("a").unwrap();
     let fence = holder.fence();
-    let mut line = Line::of("a");
+    let mut queue = Waiters::of("a");
     for who in 0..6 {
-        line.stand(&managers[who % 2]);
+        queue.add(&managers[who % 2]);
     }
-    place.go_away();
+    backend.go_away();
     // Past the holder's lease, and past the horizon: an outage ages nobody (R2).
-    place.pass(TTL + H / 2);
+    backend.pass(TTL + H / 2);
     assert!(!holder.is_held());
-    assert!(line.is_quiet());
-    place.come_back();
+    assert!(queue.none_ended());
+    backend.come_back();
     let back = Instant::now();
     let mut last = fence;
     for who in 0..6 {
-        let guard = line.serve(who, Duration::from_secs(2) + SLACK);
+        let guard = queue.expect_grant(who, Duration::from_secs(2) + SLACK);
         assert!(guard.fence() > last);
         last = guard.fence();
         guard.unlock().unwrap();
@@ -323,16 +323,16 @@ fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(place: &
         back.elapsed()
     );
     assert_eq!(managers.each_ref().map(|m| m.stats().requeued), [0, 0]);
-    Record::of(place, "a").comes_to_rest();
+    Record::of(backend, "a").comes_to_rest();
 }
 
-fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(place: &Place) {
-    let patient = || build(builder(place).outage_limit(Duration::MAX));
+fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(backend: &Backend) {
+    let patient = || build(builder(backend).outage_limit(Duration::MAX));
     let [holding, waiting, barging] = [(); 3].map(|()| patient());
     let holder = holding.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&waiting);
-    line.stand(&waiting);
+    let mut queue = Waiters::of("a");
+    queue.add(&waiting);
+    queue.add(&waiting);
     let (barged, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
     let barge = |manager: &LockManager| {
         while !over.load(Ordering::Relaxed) {
@@ -349,14 +349,15 @@ fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(place: &Place) {
         for manager in [&barging, &waiting, &holding] {
             scope.spawn(|| barge(manager));
         }
-        place.go_away();
+        backend.go_away();
         // The lease runs out meanwhile, so that whoever comes first finds the lock free.
-        place.pass(TTL + H / 2);
-        place.come_back();
-        line.serve(0, Duration::from_secs(2) + SLACK)
+        backend.pass(TTL + H / 2);
+        backend.come_back();
+        queue
+            .expect_grant(0, Duration::from_secs(2) + SLACK)
             .unlock()
             .unwrap();
-        let last = line.serve(1, Duration::from_secs(2) + SLACK);
+        let last = queue.expect_grant(1, Duration::from_secs(2) + SLACK);
         let fence = last.fence();
         last.unlock().unwrap();
         until(SOON, "a try wins once nobody waits", || {
@@ -371,33 +372,33 @@ fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(place: &Place) {
     drop(holder);
 }
 
-fn a_call_made_in_an_outage_is_served_when_it_is_over(place: &Place) {
-    let manager = manager(place);
-    place.go_away();
+fn a_call_made_in_an_outage_is_served_when_it_is_over(backend: &Backend) {
+    let manager = manager(backend);
+    backend.go_away();
     let calls = ["a", "b"].map(|name| {
         let manager = manager.clone();
         thread::spawn(move || manager.lock(name).unwrap().unlock())
     });
-    place.pass(3 * T);
-    place.come_back();
+    backend.pass(3 * T);
+    backend.come_back();
     for call in calls {
         call.join().unwrap().unwrap();
     }
 }
 
 /// A place does not end with its ttl, as a lease does: the others of its process keep it alive.
-fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(place: &Place) {
-    let ours = build(builder(place).outage_limit(10 * TTL));
-    let theirs = build(builder(place).options(LockOptions::new().fixed_lease(10 * TTL)));
+fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(backend: &Backend) {
+    let ours = build(builder(backend).outage_limit(10 * TTL));
+    let theirs = build(builder(backend).options(LockOptions::new().fixed_lease(10 * TTL)));
     warm_up(&ours);
     let held = theirs.lock("a").unwrap();
     let places: Vec<_> = (0..4).map(|_| ours.enqueue("a").unwrap()).collect();
-    place.go_away();
+    backend.go_away();
     let mut places = places.into_iter();
     let mut stays = places.next_back().unwrap();
     drop(places);
-    place.pass(TTL + SLACK);
-    place.come_back();
+    backend.pass(TTL + SLACK);
+    backend.come_back();
     until(SOON, "one place is left", || {
         theirs
             .inspect("a")
@@ -410,17 +411,17 @@ fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(place: &Pla
     );
 }
 
-fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place: &Place) {
+fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(backend: &Backend) {
     const OUTAGE: Duration = Duration::from_secs(1);
-    let manager = build(builder(place).outage_limit(OUTAGE));
+    let manager = build(builder(backend).outage_limit(OUTAGE));
     let holder = manager.lock("a").unwrap();
-    let mut line = Line::of("a");
-    line.stand(&manager);
-    line.stand(&manager);
-    place.go_away();
+    let mut queue = Waiters::of("a");
+    queue.add(&manager);
+    queue.add(&manager);
+    backend.go_away();
     let start = Instant::now();
     for _ in 0..2 {
-        let (_, end) = line.next(OUTAGE + SLACK);
+        let (_, end) = queue.next_end(OUTAGE + SLACK);
         let Err(Error::Unavailable { waited, lock, .. }) = &end else {
             panic!("{end:?}")
         };
@@ -436,7 +437,7 @@ fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place:
     let start = Instant::now();
     assert!(matches!(manager.lock("b"), Err(Error::Unavailable { .. })));
     assert!(start.elapsed() <= OUTAGE + T + SLACK);
-    place.come_back();
+    backend.come_back();
     drop(holder);
     // The waiters have left, so nobody is before the next.
     let guard = manager
@@ -444,13 +445,13 @@ fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(place:
         .unwrap()
         .expect("nobody has it");
     guard.unlock().unwrap();
-    Record::of(place, "a").comes_to_rest();
-    Record::of(place, "b").comes_to_rest();
+    Record::of(backend, "a").comes_to_rest();
+    Record::of(backend, "b").comes_to_rest();
 }
 
-fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place) {
+fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(backend: &Backend) {
     // Whoever holds it outlasts the silence, however slow the machine.
-    let (ours, other) = (manager(place), build(steady(place)));
+    let (ours, other) = (manager(backend), build(steady(backend)));
     warm_up(&ours);
     let _holder = other.lock("a").unwrap();
     assert!(
@@ -467,9 +468,9 @@ fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place
         }
     });
     until(SOON, "it stands in the queue", || {
-        Record::of(place, "a").number("r") == 2
+        Record::of(backend, "a").number("r") == 2
     });
-    place.go_away();
+    backend.go_away();
     let start = Instant::now();
     // Who keeps his place is not told before the outage limit.
     assert!(waiter.wait_for(at_most).unwrap().is_none());
@@ -477,9 +478,9 @@ fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(place: &Place
     let (end, took) = call.join().unwrap();
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     assert!(took <= at_most + T + SLACK, "{took:?}");
-    place.come_back();
+    backend.come_back();
     // The waiter has kept its place, the call has left.
     until(SOON, "one is left", || {
-        Record::of(place, "a").number("r") == 1
+        Record::of(backend, "a").number("r") == 1
     });
 }

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockOptions, LossReason};
 
-use crate::permits::{Held, Permits, Takers, Want};
-use crate::place::{Place, on_both_stores};
-use crate::scene::{
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{
     H, P, SOON, STEADY_TTL, T, TTL, build, builder, manager, micros, server_time, steady, warm_up,
     with_ttl,
 };
+use crate::permits::{AnyGuard, PermitWaiters, Permits, Want};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
@@ -29,40 +29,42 @@ on_both_stores! {
 
 const OF: u32 = 4;
 
-fn p3_permits_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order(place: &Place) {
-    loses_all_permits(place, || place.flush_all());
+fn p3_permits_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order(
+    backend: &Backend,
+) {
+    loses_all_permits(backend, || backend.flush_all());
 }
 
 fn p3_readers_and_writers_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order(
-    place: &Place,
+    backend: &Backend,
 ) {
-    loses_all_readers(place, || place.flush_all());
+    loses_all_readers(backend, || backend.flush_all());
 }
 
-pub(crate) fn loses_all_permits(place: &Place, disaster: impl FnOnce()) {
+pub(crate) fn loses_all_permits(backend: &Backend, disaster: impl FnOnce()) {
     let [one, two, three] = [1, 2, 3].map(|many| Want::Permits(many, OF));
     loses_everything(
-        place,
+        backend,
         [one, three],
         &[one, two, three, one, two, three, one, two],
         disaster,
     );
 }
 
-pub(crate) fn loses_all_readers(place: &Place, disaster: impl FnOnce()) {
+pub(crate) fn loses_all_readers(backend: &Backend, disaster: impl FnOnce()) {
     use Want::{Read, Write};
     loses_everything(
-        place,
+        backend,
         [Read, Read],
         &[Write, Read, Read, Write, Read, Read, Write, Read],
         disaster,
     );
 }
 
-fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: impl FnOnce()) {
-    let managers = [build(steady(place)), build(steady(place))];
+fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster: impl FnOnce()) {
+    let managers = [build(steady(backend)), build(steady(backend))];
     managers.iter().for_each(warm_up);
-    let record = Permits::of(place, "a");
+    let record = Permits::of(backend, "a");
     let holders = [0, 1].map(|who| hold[who].take(&managers[who], "a").unwrap());
     let largest = holders
         .iter()
@@ -70,9 +72,9 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
         .max()
         .expect("there are two");
     let capacity = record.number("capacity") as u32;
-    let mut line = Takers::of(place, "a");
+    let mut queue = PermitWaiters::of(backend, "a");
     for (who, want) in wait.iter().enumerate() {
-        line.stand(&managers[who % 2], *want);
+        queue.add(&managers[who % 2], *want);
     }
 
     disaster();
@@ -92,9 +94,9 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
     let mut seen: [Vec<usize>; 2] = Default::default();
     while seen[0].len() + seen[1].len() < wait.len() {
         // Those who are granted together: nobody else comes until they let go.
-        let mut together: Vec<(usize, Held)> = Vec::new();
+        let mut together: Vec<(usize, AnyGuard)> = Vec::new();
         let mut within = SOON;
-        while let Some((who, end)) = line.next_within(within) {
+        while let Some((who, end)) = queue.next_end_within(within) {
             let guard = end.unwrap();
             assert!(guard.fence() > largest, "fences rise over a loss of data");
             together.push((who, guard));
@@ -123,9 +125,9 @@ fn loses_everything(place: &Place, hold: [Want; 2], wait: &[Want], disaster: imp
     record.comes_to_rest();
 }
 
-fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
-    let record = Permits::of(place, "a");
+fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let record = Permits::of(backend, "a");
     for lost in [
         &[&*record.key][..],
         &[&*record.queue],
@@ -133,10 +135,10 @@ fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(place: &Place
     ] {
         let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
         let requeued = theirs.stats().requeued;
-        let mut line = Takers::of(place, "a");
-        line.stand(&theirs, Want::Write);
-        line.stand(&theirs, Want::Read);
-        let _: i64 = place.query(&[&["DEL"], lost].concat());
+        let mut queue = PermitWaiters::of(backend, "a");
+        queue.add(&theirs, Want::Write);
+        queue.add(&theirs, Want::Read);
+        let _: i64 = backend.query(&[&["DEL"], lost].concat());
         until(SOON, "both stand again", || {
             (
                 theirs.stats().requeued,
@@ -146,28 +148,28 @@ fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(place: &Place
         });
         readers.iter().for_each(|reader| reader.renew().unwrap());
         assert_eq!(record.used(), 2, "{lost:?}");
-        assert!(line.is_quiet() && Want::Write.try_take(&ours, "a").unwrap().is_none());
+        assert!(queue.none_ended() && Want::Write.try_take(&ours, "a").unwrap().is_none());
         readers
             .into_iter()
             .for_each(|reader| reader.unlock().unwrap());
-        line.serve(0, P + T + SLACK).unlock().unwrap();
-        line.serve(1, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+        queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
         record.comes_to_rest();
     }
 }
 
 /// Nothing in Redis tells any more who reads. It is not free at once, and not taken for longer than a lease.
 fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_who_held_them_is_told(
-    place: &Place,
+    backend: &Backend,
 ) {
-    let (ours, theirs) = (manager(place), manager(place));
-    let record = Permits::of(place, "a");
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let record = Permits::of(backend, "a");
     let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
-    let mut line = Takers::of(place, "a");
-    line.stand(&theirs, Want::Write);
+    let mut queue = PermitWaiters::of(backend, "a");
+    queue.add(&theirs, Want::Write);
     let (start, first) = (Instant::now(), record.number("b"));
-    let _: i64 = place.query(&["DEL", &record.holders]);
-    let writer = line.serve(0, TTL + P + T + SLACK);
+    let _: i64 = backend.query(&["DEL", &record.holders]);
+    let writer = queue.expect_grant(0, TTL + P + T + SLACK);
     assert!(
         start.elapsed() < TTL + P + T + SLACK,
         "{:?}",
@@ -188,15 +190,17 @@ fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_w
     record.comes_to_rest();
 }
 
-fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_written(place: &Place) {
-    let mgr = manager(place);
+fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_written(
+    backend: &Backend,
+) {
+    let mgr = manager(backend);
     for want in [Want::Read, Want::Write, Want::Permits(2, 3)] {
-        let record = Permits::of(place, "a");
+        let record = Permits::of(backend, "a");
         for (key, others) in [
             (&record.key, [&record.queue, &record.holders]),
             (&record.holders, [&record.key, &record.queue]),
         ] {
-            let _: i64 = place.query(&["RPUSH", key, "theirs"]);
+            let _: i64 = backend.query(&["RPUSH", key, "theirs"]);
             for end in [
                 want.try_take(&mgr, "a"),
                 want.take_for(&mgr, "a", SOON),
@@ -208,21 +212,21 @@ fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_writ
                 );
             }
             assert_eq!(
-                place.query::<Vec<String>>(&["LRANGE", key, "0", "-1"]),
+                backend.query::<Vec<String>>(&["LRANGE", key, "0", "-1"]),
                 ["theirs"]
             );
             for other in others {
                 assert_eq!(
-                    place.query::<i64>(&["DEL", other]),
+                    backend.query::<i64>(&["DEL", other]),
                     0,
                     "{other} was written, with {key} in the way"
                 );
             }
-            let _: i64 = place.query(&["DEL", key]);
+            let _: i64 = backend.query(&["DEL", key]);
         }
         // The queue's key, which only those come to who have to wait.
         let holder = want.take(&mgr, "a").unwrap();
-        let _: i64 = place.query(&["HSET", &record.queue, "theirs", "1"]);
+        let _: i64 = backend.query(&["HSET", &record.queue, "theirs", "1"]);
         let before = record.state();
         let waits = if want == Want::Permits(2, 3) {
             want
@@ -241,35 +245,35 @@ fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_writ
         assert_eq!((record.state(), record.waiters()), (before, Vec::new()));
         holder.renew().unwrap();
         holder.unlock().unwrap();
-        let _: i64 = place.query(&["DEL", &record.queue]);
+        let _: i64 = backend.query(&["DEL", &record.queue]);
         record.comes_to_rest();
-        let _: i64 = place.query(&["DEL", &record.key]);
+        let _: i64 = backend.query(&["DEL", &record.key]);
     }
 }
 
 fn p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the_leases(
-    place: &Place,
+    backend: &Backend,
 ) {
-    let patient = || build(builder(place).outage_limit(Duration::MAX));
+    let patient = || build(builder(backend).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
     // Of other processes: their own waiters would lose their places with a lease (R10).
     let holding = [patient(), patient()];
     let holders = holding
         .each_ref()
         .map(|mgr| Want::Permits(2, OF).take(mgr, "a").unwrap());
-    let mut line = Takers::of(place, "a");
+    let mut queue = PermitWaiters::of(backend, "a");
     for (who, many) in [1, 3, 2, 4, 1, 3].into_iter().enumerate() {
-        line.stand(&managers[who % 2], Want::Permits(many, OF));
+        queue.add(&managers[who % 2], Want::Permits(many, OF));
     }
-    place.go_away();
+    backend.go_away();
     // Past the leases, and past the horizon: an outage ages nobody (R2).
-    place.pass(TTL + H / 2);
-    assert!(holders.iter().all(|holder| !holder.is_held()) && line.is_quiet());
-    place.come_back();
+    backend.pass(TTL + H / 2);
+    assert!(holders.iter().all(|holder| !holder.is_held()) && queue.none_ended());
+    backend.come_back();
     let back = Instant::now();
     for together in [0..2, 2..3, 3..4, 4..6] {
-        let guards = line.serve_together(together, Duration::from_secs(2) + SLACK);
-        assert!(line.is_quiet());
+        let guards = queue.expect_grants(together, Duration::from_secs(2) + SLACK);
+        assert!(queue.none_ended());
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
     }
     assert!(
@@ -278,20 +282,20 @@ fn p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the
         back.elapsed()
     );
     assert_eq!(managers.each_ref().map(|mgr| mgr.stats().requeued), [0, 0]);
-    Permits::of(place, "a").comes_to_rest();
+    Permits::of(backend, "a").comes_to_rest();
 }
 
-fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(place: &Place) {
-    let (ours, other) = (manager(place), manager(place));
+fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(backend: &Backend) {
+    let (ours, other) = (manager(backend), manager(backend));
     warm_up(&ours);
     warm_up(&other);
-    let record = Permits::of(place, "a");
+    let record = Permits::of(backend, "a");
     for _ in 0..2 {
         let holders = [(&ours, 1), (&other, 3)]
             .map(|(mgr, many)| Want::Permits(many, OF).take(mgr, "a").unwrap());
-        let mut line = Takers::of(place, "a");
+        let mut queue = PermitWaiters::of(backend, "a");
         for (mgr, many) in [(&ours, 2), (&other, 2), (&ours, 4)] {
-            line.stand(mgr, Want::Permits(many, OF));
+            queue.add(mgr, Want::Permits(many, OF));
         }
         record.was_away(2 * (P + T));
         // The first to come back is one of them, who sees the other's lapse.
@@ -305,35 +309,35 @@ fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(place: &Place) {
             // Its own process may have handed it on already.
             let _ = holder.unlock();
         }
-        let both = line.serve_together(0..2, 2 * (P + T) + SLACK);
+        let both = queue.expect_grants(0..2, 2 * (P + T) + SLACK);
         both.into_iter().for_each(|guard| guard.unlock().unwrap());
-        line.serve(2, 2 * (P + T) + SLACK).unlock().unwrap();
+        queue.expect_grant(2, 2 * (P + T) + SLACK).unlock().unwrap();
     }
     assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
     record.comes_to_rest();
 }
 
 /// One step of grace is all: whoever has not been heard of by then is dead, and so are those who wait with him.
-fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(place: &Place) {
+fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(backend: &Backend) {
     // Its renewals and its checks are so far off that it looks dead.
     let silent = {
         let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
         build(
-            with_ttl(place, ttl)
+            with_ttl(backend, ttl)
                 .command_timeout(T)
                 .check_period(period)
                 .horizon(period + 3 * T),
         )
     };
-    let other = manager(place);
+    let other = manager(backend);
     warm_up(&silent);
     warm_up(&other);
-    let record = Permits::of(place, "a");
+    let record = Permits::of(backend, "a");
     let holder = Want::Permits(OF, OF).take(&silent, "a").unwrap();
-    let mut dead = Takers::of(place, "a");
-    dead.stand(&silent, Want::Permits(1, OF));
-    let mut line = Takers::of(place, "a");
-    line.stand(&other, Want::Permits(OF, OF));
+    let mut dead = PermitWaiters::of(backend, "a");
+    dead.add(&silent, Want::Permits(1, OF));
+    let mut queue = PermitWaiters::of(backend, "a");
+    queue.add(&other, Want::Permits(OF, OF));
     record.was_away(2 * (P + T));
     assert!(
         Want::Permits(1, OF)
@@ -342,18 +346,18 @@ fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(pl
             .is_none(),
         "it is given its grace"
     );
-    let next = line.serve(0, 2 * (P + T) + SLACK);
-    assert!(dead.is_quiet());
+    let next = queue.expect_grant(0, 2 * (P + T) + SLACK);
+    assert!(dead.none_ended());
     next.unlock().unwrap();
     drop(holder);
 }
 
 /// The dead cost one lease each, and not what the clock went back by, whoever else holds.
 fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_went_back(
-    place: &Place,
+    backend: &Backend,
 ) {
-    let (ours, dead) = (manager(place), manager(place));
-    let record = Permits::of(place, "a");
+    let (ours, dead) = (manager(backend), manager(backend));
+    let record = Permits::of(backend, "a");
     let long = 20 * TTL;
     let fixed = |lease: Duration| {
         let mgr = dead.with(LockOptions::new().fixed_lease(lease));
@@ -364,14 +368,14 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
     let (longer, live) = (fixed(long), Want::Permits(1, 3).take(&ours, "a").unwrap());
     // By less than the longer lease, and more than the shorter.
     record.clock_went_back(5 * TTL);
-    let mut line = Takers::of(place, "a");
-    line.stand(&ours, Want::Permits(1, 3));
-    line.stand(&ours, Want::Permits(1, 3));
-    let next = line.serve(0, TTL + P + T + SLACK);
+    let mut queue = PermitWaiters::of(backend, "a");
+    queue.add(&ours, Want::Permits(1, 3));
+    queue.add(&ours, Want::Permits(1, 3));
+    let next = queue.expect_grant(0, TTL + P + T + SLACK);
     live.renew()
         .expect("a step back takes nothing from its holder");
-    assert!(line.is_quiet() && longer.is_held() && !shorter.is_held());
-    let now = server_time(place);
+    assert!(queue.none_ended() && longer.is_held() && !shorter.is_held());
+    let now = server_time(backend);
     let ends: Vec<u64> = record
         .holders()
         .iter()
@@ -383,18 +387,18 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
         "{ends:?}"
     );
     drop(longer);
-    line.serve(1, P + T + SLACK).unlock().unwrap();
+    queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     drop((next, live, shorter));
     record.comes_to_rest();
 }
 
 fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_command_timeout(
-    place: &Place,
+    backend: &Backend,
 ) {
     // Longer than the slack, so that one that waited twice would show.
     const T: Duration = Duration::from_secs(2);
     let mgr = build(
-        with_ttl(place, 8 * T)
+        with_ttl(backend, 8 * T)
             .command_timeout(T)
             .check_period(P)
             .horizon(P + 3 * T),
@@ -403,7 +407,7 @@ fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_
     let [dropped, unlocked] = [(); 2].map(|()| Want::Permits(1, 2).take(&mgr, "permits").unwrap());
     let [reads, also] = [(); 2].map(|()| Want::Read.take(&mgr, "read").unwrap());
     let writer = mgr.rw_lock("written").write().unwrap();
-    place.go_away();
+    backend.go_away();
     type Call = Box<dyn FnOnce() + Send>;
     let unavailable = |end: fairlock::Result<()>| {
         assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}")
@@ -440,21 +444,21 @@ fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_
             });
         }
     });
-    place.come_back();
+    backend.come_back();
     for name in ["permits", "read"] {
-        Permits::of(place, name).comes_to_rest();
+        Permits::of(backend, name).comes_to_rest();
     }
     until(SOON, "one reader is left of the writer", || {
-        Permits::of(place, "written").used() == 1
+        Permits::of(backend, "written").used() == 1
     });
     assert_eq!(mgr.stats().lost, 0);
 }
 
-fn p6_readers_and_holders_of_permits_are_told_of_a_loss_in_a_silent_outage(place: &Place) {
-    let mgr = manager(place);
+fn p6_readers_and_holders_of_permits_are_told_of_a_loss_in_a_silent_outage(backend: &Backend) {
+    let mgr = manager(backend);
     let held = [Want::Read, Want::Write, Want::Permits(2, 3)];
     let held = held.map(|want| want.take(&mgr, &format!("{want:?}")).unwrap());
-    place.go_away();
+    backend.go_away();
     let start = Instant::now();
     for guard in &held {
         let loss = guard
@@ -468,9 +472,9 @@ fn p6_readers_and_holders_of_permits_are_told_of_a_loss_in_a_silent_outage(place
         assert!(!guard.is_held());
     }
     assert!(start.elapsed() < TTL + T + SLACK, "{:?}", start.elapsed());
-    place.come_back();
+    backend.come_back();
     for guard in held {
-        Permits::of(place, guard.name()).comes_to_rest();
+        Permits::of(backend, guard.name()).comes_to_rest();
         assert!(!guard.is_held() && matches!(guard.unlock(), Err(Error::Lost { .. })));
     }
 }

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use fairlock::{Error, LockManager, LossReason, PreviousHolder};
 
-use crate::permits::{Held, Permits, Takers, Want};
-use crate::place::{Place, on_both_stores};
-use crate::scene::{P, SOON, STEADY_TTL as TTL, T, build, manager, server_time, steady, warm_up};
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{
+    P, SOON, STEADY_TTL as TTL, T, build, manager, server_time, steady, warm_up,
+};
+use crate::permits::{AnyGuard, PermitWaiters, Permits, Want};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
@@ -16,20 +18,20 @@ on_both_stores! {
     p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first,
 }
 
-fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(place: &Place) {
-    let (ours, other) = (build(steady(place)), build(steady(place)));
+fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(backend: &Backend) {
+    let (ours, other) = (build(steady(backend)), build(steady(backend)));
     // Each on a name of its own: a guard that lost its lease gives it up some time later, which is a request by another token.
     for (name, want) in [
         ("a", Want::Write),
         ("b", Want::Read),
         ("c", Want::Permits(2, 3)),
     ] {
-        let record = Permits::of(place, name);
+        let record = Permits::of(backend, name);
         // A renewal extends them, and a release ends them as a good one.
         let guard = want.take(&ours, name).unwrap();
         record.was_away(TTL);
         guard.renew().unwrap();
-        assert!(record.holders()[0].ends > server_time(place));
+        assert!(record.holders()[0].ends > server_time(backend));
         record.was_away(TTL);
         guard.unlock().unwrap();
         let all = if want == Want::Permits(2, 3) {
@@ -79,17 +81,17 @@ fn news(record: &Permits, token: &str) -> (String, String) {
 
 /// Messages are taken in order, so once one for nobody was acted upon, so were those before it.
 #[track_caller]
-fn heard(place: &Place, channel: &str) {
-    let record = Permits::of(place, "after");
-    plant(place, &record, "0123456789abcdef0123456789abcdef");
+fn heard(backend: &Backend, channel: &str) {
+    let record = Permits::of(backend, "after");
+    plant(backend, &record, "0123456789abcdef0123456789abcdef");
     let (_, message) = news(&record, "0123456789abcdef0123456789abcdef");
-    let _: i64 = place.query(&["PUBLISH", channel, &message]);
+    let _: i64 = backend.query(&["PUBLISH", channel, &message]);
     record.comes_to_rest();
 }
 
 /// One permit of three is held by a token that nobody has.
-fn plant(place: &Place, record: &Permits, token: &str) {
-    let now = server_time(place);
+fn plant(backend: &Backend, record: &Permits, token: &str) {
+    let now = server_time(backend);
     let script = "
         local now = ARGV[2] + 0
         redis.call('HSET', KEYS[1], 'k', 'semaphore/1 3',
@@ -108,19 +110,19 @@ fn plant(place: &Place, record: &Permits, token: &str) {
         token,
         &now.to_string(),
     ];
-    let _: i64 = place.query(&command);
+    let _: i64 = backend.query(&command);
 }
 
-fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(place: &Place) {
-    let (ours, other) = (manager(place), manager(place));
+fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(backend: &Backend) {
+    let (ours, other) = (manager(backend), manager(backend));
     warm_up(&ours);
-    let record = Permits::of(place, "a");
+    let record = Permits::of(backend, "a");
     let holder = Want::Permits(3, 3).take(&other, "a").unwrap();
     let before = record.holding();
-    let mut line = Takers::of(place, "a");
-    line.stand(&ours, Want::Permits(2, 3));
+    let mut queue = PermitWaiters::of(backend, "a");
+    queue.add(&ours, Want::Permits(2, 3));
     holder.unlock().unwrap();
-    let guard = line.serve(0, P + T + SLACK);
+    let guard = queue.expect_grant(0, P + T + SLACK);
     let token = record
         .holding()
         .into_iter()
@@ -128,10 +130,10 @@ fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(place: &Place) {
         .expect("it holds");
     let (channel, message) = news(&record, &token);
     until(SOON, "it listens", || {
-        place.query::<u64>(&["PUBLISH", &channel, ""]) == 1
+        backend.query::<u64>(&["PUBLISH", &channel, ""]) == 1
     });
     for _ in 0..3 {
-        let _: i64 = place.query(&["PUBLISH", &channel, &message]);
+        let _: i64 = backend.query(&["PUBLISH", &channel, &message]);
     }
     for nonsense in [
         "permit",
@@ -139,37 +141,37 @@ fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(place: &Place) {
         "permit a b c d e f",
         "permit 0123 1 1 1 1 fairlock:{a}",
     ] {
-        let _: i64 = place.query(&["PUBLISH", &channel, nonsense]);
+        let _: i64 = backend.query(&["PUBLISH", &channel, nonsense]);
     }
-    heard(place, &channel);
+    heard(backend, &channel);
     guard.renew().unwrap();
     assert_eq!(record.used(), 2);
     guard.unlock().unwrap();
     // And after the release, while somebody else has them.
     let next = Want::Permits(3, 3).take(&other, "a").unwrap();
-    let _: i64 = place.query(&["PUBLISH", &channel, &message]);
-    heard(place, &channel);
+    let _: i64 = backend.query(&["PUBLISH", &channel, &message]);
+    heard(backend, &channel);
     next.renew().unwrap();
     assert_eq!(record.used(), 3);
     next.unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn r13_permits_that_nobody_wants_are_given_back_at_once(place: &Place) {
-    let ours = manager(place);
+fn r13_permits_that_nobody_wants_are_given_back_at_once(backend: &Backend) {
+    let ours = manager(backend);
     warm_up(&ours);
     // Its manager is known by a lock of its own.
     let known = Want::Permits(1, 3).take(&ours, "known").unwrap();
-    let of = Permits::of(place, "known");
+    let of = Permits::of(backend, "known");
     let (channel, _) = news(&of, of.holding().first().expect("one holds"));
     until(SOON, "it listens", || {
-        place.query::<u64>(&["PUBLISH", &channel, ""]) == 1
+        backend.query::<u64>(&["PUBLISH", &channel, ""]) == 1
     });
-    let record = Permits::of(place, "a");
-    plant(place, &record, "fedcba9876543210fedcba9876543210");
+    let record = Permits::of(backend, "a");
+    plant(backend, &record, "fedcba9876543210fedcba9876543210");
     assert!(Want::Permits(3, 3).try_take(&ours, "a").unwrap().is_none());
     let (_, message) = news(&record, "fedcba9876543210fedcba9876543210");
-    let _: i64 = place.query(&["PUBLISH", &channel, &message]);
+    let _: i64 = backend.query(&["PUBLISH", &channel, &message]);
     record.comes_to_rest();
     // As unused: nobody ever had them.
     let all = Want::Permits(3, 3)
@@ -180,8 +182,8 @@ fn r13_permits_that_nobody_wants_are_given_back_at_once(place: &Place) {
     drop((all, known));
 }
 
-fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(place: &Place) {
-    type First = fn(&LockManager, Held) -> Option<Held>;
+fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(backend: &Backend) {
+    type First = fn(&LockManager, AnyGuard) -> Option<AnyGuard>;
     let firsts: [(&str, u64, First); 6] = [
         ("a release", 1, |_, reader| {
             reader.unlock().map(|()| None).unwrap()
@@ -215,12 +217,12 @@ fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(place: &Place) 
             Some(reader)
         }),
     ];
-    let (ours, theirs) = (manager(place), manager(place));
-    let record = Permits::of(place, "a");
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let record = Permits::of(backend, "a");
     for (what, left, first) in firsts {
         let [reader, stays] = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
         let fence = stays.fence();
-        let _: i64 = place.query(&["DEL", &record.key]);
+        let _: i64 = backend.query(&["DEL", &record.key]);
         let reader = first(&ours, reader);
         assert_eq!(record.used(), left, "after {what}");
         stays

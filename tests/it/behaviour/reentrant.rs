@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, MAX_NAME};
 
+use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::{Record, SOON};
 use crate::managers;
-use crate::place::{Place, on_both_stores};
-use crate::scene::{Record, SOON};
 use crate::support::until;
 
 const TTL: Duration = Duration::from_secs(2);
@@ -23,12 +23,12 @@ on_both_stores! {
     keys_of_one_stripe_exclude_each_other_and_others_do_not,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
-fn the_thread_that_holds_it_takes_it_again_without_a_request(place: &Place) {
-    let mgr = manager(place);
+fn the_thread_that_holds_it_takes_it_again_without_a_request(backend: &Backend) {
+    let mgr = manager(backend);
     let mutex = mgr.reentrant_mutex("n");
     let outer = mutex.lock().unwrap();
     let before = mgr.stats();
@@ -53,8 +53,8 @@ fn the_thread_that_holds_it_takes_it_again_without_a_request(place: &Place) {
     }
 }
 
-fn it_is_released_with_the_last_guard_in_whatever_order_they_go(place: &Place) {
-    let mgr = manager(place);
+fn it_is_released_with_the_last_guard_in_whatever_order_they_go(backend: &Backend) {
+    let mgr = manager(backend);
     let mutex = mgr.reentrant_mutex("n");
     let free = || mgr.try_lock("n").unwrap().is_some();
     let (first, second) = (mutex.lock().unwrap(), mutex.lock().unwrap());
@@ -76,8 +76,8 @@ fn it_is_released_with_the_last_guard_in_whatever_order_they_go(place: &Place) {
     assert_eq!((inner.fence(), inner.depth()), (again.fence(), 2));
 }
 
-fn other_threads_and_other_managers_wait(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn other_threads_and_other_managers_wait(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let mutex = ours.reentrant_mutex("n");
     let guard = mutex.lock().unwrap();
     let inner = mutex.lock().unwrap();
@@ -95,11 +95,11 @@ fn other_threads_and_other_managers_wait(place: &Place) {
         drop((guard, inner));
         assert!(other.join().unwrap() > fence);
     });
-    Record::of(place, "n").comes_to_rest();
+    Record::of(backend, "n").comes_to_rest();
 }
 
-fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(place: &Place) {
-    let mgr = manager(place);
+fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(backend: &Backend) {
+    let mgr = manager(backend);
     let mutex = mgr.reentrant_mutex("n");
     let (outer, inner) = (mutex.lock().unwrap(), mutex.lock().unwrap());
     assert!(mgr.force_release("n", outer.fence()).unwrap());
@@ -116,8 +116,8 @@ fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(place: &Pla
     mutex.lock().unwrap().unlock().unwrap();
 }
 
-fn handles_of_one_manager_know_of_each_other(place: &Place) {
-    let mgr = manager(place);
+fn handles_of_one_manager_know_of_each_other(backend: &Backend) {
+    let mgr = manager(backend);
     let outer = mgr.reentrant_mutex("n").lock().unwrap();
     let other = mgr
         .with(LockOptions::new().label("inner"))
@@ -126,8 +126,8 @@ fn handles_of_one_manager_know_of_each_other(place: &Place) {
     assert_eq!((inner.fence(), inner.depth()), (outer.fence(), 2));
 }
 
-fn names_and_managers_are_told_apart(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn names_and_managers_are_told_apart(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let a = ours.reentrant_mutex("a").lock().unwrap();
     let b = ours.reentrant_mutex("b").lock().unwrap();
     assert_eq!((a.depth(), b.depth()), (1, 1));
@@ -138,9 +138,9 @@ fn names_and_managers_are_told_apart(place: &Place) {
     ));
 }
 
-fn keys_of_one_stripe_exclude_each_other_and_others_do_not(place: &Place) {
+fn keys_of_one_stripe_exclude_each_other_and_others_do_not(backend: &Backend) {
     const STRIPES: NonZeroU32 = NonZeroU32::new(4).unwrap();
-    let (ours, theirs) = (manager(place), manager(place));
+    let (ours, theirs) = (manager(backend), manager(backend));
     let (mine, other) = (
         ours.striped("accounts", STRIPES),
         theirs.striped("accounts", STRIPES),

@@ -11,8 +11,8 @@ use fairlock::{
 };
 
 use super::semaphore::{comes_to_rest, end_leases, waiters};
-use crate::place::{Mishap, Place, on_both_stores};
-use crate::scene::{P, SOON, build, steady};
+use crate::backend::{Backend, InjectedFault, on_both_stores};
+use crate::fixtures::{P, SOON, build, steady};
 
 on_both_stores! {
     readers_share_and_writers_exclude,
@@ -34,8 +34,8 @@ on_both_stores! {
 
 on_both_stores! { redis_with_faults: a_downgrade_that_is_not_answered_takes_place, readers_whose_messages_are_lost_get_in }
 
-fn manager(place: &Place) -> LockManager {
-    build(steady(place))
+fn manager(backend: &Backend) -> LockManager {
+    build(steady(backend))
 }
 
 fn read(mgr: &LockManager) -> Receiver<ReadGuard> {
@@ -68,8 +68,8 @@ fn served<G>(receiver: &Receiver<G>) -> G {
     receiver.recv_timeout(SOON).expect("its turn comes")
 }
 
-fn places_of_readers_and_writers_become_their_guards(place: &Place) {
-    let mgr = manager(place);
+fn places_of_readers_and_writers_become_their_guards(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let reading = n.enqueue_read().unwrap().wait().unwrap();
     let writer = n.enqueue_write().unwrap();
@@ -82,11 +82,11 @@ fn places_of_readers_and_writers_become_their_guards(place: &Place) {
     let second = reader.wait_for(SOON).unwrap().expect("readers share");
     assert_eq!(first.fence(), second.fence());
     drop((first, second));
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn readers_share_and_writers_exclude(place: &Place) {
-    let managers = [manager(place), manager(place), manager(place)];
+fn readers_share_and_writers_exclude(backend: &Backend) {
+    let managers = [manager(backend), manager(backend), manager(backend)];
     // Readers count up, a writer takes it below zero.
     let inside = AtomicI64::new(0);
     thread::scope(|scope| {
@@ -111,11 +111,11 @@ fn readers_share_and_writers_exclude(place: &Place) {
             });
         }
     });
-    comes_to_rest(place, &managers[0], "n");
+    comes_to_rest(backend, &managers[0], "n");
 }
 
-fn every_verb_takes_it_or_does_not(place: &Place) {
-    let mgr = manager(place);
+fn every_verb_takes_it_or_does_not(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let (soon, later) = (Duration::from_millis(50), Instant::now() + SOON);
     assert!(n.name() == "n" && format!("{n:?}").contains("\"n\""));
@@ -145,11 +145,11 @@ fn every_verb_takes_it_or_does_not(place: &Place) {
         guard.unlock().unwrap();
     }
     assert!(matches!(mgr.rw_lock("").read(), Err(Error::Config { .. })));
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn the_order_of_arrival_decides(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn the_order_of_arrival_decides(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let first = ours.rw_lock("n").read().unwrap();
     let writer = write(&theirs);
     let reader = read(&ours);
@@ -164,11 +164,11 @@ fn the_order_of_arrival_decides(place: &Place) {
     assert!(reader.is_empty());
     drop(writer);
     served(&reader).unlock().unwrap();
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn a_writer_among_many_readers_gets_in(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_writer_among_many_readers_gets_in(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let readers: Vec<_> = (0..100)
         .map(|_| ours.rw_lock("n").read().unwrap())
         .collect();
@@ -180,11 +180,11 @@ fn a_writer_among_many_readers_gets_in(place: &Place) {
     assert!(late.iter().all(Receiver::is_empty));
     drop(writer);
     late.iter().for_each(|reader| drop(served(reader)));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn readers_behind_a_writer_come_in_together(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn readers_behind_a_writer_come_in_together(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
     let readers: Vec<_> = (0..6)
         .map(|i| read(if i % 2 == 0 { &ours } else { &theirs }))
@@ -201,11 +201,11 @@ fn readers_behind_a_writer_come_in_together(place: &Place) {
     assert!(last.is_empty());
     drop(readers);
     drop(served(&last));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn writers_have_rising_fences_and_readers_the_last_ones(place: &Place) {
-    let mgr = manager(place);
+fn writers_have_rising_fences_and_readers_the_last_ones(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let mut last = n.read().unwrap().fence();
     for _ in 0..5 {
@@ -215,13 +215,13 @@ fn writers_have_rising_fences_and_readers_the_last_ones(place: &Place) {
         assert!(readers.iter().all(|reader| reader.fence() == fence));
         last = fence;
     }
-    place.flush_all();
+    backend.flush_all();
     assert!(n.read().unwrap().fence() > last);
     assert!(n.write().unwrap().fence() > last);
 }
 
-fn a_writer_goes_on_as_a_reader_without_a_gap(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_writer_goes_on_as_a_reader_without_a_gap(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
     let (reader, next, behind) = (read(&theirs), write(&theirs), read(&ours));
     let fence = writer.fence();
@@ -239,13 +239,13 @@ fn a_writer_goes_on_as_a_reader_without_a_gap(place: &Place) {
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
     drop(next);
     drop(served(&behind));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn a_lost_writer_cannot_go_on_as_a_reader(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_lost_writer_cannot_go_on_as_a_reader(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
-    end_leases(place, "n", "rw/1");
+    end_leases(backend, "n", "rw/1");
     let next = theirs.rw_lock("n").write().unwrap();
     let error = writer.downgrade().unwrap_err();
     assert!(
@@ -254,41 +254,49 @@ fn a_lost_writer_cannot_go_on_as_a_reader(place: &Place) {
     );
     assert!(next.is_held());
     next.unlock().unwrap();
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn a_downgrade_that_is_not_answered_takes_place(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
-    for mishap in [Mishap::ReplyLost, Mishap::RequestLost, Mishap::Disconnect] {
+fn a_downgrade_that_is_not_answered_takes_place(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    for fault in [
+        InjectedFault::ReplyLost,
+        InjectedFault::RequestLost,
+        InjectedFault::Disconnect,
+    ] {
         let writer = ours.rw_lock("n").write().unwrap();
         let reader = read(&theirs);
-        place.inject(mishap);
+        backend.inject(fault);
         let downgraded = writer.downgrade().unwrap();
         let reader = served(&reader);
-        assert!(downgraded.is_held() && reader.is_held(), "{mishap:?}");
+        assert!(downgraded.is_held() && reader.is_held(), "{fault:?}");
         drop(reader);
         assert!(downgraded.is_held() && theirs.rw_lock("n").try_write().unwrap().is_none());
         downgraded.unlock().unwrap();
-        comes_to_rest(place, &theirs, "n");
+        comes_to_rest(backend, &theirs, "n");
     }
 }
 
-fn readers_whose_messages_are_lost_get_in(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn readers_whose_messages_are_lost_get_in(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
     let readers = [read(&theirs), read(&theirs), read(&theirs)];
-    for _ in if place.server().is_none() { 0..3 } else { 0..1 } {
-        place.inject(Mishap::MessageLost);
+    for _ in if backend.server().is_none() {
+        0..3
+    } else {
+        0..1
+    } {
+        backend.inject(InjectedFault::MessageLost);
     }
     drop(writer);
     let readers = readers.each_ref().map(served);
     assert!(readers.iter().all(|reader| reader.is_held()));
     drop(readers);
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn a_reader_cannot_become_a_writer(place: &Place) {
-    let mgr = manager(place);
+fn a_reader_cannot_become_a_writer(backend: &Backend) {
+    let mgr = manager(backend);
     let reader = mgr.rw_lock("n").read().unwrap();
     let asked = mgr.stats().requests;
     let error = reader.upgrade().unwrap_err();
@@ -300,8 +308,8 @@ fn a_reader_cannot_become_a_writer(place: &Place) {
     assert!(reader.is_held() && mgr.stats().requests == asked);
 }
 
-fn one_reader_among_readers_lapses(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn one_reader_among_readers_lapses(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let stays = ours.rw_lock("n").read().unwrap();
     let goes = theirs
         .with(LockOptions::new().label("goes"))
@@ -309,7 +317,7 @@ fn one_reader_among_readers_lapses(place: &Place) {
         .read()
         .unwrap();
     let writer = write(&ours);
-    assert_eq!(end_leases(place, "n", "\tgoes"), 1);
+    assert_eq!(end_leases(backend, "n", "\tgoes"), 1);
     assert_eq!(
         goes.lost().recv_timeout(SOON).unwrap().reason,
         LossReason::Expired
@@ -323,14 +331,14 @@ fn one_reader_among_readers_lapses(place: &Place) {
         "a reader leaves nothing half done"
     );
     drop((goes, writer));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn what_a_writer_left_is_told_until_a_writer_puts_it_right(place: &Place) {
-    let mgr = manager(place);
+fn what_a_writer_left_is_told_until_a_writer_puts_it_right(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let writer = n.write().unwrap();
-    end_leases(place, "n", "rw/1");
+    end_leases(backend, "n", "rw/1");
     for _ in 0..2 {
         assert_eq!(n.read().unwrap().previous_holder(), PreviousHolder::Lapsed);
     }
@@ -342,8 +350,8 @@ fn what_a_writer_left_is_told_until_a_writer_puts_it_right(place: &Place) {
     );
 }
 
-fn readers_are_forced_away_together_and_those_who_come_next_are_not(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn readers_are_forced_away_together_and_those_who_come_next_are_not(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let readers = [
         ours.rw_lock("n").read().unwrap(),
         theirs.rw_lock("n").read().unwrap(),
@@ -359,11 +367,11 @@ fn readers_are_forced_away_together_and_those_who_come_next_are_not(place: &Plac
     }
     next.renew().unwrap();
     drop((readers, next));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn its_readers_are_seen(place: &Place) {
-    let mgr = manager(place);
+fn its_readers_are_seen(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.with(LockOptions::new().label("reader")).rw_lock("n");
     let readers = [n.read().unwrap(), n.read().unwrap()];
     let writer = write(&mgr);
@@ -393,14 +401,14 @@ fn its_readers_are_seen(place: &Place) {
     );
     drop(readers);
     drop(served(&writer));
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn a_flush_ends_readers_and_writers(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_flush_ends_readers_and_writers(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let reader = ours.rw_lock("n").read().unwrap();
     let (writer, behind) = (write(&theirs), read(&theirs));
-    place.flush_all();
+    backend.flush_all();
     let writer = served(&writer);
     assert_eq!(
         reader.lost().recv_timeout(SOON).unwrap().reason,
@@ -409,5 +417,5 @@ fn a_flush_ends_readers_and_writers(place: &Place) {
     assert!(writer.fence() > reader.fence());
     drop(writer);
     drop(served(&behind));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }

@@ -10,9 +10,9 @@ use fairlock::{
     PreviousHolder, Semaphore,
 };
 
+use crate::backend::{Backend, InjectedFault, Keyspace, on_both_stores};
+use crate::fixtures::{self, P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::managers;
-use crate::place::{Keyspace, Mishap, Place, on_both_stores};
-use crate::scene::{self, P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::support::until;
 
 on_both_stores! {
@@ -50,12 +50,12 @@ on_both_stores! {
     p7_a_release_that_is_sent_twice_hears_the_same_twice,
 }
 
-fn manager(place: &Place) -> LockManager {
-    build(steady(place))
+fn manager(backend: &Backend) -> LockManager {
+    build(steady(backend))
 }
 
 /// Ends the time of all holders of a name whose record has this in it, as if they had been silent for so long.
-pub(super) fn end_leases(place: &Place, name: &str, whose: &str) -> i64 {
+pub(super) fn end_leases(backend: &Backend, name: &str, whose: &str) -> i64 {
     let key = format!("fairlock:{{{name}}}");
     let script = "local all, ended = redis.call('HGETALL', KEYS[2]), 0\n\
         for i = 1, #all, 2 do\n\
@@ -68,23 +68,23 @@ pub(super) fn end_leases(place: &Place, name: &str, whose: &str) -> i64 {
         local p = redis.call('HGET', KEYS[1], 'p')\n\
         redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', 1) .. string.sub(p, 17))\n\
         return ended";
-    place.query(&["EVAL", script, "2", &key, &format!("{key}:h"), whose])
+    backend.query(&["EVAL", script, "2", &key, &format!("{key}:h"), whose])
 }
 
 /// Nobody holds it or waits for it, and nothing of those who did is left or stays.
 #[track_caller]
-pub(super) fn comes_to_rest(place: &Place, mgr: &LockManager, name: &str) {
+pub(super) fn comes_to_rest(backend: &Backend, mgr: &LockManager, name: &str) {
     until(SOON, "nobody has it or waits for it", || {
         mgr.inspect(name).unwrap().is_none()
     });
     let key = format!("fairlock:{{{name}}}");
     until(SOON, "no waiter is left", || {
-        let fields: Vec<String> = place.query(&["HKEYS", &key]);
+        let fields: Vec<String> = backend.query(&["HKEYS", &key]);
         !fields.iter().any(|field| field.starts_with("w:"))
-            && managers::queue(place, name).is_empty()
+            && managers::queue(backend, name).is_empty()
     });
-    let place: &dyn Keyspace = place;
-    assert_eq!(place.keys_without_ttl(), [""; 0]);
+    let backend: &dyn Keyspace = backend;
+    assert_eq!(backend.keys_without_ttl(), [""; 0]);
 }
 
 #[track_caller]
@@ -116,9 +116,9 @@ fn served(receiver: &Receiver<LockGuard>) -> LockGuard {
     receiver.recv_timeout(SOON).expect("its turn comes")
 }
 
-fn never_more_permits_are_held_than_there_are(place: &Place) {
+fn never_more_permits_are_held_than_there_are(backend: &Backend) {
     const PERMITS: u32 = 5;
-    let managers = [manager(place), manager(place), manager(place)];
+    let managers = [manager(backend), manager(backend), manager(backend)];
     let held = AtomicU32::new(0);
     thread::scope(|scope| {
         for i in 0..9_u32 {
@@ -137,11 +137,11 @@ fn never_more_permits_are_held_than_there_are(place: &Place) {
             });
         }
     });
-    comes_to_rest(place, &managers[0], "n");
+    comes_to_rest(backend, &managers[0], "n");
 }
 
-fn every_verb_takes_permits_and_gives_them_back(place: &Place) {
-    let mgr = manager(place);
+fn every_verb_takes_permits_and_gives_them_back(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.semaphore("n", 4);
     assert_eq!((n.name(), n.permits()), ("n", 4));
     assert!(format!("{n:?}").contains("permits: 4"));
@@ -163,11 +163,11 @@ fn every_verb_takes_permits_and_gives_them_back(place: &Place) {
     assert!(n.try_acquire_many_for(3, soon).unwrap().is_none());
     assert!(n.try_acquire_many_until(2, later).unwrap().is_some());
     guard.unlock().unwrap();
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn who_asks_for_many_is_not_overtaken(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn who_asks_for_many_is_not_overtaken(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let n = mgr.semaphore("n", 3);
     let (first, second) = (n.acquire().unwrap(), n.acquire().unwrap());
     let heavy = wait(&other, &n, 3);
@@ -184,11 +184,11 @@ fn who_asks_for_many_is_not_overtaken(place: &Place) {
     assert!(light.is_empty());
     drop(heavy);
     served(&light).unlock().unwrap();
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn several_are_handed_permits_in_one_step_whoever_they_wait_with(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn several_are_handed_permits_in_one_step_whoever_they_wait_with(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let all = ours.semaphore("n", 6).acquire_many(6).unwrap();
     let waiting: Vec<_> = [
         (&ours, 1),
@@ -211,22 +211,22 @@ fn several_are_handed_permits_in_one_step_whoever_they_wait_with(place: &Place) 
     assert_eq!(handed, 4);
     drop(guards);
     drop(served(&waiting[4]));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn a_try_does_not_overtake_those_who_wait(place: &Place) {
-    let mgr = manager(place);
+fn a_try_does_not_overtake_those_who_wait(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.semaphore("n", 2);
     let guard = n.acquire().unwrap();
     let heavy = wait(&mgr, &n, 2);
     assert!(n.try_acquire().unwrap().is_none());
     drop(guard);
     drop(served(&heavy));
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn who_gives_up_lets_those_behind_have_their_turn(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn who_gives_up_lets_those_behind_have_their_turn(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let n = mgr.semaphore("n", 2);
     let guard = n.acquire().unwrap();
     thread::scope(|scope| {
@@ -243,11 +243,11 @@ fn who_gives_up_lets_those_behind_have_their_turn(place: &Place) {
         drop(served(&light));
     });
     drop(guard);
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn another_number_is_refused_while_in_use_and_holds_afterwards(place: &Place) {
-    let mgr = manager(place);
+fn another_number_is_refused_while_in_use_and_holds_afterwards(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.semaphore("n", 2).acquire_many(2).unwrap();
     let errors = [
         mgr.semaphore("n", 3).acquire().unwrap_err(),
@@ -295,11 +295,11 @@ fn another_number_is_refused_while_in_use_and_holds_afterwards(place: &Place) {
     let writer = mgr.rw_lock("n").write().unwrap();
     assert!(mgr.semaphore("n", 3).try_acquire().is_err());
     drop(writer);
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn a_mutex_and_a_semaphore_are_told_apart(place: &Place) {
-    let mgr = manager(place);
+fn a_mutex_and_a_semaphore_are_told_apart(backend: &Backend) {
+    let mgr = manager(backend);
     let permit = mgr.semaphore("n", 2).acquire().unwrap();
     let error = mgr.try_lock("n").unwrap_err();
     assert!(matches!(
@@ -342,8 +342,8 @@ fn a_mutex_and_a_semaphore_are_told_apart(place: &Place) {
     );
 }
 
-fn a_number_that_cannot_be_had_is_an_error(place: &Place) {
-    let mgr = manager(place);
+fn a_number_that_cannot_be_had_is_an_error(backend: &Backend) {
+    let mgr = manager(backend);
     let asked = mgr.stats().requests;
     for (permits, of) in [(1, 0), (1, MAX_PERMITS + 1), (0, 3), (4, 3)] {
         let n = mgr.semaphore("n", of);
@@ -369,19 +369,19 @@ fn a_number_that_cannot_be_had_is_an_error(place: &Place) {
         .unwrap();
 }
 
-fn each_grant_has_a_larger_fence(place: &Place) {
-    let mgr = manager(place);
+fn each_grant_has_a_larger_fence(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.semaphore("n", 100);
     let guards: Vec<_> = (0..20).map(|_| n.acquire().unwrap()).collect();
     assert!(guards.windows(2).all(|two| two[0].fence() < two[1].fence()));
     let last = guards[19].fence();
     drop(guards);
-    place.flush_all();
+    backend.flush_all();
     assert!(n.acquire().unwrap().fence() > last);
 }
 
-fn a_holder_that_lapses_is_lost_by_itself(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_holder_that_lapses_is_lost_by_itself(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let labelled = |label: &str| {
         theirs
             .with(LockOptions::new().label(label))
@@ -391,7 +391,7 @@ fn a_holder_that_lapses_is_lost_by_itself(place: &Place) {
     };
     let (stays, goes) = (labelled("stays"), labelled("goes"));
     let next = wait(&ours, &ours.semaphore("n", 2), 1);
-    assert_eq!(end_leases(place, "n", "\tgoes"), 1);
+    assert_eq!(end_leases(backend, "n", "\tgoes"), 1);
     let next = served(&next);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let loss = goes.lost().recv_timeout(SOON).unwrap();
@@ -403,11 +403,11 @@ fn a_holder_that_lapses_is_lost_by_itself(place: &Place) {
     stays.unlock().unwrap();
     next.unlock().unwrap();
     assert!(matches!(goes.unlock(), Err(Error::Lost { .. })));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn others_who_come_and_go_hide_no_lapse(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn others_who_come_and_go_hide_no_lapse(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     // It is not renewed for so long.
     let goes = theirs
         .with(LockOptions::new().ttl(10 * TTL))
@@ -419,7 +419,7 @@ fn others_who_come_and_go_hide_no_lapse(place: &Place) {
                    local p = redis.call('HGET', KEYS[1], 'p')
                    redis.call('HSET', KEYS[2], all[1], soon .. string.sub(all[2], 9))
                    redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. soon .. string.sub(p, 17))";
-    let _: () = place.query(&["EVAL", shorten, "2", "fairlock:{n}", "fairlock:{n}:h"]);
+    let _: () = backend.query(&["EVAL", shorten, "2", "fairlock:{n}", "fairlock:{n}:h"]);
     let n = ours.semaphore("n", 2);
     until(SOON, "its permit comes back", || {
         // Each of these lasts for longer than the one that goes.
@@ -429,14 +429,14 @@ fn others_who_come_and_go_hide_no_lapse(place: &Place) {
     assert!(matches!(goes.renew(), Err(Error::Lost { .. })));
 }
 
-fn a_process_that_dies_with_many_permits_delays_others_once(place: &Place) {
+fn a_process_that_dies_with_many_permits_delays_others_once(backend: &Backend) {
     const MANY: u32 = 50;
-    let (ours, theirs) = (manager(place), manager(place));
+    let (ours, theirs) = (manager(backend), manager(backend));
     let guards: Vec<_> = (0..MANY)
         .map(|_| theirs.semaphore("n", MANY).acquire().unwrap())
         .collect();
     let next = wait(&ours, &ours.semaphore("n", MANY), MANY);
-    assert_eq!(end_leases(place, "n", "semaphore"), i64::from(MANY));
+    assert_eq!(end_leases(backend, "n", "semaphore"), i64::from(MANY));
     let next = served(&next);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     until(SOON, "all are told", || {
@@ -444,31 +444,31 @@ fn a_process_that_dies_with_many_permits_delays_others_once(place: &Place) {
     });
     drop(guards);
     next.unlock().unwrap();
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn a_message_that_is_lost_is_made_up_for(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_message_that_is_lost_is_made_up_for(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let all = ours.semaphore("n", 3).acquire_many(3).unwrap();
     // The newest of them waits on, so that nothing but their tickets tells of the others.
     let waiting = [1, 2, 3].map(|permits| wait(&ours, &theirs.semaphore("n", 3), permits));
-    place.inject(Mishap::MessageLost);
-    if place.server().is_none() {
-        place.inject(Mishap::MessageLost);
+    backend.inject(InjectedFault::MessageLost);
+    if backend.server().is_none() {
+        backend.inject(InjectedFault::MessageLost);
     }
     all.unlock().unwrap();
     let (first, second) = (served(&waiting[0]), served(&waiting[1]));
     assert!(waiting[2].is_empty());
     drop((first, second));
     drop(served(&waiting[2]));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn what_was_granted_before_a_flush_is_lost_and_waiters_stand_again(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn what_was_granted_before_a_flush_is_lost_and_waiters_stand_again(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let guard = ours.semaphore("n", 2).acquire_many(2).unwrap();
     let waiting = wait(&ours, &theirs.semaphore("n", 2), 2);
-    place.flush_all();
+    backend.flush_all();
     let next = served(&waiting);
     assert!(next.fence() > guard.fence());
     assert_eq!(
@@ -476,11 +476,11 @@ fn what_was_granted_before_a_flush_is_lost_and_waiters_stand_again(place: &Place
         LossReason::Taken
     );
     next.unlock().unwrap();
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn the_loss_of_any_key_alone_is_survived(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn the_loss_of_any_key_alone_is_survived(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     for key in ["fairlock:{n}", "fairlock:{n}:q", "fairlock:{n}:h"] {
         let n = ours.semaphore("n", 2);
         let guard = n.acquire_many(2).unwrap();
@@ -488,7 +488,7 @@ fn the_loss_of_any_key_alone_is_survived(place: &Place) {
             wait(&ours, &theirs.semaphore("n", 2), 1),
             wait(&ours, &n, 1),
         ];
-        let _: () = place.query(&["DEL", key]);
+        let _: () = backend.query(&["DEL", key]);
         if key.ends_with(":h") {
             assert_eq!(
                 guard.lost().recv_timeout(SOON).unwrap().reason,
@@ -505,12 +505,12 @@ fn the_loss_of_any_key_alone_is_survived(place: &Place) {
         }
         let guards = waiting.each_ref().map(served);
         drop(guards);
-        comes_to_rest(place, &ours, "n");
+        comes_to_rest(backend, &ours, "n");
     }
 }
 
-fn all_is_seen_and_counted(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn all_is_seen_and_counted(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let labelled = theirs.with(LockOptions::new().label("upload"));
     let first = ours.semaphore("n", 5).acquire_many(2).unwrap();
     let second = labelled.semaphore("n", 5).acquire_many(3).unwrap();
@@ -563,11 +563,11 @@ fn all_is_seen_and_counted(place: &Place) {
     assert_eq!((theirs.stats().held, theirs.stats().waiting), (1, 1));
     drop((first, second));
     drop(served(&waiting));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn what_is_forced_away_is_that_of_one_fence(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn what_is_forced_away_is_that_of_one_fence(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let (goes, stays) = (
         theirs.semaphore("n", 2).acquire().unwrap(),
         theirs.semaphore("n", 2).acquire().unwrap(),
@@ -584,11 +584,11 @@ fn what_is_forced_away_is_that_of_one_fence(place: &Place) {
     assert!(stays.is_held() && next.is_held());
     assert!(!ours.force_release("n", goes.fence()).unwrap());
     drop((stays, next));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
-fn options_hold_for_permits(place: &Place) {
-    let mgr = manager(place);
+fn options_hold_for_permits(backend: &Backend) {
+    let mgr = manager(backend);
     let with = |options: LockOptions| mgr.with(options).semaphore("n", 2);
     // It cools, and counts meanwhile, but no longer, though the lease would have gone on.
     let least = Duration::from_millis(400);
@@ -606,7 +606,7 @@ fn options_hold_for_permits(place: &Place) {
         .unwrap()
         .expect("it has cooled");
     after.unlock().unwrap();
-    assert!(place.server().is_none() || started.elapsed() >= least);
+    assert!(backend.server().is_none() || started.elapsed() >= least);
     // It is never renewed.
     let fixed = with(LockOptions::new().fixed_lease(Duration::from_millis(300)))
         .try_acquire()
@@ -629,31 +629,31 @@ fn options_hold_for_permits(place: &Place) {
         .unlock()
         .unwrap();
     // One that is renewed lasts for longer than its ttl.
-    let short = scene::manager(place);
+    let short = fixtures::manager(backend);
     let guard = short.semaphore("n", 2).acquire().unwrap();
-    thread::sleep(scene::TTL + scene::TTL / 4);
+    thread::sleep(fixtures::TTL + fixtures::TTL / 4);
     assert!(guard.is_held() && short.stats().renewed > 0);
     guard.renew().unwrap();
     guard.unlock().unwrap();
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn the_way_in_which_the_last_holder_ended_is_told(place: &Place) {
-    let mgr = manager(place);
+fn the_way_in_which_the_last_holder_ended_is_told(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.semaphore("n", 1);
     let guard = n.acquire().unwrap();
     assert_eq!(guard.previous_holder(), PreviousHolder::Unknown);
     drop(guard);
     let guard = n.acquire().unwrap();
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
-    end_leases(place, "n", "semaphore");
+    end_leases(backend, "n", "semaphore");
     let next = n.acquire().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.renew().is_err());
 }
 
-fn a_place_kept_and_given_up_leaves_nothing(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_place_kept_and_given_up_leaves_nothing(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.semaphore("n", 1).acquire().unwrap();
     for _ in 0..3 {
         assert!(
@@ -666,16 +666,16 @@ fn a_place_kept_and_given_up_leaves_nothing(place: &Place) {
     }
     waiters(&mgr, "n", 0);
     guard.unlock().unwrap();
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
     assert_eq!(mgr.stats().waiting + other.stats().waiting, 0);
 }
 
-fn every_key_ends_by_itself_also_while_permits_are_held(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn every_key_ends_by_itself_also_while_permits_are_held(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let n = ours.semaphore("n", 2);
     let end_in_time = |keys: &[&str]| {
         for key in keys {
-            let left: i64 = place.query(&["PTTL", &format!("fairlock:{{n}}{key}")]);
+            let left: i64 = backend.query(&["PTTL", &format!("fairlock:{{n}}{key}")]);
             assert!((3_600_000..3_700_000).contains(&left), "{key:?}: {left} ms");
         }
     };
@@ -691,14 +691,14 @@ fn every_key_ends_by_itself_also_while_permits_are_held(place: &Place) {
     end_in_time(&["", ":h"]);
     drop(next);
     let kept = n.acquire().unwrap();
-    let _: () = place.query(&["DEL", "fairlock:{n}:h"]);
+    let _: () = backend.query(&["DEL", "fairlock:{n}:h"]);
     let _other = n.acquire().unwrap();
     end_in_time(&["", ":h"]);
     drop(kept);
 }
 
-fn a_place_is_kept_between_two_looks_and_gives_its_permits_together(place: &Place) {
-    let mgr = manager(place);
+fn a_place_is_kept_between_two_looks_and_gives_its_permits_together(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.semaphore("n", 3);
     let held = n.acquire_many(2).unwrap();
     let mut heavy = n.enqueue_many(3).unwrap();
@@ -711,11 +711,11 @@ fn a_place_is_kept_between_two_looks_and_gives_its_permits_together(place: &Plac
     assert_eq!(mgr.inspect("n").unwrap().unwrap().holders[0].permits, 3);
     all.unlock().unwrap();
     light.wait().unwrap().unlock().unwrap();
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn a_heavy_place_that_is_dropped_lets_those_behind_it_go_on(place: &Place) {
-    let (ours, theirs) = (manager(place), manager(place));
+fn a_heavy_place_that_is_dropped_lets_those_behind_it_go_on(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
     let held = ours.semaphore("n", 2).acquire().unwrap();
     let heavy = ours.semaphore("n", 2).enqueue_many(2).unwrap();
     let light = theirs.semaphore("n", 2).enqueue().unwrap();
@@ -723,24 +723,24 @@ fn a_heavy_place_that_is_dropped_lets_those_behind_it_go_on(place: &Place) {
     let served = light.wait().unwrap();
     assert!(held.is_held());
     drop((held, served));
-    comes_to_rest(place, &ours, "n");
+    comes_to_rest(backend, &ours, "n");
 }
 
 /// Without it the name could be taken as a mutex beside them.
-fn a_record_lasts_for_as_long_as_its_holders_are_renewed(place: &Place) {
-    let mgr = manager(place);
+fn a_record_lasts_for_as_long_as_its_holders_are_renewed(backend: &Backend) {
+    let mgr = manager(backend);
     let permit = mgr.semaphore("n", 2).acquire().unwrap();
-    let soon = scene::server_time(place) / 1000 + 60_000;
-    place.query::<i64>(&["PEXPIREAT", "fairlock:{n}", &soon.to_string()]);
+    let soon = fixtures::server_time(backend) / 1000 + 60_000;
+    backend.query::<i64>(&["PEXPIREAT", "fairlock:{n}", &soon.to_string()]);
     permit.renew().unwrap();
-    let left: i64 = place.query(&["PTTL", "fairlock:{n}"]);
+    let left: i64 = backend.query(&["PTTL", "fairlock:{n}"]);
     assert!(left >= 3_600_000, "{left} ms");
     permit.unlock().unwrap();
-    comes_to_rest(place, &mgr, "n");
+    comes_to_rest(backend, &mgr, "n");
 }
 
-fn a_look_at_many_holders_puts_the_next_one_off(place: &Place) {
-    let mgr = manager(place);
+fn a_look_at_many_holders_puts_the_next_one_off(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.semaphore("n", 1000);
     let _permit = n.acquire().unwrap();
     // 500 more, of whom one ends every 5 ms from now on.
@@ -749,23 +749,23 @@ fn a_look_at_many_holders_puts_the_next_one_off(place: &Place) {
                   local ends = clock[1] * 1000000 + clock[2] + 5000 * i
                   redis.call('HSET', KEYS[1], 'other ' .. i, struct.pack('<d', ends) .. string.sub(all[2], 9))
                 end";
-    let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
+    let _: () = backend.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
     assert_eq!(
-        end_leases(place, "n", "nobody's"),
+        end_leases(backend, "n", "nobody's"),
         0,
         "it only has the next call look"
     );
-    let before = scene::server_time(place) as f64;
+    let before = fixtures::server_time(backend) as f64;
     assert!(n.try_acquire_many(1000).unwrap().is_none());
-    let next = next_look(place) - before;
+    let next = next_look(backend) - before;
     assert!(
         next >= 10_000.0,
         "at 20 µs a holder, and not after {next} µs"
     );
 }
 
-fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(place: &Place) {
-    let mgr = manager(place);
+fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(backend: &Backend) {
+    let mgr = manager(backend);
     let n = mgr.semaphore("n", 10_000);
     let _permit = n.acquire().unwrap();
     // 3,000 more, whose leases last for 10 ms.
@@ -776,18 +776,18 @@ fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(place: &P
                 end";
     let try_all = || assert!(n.try_acquire_many(10_000).unwrap().is_none());
     until(SOON, "two calls come soon after each other", || {
-        let _: () = place.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
+        let _: () = backend.query(&["EVAL", fill, "1", "fairlock:{n}:h"]);
         assert_eq!(
-            end_leases(place, "n", "nobody's"),
+            end_leases(backend, "n", "nobody's"),
             0,
             "it only has the next call look"
         );
         try_all();
-        let next = next_look(place);
+        let next = next_look(backend);
         try_all();
-        let soon = (scene::server_time(place) as f64) < next;
+        let soon = (fixtures::server_time(backend) as f64) < next;
         assert!(
-            !soon || next_look(place) == next,
+            !soon || next_look(backend) == next,
             "the second has looked as well"
         );
         soon
@@ -795,25 +795,25 @@ fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(place: &P
 }
 
 /// The time before which no holder is looked for that has lapsed.
-fn next_look(place: &Place) -> f64 {
+fn next_look(backend: &Backend) -> f64 {
     let look = "return tostring(struct.unpack('<d', string.sub(redis.call('HGET', KEYS[1], 'p'), 9)) - ARGV[1])";
     let base = 1_700_000_000_000_000_u64;
-    let after: String = place.query(&["EVAL", look, "1", "fairlock:{n}", &base.to_string()]);
+    let after: String = backend.query(&["EVAL", look, "1", "fairlock:{n}", &base.to_string()]);
     base as f64 + after.parse::<f64>().unwrap()
 }
 
-fn p7_a_release_that_is_sent_twice_hears_the_same_twice(place: &Place) {
+fn p7_a_release_that_is_sent_twice_hears_the_same_twice(backend: &Backend) {
     // They renew so late that no renewal hears of the loss before.
     let [ours, theirs] =
-        [LockManager::connect(place), LockManager::connect(place)].map(|mgr| mgr.unwrap());
+        [LockManager::connect(backend), LockManager::connect(backend)].map(|mgr| mgr.unwrap());
     let permit = ours.semaphore("n", 2).acquire().unwrap();
     assert!(theirs.force_release("n", permit.fence()).unwrap());
-    place.settle();
-    place.inject(Mishap::Disconnect);
+    backend.settle();
+    backend.inject(InjectedFault::Disconnect);
     let end = permit.unlock();
     assert!(
         matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced),
         "{end:?}"
     );
-    comes_to_rest(place, &theirs, "n");
+    comes_to_rest(backend, &theirs, "n");
 }

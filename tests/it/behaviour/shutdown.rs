@@ -11,8 +11,8 @@ use fairlock::{
     crossbeam_channel::TryRecvError,
 };
 
+use crate::backend::{Backend, on_both_stores};
 use crate::managers;
-use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -32,8 +32,8 @@ on_both_stores! {
     the_last_handle_may_go_while_its_locks_are_being_ended,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
 fn ms(ms: u64) -> Duration {
@@ -60,8 +60,8 @@ pub(crate) fn assert_closed<T>(result: Result<T>) {
     }
 }
 
-fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(place: &Place) {
-    let mgr = manager(place);
+fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(backend: &Backend) {
+    let mgr = manager(backend);
     let (clone, handle) = (mgr.clone(), mgr.with(LockOptions::new().label("x")));
     let mutex = mgr.mutex("n");
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
@@ -78,7 +78,7 @@ fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(place: &Place) {
     assert_closed(mutex.try_lock_for(ms(10)));
     assert_closed(mutex.try_lock_until(Instant::now() + ms(10)));
     assert_closed(mutex.enqueue());
-    assert_eq!(place.keys("n"), [""; 0]);
+    assert_eq!(backend.keys("n"), [""; 0]);
     // What takes nothing still answers.
     assert!(mgr.inspect("n").unwrap().is_none());
     assert_eq!(mgr.list("*").count(), 0);
@@ -86,8 +86,8 @@ fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(place: &Place) {
     assert_eq!(mgr.stats().held, 0);
 }
 
-fn a_shutdown_with_nothing_held_returns_at_once(place: &Place) {
-    let mgr = manager(place);
+fn a_shutdown_with_nothing_held_returns_at_once(backend: &Backend) {
+    let mgr = manager(backend);
     drop(mgr.lock("n").unwrap());
     for within in [Duration::from_secs(60), Duration::MAX] {
         let start = Instant::now();
@@ -96,8 +96,8 @@ fn a_shutdown_with_nothing_held_returns_at_once(place: &Place) {
     }
 }
 
-fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
     let claimed_by_none = mgr.enqueue("granted").unwrap();
@@ -136,8 +136,8 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(place: &Place) {
     guard.check().unwrap();
 }
 
-fn a_shutdown_waits_for_guards_which_stay_renewed(place: &Place) {
-    let mgr = manager(place);
+fn a_shutdown_waits_for_guards_which_stay_renewed(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let lost = guard.lost().clone();
     let holder = thread::spawn(move || {
@@ -160,11 +160,11 @@ fn a_shutdown_waits_for_guards_which_stay_renewed(place: &Place) {
     holder.join().unwrap().unwrap();
     assert_eq!(lost.try_recv(), Err(TryRecvError::Disconnected));
     assert_eq!(mgr.stats().lost, 0);
-    assert!(manager(place).try_lock("n").unwrap().is_some());
+    assert!(manager(backend).try_lock("n").unwrap().is_some());
 }
 
-fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn at_the_deadline_guards_are_told_released_and_named(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let (sender, told) = unbounded();
     let handle =
         mgr.with(LockOptions::new().on_lost(move |loss| sender.send(loss.clone()).unwrap()));
@@ -225,8 +225,8 @@ fn at_the_deadline_guards_are_told_released_and_named(place: &Place) {
     assert_eq!(mgr.stats().lost, 3);
 }
 
-fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let first = aside(&mgr, |mgr| mgr.shutdown(Duration::from_secs(60)));
     until(SLACK, "the first one has begun", || {
@@ -248,11 +248,11 @@ fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(place: &Place) {
     );
 }
 
-fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(place: &Place) {
-    let mgr = manager(place);
+fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
-    place.go_away();
+    backend.go_away();
     let within = ms(100);
     let start = Instant::now();
     let shutdown = mgr.shutdown(within).unwrap();
@@ -261,18 +261,18 @@ fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(plac
     let loss = guard.lost().recv_timeout(COMMAND_TIMEOUT + SLACK).unwrap();
     assert_eq!(loss.reason, LossReason::Shutdown);
     assert_closed(waiter.wait());
-    place.come_back();
+    backend.come_back();
     assert!(
-        manager(place)
+        manager(backend)
             .try_lock_for("n", TTL + SLACK)
             .unwrap()
             .is_some()
     );
 }
 
-fn the_last_handle_may_go_while_its_locks_are_being_ended(place: &Place) {
-    let other = manager(place);
-    let mgr = manager(place);
+fn the_last_handle_may_go_while_its_locks_are_being_ended(backend: &Backend) {
+    let other = manager(backend);
+    let mgr = manager(backend);
     std::mem::forget(mgr.mutex("n").lock().unwrap());
     assert_eq!(mgr.shutdown(Duration::ZERO).unwrap().ended.len(), 1);
     drop(mgr);

@@ -7,8 +7,8 @@ use std::{
 
 use fairlock::{Endpoint, LockGuard, LockManager, LockOptions, Result, Stats};
 
+use crate::backend::{Backend, on_both_stores};
 use crate::managers;
-use crate::place::{Place, on_both_stores};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -24,12 +24,12 @@ on_both_stores! {
     debug_shows_what_matters,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
-fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(place: &Place) {
-    let mgr = manager(place);
+fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(backend: &Backend) {
+    let mgr = manager(backend);
     let mutex = mgr.mutex("n");
     assert_eq!(mutex.name(), "n");
     let soon = Duration::from_millis(30);
@@ -85,17 +85,17 @@ fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(place: &Place) {
     guard.unlock().unwrap();
 }
 
-fn a_fresh_manager_has_done_nothing_but_connect(place: &Place) {
-    let stats = manager(place).stats();
+fn a_fresh_manager_has_done_nothing_but_connect(backend: &Backend) {
+    let stats = manager(backend).stats();
     // In memory there is nothing to connect to.
-    assert_eq!(stats.connects, u64::from(place.server().is_some()));
+    assert_eq!(stats.connects, u64::from(backend.server().is_some()));
     let idle = Stats::default();
     assert_eq!((stats.held, stats.waiting, stats.granted), (0, 0, 0));
     assert_eq!((idle.connects, idle.requests), (0, 0));
 }
 
-fn held_waiting_granted_and_missed_count_what_happens(place: &Place) {
-    let mgr = manager(place);
+fn held_waiting_granted_and_missed_count_what_happens(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     assert_eq!((mgr.stats().held, mgr.stats().granted), (1, 1));
     assert!(mgr.stats().requests > 0);
@@ -131,8 +131,8 @@ fn held_waiting_granted_and_missed_count_what_happens(place: &Place) {
     assert_eq!(mgr.stats().granted, 3);
 }
 
-fn a_grant_that_comes_by_message_counts_as_handed_over(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_grant_that_comes_by_message_counts_as_handed_over(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
     guard.unlock().unwrap();
@@ -141,8 +141,8 @@ fn a_grant_that_comes_by_message_counts_as_handed_over(place: &Place) {
     assert_eq!(other.stats().handed_over, 0);
 }
 
-fn losses_renewals_failures_and_background_releases_are_counted(place: &Place) {
-    let mgr = manager(place);
+fn losses_renewals_failures_and_background_releases_are_counted(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     until(TTL + SLACK, "a renewal", || mgr.stats().renewed > 0);
     let forced = mgr.lock("forced").unwrap();
@@ -153,24 +153,24 @@ fn losses_renewals_failures_and_background_releases_are_counted(place: &Place) {
         (before.renewal_failures, before.background_releases),
         (0, 0)
     );
-    place.go_away();
+    backend.go_away();
     until(TTL + SLACK, "a renewal that fails", || {
         mgr.stats().renewal_failures > 0
     });
     drop(guard);
-    place.come_back();
+    backend.come_back();
     until(TTL + SLACK, "a release in the background", || {
         mgr.stats().background_releases > 0
     });
     assert!(mgr.try_lock_for("n", TTL + SLACK).unwrap().is_some());
     assert_eq!(
         mgr.stats().connects > before.connects,
-        place.server().is_some()
+        backend.server().is_some()
     );
 }
 
-fn debug_shows_what_matters(place: &Place) {
-    let mgr = manager(place).with(LockOptions::new().label("why"));
+fn debug_shows_what_matters(backend: &Backend) {
+    let mgr = manager(backend).with(LockOptions::new().label("why"));
     let guard = mgr.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
     for (shown, words) in [

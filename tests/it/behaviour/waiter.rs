@@ -7,8 +7,8 @@ use std::{
 
 use fairlock::{Error, LockManager, LockOptions, LockState};
 
+use crate::backend::{Backend, Keyspace as _, on_both_stores};
 use crate::managers;
-use crate::place::{Keyspace as _, Place, on_both_stores};
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
@@ -36,8 +36,8 @@ on_both_stores! {
     p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place,
 }
 
-fn manager(place: &Place) -> LockManager {
-    managers::manager(place, TTL)
+fn manager(backend: &Backend) -> LockManager {
+    managers::manager(backend, TTL)
 }
 
 fn ms(ms: u64) -> Duration {
@@ -49,8 +49,8 @@ fn waiters(mgr: &LockManager) -> u64 {
     mgr.inspect("n").unwrap().map_or(0, |info| info.waiters)
 }
 
-fn a_waiter_on_a_free_lock_is_granted_at_once(place: &Place) {
-    let mgr = manager(place);
+fn a_waiter_on_a_free_lock_is_granted_at_once(backend: &Backend) {
+    let mgr = manager(backend);
     let mut waiter = mgr.enqueue("n").unwrap();
     assert_eq!(waiter.position(), None);
     assert_eq!(mgr.inspect("n").unwrap().unwrap().state, LockState::Held);
@@ -62,8 +62,8 @@ fn a_waiter_on_a_free_lock_is_granted_at_once(place: &Place) {
     assert_eq!(mgr.stats().waiting, 0);
 }
 
-fn positions_count_from_one_and_move_as_others_are_served(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn positions_count_from_one_and_move_as_others_are_served(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let a = mgr.enqueue("n").unwrap();
     let b = other.enqueue("n").unwrap();
@@ -89,8 +89,8 @@ fn positions_count_from_one_and_move_as_others_are_served(place: &Place) {
     c.wait().unwrap().unlock().unwrap();
 }
 
-fn wait_for_keeps_the_place(place: &Place) {
-    let (mgr, other) = (managers::patient(place), managers::patient(place));
+fn wait_for_keeps_the_place(backend: &Backend) {
+    let (mgr, other) = (managers::patient(backend), managers::patient(backend));
     let guard = mgr.lock("n").unwrap();
     let mut first = mgr.enqueue("n").unwrap();
     let mut second = other.enqueue("n").unwrap();
@@ -109,8 +109,8 @@ fn wait_for_keeps_the_place(place: &Place) {
     assert!(second.wait_for(GRANTED_WITHIN).unwrap().is_some());
 }
 
-fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(place: &Place) {
-    let (mgr, other) = (manager(place), managers::patient(place));
+fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(backend: &Backend) {
+    let (mgr, other) = (manager(backend), managers::patient(backend));
     // One that had to stand, and one that was granted when it came.
     let guard = mgr.lock("n").unwrap();
     let mut stood = mgr.enqueue("n").unwrap();
@@ -143,8 +143,8 @@ fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(place: &Place) 
     assert_eq!(mgr.stats().requeued, 0);
 }
 
-fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let a = mgr.enqueue("n").unwrap();
     let b = other.enqueue("n").unwrap();
@@ -165,14 +165,14 @@ fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order(place: &Pla
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-fn the_last_waiter_to_leave_leaves_nothing_behind(place: &Place) {
-    let mgr = manager(place);
+fn the_last_waiter_to_leave_leaves_nothing_behind(backend: &Backend) {
+    let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     drop([mgr.enqueue("n").unwrap(), mgr.enqueue("n").unwrap()]);
     until(GRANTED_WITHIN, "the queue is gone", || {
-        place.query::<i64>(&["LLEN", "fairlock:{n}:q"]) == 0
+        backend.query::<i64>(&["LLEN", "fairlock:{n}:q"]) == 0
     });
-    let fields: Vec<String> = place.query(&["HKEYS", "fairlock:{n}"]);
+    let fields: Vec<String> = backend.query(&["HKEYS", "fairlock:{n}"]);
     assert!(
         !fields.iter().any(|field| field.starts_with("w:")),
         "{fields:?}"
@@ -180,11 +180,11 @@ fn the_last_waiter_to_leave_leaves_nothing_behind(place: &Place) {
     assert_eq!(mgr.stats().waiting, 0);
     guard.unlock().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());
-    assert!(place.keys_without_ttl().is_empty());
+    assert!(backend.keys_without_ttl().is_empty());
 }
 
-fn dropping_a_granted_waiter_hands_the_lock_over(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn dropping_a_granted_waiter_hands_the_lock_over(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let granted = mgr.enqueue("n").unwrap();
     let stood = mgr.enqueue("n").unwrap();
     let mut last = other.enqueue("n").unwrap();
@@ -199,13 +199,13 @@ fn dropping_a_granted_waiter_hands_the_lock_over(place: &Place) {
     assert_eq!((mgr.stats().waiting, other.stats().waiting), (0, 0));
 }
 
-fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served(place: &Place) {
-    let disasters: [fn(&Place); 2] = [|place| place.delete("n"), Place::flush_all];
+fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served(backend: &Backend) {
+    let disasters: [fn(&Backend); 2] = [|backend| backend.delete("n"), Backend::flush_all];
     for disaster in disasters {
-        let (mgr, other) = (manager(place), manager(place));
+        let (mgr, other) = (manager(backend), manager(backend));
         let mut waiter = mgr.enqueue("n").unwrap();
         let lost = mgr.inspect("n").unwrap().unwrap().fence;
-        disaster(place);
+        disaster(backend);
         let taken = other.try_lock("n").unwrap().expect("nobody is left");
         let again = || waiter.position() == Some(1) && mgr.stats().requeued == 1;
         until(TTL + SLACK, "it stands in the queue again", again);
@@ -220,11 +220,11 @@ fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served(place: &Place) {
     }
 }
 
-fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free(place: &Place) {
-    let mgr = manager(place);
+fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free(backend: &Backend) {
+    let mgr = manager(backend);
     let waiter = mgr.enqueue("n").unwrap();
     let lost = mgr.inspect("n").unwrap().unwrap().fence;
-    place.flush_all();
+    backend.flush_all();
     until(TTL + SLACK, "it is granted anew", || {
         mgr.stats().requeued == 1
     });
@@ -233,8 +233,8 @@ fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free(place: &P
     guard.renew().unwrap();
 }
 
-fn a_waiter_gives_one_guard(place: &Place) {
-    let mgr = manager(place);
+fn a_waiter_gives_one_guard(backend: &Backend) {
+    let mgr = manager(backend);
     let mut waiter = mgr.enqueue("n").unwrap();
     let guard = waiter.wait_for(Duration::MAX).unwrap().unwrap();
     for _ in 0..2 {
@@ -250,10 +250,10 @@ fn a_waiter_gives_one_guard(place: &Place) {
     guard.check().unwrap();
 }
 
-fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(place: &Place) {
-    let other = manager(place);
+fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(backend: &Backend) {
+    let other = manager(backend);
     let guard = other.lock("n").unwrap();
-    let waiter = manager(place).enqueue("n").unwrap();
+    let waiter = manager(backend).enqueue("n").unwrap();
     let waiting = thread::spawn(move || waiter.wait());
     until(SLACK, "it stands in the queue", || waiters(&other) == 1);
     let start = Instant::now();
@@ -266,11 +266,11 @@ fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(place: &
     guard.unlock().unwrap();
 }
 
-fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(place: &Place) {
-    let (mgr, other) = (manager(place), manager(place));
+fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(backend: &Backend) {
+    let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
-    place.go_away();
+    backend.go_away();
     let start = Instant::now();
     drop(waiter);
     assert!(
@@ -278,7 +278,7 @@ fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(
         "{:?}",
         start.elapsed()
     );
-    place.come_back();
+    backend.come_back();
     until(TTL + SLACK, "it leaves the queue in the background", || {
         waiters(&other) == 0
     });
@@ -286,12 +286,12 @@ fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(
 }
 
 fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place(
-    place: &Place,
+    backend: &Backend,
 ) {
     let limit = COMMAND_TIMEOUT * 6;
-    let other = manager(place);
+    let other = manager(backend);
     let options = LockOptions::new().ttl(TTL);
-    let mgr = LockManager::builder(place)
+    let mgr = LockManager::builder(backend)
         .options(options)
         .outage_limit(limit)
         .build()
@@ -299,7 +299,7 @@ fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
     assert!(waiter.wait_for(CHECK_PERIOD).unwrap().is_none());
-    place.go_away();
+    backend.go_away();
     let start = Instant::now();
     let error = loop {
         let piece = Instant::now();
@@ -323,7 +323,7 @@ fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps
         "not before its time: {took:?}"
     );
     assert!(took < limit + COMMAND_TIMEOUT * 2 + SLACK, "{took:?}");
-    place.come_back();
+    backend.come_back();
     drop(guard);
     until(TTL * 2 + SLACK, "it is served all the same", || {
         matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_)))

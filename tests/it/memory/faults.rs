@@ -9,8 +9,8 @@ use fairlock::{
 };
 
 use super::SOON;
-use crate::place::Place;
-use crate::scene::Record;
+use crate::backend::Backend;
+use crate::fixtures::Record;
 use crate::support::until;
 
 fn two(memory: &Memory) -> [LockManager; 2] {
@@ -214,7 +214,7 @@ fn a_request_whose_connection_closed_is_put_again_and_granted_once() {
         memory.inject(Fault::Disconnect);
         let guard = ours.try_lock("k").unwrap().expect("it is free");
         assert_eq!(
-            Record::of(&Place::Memory(memory.clone()), "k").number("f"),
+            Record::of(&Backend::Memory(memory.clone()), "k").number("f"),
             guard.fence()
         );
         assert!(theirs.try_lock("k").unwrap().is_none());

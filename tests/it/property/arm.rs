@@ -7,9 +7,9 @@ use fairlock::memory::{Fault, Memory, Reply};
 use fairlock::{Endpoint, LockManager};
 
 use super::play::CLIENTS;
+use crate::backend::whole;
+use crate::fixtures::{Verb, build, request, with_ttl};
 use crate::managers;
-use crate::place::whole;
-use crate::scene::{Verb, build, request, with_ttl};
 use crate::support::{Proxy, Server};
 
 /// So long that nothing ends by itself within a sequence.

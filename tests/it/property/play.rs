@@ -11,7 +11,7 @@ use fairlock::{
 use proptest::test_runner::TestCaseError;
 
 use super::arm::{Arm, P, TTL};
-use crate::scene::Verb;
+use crate::fixtures::Verb;
 
 pub(super) const CLIENTS: u8 = 3;
 pub(super) const NAMES: u8 = 2;
@@ -61,33 +61,33 @@ pub(super) struct Run<'a> {
     /// What must happen happens within this.
     patience: Duration,
     names: Vec<Name>,
-    waiters: Vec<(Attempt, usize, Place)>,
+    waiters: Vec<(Attempt, usize, AnyWaiter)>,
     guards: Vec<(Attempt, usize, Guard)>,
     attempts: u16,
     trail: String,
 }
 
 /// Of whichever kind.
-enum Place {
+enum AnyWaiter {
     Plain(Waiter),
     Reader(Waiter<ReadGuard>),
     Writer(Waiter<WriteGuard>),
 }
 
-impl Place {
+impl AnyWaiter {
     fn position(&self) -> Option<u64> {
         match self {
-            Place::Plain(waiter) => waiter.position(),
-            Place::Reader(waiter) => waiter.position(),
-            Place::Writer(waiter) => waiter.position(),
+            AnyWaiter::Plain(waiter) => waiter.position(),
+            AnyWaiter::Reader(waiter) => waiter.position(),
+            AnyWaiter::Writer(waiter) => waiter.position(),
         }
     }
 
     fn wait_for(&mut self, at_most: Duration) -> fairlock::Result<Option<Guard>> {
         Ok(match self {
-            Place::Plain(waiter) => waiter.wait_for(at_most)?.map(Guard::Plain),
-            Place::Reader(waiter) => waiter.wait_for(at_most)?.map(Guard::Reader),
-            Place::Writer(waiter) => waiter.wait_for(at_most)?.map(Guard::Writer),
+            AnyWaiter::Plain(waiter) => waiter.wait_for(at_most)?.map(Guard::Plain),
+            AnyWaiter::Reader(waiter) => waiter.wait_for(at_most)?.map(Guard::Reader),
+            AnyWaiter::Writer(waiter) => waiter.wait_for(at_most)?.map(Guard::Writer),
         })
     }
 }
@@ -340,7 +340,7 @@ impl<'a> Run<'a> {
     }
 
     fn next_to_serve(&self) -> (Chance, usize) {
-        let chance = |(attempt, name, _): &(Attempt, usize, Place)| {
+        let chance = |(attempt, name, _): &(Attempt, usize, AnyWaiter)| {
             self.names[*name].worlds.chance(*attempt)
         };
         let first = |wanted| {
@@ -382,16 +382,16 @@ impl<'a> Run<'a> {
         let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
         let Name { text, kind, .. } = &self.names[name];
         let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
-            Kind::Mutex => Ok(Place::Plain(manager.enqueue(text)?)),
-            Kind::Semaphore(permits) => Ok(Place::Plain(
+            Kind::Mutex => Ok(AnyWaiter::Plain(manager.enqueue(text)?)),
+            Kind::Semaphore(permits) => Ok(AnyWaiter::Plain(
                 manager
                     .semaphore(text, permits)
                     .enqueue_many(attempt.permits)?,
             )),
             Kind::ReadWrite(all) if attempt.permits == all => {
-                Ok(Place::Writer(manager.rw_lock(text).enqueue_write()?))
+                Ok(AnyWaiter::Writer(manager.rw_lock(text).enqueue_write()?))
             }
-            Kind::ReadWrite(_) => Ok(Place::Reader(manager.rw_lock(text).enqueue_read()?)),
+            Kind::ReadWrite(_) => Ok(AnyWaiter::Reader(manager.rw_lock(text).enqueue_read()?)),
         });
         let waiter = self.known(end)?;
         let position = waiter.position();

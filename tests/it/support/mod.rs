@@ -4,11 +4,11 @@
 // The kit is one piece; which part a test happens to use changes from day to day.
 #![allow(dead_code, unused_imports, reason = "a kit is kept whole, used or not")]
 
-pub(crate) mod fake;
-pub(crate) mod kid;
+pub(crate) mod child;
 pub(crate) mod packed;
 pub(crate) mod proxy;
 mod repeated;
+pub(crate) mod scripted_server;
 pub(crate) mod server;
 mod wire;
 
@@ -20,9 +20,9 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-pub(crate) use fake::{Fake, FakeReply};
-pub(crate) use kid::Kid;
+pub(crate) use child::Child;
 pub(crate) use proxy::{Proxy, all_of, contains};
+pub(crate) use scripted_server::{ScriptedReply, ScriptedServer};
 pub(crate) use server::Server;
 
 /// What a noisy machine may add to any bound that is promised to users.

@@ -19,7 +19,7 @@ use crossbeam_channel::{Receiver, bounded};
 
 use super::{
     until,
-    wire::{Armed, Connection, Fate, Hold, Shared, Then},
+    wire::{ArmedFault, CloseMode, Connection, FaultAction, HoldState, Shared},
 };
 
 /// A proxy in front of one server. All methods may be called from any thread.
@@ -30,17 +30,17 @@ pub(crate) struct Proxy {
 }
 
 /// A fault that waits for its request. It strikes once; dropping this leaves it armed.
-#[must_use = "a fault that was never seen to strike proves nothing: ask wait() or sprung()"]
-pub(crate) struct Trap {
+#[must_use = "a fault that was never seen to strike proves nothing: call wait() or has_struck()"]
+pub(crate) struct ProxyFault {
     outcome: Receiver<Vec<u8>>,
-    sprung: Arc<AtomicBool>,
+    struck: Arc<AtomicBool>,
 }
 
 /// A request to be held back, or held back already. Dropping this leaves it so.
 #[must_use = "what is held back is sent by release()"]
-pub(crate) struct Held {
+pub(crate) struct HeldRequest {
     shared: Arc<Shared>,
-    hold: Arc<Hold>,
+    hold: Arc<HoldState>,
     answer: Receiver<Vec<u8>>,
 }
 
@@ -107,16 +107,16 @@ impl Proxy {
     pub(crate) fn swallow_reply_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
-    ) -> Trap {
-        self.trap(matches, Fate::LoseReply(Then::Close))
+    ) -> ProxyFault {
+        self.arm(matches, FaultAction::LoseReply(CloseMode::Close))
     }
 
     /// As [`swallow_reply_when`](Self::swallow_reply_when), ending in a reset.
     pub(crate) fn swallow_and_reset_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
-    ) -> Trap {
-        self.trap(matches, Fate::LoseReply(Then::Reset))
+    ) -> ProxyFault {
+        self.arm(matches, FaultAction::LoseReply(CloseMode::Reset))
     }
 
     /// The next request that matches is carried out, and neither its reply nor any later one on
@@ -124,16 +124,16 @@ impl Proxy {
     pub(crate) fn swallow_silently_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
-    ) -> Trap {
-        self.trap(matches, Fate::LoseReply(Then::Silence))
+    ) -> ProxyFault {
+        self.arm(matches, FaultAction::LoseReply(CloseMode::KeepOpen))
     }
 
     /// The next request that matches never reaches the server: its connection is reset.
     pub(crate) fn reset_request_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
-    ) -> Trap {
-        self.trap(matches, Fate::Reset)
+    ) -> ProxyFault {
+        self.arm(matches, FaultAction::Reset)
     }
 
     /// The reply to the next request that matches ends after `k` bytes, with its connection.
@@ -141,12 +141,12 @@ impl Proxy {
         &self,
         k: usize,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
-    ) -> Trap {
-        self.trap(matches, Fate::CutReply(k))
+    ) -> ProxyFault {
+        self.arm(matches, FaultAction::CutReply(k))
     }
 
     /// The reply to the next request of all ends after `k` bytes, with its connection.
-    pub(crate) fn cut_reply_at(&self, k: usize) -> Trap {
+    pub(crate) fn cut_reply_at(&self, k: usize) -> ProxyFault {
         self.cut_reply_when(k, |_| true)
     }
 
@@ -155,16 +155,16 @@ impl Proxy {
     pub(crate) fn hold_request_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
-    ) -> Held {
-        let hold = Arc::new(Hold {
+    ) -> HeldRequest {
+        let hold = Arc::new(HoldState {
             caught: AtomicBool::new(false),
             released: AtomicBool::new(false),
         });
-        let trap = self.trap(matches, Fate::Hold(Arc::clone(&hold)));
-        Held {
+        let fault = self.arm(matches, FaultAction::Hold(Arc::clone(&hold)));
+        HeldRequest {
             shared: Arc::clone(&self.shared),
             hold,
-            answer: trap.outcome,
+            answer: fault.outcome,
         }
     }
 
@@ -176,12 +176,12 @@ impl Proxy {
     /// Resets every connection (RST, not FIN), with all that is under way on it. They are closed
     /// when this returns.
     pub(crate) fn reset_all(&self) {
-        self.cut_all(Then::Reset);
+        self.cut_all(CloseMode::Reset);
     }
 
     /// Closes every connection, with all that is under way on it.
     pub(crate) fn close_all(&self) {
-        self.cut_all(Then::Close);
+        self.cut_all(CloseMode::Close);
     }
 
     /// New connections are closed as soon as they are made. The old ones go on.
@@ -210,25 +210,29 @@ impl Proxy {
         self.shared.replies_bytes.load(Ordering::SeqCst)
     }
 
-    fn trap(&self, matches: impl Fn(&[u8]) -> bool + Send + 'static, fate: Fate) -> Trap {
+    fn arm(
+        &self,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+        action: FaultAction,
+    ) -> ProxyFault {
         let (outcome, receiver) = bounded(1);
-        let sprung = Arc::new(AtomicBool::new(false));
-        let trap = Trap {
+        let struck = Arc::new(AtomicBool::new(false));
+        let fault = ProxyFault {
             outcome: receiver,
-            sprung: Arc::clone(&sprung),
+            struck: Arc::clone(&struck),
         };
         let matches = Box::new(matches);
-        let armed = Armed {
+        let armed = ArmedFault {
             matches,
-            fate,
-            sprung,
+            action,
+            struck,
             outcome,
         };
         self.shared.switch(|s| s.armed.push(armed));
-        trap
+        fault
     }
 
-    fn cut_all(&self, then: Then) {
+    fn cut_all(&self, then: CloseMode) {
         let mut doomed = Vec::new();
         for connection in self.shared.alive() {
             self.shared.cut(&connection, then);
@@ -250,15 +254,15 @@ impl Drop for Proxy {
             let _ = accepting.join();
         }
         for connection in self.shared.alive() {
-            self.shared.cut(&connection, Then::Close);
+            self.shared.cut(&connection, CloseMode::Close);
         }
     }
 }
 
-impl Trap {
+impl ProxyFault {
     /// Whether the request has come.
-    pub(crate) fn sprung(&self) -> bool {
-        self.sprung.load(Ordering::SeqCst)
+    pub(crate) fn has_struck(&self) -> bool {
+        self.struck.load(Ordering::SeqCst)
     }
 
     /// Waits until the fault is complete and returns the reply that was lost, or what was sent of
@@ -267,17 +271,17 @@ impl Trap {
     #[track_caller]
     pub(crate) fn wait(&self, within: Duration) -> Vec<u8> {
         self.outcome.recv_timeout(within).unwrap_or_else(|_| {
-            let sprung = if self.sprung() {
+            let struck = if self.has_struck() {
                 "came, and had no reply"
             } else {
                 "did not come"
             };
-            panic!("the request of the trap {sprung} within {within:?}")
+            panic!("the request of the trap {struck} within {within:?}")
         })
     }
 }
 
-impl Held {
+impl HeldRequest {
     /// Whether the request has come and is held back.
     pub(crate) fn is_held(&self) -> bool {
         self.hold.caught.load(Ordering::SeqCst) && !self.hold.released.load(Ordering::SeqCst)

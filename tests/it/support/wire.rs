@@ -14,7 +14,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use redis::io::tcp::socket2::SockRef;
 
-use super::fake::next_command;
+use super::scripted_server::next_command;
 
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
@@ -32,35 +32,35 @@ pub(super) struct Switches {
     pub(super) refuse: bool,
     pub(super) closing: bool,
     pub(super) delay: Duration,
-    pub(super) armed: Vec<Armed>,
+    pub(super) armed: Vec<ArmedFault>,
     pub(super) connections: Vec<Weak<Connection>>,
 }
 
 /// A test's idea of which request it means.
 pub(super) type Matches = Box<dyn Fn(&[u8]) -> bool + Send>;
 
-pub(super) struct Armed {
+pub(super) struct ArmedFault {
     pub(super) matches: Matches,
-    pub(super) fate: Fate,
-    pub(super) sprung: Arc<AtomicBool>,
+    pub(super) action: FaultAction,
+    pub(super) struck: Arc<AtomicBool>,
     pub(super) outcome: Sender<Vec<u8>>,
 }
 
-pub(super) enum Fate {
+pub(super) enum FaultAction {
     /// The request reaches the server, the reply reaches nobody.
-    LoseReply(Then),
+    LoseReply(CloseMode),
     /// The reply ends after so many bytes.
     CutReply(usize),
     /// The request is not even read: the connection is reset under it.
     Reset,
-    Hold(Arc<Hold>),
+    Hold(Arc<HoldState>),
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Then {
+pub(super) enum CloseMode {
     Close,
     Reset,
-    Silence,
+    KeepOpen,
 }
 
 pub(super) struct Connection {
@@ -70,7 +70,7 @@ pub(super) struct Connection {
     pub(super) dead: AtomicBool,
     /// The trap that the reply to come falls into. One request at a time is in flight on a
     /// connection of a synchronous client, so the next reply is the one that was meant.
-    pub(super) sprung: Mutex<Option<Armed>>,
+    pub(super) awaiting_reply: Mutex<Option<ArmedFault>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -84,7 +84,7 @@ enum Item {
     Chunk {
         due: Instant,
         bytes: Vec<u8>,
-        hold: Option<Arc<Hold>>,
+        hold: Option<Arc<HoldState>>,
         then_close: bool,
     },
     End {
@@ -92,7 +92,7 @@ enum Item {
     },
 }
 
-pub(super) struct Hold {
+pub(super) struct HoldState {
     pub(super) caught: AtomicBool,
     pub(super) released: AtomicBool,
 }
@@ -113,7 +113,7 @@ impl Shared {
             .collect()
     }
 
-    pub(super) fn cut(&self, connection: &Connection, then: Then) {
+    pub(super) fn cut(&self, connection: &Connection, then: CloseMode) {
         // Marked before the sockets are touched: a writer that sees an end of stream of our own
         // making would else close what is to be reset.
         let mut dead = false;
@@ -121,7 +121,7 @@ impl Shared {
         if dead {
             return;
         }
-        if let Then::Reset = then {
+        if let CloseMode::Reset = then {
             let _ = SockRef::from(&connection.client).set_linger(Some(Duration::ZERO));
             // Shutting down only the reading half sends nothing, so the close that follows is the
             // first thing the client hears, and with no linger it is a reset.
@@ -162,7 +162,7 @@ impl Shared {
             server,
             client_open: AtomicBool::new(true),
             dead: AtomicBool::new(false),
-            sprung: Mutex::default(),
+            awaiting_reply: Mutex::default(),
         });
         let weak = Arc::downgrade(&connection);
         self.switch(|s| s.connections.push(weak));
@@ -193,17 +193,17 @@ impl Shared {
             }
             let bytes: Vec<u8> = pending.drain(..whole).collect();
             let mut hold = None;
-            if let Some(armed) = self.spring(&bytes) {
-                match &armed.fate {
-                    Fate::Reset => {
-                        self.cut(connection, Then::Reset);
+            if let Some(armed) = self.take_armed(&bytes) {
+                match &armed.action {
+                    FaultAction::Reset => {
+                        self.cut(connection, CloseMode::Reset);
                         let _ = armed.outcome.try_send(bytes);
                         break;
                     }
-                    Fate::Hold(held) => hold = Some(Arc::clone(held)),
-                    Fate::LoseReply(_) | Fate::CutReply(_) => {}
+                    FaultAction::Hold(held) => hold = Some(Arc::clone(held)),
+                    FaultAction::LoseReply(_) | FaultAction::CutReply(_) => {}
                 }
-                *connection.sprung.lock().unwrap() = Some(armed);
+                *connection.awaiting_reply.lock().unwrap() = Some(armed);
             }
             let _ = queue.send(self.chunk(bytes, hold));
         }
@@ -219,19 +219,19 @@ impl Shared {
         while let Ok(n @ 1..) = (&connection.server).read(&mut buffer) {
             let mut bytes = buffer[..n].to_vec();
             let mut then_close = false;
-            let mut sprung = connection.sprung.lock().unwrap();
-            if let Some(armed) = &mut *sprung {
-                match &mut armed.fate {
-                    Fate::LoseReply(then) => {
+            let mut awaiting = connection.awaiting_reply.lock().unwrap();
+            if let Some(armed) = &mut *awaiting {
+                match &mut armed.action {
+                    FaultAction::LoseReply(then) => {
                         let then = *then;
                         // The cut comes first: who has seen the outcome may rely on it.
-                        if !matches!(then, Then::Silence) {
+                        if !matches!(then, CloseMode::KeepOpen) {
                             self.cut(connection, then);
                         }
                         let _ = armed.outcome.try_send(bytes);
                         continue;
                     }
-                    Fate::CutReply(left) => {
+                    FaultAction::CutReply(left) => {
                         bytes.truncate(*left);
                         *left -= bytes.len();
                         then_close = *left == 0;
@@ -239,14 +239,14 @@ impl Shared {
                             let _ = armed.outcome.try_send(bytes.clone());
                         }
                     }
-                    Fate::Hold(_) => {
+                    FaultAction::Hold(_) => {
                         let _ = armed.outcome.try_send(bytes.clone());
-                        *sprung = None;
+                        *awaiting = None;
                     }
-                    Fate::Reset => unreachable!("a request that was reset has no reply"),
+                    FaultAction::Reset => unreachable!("a request that was reset has no reply"),
                 }
             }
-            drop(sprung);
+            drop(awaiting);
             let _ = queue.send(Item::Chunk {
                 due: self.due(),
                 bytes,
@@ -279,7 +279,7 @@ impl Shared {
                         counter.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     }
                     if then_close {
-                        self.cut(connection, Then::Close);
+                        self.cut(connection, CloseMode::Close);
                     }
                 }
                 // The client's end still lets the server carry out what was sent before it. The
@@ -289,7 +289,7 @@ impl Shared {
                     break;
                 }
                 Item::End { .. } => {
-                    self.cut(connection, Then::Close);
+                    self.cut(connection, CloseMode::Close);
                     break;
                 }
             }
@@ -302,7 +302,7 @@ impl Shared {
         connection: &Connection,
         direction: Direction,
         due: Instant,
-        hold: Option<&Hold>,
+        hold: Option<&HoldState>,
     ) -> bool {
         let mut switches = self.switches.lock().unwrap();
         loop {
@@ -326,18 +326,18 @@ impl Shared {
     }
 
     /// The first armed trap that the request falls into.
-    fn spring(&self, request: &[u8]) -> Option<Armed> {
+    fn take_armed(&self, request: &[u8]) -> Option<ArmedFault> {
         let mut switches = self.switches.lock().unwrap();
         let at = switches.armed.iter().position(|a| (a.matches)(request))?;
         let armed = switches.armed.remove(at);
-        armed.sprung.store(true, Ordering::SeqCst);
-        if let Fate::Hold(hold) = &armed.fate {
+        armed.struck.store(true, Ordering::SeqCst);
+        if let FaultAction::Hold(hold) = &armed.action {
             hold.caught.store(true, Ordering::SeqCst);
         }
         Some(armed)
     }
 
-    fn chunk(&self, bytes: Vec<u8>, hold: Option<Arc<Hold>>) -> Item {
+    fn chunk(&self, bytes: Vec<u8>, hold: Option<Arc<HoldState>>) -> Item {
         Item::Chunk {
             due: self.due(),
             bytes,

@@ -1,6 +1,6 @@
 //! Where a behaviour takes place: a redis-server of its own, or an in-memory store of its own.
 //!
-//! A behaviour is stated once, against a [`Place`], and [`on_both_stores`] makes a test of it for either store. What
+//! A behaviour is stated once, against a [`Backend`], and [`on_both_stores`] makes a test of it for either store. What
 //! a place offers is what both can do; a test that needs a process, a socket or a setting of the server is written
 //! against [`Server`] and says so.
 
@@ -14,26 +14,26 @@ use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::support::{Proxy, Server, contains};
 
-/// Makes two tests of each claim, a function that is passed a `&Place`: `claim::on_redis` and `claim::in_memory`.
+/// Makes two tests of each claim, a function that is passed a `&Backend`: `claim::on_redis` and `claim::in_memory`.
 /// A claim that is missing here is code that nobody calls, which the lints refuse.
-/// Behind `redis_with_faults:` stand claims whose places [`inject`](Place::inject).
+/// Behind `redis_with_faults:` stand claims whose places [`inject`](Backend::inject).
 macro_rules! on_both_stores {
     ($($claim:ident),+ $(,)?) => {
         on_both_stores! { redis: $($claim),+ }
     };
     ($redis:ident: $($claim:ident),+ $(,)?) => {$(
         mod $claim {
-            use $crate::place::Place;
+            use $crate::backend::Backend;
 
             #[test]
             fn on_redis() {
-                Place::$redis().hold(super::$claim);
+                Backend::$redis().hold(super::$claim);
             }
 
             #[cfg(feature = "memory")]
             #[test]
             fn in_memory() {
-                Place::memory().hold(super::$claim);
+                Backend::memory().hold(super::$claim);
             }
         }
     )+};
@@ -69,7 +69,7 @@ impl Keyspace for Server {
 
 /// What befalls the next request of any manager, or the next message.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Mishap {
+pub(crate) enum InjectedFault {
     /// The request does not arrive, and nothing is heard of it.
     RequestLost,
     /// The request is carried out, and nothing is heard of it.
@@ -81,48 +81,48 @@ pub(crate) enum Mishap {
 }
 
 /// One of the two stores, empty when the test begins and gone when it ends.
-pub(crate) enum Place {
+pub(crate) enum Backend {
     /// With a proxy in between, if the network is to fail.
     Redis(Box<Server>, Option<Proxy>),
     #[cfg(feature = "memory")]
     Memory(Memory),
 }
 
-impl Place {
-    pub(crate) fn redis() -> Place {
-        Place::Redis(Box::new(Server::start()), None)
+impl Backend {
+    pub(crate) fn redis() -> Backend {
+        Backend::Redis(Box::new(Server::start()), None)
     }
 
     /// As [`redis`](Self::redis), with a network that [`inject`](Self::inject) can break.
-    pub(crate) fn redis_with_faults() -> Place {
+    pub(crate) fn redis_with_faults() -> Backend {
         let server = Box::new(Server::tcp());
         let proxy = Proxy::to(server.addr());
-        Place::Redis(server, Some(proxy))
+        Backend::Redis(server, Some(proxy))
     }
 
     #[cfg(feature = "memory")]
-    pub(crate) fn memory() -> Place {
-        Place::Memory(Memory::new())
+    pub(crate) fn memory() -> Backend {
+        Backend::Memory(Memory::new())
     }
 
     /// Holds a claim against this place. One that never ends would stall all tests and name none, so it fails.
-    pub(crate) fn hold(self, claim: fn(&Place)) {
+    pub(crate) fn hold(self, claim: fn(&Backend)) {
         const LONGEST: Duration = Duration::from_secs(120);
-        let place = Arc::new(self);
+        let backend = Arc::new(self);
         let (under_way, over) = bounded::<Infallible>(0);
         // Under the test's own name, by which its failure is told.
         let named =
             thread::Builder::new().name(thread::current().name().unwrap_or("claim").to_owned());
         let holding = named.spawn({
-            let place = Arc::clone(&place);
+            let backend = Arc::clone(&backend);
             move || {
                 let _under_way = under_way;
-                claim(&place);
+                claim(&backend);
             }
         });
         if over.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
             // Nobody else will, since the thread is left behind with it.
-            if let Some(server) = place.server() {
+            if let Some(server) = backend.server() {
                 server.kill();
             }
             panic!("this has not ended after {LONGEST:?}");
@@ -148,36 +148,36 @@ impl Place {
     /// Waits until no manager has anything to do by itself, where that can be known.
     pub(crate) fn settle(&self) {
         match self {
-            Place::Redis(..) => {}
+            Backend::Redis(..) => {}
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.advance(Duration::ZERO),
+            Backend::Memory(memory) => memory.advance(Duration::ZERO),
         }
     }
 
     /// All data is gone, as by FLUSHALL.
     pub(crate) fn flush_all(&self) {
         match self {
-            Place::Redis(server, _) => server.query(&["FLUSHALL"]),
+            Backend::Redis(server, _) => server.query(&["FLUSHALL"]),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.flush_all(),
+            Backend::Memory(memory) => memory.flush_all(),
         }
     }
 
     /// From now on nobody is answered: a server is silent, in memory connections are refused.
     pub(crate) fn go_away(&self) {
         match self {
-            Place::Redis(server, _) => server.stop(),
+            Backend::Redis(server, _) => server.stop(),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.go_down(),
+            Backend::Memory(memory) => memory.go_down(),
         }
     }
 
     /// Answers again, and has kept its data.
     pub(crate) fn come_back(&self) {
         match self {
-            Place::Redis(server, _) => server.cont(),
+            Backend::Redis(server, _) => server.cont(),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.come_back(),
+            Backend::Memory(memory) => memory.come_back(),
         }
     }
 
@@ -185,7 +185,7 @@ impl Place {
     /// past, and who acts upon it is the shipped release script, asked about a token that nobody knows.
     pub(crate) fn lapse(&self, name: &str) -> bool {
         match self {
-            Place::Redis(server, _) => {
+            Backend::Redis(server, _) => {
                 let (key, now) = (format!("fairlock:{{{name}}}"), "1");
                 // One script, so that no renewal comes between the two halves. It marks the grace as given, which
                 // a lease gets that lapsed while the server was away.
@@ -205,29 +205,33 @@ impl Place {
                 server.query::<Value>(&command) != Value::Nil
             }
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.lapse(name),
+            Backend::Memory(memory) => memory.lapse(name),
         }
     }
 
-    pub(crate) fn inject(&self, mishap: Mishap) {
+    pub(crate) fn inject(&self, fault: InjectedFault) {
         match self {
-            Place::Redis(server, Some(proxy)) => {
+            Backend::Redis(server, Some(proxy)) => {
                 // Scripts alone, since no call is made of anything else. What comes of the traps is seen by the claims.
                 let script = contains("EVAL");
-                match mishap {
-                    Mishap::RequestLost => drop(proxy.hold_request_when(script)),
-                    Mishap::ReplyLost => drop(proxy.swallow_silently_when(script)),
-                    Mishap::Disconnect => drop(proxy.swallow_reply_when(script)),
-                    Mishap::MessageLost => server.query(&["ACL", "SETUSER", "default", "-publish"]),
+                match fault {
+                    InjectedFault::RequestLost => drop(proxy.hold_request_when(script)),
+                    InjectedFault::ReplyLost => drop(proxy.swallow_silently_when(script)),
+                    InjectedFault::Disconnect => drop(proxy.swallow_reply_when(script)),
+                    InjectedFault::MessageLost => {
+                        server.query(&["ACL", "SETUSER", "default", "-publish"])
+                    }
                 }
             }
-            Place::Redis(_, None) => panic!("nothing can be injected here: say redis_with_faults"),
+            Backend::Redis(_, None) => {
+                panic!("nothing can be injected here: say redis_with_faults")
+            }
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.inject(match mishap {
-                Mishap::RequestLost => Fault::LoseRequest,
-                Mishap::ReplyLost => Fault::LoseReply,
-                Mishap::Disconnect => Fault::Disconnect,
-                Mishap::MessageLost => Fault::LoseMessage,
+            Backend::Memory(memory) => memory.inject(match fault {
+                InjectedFault::RequestLost => Fault::LoseRequest,
+                InjectedFault::ReplyLost => Fault::LoseReply,
+                InjectedFault::Disconnect => Fault::Disconnect,
+                InjectedFault::MessageLost => Fault::LoseMessage,
             }),
         }
     }
@@ -235,9 +239,9 @@ impl Place {
     /// Time passes: on Redis it is waited for, in memory the clock is set forward.
     pub(crate) fn pass(&self, time: Duration) {
         match self {
-            Place::Redis(..) => thread::sleep(time),
+            Backend::Redis(..) => thread::sleep(time),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.advance(time),
+            Backend::Memory(memory) => memory.advance(time),
         }
     }
 
@@ -245,13 +249,13 @@ impl Place {
     pub(crate) fn keys(&self, name: &str) -> Vec<String> {
         let record = format!("fairlock:{{{name}}}");
         match self {
-            Place::Redis(server, _) => {
+            Backend::Redis(server, _) => {
                 let mut keys: Vec<String> = server.query(&["KEYS", "*"]);
                 keys.sort_by_key(|key| *key != record);
                 keys
             }
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => {
+            Backend::Memory(memory) => {
                 let (queue, holders) = (format!("{record}:q"), format!("{record}:h"));
                 // A key of another type is there as well, and answers with an error.
                 let is_there =
@@ -267,28 +271,28 @@ impl Place {
     /// The server, for what nothing else can be asked.
     pub(crate) fn server(&self) -> Option<&Server> {
         match self {
-            Place::Redis(server, _) => Some(server),
+            Backend::Redis(server, _) => Some(server),
             #[cfg(feature = "memory")]
-            Place::Memory(_) => None,
+            Backend::Memory(_) => None,
         }
     }
 }
 
-impl Keyspace for Place {
+impl Keyspace for Backend {
     fn ask(&self, command: &[&str]) -> Value {
         match self {
-            Place::Redis(server, _) => server.query(command),
+            Backend::Redis(server, _) => server.query(command),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => as_value(command, memory.command(command)),
+            Backend::Memory(memory) => as_value(command, memory.command(command)),
         }
     }
 
     fn keys_without_ttl(&self) -> Vec<String> {
         match self {
-            Place::Redis(server, _) => server.keys_without_ttl(),
+            Backend::Redis(server, _) => server.keys_without_ttl(),
             // The scripts never ask for a TTL, so the store cannot be asked for one.
             #[cfg(feature = "memory")]
-            Place::Memory(_) => Vec::new(),
+            Backend::Memory(_) => Vec::new(),
         }
     }
 }
@@ -312,13 +316,13 @@ fn as_value(command: &[&str], reply: Reply) -> Value {
 }
 
 /// So that a manager is built as `LockManager::builder(place)`.
-impl From<&Place> for Endpoint {
-    fn from(place: &Place) -> Endpoint {
-        match place {
-            Place::Redis(_, Some(proxy)) => proxy.url().into(),
-            Place::Redis(server, None) => server.url().into(),
+impl From<&Backend> for Endpoint {
+    fn from(backend: &Backend) -> Endpoint {
+        match backend {
+            Backend::Redis(_, Some(proxy)) => proxy.url().into(),
+            Backend::Redis(server, None) => server.url().into(),
             #[cfg(feature = "memory")]
-            Place::Memory(memory) => memory.into(),
+            Backend::Memory(memory) => memory.into(),
         }
     }
 }

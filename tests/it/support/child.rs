@@ -4,7 +4,7 @@ use std::{
     env,
     io::{self, BufRead as _, BufReader, Read, Write as _},
     os::unix::process::ExitStatusExt as _,
-    process::{self, Child, ChildStdin, Command, ExitStatus, Stdio},
+    process::{self, ChildStdin, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex, OnceLock},
     thread,
     time::{Duration, Instant},
@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal};
 
 use super::{freeze, signal, until_some};
 
-/// A worker process that plays a role of `kids.rs`. The two sides talk in lines.
-pub(crate) struct Kid {
+/// A worker process that plays a role of `child_roles.rs`. The two sides talk in lines.
+pub(crate) struct Child {
     role: String,
-    child: Child,
+    process: process::Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
     /// All it has written, the test harness's words and its standard error included, for the
@@ -26,19 +26,24 @@ pub(crate) struct Kid {
     transcript: Arc<Mutex<Vec<String>>>,
 }
 
-/// A role: what the worker does with the arguments that [`Kid::spawn`] was given.
+/// A role: what the worker does with the arguments that [`Child::spawn`] was given.
 pub(crate) type Role = fn(&[String]);
 
-const ROLE: &str = "FAIRLOCK_KID";
-const ARGS: &str = "FAIRLOCK_KID_ARGS";
-const MARK: &str = "kid: ";
+const ROLE: &str = "FAIRLOCK_CHILD";
+const ARGS: &str = "FAIRLOCK_CHILD_ARGS";
+const MARK: &str = "child: ";
 
-impl Kid {
+impl Child {
     /// Starts a worker in the role of this name.
     pub(crate) fn spawn(role: &str, args: &[&str]) -> Self {
         let this = env::current_exe().expect("a running test has a binary");
-        let mut child = Command::new(this)
-            .args(["--exact", "kid", "--nocapture", "--test-threads=1"])
+        let mut process = Command::new(this)
+            .args([
+                "--exact",
+                "child_process",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(ROLE, role)
             .env(ARGS, args.join("\x1f"))
             .stdin(Stdio::piped())
@@ -48,9 +53,9 @@ impl Kid {
             .expect("the test binary can be started again");
         let (sender, lines) = unbounded();
         let transcript = Arc::default();
-        let stdin = child.stdin.take();
-        let stdout = child.stdout.take().expect("stdout is piped");
-        let stderr = child.stderr.take().expect("stderr is piped");
+        let stdin = process.stdin.take();
+        let stdout = process.stdout.take().expect("stdout is piped");
+        let stderr = process.stderr.take().expect("stderr is piped");
         record(stdout, &transcript, move |line| {
             if let Some(said) = line.strip_prefix(MARK) {
                 // Nobody may be left to hear it.
@@ -60,24 +65,27 @@ impl Kid {
         record(stderr, &transcript, |_| {});
         Self {
             role: role.to_owned(),
-            child,
+            process,
             stdin,
             lines,
             transcript,
         }
     }
 
-    /// Sends the worker a line, which it reads by [`hear`].
+    /// Sends the worker a line, which it reads by [`receive`].
     #[track_caller]
-    pub(crate) fn tell(&mut self, line: &str) {
-        let stdin = self.stdin.as_mut().expect("hush() ended the conversation");
+    pub(crate) fn send(&mut self, line: &str) {
+        let stdin = self
+            .stdin
+            .as_mut()
+            .expect("close_stdin() ended the conversation");
         if let Err(e) = stdin.write_all(format!("{line}\n").as_bytes()) {
-            panic!("cannot tell {self}: {e}");
+            panic!("cannot send to {self}: {e}");
         }
     }
 
-    /// Closes the worker's standard input: its [`hear`] answers `None`.
-    pub(crate) fn hush(&mut self) {
+    /// Closes the worker's standard input: its [`receive`] answers `None`.
+    pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
@@ -102,18 +110,18 @@ impl Kid {
     }
 
     /// The lines that have come and that nothing has expected yet.
-    pub(crate) fn said(&self) -> Vec<String> {
+    pub(crate) fn pending_lines(&self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 
     /// The process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
     /// Stops the worker with SIGSTOP.
     pub(crate) fn stop(&self) {
-        freeze(Pid::from_child(&self.child));
+        freeze(Pid::from_child(&self.process));
     }
 
     /// Lets a stopped worker go on.
@@ -123,32 +131,32 @@ impl Kid {
 
     /// Sends any signal.
     pub(crate) fn signal(&self, which: Signal) {
-        signal(Pid::from_child(&self.child), which);
+        signal(Pid::from_child(&self.process), which);
     }
 
     /// Kills the worker with SIGKILL and waits for its end.
     pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 
     /// Waits for the worker to end by itself.
     #[track_caller]
     pub(crate) fn wait(&mut self, within: Duration) -> ExitStatus {
         let what = format!("the end of {self}");
-        until_some(within, &what, || self.child.try_wait().ok().flatten())
+        until_some(within, &what, || self.process.try_wait().ok().flatten())
     }
 
     /// Whether the worker has ended, for whatever reason.
     pub(crate) fn has_ended(&mut self) -> bool {
-        !matches!(self.child.try_wait(), Ok(None))
+        !matches!(self.process.try_wait(), Ok(None))
     }
 
     /// Waits for the worker to end by itself; `None`, and it is killed, if it has not within the time.
     pub(crate) fn end_within(&mut self, within: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + within;
         loop {
-            match self.child.try_wait() {
+            match self.process.try_wait() {
                 Ok(Some(status)) => return Some(status),
                 _ if Instant::now() >= deadline => break,
                 _ => thread::sleep(Duration::from_millis(2)),
@@ -168,15 +176,15 @@ impl Kid {
     }
 }
 
-impl Drop for Kid {
+impl Drop for Child {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
-impl std::fmt::Display for Kid {
+impl std::fmt::Display for Child {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the kid {:?}, which has said:", self.role)?;
+        write!(f, "the child {:?}, which has said:", self.role)?;
         for line in self.transcript.lock().unwrap().iter() {
             write!(f, "\n  {line}")?;
         }
@@ -196,30 +204,30 @@ pub(crate) fn play(roles: &[(&str, Role)]) {
         some => some.split('\x1f').map(str::to_owned).collect(),
     };
     // What outlives its parent would disturb the tests of the next run.
-    let _ = ears();
+    let _ = parent_lines();
     match roles.iter().find(|(name, _)| *name == wanted) {
         Some((_, role)) => role(&args),
-        None => panic!("kids.rs has no role {wanted:?}"),
+        None => panic!("child_roles.rs has no role {wanted:?}"),
     }
 }
 
 /// In a worker: says a line to the parent.
-pub(crate) fn say(line: impl std::fmt::Display) {
+pub(crate) fn report(line: impl std::fmt::Display) {
     let mut out = io::stdout().lock();
     // The parent may have gone; the worker follows it soon enough.
     let _ = writeln!(out, "{MARK}{line}").and_then(|()| out.flush());
 }
 
 /// In a worker: waits for a line from the parent; `None` once that has no more to say.
-pub(crate) fn hear() -> Option<String> {
-    ears().recv().ok()
+pub(crate) fn receive() -> Option<String> {
+    parent_lines().recv().ok()
 }
 
 /// The lines from the parent. They are read at once, so that a parent's end is noticed even by a
 /// role that listens to nobody.
-fn ears() -> &'static Receiver<String> {
-    static EARS: OnceLock<Receiver<String>> = OnceLock::new();
-    EARS.get_or_init(|| {
+fn parent_lines() -> &'static Receiver<String> {
+    static LINES: OnceLock<Receiver<String>> = OnceLock::new();
+    LINES.get_or_init(|| {
         let (sender, lines) = unbounded();
         let parent = rustix::process::getppid();
         thread::spawn(move || {

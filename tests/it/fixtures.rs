@@ -8,8 +8,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use fairlock::{Builder, Endpoint, Error, LockGuard, LockManager, LockOptions, Result};
 
-use crate::place::Keyspace;
-use crate::support::fake::{is, next_command};
+use crate::backend::Keyspace;
+use crate::support::scripted_server::{is, next_command};
 use crate::support::{Server, packed, until, until_some};
 
 /// The numbers of most tests: short, yet a timeout that a busy machine seldom misses.
@@ -71,37 +71,37 @@ pub(crate) fn warm_up(manager: &LockManager) {
 }
 
 /// Waiters of one name, each on a thread of its own, and their grants in the order in which they came.
-pub(crate) struct Line {
+pub(crate) struct Waiters {
     name: String,
     sender: Sender<(usize, Result<LockGuard>)>,
     served: Receiver<(usize, Result<LockGuard>)>,
-    stood: usize,
+    added: usize,
 }
 
-impl Line {
-    pub(crate) fn of(name: &str) -> Line {
+impl Waiters {
+    pub(crate) fn of(name: &str) -> Waiters {
         let (sender, served) = unbounded();
-        Line {
+        Waiters {
             name: name.to_owned(),
             sender,
             served,
-            stood: 0,
+            added: 0,
         }
     }
 
     /// One more waiter, which stands in the queue when this returns. They are numbered from 0.
     #[track_caller]
-    pub(crate) fn stand(&mut self, manager: &LockManager) {
+    pub(crate) fn add(&mut self, manager: &LockManager) {
         let waiter = manager.enqueue(&self.name).expect("a place in the queue");
         assert!(waiter.position().is_some(), "it has to wait");
-        let (sender, who) = (self.sender.clone(), self.stood);
+        let (sender, who) = (self.sender.clone(), self.added);
         thread::spawn(move || sender.send((who, waiter.wait())));
-        self.stood += 1;
+        self.added += 1;
     }
 
     /// The next end of a wait.
     #[track_caller]
-    pub(crate) fn next(&self, within: Duration) -> (usize, Result<LockGuard>) {
+    pub(crate) fn next_end(&self, within: Duration) -> (usize, Result<LockGuard>) {
         match self.served.recv_timeout(within) {
             Ok(end) => end,
             Err(_) => panic!("nobody was served within {within:?}"),
@@ -110,15 +110,15 @@ impl Line {
 
     /// The next waiter that is served must be this one.
     #[track_caller]
-    pub(crate) fn serve(&self, who: usize, within: Duration) -> LockGuard {
-        let (served, end) = self.next(within);
+    pub(crate) fn expect_grant(&self, who: usize, within: Duration) -> LockGuard {
+        let (served, end) = self.next_end(within);
         let guard = end.unwrap_or_else(|e| panic!("waiter {served} got {e} instead of the lock"));
         assert_eq!(served, who, "the order in which they stood");
         guard
     }
 
     /// Whether nobody's wait has ended unnoticed.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn none_ended(&self) -> bool {
         self.served.is_empty()
     }
 }

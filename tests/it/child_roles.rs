@@ -1,6 +1,6 @@
-//! The roles of the worker processes, by the names that `Kid::spawn` is given.
+//! The roles of the worker processes, by the names that `Child::spawn` is given.
 
-use crate::support::kid::{Role, hear, say};
+use crate::support::child::{Role, receive, report};
 use crate::{ends, exclusion, footprint, fork, process, worker};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
@@ -23,8 +23,8 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
 
 /// Says its arguments, then whatever it hears.
 fn echo(args: &[String]) {
-    say(format_args!("args {}", args.join(",")));
-    while let Some(line) = hear() {
-        say(format_args!("heard {line}"));
+    report(format_args!("args {}", args.join(",")));
+    while let Some(line) = receive() {
+        report(format_args!("heard {line}"));
     }
 }

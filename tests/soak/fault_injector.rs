@@ -10,31 +10,31 @@ use std::{
 };
 
 use crate::{
-    chance::Chance,
     checker::Terms,
     record::{Record, now},
-    support::{Kid, Proxy, Server},
+    rng::Rng,
+    support::{Child, Proxy, Server},
     worker::Orders,
 };
 
 /// A worker's slot: who is in it now, and the link by which that one reaches the server.
 struct Slot {
     life: usize,
-    kid: Kid,
+    child: Child,
     link: Proxy,
     /// Something is wrong with it just now.
-    troubled: bool,
+    faulty: bool,
 }
 
 /// What is to be mended, and when.
 struct Repair {
     due: Instant,
     fault: usize,
-    of: Wound,
+    of: ActiveFault,
 }
 
 #[derive(Clone, Copy)]
-enum Wound {
+enum ActiveFault {
     Stopped(usize),
     Killed(usize),
     Link(usize),
@@ -44,40 +44,40 @@ enum Wound {
 
 /// What may be done.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Mood {
+pub(crate) enum FaultMix {
     Everything,
     /// Workers are paused, and nothing else happens.
     Pauses,
 }
 
-pub(crate) struct Nemesis<'a> {
+pub(crate) struct FaultInjector<'a> {
     server: &'a Server,
     record: &'a Record,
     terms: Terms,
     dir: &'a str,
     resource: &'a str,
-    chance: Chance,
+    rng: Rng,
     slots: Vec<Slot>,
     repairs: Vec<Repair>,
     faults: usize,
 }
 
-impl<'a> Nemesis<'a> {
+impl<'a> FaultInjector<'a> {
     pub(crate) fn new(
         server: &'a Server,
         record: &'a Record,
         terms: Terms,
         [dir, resource]: [&'a str; 2],
         seed: u64,
-    ) -> Nemesis<'a> {
-        let chance = Chance::new(seed);
-        Nemesis {
+    ) -> FaultInjector<'a> {
+        let rng = Rng::new(seed);
+        FaultInjector {
             server,
             record,
             terms,
             dir,
             resource,
-            chance,
+            rng,
             slots: Vec::new(),
             repairs: Vec::new(),
             faults: 0,
@@ -85,40 +85,40 @@ impl<'a> Nemesis<'a> {
     }
 
     /// Starts workers in so many slots.
-    pub(crate) fn muster(&mut self, slots: usize) {
+    pub(crate) fn start_workers(&mut self, slots: usize) {
         for at in 0..slots {
             let link = Proxy::to(self.server.addr());
-            let kid = self.launch(at, 0, &link);
+            let child = self.launch(at, 0, &link);
             self.slots.push(Slot {
                 life: 0,
-                kid,
+                child,
                 link,
-                troubled: false,
+                faulty: false,
             });
         }
     }
 
     /// The main loop.
-    pub(crate) fn rage(&mut self, mood: Mood, lasting: Duration) {
+    pub(crate) fn run(&mut self, mix: FaultMix, lasting: Duration) {
         let until = Instant::now() + lasting;
         // A crash that nothing else disturbs, so that what it costs can be measured: one soon, and then two a minute.
         let mut crash_due = Instant::now() + Duration::from_secs(10).min(lasting / 3);
         while Instant::now() < until {
-            let pause = self.chance.ms(150..450);
+            let pause = self.rng.ms(150..450);
             self.pass(pause);
-            for slot in self.slots.iter_mut().filter(|slot| !slot.troubled) {
-                assert!(!slot.kid.has_ended(), "ended by itself: {}", slot.kid);
+            for slot in self.slots.iter_mut().filter(|slot| !slot.faulty) {
+                assert!(!slot.child.has_ended(), "ended by itself: {}", slot.child);
             }
-            if mood == Mood::Everything && Instant::now() > crash_due {
+            if mix == FaultMix::Everything && Instant::now() > crash_due {
                 crash_due += Duration::from_secs(30);
-                self.crash_in_quiet();
-            } else if mood == Mood::Everything {
-                self.strike();
-            } else if let Some(victim) = self.untroubled() {
+                self.crash_while_quiet();
+            } else if mix == FaultMix::Everything {
+                self.inject_one();
+            } else if let Some(victim) = self.healthy_slot() {
                 self.stop(victim);
             }
         }
-        self.mend_all();
+        self.repair_all();
     }
 
     /// Lets all end what they have begun. Those that do not within the time are killed, without a word in the
@@ -126,14 +126,14 @@ impl<'a> Nemesis<'a> {
     pub(crate) fn finish(&mut self, within: Duration) -> Result<(), String> {
         self.slots
             .iter_mut()
-            .for_each(|slot| slot.kid.tell("finish"));
+            .for_each(|slot| slot.child.send("finish"));
         let deadline = Instant::now() + within;
         let mut stuck = Vec::new();
         for slot in &mut self.slots {
             let left = deadline.saturating_duration_since(Instant::now());
-            match slot.kid.end_within(left) {
+            match slot.child.end_within(left) {
                 Some(status) if status.success() => {}
-                other => stuck.push(format!("{other:?} of {}", slot.kid)),
+                other => stuck.push(format!("{other:?} of {}", slot.child)),
             }
         }
         self.slots.clear();
@@ -144,28 +144,28 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    fn strike(&mut self) {
+    fn inject_one(&mut self) {
         let server_is_up = !self
             .repairs
             .iter()
-            .any(|r| matches!(r.of, Wound::ServerStopped | Wound::ServerDown));
-        match (self.chance.below(100), self.untroubled()) {
+            .any(|r| matches!(r.of, ActiveFault::ServerStopped | ActiveFault::ServerDown));
+        match (self.rng.below(100), self.healthy_slot()) {
             (0..=14, Some(victim)) => self.stop(victim),
-            (15..=24, Some(victim)) => self.doze(victim),
+            (15..=24, Some(victim)) => self.pause_briefly(victim),
             (25..=39, Some(victim)) => self.kill(victim),
             (40..=69, Some(victim)) => self.disturb_link(victim),
             (70..=77, _) if server_is_up => {
                 let fault = self.begin("-", "server-killed");
                 self.server.kill();
-                let down = self.chance.ms(10..400);
-                self.mend_after(down, fault, Wound::ServerDown);
+                let down = self.rng.ms(10..400);
+                self.repair_after(down, fault, ActiveFault::ServerDown);
             }
             (78..=82, _) if server_is_up => {
                 let fault = self.begin("-", "server-emptied");
                 self.server.kill();
                 let _ = fs::remove_dir_all(self.server.dir().join("appendonlydir"));
-                let down = self.chance.ms(10..400);
-                self.mend_after(down, fault, Wound::ServerDown);
+                let down = self.rng.ms(10..400);
+                self.repair_after(down, fault, ActiveFault::ServerDown);
             }
             (83..=84, _) if server_is_up => {
                 let fault = self.begin("-", "flushall");
@@ -175,13 +175,13 @@ impl<'a> Nemesis<'a> {
             (85..=91, _) if server_is_up => {
                 let fault = self.begin("-", "server-stopped");
                 self.server.stop();
-                let long = if self.chance.percent(20) {
+                let long = if self.rng.percent(20) {
                     2000..3000
                 } else {
                     50..400
                 };
-                let away = self.chance.ms(long);
-                self.mend_after(away, fault, Wound::ServerStopped);
+                let away = self.rng.ms(long);
+                self.repair_after(away, fault, ActiveFault::ServerStopped);
             }
             (92..=99, _) if server_is_up => {
                 let fault = self.begin("-", "script-flush");
@@ -195,30 +195,30 @@ impl<'a> Nemesis<'a> {
     /// Stops a worker for longer than its leases last.
     fn stop(&mut self, victim: usize) {
         let fault = self.begin(self.who(victim), "stop");
-        self.slots[victim].kid.stop();
+        self.slots[victim].child.stop();
         let ttl = self.terms.ttl.as_millis() as usize;
-        let away = self.chance.ms(ttl * 11 / 10..ttl * 16 / 10);
-        self.mend_after(away, fault, Wound::Stopped(victim));
+        let away = self.rng.ms(ttl * 11 / 10..ttl * 16 / 10);
+        self.repair_after(away, fault, ActiveFault::Stopped(victim));
     }
 
     /// Stops a worker for so short that it costs it nothing.
-    fn doze(&mut self, victim: usize) {
+    fn pause_briefly(&mut self, victim: usize) {
         let fault = self.begin(self.who(victim), "doze");
-        self.slots[victim].kid.stop();
-        let away = self.chance.ms(20..120);
-        self.mend_after(away, fault, Wound::Stopped(victim));
+        self.slots[victim].child.stop();
+        let away = self.rng.ms(20..120);
+        self.repair_after(away, fault, ActiveFault::Stopped(victim));
     }
 
     fn kill(&mut self, victim: usize) {
         let fault = self.begin(self.who(victim), "kill");
-        self.slots[victim].kid.kill();
+        self.slots[victim].child.kill();
         self.end(fault);
-        let down = self.chance.ms(0..1000);
-        self.mend_after(down, fault, Wound::Killed(victim));
+        let down = self.rng.ms(0..1000);
+        self.repair_after(down, fault, ActiveFault::Killed(victim));
     }
 
     fn disturb_link(&mut self, victim: usize) {
-        let kind = *self.chance.pick(&[
+        let kind = *self.rng.pick(&[
             "close",
             "reset",
             "refuse",
@@ -243,7 +243,7 @@ impl<'a> Nemesis<'a> {
                 50..1500
             }
             "delay" => {
-                link.delay(self.chance.ms(5..150));
+                link.delay(self.rng.ms(5..150));
                 300..1500
             }
             "no-requests" => {
@@ -255,22 +255,22 @@ impl<'a> Nemesis<'a> {
                 50..3000
             }
         };
-        let long = self.chance.ms(long);
-        self.mend_after(long, fault, Wound::Link(victim));
+        let long = self.rng.ms(long);
+        self.repair_after(long, fault, ActiveFault::Link(victim));
     }
 
-    fn crash_in_quiet(&mut self) {
-        self.mend_all();
+    fn crash_while_quiet(&mut self) {
+        self.repair_all();
         let quiet = self.terms.ttl + self.terms.check_period + self.terms.command_timeout;
         // What was mended has to settle before, or it would count as a part of the crash.
         self.pass(quiet);
         let victim = self.stop_a_holder();
         let fault = self.begin(self.who(victim), "kill");
-        self.slots[victim].kid.kill();
+        self.slots[victim].child.kill();
         self.end(fault);
-        self.slots[victim].troubled = true;
+        self.slots[victim].faulty = true;
         self.pass(quiet + self.terms.slack);
-        self.mend(Wound::Killed(victim));
+        self.repair(ActiveFault::Killed(victim));
     }
 
     /// Stops one that holds something just now: the death of any other would cost nobody anything. If none does for long,
@@ -278,13 +278,13 @@ impl<'a> Nemesis<'a> {
     fn stop_a_holder(&mut self) -> usize {
         let mut tries = 0;
         loop {
-            let at = self.chance.below(self.slots.len());
+            let at = self.rng.below(self.slots.len());
             let fault = self.begin(self.who(at), "doze");
-            self.slots[at].kid.stop();
+            self.slots[at].child.stop();
             tries += 1;
             let found = tries == 100 || self.holds(at);
             if !found {
-                self.slots[at].kid.cont();
+                self.slots[at].child.cont();
             }
             self.end(fault);
             if found {
@@ -309,9 +309,10 @@ impl<'a> Nemesis<'a> {
         !guards.is_empty()
     }
 
-    fn mend_after(&mut self, after: Duration, fault: usize, of: Wound) {
-        if let Wound::Stopped(slot) | Wound::Killed(slot) | Wound::Link(slot) = of {
-            self.slots[slot].troubled = true;
+    fn repair_after(&mut self, after: Duration, fault: usize, of: ActiveFault) {
+        if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) = of
+        {
+            self.slots[slot].faulty = true;
         }
         self.repairs.push(Repair {
             due: Instant::now() + after,
@@ -336,8 +337,8 @@ impl<'a> Nemesis<'a> {
                 .is_some_and(|repair| repair.due <= Instant::now())
             {
                 let repair = self.repairs.remove(0);
-                self.mend(repair.of);
-                if !matches!(repair.of, Wound::Killed(_)) {
+                self.repair(repair.of);
+                if !matches!(repair.of, ActiveFault::Killed(_)) {
                     self.end(repair.fault);
                 }
             } else if Instant::now() >= until {
@@ -346,7 +347,7 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    fn mend_all(&mut self) {
+    fn repair_all(&mut self) {
         let last = self.repairs.iter().map(|repair| repair.due).max();
         self.pass(last.map_or(Duration::ZERO, |last| {
             last.saturating_duration_since(Instant::now())
@@ -356,31 +357,33 @@ impl<'a> Nemesis<'a> {
         }
     }
 
-    fn mend(&mut self, wound: Wound) {
+    fn repair(&mut self, wound: ActiveFault) {
         match wound {
-            Wound::Stopped(at) => self.slots[at].kid.cont(),
-            Wound::Killed(at) => {
+            ActiveFault::Stopped(at) => self.slots[at].child.cont(),
+            ActiveFault::Killed(at) => {
                 let life = self.slots[at].life + 1;
-                let kid = self.launch(at, life, &self.slots[at].link);
-                self.slots[at].kid = kid;
+                let child = self.launch(at, life, &self.slots[at].link);
+                self.slots[at].child = child;
                 self.slots[at].life = life;
             }
-            Wound::Link(at) => {
+            ActiveFault::Link(at) => {
                 let link = &self.slots[at].link;
                 link.delay(Duration::ZERO);
                 link.accept();
                 link.resume_requests();
                 link.resume_replies();
             }
-            Wound::ServerStopped => self.server.cont(),
-            Wound::ServerDown => self.server.restart(),
+            ActiveFault::ServerStopped => self.server.cont(),
+            ActiveFault::ServerDown => self.server.restart(),
         }
-        if let Wound::Stopped(slot) | Wound::Killed(slot) | Wound::Link(slot) = wound {
-            self.slots[slot].troubled = false;
+        if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) =
+            wound
+        {
+            self.slots[slot].faulty = false;
         }
     }
 
-    fn launch(&self, at: usize, life: usize, link: &Proxy) -> Kid {
+    fn launch(&self, at: usize, life: usize, link: &Proxy) -> Child {
         let (url, who) = (link.url(), format!("{at}.{life}"));
         let seed = (at * 1_000_003 + life) as u64;
         let orders = Orders {
@@ -391,15 +394,15 @@ impl<'a> Nemesis<'a> {
             who: &who,
             seed,
         };
-        Kid::spawn("work", &orders.args().each_ref().map(String::as_str))
+        Child::spawn("work", &orders.args().each_ref().map(String::as_str))
     }
 
-    /// Somebody with whom nothing is wrong; at most half are troubled at a time, so that the others get on.
-    fn untroubled(&mut self) -> Option<usize> {
+    /// Somebody with whom nothing is wrong; at most half are faulty at a time, so that the others get on.
+    fn healthy_slot(&mut self) -> Option<usize> {
         let well: Vec<usize> = (0..self.slots.len())
-            .filter(|at| !self.slots[*at].troubled)
+            .filter(|at| !self.slots[*at].faulty)
             .collect();
-        (well.len() * 2 > self.slots.len()).then(|| *self.chance.pick(&well))
+        (well.len() * 2 > self.slots.len()).then(|| *self.rng.pick(&well))
     }
 
     fn who(&self, at: usize) -> String {

@@ -11,18 +11,18 @@ use std::{
 };
 
 /// A scripted RESP server on a free port: each command goes to the handler, whose reply is sent.
-pub(crate) struct Fake {
+pub(crate) struct ScriptedServer {
     addr: SocketAddr,
     shared: Arc<Shared>,
     accepting: Option<JoinHandle<()>>,
 }
 
 /// One command: its name and arguments, as sent.
-pub(crate) type Words = Vec<Vec<u8>>;
+pub(crate) type CommandArgs = Vec<Vec<u8>>;
 
 /// What the server does about one command.
 #[derive(Debug, Clone)]
-pub(crate) enum FakeReply {
+pub(crate) enum ScriptedReply {
     /// These bytes, which need not be RESP at all.
     Raw(Vec<u8>),
     /// These bytes, and then the connection is closed.
@@ -33,18 +33,20 @@ pub(crate) enum FakeReply {
     Close,
 }
 
-type Handler = Box<dyn Fn(&[Vec<u8>]) -> FakeReply + Send + Sync>;
+type Handler = Box<dyn Fn(&[Vec<u8>]) -> ScriptedReply + Send + Sync>;
 
 struct Shared {
     handler: Handler,
-    seen: Mutex<Vec<Words>>,
+    seen: Mutex<Vec<CommandArgs>>,
     streams: Mutex<Vec<TcpStream>>,
     closing: AtomicBool,
 }
 
-impl Fake {
+impl ScriptedServer {
     /// Starts the server; `handler` is called on one thread per connection.
-    pub(crate) fn start(handler: impl Fn(&[Vec<u8>]) -> FakeReply + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(
+        handler: impl Fn(&[Vec<u8>]) -> ScriptedReply + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let addr = listener
             .local_addr()
@@ -96,7 +98,7 @@ impl Fake {
     }
 }
 
-impl Drop for Fake {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.shared.closing.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(self.addr);
@@ -138,10 +140,10 @@ impl Shared {
                 }
                 self.seen.lock().unwrap().push(words.clone());
                 match (self.handler)(&words) {
-                    FakeReply::Raw(bytes) => stream.write_all(&bytes)?,
-                    FakeReply::RawThenClose(bytes) => return stream.write_all(&bytes),
-                    FakeReply::Silent => {}
-                    FakeReply::Close => return Ok(()),
+                    ScriptedReply::Raw(bytes) => stream.write_all(&bytes)?,
+                    ScriptedReply::RawThenClose(bytes) => return stream.write_all(&bytes),
+                    ScriptedReply::Silent => {}
+                    ScriptedReply::Close => return Ok(()),
                 }
             }
             match stream.read(&mut buffer)? {
@@ -152,7 +154,7 @@ impl Shared {
     }
 }
 
-impl FakeReply {
+impl ScriptedReply {
     /// `+OK`.
     pub(crate) fn ok() -> Self {
         Self::simple("OK")
@@ -235,7 +237,7 @@ pub(crate) fn is(words: &[Vec<u8>], name: &str) -> bool {
 
 /// The first command in `bytes` and its length; `None` if it is not all there yet. What is not an
 /// array is taken as an inline command, a line of words.
-pub(crate) fn next_command(bytes: &[u8]) -> Option<(Words, usize)> {
+pub(crate) fn next_command(bytes: &[u8]) -> Option<(CommandArgs, usize)> {
     let (line, mut at) = line(bytes, 0)?;
     let Some(count) = line.strip_prefix(b"*").and_then(number) else {
         let words = line
