@@ -19,7 +19,7 @@ fn names(count: usize) -> Vec<String> {
 }
 
 #[test]
-fn names_that_are_free_are_taken_and_given_back_in_one_write_each() {
+fn free_names_are_acquired_and_released_in_one_write_each() {
     let server = Server::tcp();
     let mgr = patient(server.url());
     let names = names(40);
@@ -37,7 +37,7 @@ fn names_that_are_free_are_taken_and_given_back_in_one_write_each() {
 }
 
 #[test]
-fn p9_threads_that_want_several_names_share_one_connection_without_deadlock() {
+fn p9_threads_locking_several_names_share_one_connection_without_deadlock() {
     let server = Server::start();
     let mgr = build(steady(server.url()).pool_size(1));
     let names = names(6);
@@ -83,7 +83,7 @@ fn p9_threads_that_want_several_names_share_one_connection_without_deadlock() {
 
 /// The first is held, the second is awaited; what is lost is the reply to the place of the second, or to the third's grant.
 #[test]
-fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
+fn p7_acquiring_several_survives_any_lost_reply_and_grants_each_once() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (build(steady(proxy.url())), build(steady(server.url())));
@@ -130,7 +130,7 @@ fn waits(bytes: &[u8]) -> bool {
 
 /// A copy of the request for all comes when its caller has given up: it takes none of them, not for a moment.
 #[test]
-fn p7_a_request_for_several_that_arrives_after_its_caller_gave_up_takes_none() {
+fn p7_a_request_for_several_arriving_after_its_timeout_takes_none() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ours = build(steady(proxy.url()));
@@ -155,7 +155,7 @@ fn p7_a_request_for_several_that_arrives_after_its_caller_gave_up_takes_none() {
 }
 
 #[test]
-fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
+fn p6_after_an_empty_restart_several_names_are_lost_as_one() {
     let server = Server::start();
     let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
     let guard = ours.lock_all(["a", "b", "c"]).unwrap();
@@ -189,8 +189,7 @@ fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
 
 /// One has all of its names, another the first of them and a place at the second.
 #[test]
-fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_cost_each_name_one_ttl()
- {
+fn p5_crashes_holding_or_awaiting_several_cost_each_name_one_ttl() {
     const TTL: Duration = Duration::from_secs(2);
     let server = Server::start();
     let mgr = managers::manager(server.url(), TTL);

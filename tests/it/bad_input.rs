@@ -29,7 +29,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn p10_a_url_that_is_none_is_refused_without_repeating_its_password() {
+fn p10_an_invalid_url_is_refused_without_showing_its_password() {
     let bad = [
         format!("redis://:{SECRET}@host:notaport/"),
         format!("redis://user:{SECRET}@host:6379/notadb"),
@@ -58,7 +58,7 @@ fn p10_a_url_that_is_none_is_refused_without_repeating_its_password() {
 }
 
 #[test]
-fn p10_a_url_is_refused_for_what_would_be_passed_over_and_says_what_it_is() {
+fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
     let bad = [
         ("redis://127.0.0.1/?db=1", "parameter \"db\""),
         ("redis://127.0.0.1/1?x", "parameter \"x\""),
@@ -85,7 +85,7 @@ fn p10_a_url_is_refused_for_what_would_be_passed_over_and_says_what_it_is() {
 }
 
 #[test]
-fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
+fn an_errors_cause_is_shown_once_with_its_kind() {
     let addr = {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.local_addr().unwrap()
@@ -112,7 +112,7 @@ fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
 }
 
 #[test]
-fn p8_a_port_that_refuses_is_told_within_the_connect_timeout() {
+fn p8_a_refusing_port_is_reported_within_the_connect_timeout() {
     let addr = {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.local_addr().unwrap()
@@ -122,7 +122,7 @@ fn p8_a_port_that_refuses_is_told_within_the_connect_timeout() {
 }
 
 #[test]
-fn p8_a_server_that_accepts_and_never_answers_is_told_within_the_connect_timeout() {
+fn p8_a_silent_server_is_reported_within_the_connect_timeout() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     assert_unreachable(&format!("redis://{}/", listener.local_addr().unwrap()));
     let mute = ScriptedServer::start(|_| ScriptedReply::Silent);
@@ -149,7 +149,7 @@ fn assert_unreachable(url: &str) {
 }
 
 #[test]
-fn garbage_from_something_that_is_no_redis_is_an_error() {
+fn garbage_from_another_kind_of_server_is_an_error() {
     for reply in [
         "HTTP/1.1 400 Bad Request\r\n\r\n",
         "*-5\r\n",
@@ -166,7 +166,7 @@ fn garbage_from_something_that_is_no_redis_is_an_error() {
 }
 
 #[test]
-fn a_wrong_password_is_told_at_once_in_the_servers_words() {
+fn a_wrong_password_fails_at_once_in_the_servers_words() {
     let server = Server::start_with(&["--requirepass", "right"]);
     let patient = Duration::from_secs(10);
     let wrong = format!("{}?pass={SECRET}", server.url());
@@ -186,7 +186,7 @@ fn a_wrong_password_is_told_at_once_in_the_servers_words() {
 }
 
 #[test]
-fn a_password_changed_while_running_is_told_by_the_next_connection() {
+fn a_changed_password_is_reported_by_the_next_connection() {
     let server = Server::start_with(&["--requirepass", SECRET]);
     let url = format!("{}?pass={SECRET}", server.url());
     let timeout = ms(200);
@@ -233,7 +233,7 @@ fn a_password_changed_while_running_is_told_by_the_next_connection() {
 }
 
 #[test]
-fn a_password_is_not_told_in_the_words_of_a_server_that_does_not_know_auth() {
+fn the_error_of_a_server_without_auth_hides_the_password() {
     let server = Server::start_with(&["--rename-command", "AUTH", ""]);
     let error = LockManager::connect(format!("{}?user=u&pass={SECRET}", server.url())).unwrap_err();
     assert!(matches!(&error, Error::Server { .. }), "{error:?}");
@@ -241,7 +241,7 @@ fn a_password_is_not_told_in_the_words_of_a_server_that_does_not_know_auth() {
 }
 
 #[test]
-fn a_password_is_in_no_log_and_no_message() {
+fn a_password_appears_in_no_log_line_or_message() {
     let server = Server::start_with(&["--requirepass", SECRET]);
     let url = format!("{}?user=default&pass={SECRET}", server.url());
     let mut child = Child::spawn("spill", &[&url, SECRET]);

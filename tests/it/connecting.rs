@@ -102,7 +102,7 @@ fn socket_of(server: &Server) -> PathBuf {
 
 /// P8: `lock` ends at the outage limit, whatever it is that does not come.
 #[test]
-fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
+fn p8_a_wait_ends_at_the_outage_limit_while_connecting_hangs() {
     let limit = Duration::from_secs(2);
     let server = Server::start();
     let relay = Relay::to(&server, &socket_of(&server));
@@ -126,7 +126,7 @@ fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
 }
 
 #[test]
-fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
+fn p6_a_loss_is_reported_on_time_while_connecting_hangs() {
     let server = Server::start();
     let relay = Relay::to(&server, &socket_of(&server));
     let manager = manager(relay.url());
@@ -148,7 +148,7 @@ fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
 }
 
 #[test]
-fn p8_a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
+fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
     let (limit, patience) = (Duration::from_secs(2), Duration::from_secs(8));
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());

@@ -16,7 +16,7 @@ use crate::support::{
 };
 
 #[test]
-fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
+fn idle_connections_closed_by_the_server_fail_no_call() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     warm_up(&manager);
@@ -54,7 +54,7 @@ fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
 }
 
 #[test]
-fn the_connection_of_build_may_be_closed_before_its_first_use() {
+fn the_first_connection_may_be_closed_before_its_first_use() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -67,7 +67,7 @@ fn the_connection_of_build_may_be_closed_before_its_first_use() {
 }
 
 #[test]
-fn unlock_on_a_closed_connection_goes_another_way() {
+fn unlock_on_a_closed_connection_uses_another() {
     let server = Server::start();
     let manager = build(steady(server.url()).pool_size(1));
     let guard = manager.lock("a").unwrap();
@@ -77,7 +77,7 @@ fn unlock_on_a_closed_connection_goes_another_way() {
 }
 
 #[test]
-fn a_reset_is_as_good_as_a_close() {
+fn connections_reset_while_idle_fail_no_call() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
@@ -94,7 +94,7 @@ fn a_reset_is_as_good_as_a_close() {
 }
 
 #[test]
-fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
+fn p7_a_reply_cut_at_any_byte_is_requested_again() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
@@ -115,7 +115,7 @@ fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
 }
 
 #[test]
-fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
+fn a_broken_off_reply_is_never_joined_with_the_next() {
     let grant = granted(77);
     let ScriptedReply::Raw(whole) = grant.clone() else {
         unreachable!()
@@ -144,7 +144,7 @@ fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
 }
 
 #[test]
-fn a_request_that_is_taken_in_part_costs_no_lease_and_spoils_no_connection() {
+fn a_partly_written_request_costs_no_lease_and_no_connection() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     // Each brace is three bytes in a key, and so many keys are more than a unix socket takes from who does not read.
@@ -195,7 +195,7 @@ fn garbage_is_an_error_and_the_next_call_is_clean() {
 }
 
 #[test]
-fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
+fn an_unexpected_reply_shape_is_an_error_never_a_grant() {
     let int = ScriptedReply::integer;
     let text = |text: &str| ScriptedReply::bulk(text);
     let list = |items: Vec<ScriptedReply>| ScriptedReply::array(items);
@@ -268,7 +268,7 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
 }
 
 #[test]
-fn p7_what_a_malformed_reply_may_have_granted_is_given_back() {
+fn p7_a_possible_grant_in_a_malformed_reply_is_abandoned() {
     let (scripted_server, manager) =
         fake_that_answers(ScriptedReply::array([ScriptedReply::bulk("granted")]));
     assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
@@ -336,7 +336,7 @@ fn p9_waiters_hold_no_connection() {
 }
 
 #[test]
-fn a_pool_is_no_larger_than_asked_for() {
+fn a_pool_never_exceeds_its_configured_size() {
     let server = Server::start();
     let size = 2;
     let mgr = builder(server.url()).pool_size(size).build().unwrap();
@@ -367,7 +367,7 @@ fn a_pool_is_no_larger_than_asked_for() {
 }
 
 #[test]
-fn connections_are_opened_as_they_are_needed() {
+fn connections_are_opened_on_demand() {
     let server = Server::start();
     let mgr = LockManager::connect(server.url()).unwrap();
     mgr.lock("n").unwrap().unlock().unwrap();

@@ -81,7 +81,7 @@ fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce())
 }
 
 #[test]
-fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
+fn an_uncontended_lock_costs_two_requests_and_six_commands() {
     let server = Server::start();
     let mgr = patient(server.url());
     drop(mgr.lock("k").unwrap());
@@ -98,7 +98,7 @@ fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
 }
 
 #[test]
-fn permits_cost_two_requests_and_eleven_commands_and_one_more_where_others_hold_some() {
+fn permits_cost_two_requests_and_eleven_commands_beside_many_holders() {
     let server = Server::start();
     let mgr = patient(server.url());
     let n = mgr.semaphore("k", 1000);
@@ -119,7 +119,7 @@ fn permits_cost_two_requests_and_eleven_commands_and_one_more_where_others_hold_
 }
 
 #[test]
-fn a_place_in_the_queue_and_its_hand_over_cost_two_requests() {
+fn queueing_and_the_hand_over_cost_two_requests() {
     let server = Server::start();
     for managers in [
         vec![patient(server.url())],

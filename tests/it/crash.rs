@@ -18,7 +18,7 @@ use crate::{
 const TTL: Duration = Duration::from_secs(2);
 
 #[test]
-fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
+fn p5_a_crashed_holder_delays_others_by_ttl_plus_check_period() {
     let server = Server::start();
     let mut child = worker::start(&server.url(), TTL);
     child.send("lock k");
@@ -40,7 +40,7 @@ fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
 }
 
 #[test]
-fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
+fn p5_a_caller_after_the_crash_waits_no_longer() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -58,7 +58,7 @@ fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
 }
 
 #[test]
-fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
+fn p5_a_waiter_crashing_just_before_its_turn_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -76,7 +76,7 @@ fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
 }
 
 #[test]
-fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
+fn p5_twenty_crashed_waiters_together_cost_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -93,7 +93,7 @@ fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
 }
 
 #[test]
-fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
+fn p5_waiters_dead_for_longer_than_the_horizon_cost_nothing() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -121,7 +121,7 @@ fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
 
 /// R10: the lapse of its lease tells that its waiters are dead too.
 #[test]
-fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
+fn p5_a_crashed_process_that_held_and_waited_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -140,7 +140,7 @@ fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
 
 /// R10, where nobody was there to let served time pass.
 #[test]
-fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
+fn p5_a_lapse_shows_that_its_process_has_no_live_waiters() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -175,7 +175,7 @@ fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
 }
 
 #[test]
-fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
+fn p5_a_crash_with_many_locks_delays_each_name_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -205,7 +205,7 @@ fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
 }
 
 #[test]
-fn p5_processes_that_die_together_cost_one_ttl_together() {
+fn p5_processes_dying_together_cost_one_ttl_in_total() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -224,7 +224,7 @@ fn p5_processes_that_die_together_cost_one_ttl_together() {
 
 /// Nobody alive saw them die, so that their places look like those of waiters who sat out an outage.
 #[test]
-fn p5_processes_that_died_unseen_cost_whoever_waits_next_one_ttl() {
+fn p5_processes_that_died_unseen_cost_the_next_waiter_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -250,7 +250,7 @@ fn p5_processes_that_died_unseen_cost_whoever_waits_next_one_ttl() {
 
 /// The grant reaches the server and never the process, which asked for it or stood in the queue.
 #[test]
-fn p5_a_process_killed_before_it_learns_of_its_grant_costs_one_ttl() {
+fn p5_a_process_killed_before_seeing_its_grant_costs_one_ttl() {
     for verb in ["lock", "queue"] {
         let server = Server::tcp();
         let proxy = Proxy::to(server.addr());
@@ -277,7 +277,7 @@ fn p5_a_process_killed_before_it_learns_of_its_grant_costs_one_ttl() {
 }
 
 #[test]
-fn p5_a_hold_at_least_that_is_longer_than_the_ttl_is_all_that_its_holders_crash_costs() {
+fn p5_a_crash_with_long_hold_at_least_costs_only_that() {
     let server = Server::start();
     a_hold_at_least_is_all_that_a_crash_costs(&server, "lock k", |mgr| mgr.lock("k").unwrap());
 }
@@ -310,7 +310,7 @@ pub(crate) fn a_hold_at_least_is_all_that_a_crash_costs(
 
 /// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.
 #[test]
-fn p5_waiters_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
+fn p5_dead_waiters_with_fixed_leases_cost_one_lease_plus_horizon() {
     const TTL: Duration = Duration::from_secs(4);
     const LEASE: Duration = Duration::from_millis(1400);
     let server = Server::start();

@@ -12,7 +12,7 @@ use crate::fixtures::{P, Record, SOON, STEADY_TTL as TTL, Waiters, build, steady
 use crate::support::{SLACK, Server, until};
 
 #[test]
-fn p3_an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
+fn p3_an_empty_restart_is_reported_and_keeps_the_queue_order() {
     let backend = Backend::redis();
     let server = backend.server().expect("it is one");
     loses_everything(&backend, || server.restart());
@@ -43,7 +43,7 @@ pub(crate) fn evict_all(server: &Server) {
 }
 
 #[test]
-fn p2_fences_rise_over_an_eviction_which_is_told_and_costs_no_place() {
+fn p2_fences_rise_over_an_eviction_that_costs_no_place() {
     let backend = Backend::redis();
     let server = backend.server().expect("it is one");
     loses_everything(&backend, || evict_all(server));
@@ -51,7 +51,7 @@ fn p2_fences_rise_over_an_eviction_which_is_told_and_costs_no_place() {
 
 /// As after a failover to a replica that had not yet heard of the newest grant.
 #[test]
-fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told() {
+fn p2_fences_rise_over_a_restart_with_older_data() {
     let server = Server::start();
     let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
     let first = ours.lock("a").unwrap();
@@ -88,7 +88,7 @@ fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told()
 }
 
 #[test]
-fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
+fn p1_unexpired_leases_survive_a_restart_that_kept_the_data() {
     // By default the newest lines may still be in the server's memory, while the disk is busy.
     let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let holding = build(steady(server.url()));

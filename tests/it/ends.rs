@@ -21,12 +21,12 @@ use crate::{
 const TTL: Duration = Duration::from_secs(1);
 
 #[test]
-fn p5_a_process_that_exits_without_a_drop_leaves_its_lock_to_the_ttl() {
+fn p5_a_lock_of_an_exited_process_ends_with_its_ttl() {
     check_end_of_process("exit");
 }
 
 #[test]
-fn p5_a_process_that_aborts_leaves_its_lock_to_the_ttl() {
+fn p5_a_lock_of_an_aborted_process_ends_with_its_ttl() {
     check_end_of_process("abort");
 }
 
@@ -54,7 +54,7 @@ fn p8_a_guard_dropped_in_a_thread_local_destructor_is_released() {
 }
 
 #[test]
-fn a_guard_dropped_in_a_thread_local_destructor_may_be_the_last_handle() {
+fn a_thread_local_destructor_may_drop_the_last_handle() {
     check_thread_local("guard is last");
 }
 

@@ -68,7 +68,7 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
 /// Each believer leaves what it sees in a file as it sees it, so that nothing is lost with one that is killed.
 /// As it stands in the documentation, for a resource that lives in Redis.
 #[test]
-fn p2_the_documented_script_turns_away_a_holder_that_was_overtaken() {
+fn p2_the_documented_script_refuses_an_overtaken_holder() {
     let doc = include_str!("../../src/fence.rs");
     let block = doc
         .split("/// ```lua\n")
@@ -106,7 +106,7 @@ fn p2_the_documented_script_turns_away_a_holder_that_was_overtaken() {
 }
 
 #[test]
-fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_killed() {
+fn p1_stopped_and_killed_holders_never_overlap_with_others() {
     const ROUNDS: usize = 6;
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[test]
-fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
+fn p3_grants_follow_the_enqueue_order_of_all_processes() {
     const ROUNDS: usize = 8;
     let server = Server::start();
     let holder = patient(server.url());

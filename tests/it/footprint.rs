@@ -29,7 +29,7 @@ const RENEWAL: &str = "fairlock-renewa";
 const STANDING: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
 
 #[test]
-fn p9_a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_second() {
+fn p9_a_hundred_waiters_on_one_name_cost_two_connections() {
     const PERIODS: u32 = 4;
     let server = Server::start();
     let (mut child, _locks) = crowd_of(&server, 1);
@@ -47,7 +47,7 @@ fn p9_a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_se
 }
 
 #[test]
-fn p9_a_hundred_waiters_on_as_many_names_cost_the_same_threads_and_connections() {
+fn p9_a_hundred_waiters_on_a_hundred_names_cost_no_more() {
     let server = Server::start();
     let (mut child, _locks) = crowd_of(&server, CROWD);
     thread::sleep(2 * DEFAULT_CHECK_PERIOD);
@@ -60,7 +60,7 @@ fn the_renewal_thread_sleeps_through_ten_thousand_uncontended_turns() {
 }
 
 #[test]
-fn the_renewal_thread_sleeps_through_uncontended_turns_after_a_contention_too() {
+fn the_renewal_thread_sleeps_again_after_contention_has_ended() {
     check_sleep("warm");
 }
 
@@ -70,17 +70,17 @@ fn all_threads_and_connections_end_with_the_last_manager() {
 }
 
 #[test]
-fn all_threads_and_connections_end_with_a_guard_that_goes_last() {
+fn all_threads_and_connections_end_with_the_last_guard() {
     check_end("guard");
 }
 
 #[test]
-fn all_threads_and_connections_end_with_a_waiter_that_goes_last() {
+fn all_threads_and_connections_end_with_the_last_waiter() {
     check_end("waiter");
 }
 
 #[test]
-fn all_threads_and_connections_end_with_a_handle_that_goes_last_in_a_callback() {
+fn threads_and_connections_end_when_callbacks_drop_the_last_handle() {
     check_end("callback");
 }
 

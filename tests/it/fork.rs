@@ -20,7 +20,7 @@ use crate::{
 const FORKS: u32 = 20;
 
 #[test]
-fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
+fn p1_a_forked_child_gets_closed_and_leaves_parent_locks_alone() {
     let server = Server::start();
     let mut child = Child::spawn("forks", &[&server.url()]);
     for _ in 0..FORKS {
@@ -35,7 +35,7 @@ fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
 }
 
 #[test]
-fn p1_permits_readers_and_writers_are_left_alone_by_a_forked_child() {
+fn p1_a_forked_child_leaves_parent_permits_readers_and_writers_alone() {
     let server = Server::start();
     let mut child = Child::spawn("forks_with_permits", &[&server.url()]);
     for _ in 0..FORKS {

@@ -49,7 +49,7 @@ pub(crate) fn says(reply: &[u8], what: &str) -> bool {
 }
 
 #[test]
-fn p7_try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
+fn p7_try_lock_gets_the_same_grant_after_a_lost_reply() {
     let s = setup();
     for lose in SEEN {
         let fault = lose(&s.proxy, Verb::Acquire);
@@ -63,7 +63,7 @@ fn p7_try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
 }
 
 #[test]
-fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
+fn p7_an_unanswered_try_lock_leaves_nothing_behind() {
     let s = setup();
     let fault = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let start = Instant::now();
@@ -87,7 +87,7 @@ fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
 }
 
 #[test]
-fn p7_a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had() {
+fn p7_a_grant_with_a_lost_reply_is_released_after_reconnecting() {
     let s = setup();
     s.proxy.refuse();
     let fault = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
@@ -99,7 +99,7 @@ fn p7_a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_
 }
 
 #[test]
-fn p7_lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
+fn p7_an_unanswered_lock_retries_and_gets_the_same_grant() {
     let s = setup();
     let fault = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let guard = s.ours.lock("a").unwrap();
@@ -112,7 +112,7 @@ fn p7_lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
 }
 
 #[test]
-fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
+fn a_managers_first_lock_succeeds_after_an_unanswered_request() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
@@ -124,7 +124,7 @@ fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
 }
 
 #[test]
-fn p7_a_place_whose_reply_was_lost_is_taken_once() {
+fn p7_an_enqueue_with_a_lost_reply_happens_once() {
     let s = setup();
     let silent: fn(&Proxy, Verb) -> ProxyFault =
         |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
@@ -145,7 +145,7 @@ fn p7_a_place_whose_reply_was_lost_is_taken_once() {
 }
 
 #[test]
-fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
+fn p7_unlock_with_a_lost_reply_succeeds_and_hands_over_once() {
     let s = setup();
     for lose in SEEN {
         let guard = s.ours.lock("a").unwrap();
@@ -168,7 +168,7 @@ fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
 }
 
 #[test]
-fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
+fn p7_an_unanswered_unlock_is_unavailable_but_frees_the_lock() {
     let s = setup();
     let guard = s.ours.lock("a").unwrap();
     let fault = s.proxy.swallow_silently_when(release("used", "a"));
@@ -198,7 +198,7 @@ fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
 }
 
 #[test]
-fn p8_a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
+fn p8_an_unanswered_drop_ends_in_time_and_hands_over() {
     let s = setup();
     let silent: fn(&Proxy, Verb) -> ProxyFault =
         |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
@@ -217,7 +217,7 @@ fn p8_a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
 }
 
 #[test]
-fn p7_a_renewal_whose_reply_was_lost_is_asked_for_again() {
+fn p7_a_renewal_with_a_lost_reply_is_sent_again() {
     let s = setup();
     let guard = s.ours.lock("a").unwrap();
     for lose in SEEN {
@@ -259,7 +259,7 @@ fn leave_faults(mode: &'static str) -> [(bool, SetFault); 3] {
 }
 
 #[test]
-fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
+fn p7_an_unanswered_wait_that_times_out_leaves_no_waiter_behind() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
     for (silent, lose) in leave_faults("keep_if_owner") {
@@ -293,7 +293,7 @@ fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
 }
 
 #[test]
-fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_first_reply() {
+fn p7_a_grant_before_the_deadline_survives_a_lost_reply() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
     // The lock is handed over while the request that leaves the queue is under way. Neither its message
@@ -323,7 +323,7 @@ fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_
 }
 
 #[test]
-fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
+fn p7_an_unanswered_drop_of_a_waiter_leaves_nothing_queued() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
     for (_, lose) in leave_faults("unused") {
@@ -342,7 +342,7 @@ fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
 }
 
 #[test]
-fn p4_a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
+fn p4_a_lost_sync_reply_delays_nobody_past_the_next_sync() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
     // By the end of this the server knows the script.
@@ -364,7 +364,7 @@ fn p4_a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
 }
 
 #[test]
-fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
+fn p7_a_request_arriving_after_its_timeout_takes_nothing() {
     let s = setup();
     let record = Record::of(&s.server, "a");
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
@@ -388,7 +388,7 @@ fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
 }
 
 #[test]
-fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
+fn p7_a_renewal_arriving_after_the_release_extends_no_lease() {
     let s = setup();
     let lost = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&lost);
@@ -423,7 +423,7 @@ fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
 }
 
 #[test]
-fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back() {
+fn p6_a_renewal_confirmed_after_the_deadline_revives_no_lease() {
     let s = setup();
     let record = Record::of(&s.server, "a");
     let fixed = s.ours.with(LockOptions::new().fixed_lease(TTL / 3));
@@ -482,7 +482,7 @@ fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back()
 }
 
 #[test]
-fn p7_a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
+fn p7_a_grant_before_the_deadline_is_kept_and_counted_once() {
     let s = setup();
     let before = s.ours.stats();
     let guard = s.other.lock("a").unwrap();

@@ -8,8 +8,7 @@ use crate::fixtures::{Record, SOON, Waiters};
 use crate::support::{SLACK, Server};
 
 #[test]
-fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_longer_are_served_in_order()
- {
+fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
     const OUTAGE: Duration = Duration::from_secs(13);
     let server = Server::start();
     let default = LockManager::connect(server.url()).unwrap();

@@ -13,7 +13,7 @@ use crate::{
 const TTL: Duration = Duration::from_millis(1500);
 
 #[test]
-fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
+fn p6_a_holder_paused_past_its_ttl_knows_its_loss_immediately() {
     let server = Server::start();
     let gate = FenceGate::new();
     let mut child = worker::start(&server.url(), TTL);
@@ -45,7 +45,7 @@ fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
 }
 
 #[test]
-fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
+fn p6_a_waiter_paused_past_its_grant_returns_no_expired_guard() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -81,7 +81,7 @@ fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
 }
 
 #[test]
-fn p6_a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
+fn p6_a_lone_waiter_that_overslept_returns_a_held_guard() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -100,7 +100,7 @@ fn p6_a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
 }
 
 #[test]
-fn p8_a_waiter_paused_past_its_outage_limit_waits_on() {
+fn p8_a_waiter_paused_past_its_outage_limit_keeps_waiting() {
     let limit = Duration::from_secs(1);
     // When it goes on, Redis has two command timeouts to answer, which a short ttl would make shorter than this machine
     // may take.

@@ -21,7 +21,7 @@ fn in_time() -> Duration {
 }
 
 #[test]
-fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for_those_who_live() {
+fn p5_a_crashed_reader_costs_the_live_readers_nothing() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
@@ -58,7 +58,7 @@ fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for
 }
 
 #[test]
-fn p5_readers_that_crashed_delay_a_writer_by_one_ttl_however_many_they_are() {
+fn p5_many_crashed_readers_delay_a_writer_by_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut children = launch(&server, TTL, 3);
@@ -80,7 +80,7 @@ fn p5_readers_that_crashed_delay_a_writer_by_one_ttl_however_many_they_are() {
 }
 
 #[test]
-fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
+fn p5_permits_of_a_crashed_holder_return_while_others_hold() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
@@ -109,7 +109,7 @@ fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
 }
 
 #[test]
-fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told() {
+fn p5_a_crashed_writer_costs_one_ttl_and_readers_see_lapsed() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let mut child = worker::start(&server.url(), TTL);
@@ -153,7 +153,7 @@ fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told()
 
 /// Nothing lapses here: permits are left, and only the dead one stands before those who would have enough with them.
 #[test]
-fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon() {
+fn p5_a_heavy_waiter_crashed_at_the_head_costs_the_horizon() {
     // So that a TTL would show.
     const TTL: Duration = Duration::from_secs(6);
     let server = Server::start();
@@ -191,7 +191,7 @@ fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon()
 }
 
 #[test]
-fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_together() {
+fn p5_crashed_queued_readers_together_cost_a_writer_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -223,7 +223,7 @@ fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_toge
 }
 
 #[test]
-fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_together() {
+fn p5_permit_holders_dying_while_queued_cost_one_ttl_in_total() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -251,7 +251,7 @@ fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_togeth
 
 /// Nobody alive saw them die, so that their places look like those of waiters who sat out an outage.
 #[test]
-fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
+fn p5_permits_of_processes_that_died_unseen_return_to_new_callers() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -284,7 +284,7 @@ fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
 
 /// The grant reaches the server and never the process, which asked for it or stood in the queue.
 #[test]
-fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost_one_ttl() {
+fn p5_permits_granted_unseen_to_a_killed_process_cost_one_ttl() {
     for waits in [false, true] {
         let server = Server::tcp();
         let proxy = Proxy::to(server.addr());
@@ -323,8 +323,7 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
 }
 
 #[test]
-fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_if_their_holder_crashes()
- {
+fn p5_crashed_permits_with_hold_at_least_cost_only_that() {
     let server = Server::start();
     a_hold_at_least_is_all_that_a_crash_costs(&server, "acquire 2/2 k", |mgr| {
         mgr.semaphore("k", 2).acquire().unwrap()
@@ -334,7 +333,7 @@ fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_
 
 /// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.
 #[test]
-fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
+fn p5_dead_permit_waiters_with_fixed_leases_cost_lease_plus_horizon() {
     const TTL: Duration = Duration::from_secs(4);
     const LEASE: Duration = Duration::from_millis(1400);
     let server = Server::start();
@@ -367,7 +366,7 @@ fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_hor
 }
 
 #[test]
-fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reader() {
+fn p6_a_writer_paused_past_its_ttl_knows_its_loss_immediately() {
     let server = Server::start();
     let gate = FenceGate::new();
     let mgr = manager(server.url(), TTL);
@@ -409,8 +408,7 @@ fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reade
 }
 
 #[test]
-fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_release_frees_none_of_theirs()
- {
+fn p6_a_late_release_after_a_pause_frees_no_others_permits() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -444,7 +442,7 @@ fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_rel
 }
 
 #[test]
-fn p6_permits_granted_to_a_waiter_in_its_sleep_make_no_guard_of_the_past() {
+fn p6_permits_granted_during_a_pause_make_no_expired_guard() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");

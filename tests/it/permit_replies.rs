@@ -43,7 +43,7 @@ const WAYS: [fn(&Proxy, Verb) -> ProxyFault; 3] = [
 ];
 
 #[test]
-fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
+fn p7_permits_with_a_lost_grant_reply_are_taken_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for (way, lose) in WAYS.into_iter().enumerate() {
@@ -74,7 +74,7 @@ fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
 }
 
 #[test]
-fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
+fn p7_an_unanswered_try_for_permits_leaves_none_taken() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     let kept = ONE.take(&s.other, "a").unwrap();
@@ -110,7 +110,7 @@ fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
 }
 
 #[test]
-fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
+fn p7_an_enqueue_for_permits_with_a_lost_reply_happens_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for (way, lose) in WAYS.into_iter().enumerate() {
@@ -144,7 +144,7 @@ fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
 }
 
 #[test]
-fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
+fn p7_a_release_of_permits_with_a_lost_reply_happens_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
@@ -183,7 +183,7 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
 }
 
 #[test]
-fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
+fn p7_a_readers_release_sent_twice_ends_no_other_reader() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
@@ -212,7 +212,7 @@ fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
 }
 
 #[test]
-fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
+fn p7_a_force_release_with_a_lost_reply_happens_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in &WAYS[..2] {
@@ -230,7 +230,7 @@ fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
 }
 
 #[test]
-fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
+fn p7_a_permit_renewal_with_a_lost_reply_is_sent_again() {
     let s = setup();
     for want in [TWO, Want::Read] {
         let guard = want.take(&s.ours, "a").unwrap();
@@ -248,7 +248,7 @@ fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
 }
 
 #[test]
-fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() {
+fn p7_a_downgrade_with_a_lost_reply_keeps_exactly_one_permit() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
@@ -278,7 +278,7 @@ fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() 
 
 /// What lapsed is handed on by the check of one who waits, whose answer alone tells of it.
 #[test]
-fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_next() {
+fn p4_a_permit_grant_in_a_lost_reply_costs_one_check() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in WAYS {
@@ -310,7 +310,7 @@ fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_n
 type SetFault = Box<dyn Fn(&Proxy) -> ProxyFault>;
 
 #[test]
-fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind() {
+fn p7_an_unanswered_wait_for_permits_leaves_no_waiter_behind() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     let holder = TWO.take(&s.other, "a").unwrap();
@@ -345,7 +345,7 @@ fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind
 }
 
 #[test]
-fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
+fn p7_permits_granted_before_the_deadline_are_kept() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
@@ -375,7 +375,7 @@ fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
 }
 
 #[test]
-fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
+fn p7_a_request_for_permits_arriving_after_its_timeout_takes_none() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
@@ -394,7 +394,7 @@ fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
 }
 
 #[test]
-fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
+fn p7_a_permit_renewal_arriving_after_the_release_extends_no_lease() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
@@ -419,7 +419,7 @@ fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
 }
 
 #[test]
-fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop() {
+fn p4_readers_and_writers_are_served_while_subscriptions_keep_dying() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -453,7 +453,7 @@ fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop(
 }
 
 #[test]
-fn p4_grants_of_permits_lost_on_a_half_open_subscription_cost_one_check_period() {
+fn p4_permit_grants_lost_on_half_open_subscriptions_cost_one_check() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ttl = Duration::from_secs(20);

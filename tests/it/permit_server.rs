@@ -17,29 +17,28 @@ use crate::permits::{PermitWaiters, Permits, Want, release};
 use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
-fn p3_permits_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order() {
+fn p3_an_empty_restart_keeps_waiters_for_permits_in_queue_order() {
     let backend = Backend::redis();
     let server = backend.server().expect("it is one");
     loses_all_permits(&backend, || server.restart());
 }
 
 #[test]
-fn p3_readers_and_writers_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order()
-{
+fn p3_an_empty_restart_keeps_readers_and_writers_in_queue_order() {
     let backend = Backend::redis();
     let server = backend.server().expect("it is one");
     loses_all_readers(&backend, || server.restart());
 }
 
 #[test]
-fn p2_fences_of_permits_rise_over_an_eviction_which_is_told_and_costs_no_place() {
+fn p2_permit_fences_rise_over_an_eviction_that_costs_no_place() {
     let backend = Backend::redis();
     let server = backend.server().expect("it is one");
     loses_all_permits(&backend, || evict_all(server));
 }
 
 #[test]
-fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
+fn p1_reader_and_permit_leases_survive_a_restart_with_the_data() {
     // By default the newest lines may still be in the server's memory, while the disk is busy.
     let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (holding, waiting) = (build(steady(server.url())), build(steady(server.url())));
@@ -135,7 +134,7 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
 }
 
 #[test]
-fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place_are_served() {
+fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -229,7 +228,7 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
 
 /// A script is refused at the command that its user may not run, when what came before is done already.
 #[test]
-fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
+fn no_missing_right_leaves_permits_that_cannot_be_released() {
     let server = Server::start();
     let other = manager(server.url());
     warm_up(&other);
@@ -288,7 +287,7 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
 }
 
 #[test]
-fn a_downgrade_that_is_refused_for_good_is_told() {
+fn a_permanently_refused_downgrade_is_reported() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
     let ours = manager(format!("{}?user=u&pass=p", server.url()));
@@ -372,7 +371,7 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
 }
 
 #[test]
-fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_late_renewal() {
+fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
     const PERMITS: u32 = 4;
     let server = Server::start();
     let mgr = build(steady(server.url()).pool_size(1));
@@ -424,7 +423,7 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
 
 /// The timeout is so long that one who waited for the pool first, and then for the reply, would show.
 #[test]
-fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_command_timeout() {
+fn p8_dropping_permits_takes_one_command_timeout_while_redis_is_silent() {
     const T: Duration = Duration::from_secs(2);
     let server = Server::start();
     let builder = with_ttl(server.url(), Duration::from_secs(12))
@@ -466,7 +465,7 @@ fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_
 
 /// At most 64 are let in by one request, and whoever is to ask for more is gone.
 #[test]
-fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
+fn p4_all_of_many_readers_enter_after_one_bounded_release() {
     const MANY: usize = 150;
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());

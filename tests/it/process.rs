@@ -31,20 +31,20 @@ use crate::{
 const RENEWAL: &str = "fairlock-renewa";
 
 #[test]
-fn signals_each_millisecond_surface_in_no_verb_with_sa_restart() {
+fn signals_every_millisecond_disturb_no_call_with_sa_restart() {
     let server = Server::start();
     check_hail(&server, &server.url(), libc::SA_RESTART, 10_000);
 }
 
 #[test]
-fn signals_each_millisecond_surface_in_no_verb_without_sa_restart() {
+fn signals_every_millisecond_disturb_no_call_without_sa_restart() {
     let server = Server::start();
     check_hail(&server, &server.url(), 0, 10_000);
 }
 
 /// Whoever began anew after each signal would never have a reply.
 #[test]
-fn signals_that_come_faster_than_replies_surface_in_no_verb() {
+fn signals_faster_than_replies_disturb_no_call() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     proxy.delay(Duration::from_millis(3));
@@ -203,7 +203,7 @@ fn cycle(mgr: &LockManager, who: u64, turn: u64) {
 /// A process that may open nothing more: what is open goes on, what needs a descriptor fails in time and without a
 /// panic, and all is well when there are some again.
 #[test]
-fn without_descriptors_calls_fail_in_time_and_afterwards_all_is_well() {
+fn without_descriptors_calls_fail_in_time_and_later_recover() {
     let server = Server::start();
     let other = manager(server.url(), TTL);
     let _theirs = other.lock("theirs").unwrap();
@@ -320,7 +320,7 @@ fn set_limit(to: libc::rlim_t) -> libc::rlim_t {
 
 /// The one thread is kept from running, and nothing else is: a signal handler sleeps on it.
 #[test]
-fn p6_a_lease_whose_renewal_thread_does_not_run_is_believed_no_longer_than_its_deadline() {
+fn p6_a_lease_ends_at_its_deadline_without_its_renewal_thread() {
     let server = Server::start();
     let mut child = Child::spawn("starved", &[&server.url()]);
     let old = expect_got(&child, "k", SOON);
@@ -399,7 +399,7 @@ pub(crate) fn starved(args: &[String]) {
 
 /// What panics is the program's own logger, whenever that thread logs, and so also when it tells of a loss.
 #[test]
-fn p6_leases_whose_renewal_thread_panicked_are_lost_and_told_at_once_and_the_manager_is_closed() {
+fn p6_a_renewal_thread_panic_reports_all_leases_lost_at_once() {
     let server = Server::start();
     let mut child = Child::spawn("panicky", &[&server.url()]);
     child.expect("locked", SOON);

@@ -92,7 +92,7 @@ fn r2_a_step_of_the_clock_ages_no_waiter() {
 }
 
 #[test]
-fn r5_an_attempt_takes_nothing_past_the_time_of_its_own() {
+fn r5_an_attempt_takes_nothing_after_its_own_deadline() {
     let (server, proxy, ours, other) = cuttable();
     let record = Record::of(&server, "a");
     // The wait goes on, but the first copy of its request belongs to an attempt that was given up.
@@ -110,7 +110,7 @@ fn r5_an_attempt_takes_nothing_past_the_time_of_its_own() {
 }
 
 #[test]
-fn r5_a_check_that_comes_too_late_does_nothing() {
+fn r5_a_check_that_arrives_too_late_does_nothing() {
     let (server, proxy, ours, other) = cuttable();
     let holder = other.lock("a").unwrap();
     let waiter = ours.enqueue("a").unwrap();
@@ -126,7 +126,7 @@ fn r5_a_check_that_comes_too_late_does_nothing() {
 }
 
 #[test]
-fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
+fn r5_an_attempt_late_by_a_fast_clock_is_repeated() {
     // A server whose clock jumps ahead after every handshake: the first request is late, which re-anchors.
     let (scripted_server, manager) = fake_that(|n| {
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64 + 3_600_000_000;
@@ -153,7 +153,7 @@ fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
 }
 
 #[test]
-fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
+fn r6_no_token_is_requested_again_after_one_ttl() {
     let ttl = Duration::from_secs(1);
     let scripted_server = crate::support::ScriptedServer::start(|words| {
         if crate::support::scripted_server::is(words, "EVALSHA")
@@ -191,7 +191,7 @@ fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
 }
 
 #[test]
-fn r7_an_abandon_is_repeated_until_no_copy_can_take_the_token() {
+fn r7_an_abandon_repeats_until_no_copy_can_take_the_token() {
     let server = Server::tcp_with(&LOG_ALL);
     let proxy = Proxy::to(server.addr());
     let ours = manager(proxy.url());
@@ -218,7 +218,7 @@ fn r7_an_abandon_is_repeated_until_no_copy_can_take_the_token() {
 }
 
 #[test]
-fn r8_a_grant_heard_while_its_request_has_no_answer_is_one_grant() {
+fn r8_a_notice_during_its_unanswered_request_is_one_grant() {
     let (server, proxy, ours, other) = cuttable();
     let record = Record::of(&server, "a");
     let holder = other.lock("a").unwrap();
@@ -241,7 +241,7 @@ fn r8_a_grant_heard_while_its_request_has_no_answer_is_one_grant() {
 }
 
 #[test]
-fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
+fn r10_waiters_of_a_process_with_a_lapsed_lease_are_skipped() {
     // Longer than the slack, so that a grant to the dead process would show as a delay.
     let ttl = Duration::from_secs(4);
     let server = Server::tcp();
@@ -276,7 +276,7 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
 }
 
 #[test]
-fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
+fn r10_a_lapsed_fixed_lease_says_nothing_about_its_process() {
     let (server, proxy, ours, other) = cuttable();
     let fixed = ours
         .with(LockOptions::new().fixed_lease(TTL))
@@ -342,7 +342,7 @@ fn r12_no_deadline_is_later_than_the_servers() {
 }
 
 #[test]
-fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
+fn r12_a_late_grant_notice_is_confirmed_before_it_is_returned() {
     let (server, proxy, ours, other) = cuttable();
     let holder = other.lock("a").unwrap();
     let waiter = ours.enqueue("a").unwrap();
@@ -368,7 +368,7 @@ fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
 }
 
 #[test]
-fn r14_a_lease_that_is_being_released_is_not_renewed_and_not_lost() {
+fn r14_a_lease_being_released_is_neither_renewed_nor_lost() {
     let (server, proxy, ours, _) = cuttable();
     let told = crossbeam_channel::unbounded();
     let options = LockOptions::new()
@@ -397,7 +397,7 @@ fn r14_a_lease_that_is_being_released_is_not_renewed_and_not_lost() {
 }
 
 #[test]
-fn r15_a_lease_that_ends_too_late_is_cut_to_what_was_granted() {
+fn r15_a_lease_ending_too_late_is_cut_to_its_grant() {
     let (server, proxy, ours, other) = cuttable();
     let record = Record::of(&server, "a");
     let far = || {

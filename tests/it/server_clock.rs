@@ -71,7 +71,7 @@ impl Shifted {
 }
 
 #[test]
-fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_waiter() {
+fn a_forward_clock_step_ends_leases_and_ages_no_waiter() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
@@ -114,7 +114,7 @@ fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_wai
 }
 
 #[test]
-fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_ttl() {
+fn after_a_backward_clock_step_dead_holders_cost_one_ttl() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
@@ -156,8 +156,7 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
 }
 
 #[test]
-fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them_and_the_others_go_on()
- {
+fn a_forward_clock_step_ends_only_the_permits_it_passes() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
@@ -207,7 +206,7 @@ fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them
 }
 
 #[test]
-fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_ttl() {
+fn after_a_backward_step_each_dead_holder_costs_its_ttl() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));

@@ -50,7 +50,7 @@ const TRANSIENT: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn transient_refusals_pass_within_the_bound() {
+fn transient_refusals_are_retried_within_the_bound() {
     for (code, words) in TRANSIENT {
         let refuse = format!("{code} {words}");
         let (_fake, manager) = fake_that(move |n| {
@@ -78,7 +78,7 @@ fn transient_refusals_pass_within_the_bound() {
 }
 
 #[test]
-fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
+fn p8_lasting_transient_refusals_end_in_the_servers_words() {
     const OUTAGE: Duration = Duration::from_secs(1);
     // On a loaded machine a short timeout would be the last word instead.
     const T: Duration = fairlock::DEFAULT_COMMAND_TIMEOUT;
@@ -102,7 +102,7 @@ fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
 
 /// Answers that end no attempt, each just within its timeout.
 #[test]
-fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
+fn p8_calls_end_in_time_though_every_reply_demands_another() {
     const T: Duration = Duration::from_secs(2);
     type Verb = fn(&LockManager) -> Result<bool, Error>;
     thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
 }
 
 #[test]
-fn other_refusals_are_told_at_once() {
+fn other_refusals_are_returned_at_once() {
     for code in ["ERR", "NOPERM", "OOM", "WRONGTYPE", "NOAUTH", "CROSSSLOT"] {
         let (scripted_server, manager) =
             fake_that(move |_| ScriptedReply::error(&format!("{code} whatever the server says")));
@@ -164,7 +164,7 @@ fn other_refusals_are_told_at_once() {
 }
 
 #[test]
-fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
+fn waits_outlast_a_busy_server_or_end_in_its_words() {
     let server = Server::start_with(&["--busy-reply-threshold", "20"]);
     let patient = manager(server.url());
     let hasty = build(builder(server.url()).outage_limit(Duration::from_secs(1)));
@@ -204,7 +204,7 @@ fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
 }
 
 #[test]
-fn a_server_that_cannot_save_is_told_and_serves_again() {
+fn a_server_that_cannot_save_is_reported_and_recovers() {
     // As root no directory is unwritable, but this one has no room for files at all.
     let server = Server::start_with(&["--enable-protected-configs", "yes"]);
     let manager = build(steady(server.url()));
@@ -230,7 +230,7 @@ fn a_server_that_cannot_save_is_told_and_serves_again() {
 }
 
 #[test]
-fn a_server_that_wants_more_replicas_is_told_and_serves_again() {
+fn a_server_lacking_replicas_is_reported_and_recovers() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     warm_up(&manager);
@@ -251,7 +251,7 @@ fn a_server_that_wants_more_replicas_is_told_and_serves_again() {
 }
 
 #[test]
-fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
+fn waiters_outlast_a_loading_server_and_keep_their_places() {
     // So many keys, each so slow, are loaded for two seconds and more, with a look at the clients in between.
     let slow = [
         "--key-load-delay",
@@ -292,7 +292,7 @@ fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
 }
 
 #[test]
-fn a_server_with_too_many_clients_is_told_and_serves_again() {
+fn a_server_with_too_many_clients_is_reported_and_recovers() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     // The test's own connection is there already, and is the one that stays.
@@ -314,7 +314,7 @@ fn a_server_with_too_many_clients_is_told_and_serves_again() {
 }
 
 #[test]
-fn r17_a_master_demoted_retires_all_connections_and_serves_again() {
+fn r17_a_demoted_master_has_all_its_connections_replaced() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     warm_up(&manager);
@@ -345,7 +345,7 @@ fn r17_a_master_demoted_retires_all_connections_and_serves_again() {
 }
 
 #[test]
-fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
+fn a_server_without_memory_grants_locks_only_to_queued_waiters() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -392,7 +392,7 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
 }
 
 #[test]
-fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
+fn r17_a_wait_without_channel_rights_names_the_missing_right() {
     let server = Server::start();
     let _: () = server.query(&[
         "ACL",
@@ -475,7 +475,7 @@ fn documented_rights_are_enough() {
 }
 
 #[test]
-fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
+fn a_user_without_script_or_key_rights_gets_noperm() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~other:*", "&*", "+@all"]);
     let _: () = server.query(&[
@@ -491,7 +491,7 @@ fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
 
 /// A script is refused at the command that its user may not run, when what came before is done already.
 #[test]
-fn no_missing_right_leaves_a_lock_without_an_end_or_a_place_without_a_queue() {
+fn no_missing_right_leaves_endless_locks_or_stray_waiters() {
     let server = Server::start();
     let other = manager(server.url());
     warm_up(&other);
@@ -549,7 +549,7 @@ fn no_missing_right_leaves_a_lock_without_an_end_or_a_place_without_a_queue() {
 }
 
 #[test]
-fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
+fn a_key_of_another_type_is_refused_and_never_written() {
     let server = Server::start();
     let manager = manager(server.url());
     warm_up(&manager);
@@ -585,7 +585,7 @@ fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
 }
 
 #[test]
-fn tryagain_is_served_by_the_form_with_one_key() {
+fn tryagain_makes_the_caller_send_the_one_key_form() {
     let scripted_server = ScriptedServer::start(|words| {
         if is(words, "EVALSHA") && words[2] == b"2" {
             ScriptedReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
@@ -627,7 +627,7 @@ fn tryagain_is_served_by_the_form_with_one_key() {
 }
 
 #[test]
-fn a_script_that_the_server_forgot_is_sent_whole_once() {
+fn a_script_forgotten_by_the_server_is_sent_whole_once() {
     let known = Arc::new(AtomicBool::new(false));
     let sources = Arc::new(AtomicUsize::new(0));
     let scripted_server = ScriptedServer::start({
@@ -663,7 +663,7 @@ fn a_script_that_the_server_forgot_is_sent_whole_once() {
 }
 
 #[test]
-fn a_server_that_is_too_old_is_refused_as_a_setting() {
+fn a_server_too_old_is_refused_as_a_configuration_error() {
     let says = |version: &'static str| {
         ScriptedServer::start(move |words| {
             if is(words, "HELLO") {

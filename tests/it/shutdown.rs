@@ -27,7 +27,7 @@ fn to(url: &str) -> LockManager {
 }
 
 #[test]
-fn a_lock_that_is_granted_while_the_manager_shuts_down_is_given_back() {
+fn a_lock_granted_during_shutdown_is_released() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let other = manager(&server);
@@ -42,7 +42,7 @@ fn a_lock_that_is_granted_while_the_manager_shuts_down_is_given_back() {
 }
 
 #[test]
-fn a_wait_that_begins_while_the_manager_shuts_down_ends_at_once() {
+fn a_wait_that_begins_during_shutdown_ends_at_once() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let other = manager(&server);

@@ -167,7 +167,7 @@ fn p9_a_silent_server_delays_nothing_on_another() {
 
 /// The timeout is so long that one who waited for the pool first, and then for the reply, would show.
 #[test]
-fn p8_what_is_dropped_while_the_pool_is_exhausted_and_redis_silent_ends_within_a_command_timeout() {
+fn p8_drops_take_one_command_timeout_while_redis_is_silent() {
     const T: Duration = Duration::from_secs(2);
     let server = Server::start();
     let builder = with_ttl(server.url(), Duration::from_secs(12))

@@ -72,7 +72,7 @@ const CLEAN: [&str; 19] = [
 ];
 
 #[test]
-fn a_history_without_faults_passes_and_everything_in_it_is_judged() {
+fn a_clean_history_passes_and_every_rule_is_checked() {
     breaks(&CLEAN, &[]);
     for rule in [
         Rule::Exclusion,
@@ -92,7 +92,7 @@ fn a_history_without_faults_passes_and_everything_in_it_is_judged() {
 }
 
 #[test]
-fn the_line_that_somebody_was_killed_over_is_passed_over_and_any_other_is_not() {
+fn only_a_line_cut_off_by_a_kill_is_ignored() {
     let history = History::read(["100 0 a.0 ask a1 n lock\n130 0 a.0 gran"]).unwrap();
     assert_eq!(history.attempts.len(), 1);
     let wrong = [
@@ -130,7 +130,7 @@ fn two_holders_at_once_are_found() {
 }
 
 #[test]
-fn two_holders_at_once_are_spared_only_around_a_loss_of_data() {
+fn two_holders_at_once_are_excused_only_around_data_loss() {
     let mut lines = OVERLAP.to_vec();
     lines.extend(["140 - begin 1 flushall", "141 - end 1"]);
     breaks(&lines, &[]);
@@ -146,14 +146,14 @@ fn two_holders_at_once_are_spared_only_around_a_loss_of_data() {
 }
 
 #[test]
-fn a_single_look_within_the_holding_of_another_is_found() {
+fn a_single_observation_within_anothers_hold_is_found() {
     let mut lines = OVERLAP.to_vec();
     lines.remove(7);
     breaks(&lines, &[Rule::Exclusion]);
 }
 
 #[test]
-fn a_fence_that_does_not_rise_is_found_also_over_a_loss_of_data() {
+fn a_fence_not_rising_over_data_loss_is_found() {
     for fence in [7, 6] {
         let second = format!("230 c.0 granted c1 {fence}");
         let lines = [
@@ -171,7 +171,7 @@ fn a_fence_that_does_not_rise_is_found_also_over_a_loss_of_data() {
 }
 
 #[test]
-fn a_later_holding_with_an_earlier_fence_is_found() {
+fn a_later_hold_with_a_smaller_fence_is_found() {
     let lines = [
         "100 a.0 ask a1 n lock",
         "101 b.0 ask b1 n lock",
@@ -199,7 +199,7 @@ const OVERTAKING: [&str; 7] = [
 ];
 
 #[test]
-fn one_who_asks_later_and_is_granted_earlier_is_found() {
+fn an_overtaking_caller_is_found() {
     breaks(&OVERTAKING, &[Rule::Order]);
     let never_granted = [
         &OVERTAKING[..5],
@@ -222,7 +222,7 @@ fn one_who_asks_later_and_is_granted_earlier_is_found() {
 }
 
 #[test]
-fn one_who_was_overtaken_is_spared_if_it_was_silent_or_redis_forgot() {
+fn overtaking_a_silent_or_forgotten_waiter_is_excused() {
     let with = |fault: &[&str]| found(&[&OVERTAKING[..], fault].concat(), Rule::Order);
     let excuses = [
         ["9000 a.0 begin 1 stop", "9500 - end 1"],
@@ -247,7 +247,7 @@ fn one_who_was_overtaken_is_spared_if_it_was_silent_or_redis_forgot() {
 }
 
 #[test]
-fn a_waiter_whom_nobody_serves_while_all_is_well_is_found() {
+fn a_waiter_starved_without_any_fault_is_found() {
     let lines = |granted: u64| {
         [
             "10000 a.0 ask a1 n enqueue".to_owned(),
@@ -286,7 +286,7 @@ fn a_waiter_whom_nobody_serves_while_all_is_well_is_found() {
 }
 
 #[test]
-fn a_crash_that_costs_more_than_it_may_is_found() {
+fn a_crash_that_costs_too_much_time_is_found() {
     let lines = |next: u64| {
         [
             "10000 a.0 ask a1 n lock".to_owned(),
@@ -344,7 +344,7 @@ const SHARING: [&str; 10] = [
 ];
 
 #[test]
-fn more_permits_than_there_are_held_at_once_are_found() {
+fn holding_more_permits_than_exist_is_found() {
     breaks(&SHARING, &[]);
     let heavy = instead(
         &SHARING,
@@ -402,7 +402,7 @@ const READING: [&str; 14] = [
 ];
 
 #[test]
-fn a_writer_beside_others_is_found_and_one_who_reads_from_now_on_is_not() {
+fn a_writer_beside_others_is_found_unless_it_downgraded() {
     breaks(&READING, &[]);
     let still_writes: Vec<_> = READING
         .iter()
@@ -428,7 +428,7 @@ fn a_writer_beside_others_is_found_and_one_who_reads_from_now_on_is_not() {
 }
 
 #[test]
-fn readers_at_once_with_different_fences_are_found() {
+fn concurrent_readers_with_different_fences_are_found() {
     let other = instead(&READING, "150 b.0 granted b1 7", "150 b.0 granted b1 8");
     breaks(&other, &[Rule::Fences]);
     let late = instead(&other, "155 a.0 held a1 156", "149 a.0 held a1 149");
@@ -439,7 +439,7 @@ fn readers_at_once_with_different_fences_are_found() {
 }
 
 #[test]
-fn a_fence_of_permits_that_does_not_rise_is_found_and_that_of_a_reader_may_stay() {
+fn permit_fences_must_rise_but_reader_fences_may_stay() {
     let after = |first: &str, second: &str, fence: u64| {
         let (a, b) = (
             format!("100 a.0 ask a1 n lock {first}"),
@@ -471,7 +471,7 @@ fn a_fence_of_permits_that_does_not_rise_is_found_and_that_of_a_reader_may_stay(
 }
 
 #[test]
-fn the_same_fence_for_two_who_asked_at_the_same_time_is_found_but_for_readers() {
+fn equal_fences_for_concurrent_callers_are_found_except_for_readers() {
     for (wish, guilty) in [("1/3", true), ("write", true), ("read", false)] {
         let lines = [("a", 100, 120), ("b", 101, 121)].map(|(who, asked, granted)| {
             [
@@ -486,7 +486,7 @@ fn the_same_fence_for_two_who_asked_at_the_same_time_is_found_but_for_readers() 
 }
 
 #[test]
-fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out() {
+fn a_smaller_fence_after_an_excluding_hold_is_found() {
     for (first, second, guilty) in [
         ("2/3", "2/3", true),
         // Both may have had theirs at the same time, and one of them looked late.
@@ -533,7 +533,7 @@ fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out()
 }
 
 #[test]
-fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
+fn a_light_request_that_overtakes_a_heavy_one_is_found() {
     let overtaking = |a: &str, b: &str, fences: [u64; 2]| {
         let asks = [
             format!("10000 a.0 ask a1 n lock {a}"),
@@ -579,8 +579,7 @@ fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
 }
 
 #[test]
-fn one_who_was_never_granted_is_found_overtaken_if_it_was_still_seen_in_the_queue_or_kept_the_other_out()
- {
+fn an_overtaken_waiter_that_was_never_granted_is_found() {
     let never = |weight: &str, stood: u64, left: &str| {
         let ask = format!("10000 a.0 ask a1 n {left} {weight}");
         let stands = format!("10050 a.0 stands a1 {stood}");
@@ -604,7 +603,7 @@ fn one_who_was_never_granted_is_found_overtaken_if_it_was_still_seen_in_the_queu
 }
 
 #[test]
-fn a_waiter_for_whom_there_is_enough_is_found_unless_one_may_be_before_it_for_whom_there_is_not() {
+fn a_starved_permit_waiter_is_found_unless_heavier_waiters_precede() {
     let broken = |holder: &str, waiter: &str, more: &[&str]| {
         let asks = [
             format!("9000 b.0 ask b1 n lock {holder}"),
@@ -668,7 +667,7 @@ fn a_waiter_for_whom_there_is_enough_is_found_unless_one_may_be_before_it_for_wh
 }
 
 #[test]
-fn a_crash_of_one_of_several_holders_that_costs_too_much_is_found_unless_the_others_keep_it() {
+fn a_costly_crash_among_several_holders_is_found() {
     let lines = |other: &str, ends: u64, next: u64| {
         [
             "10000 a.0 ask a1 n lock 2/3".to_owned(),
@@ -697,7 +696,7 @@ fn a_crash_of_one_of_several_holders_that_costs_too_much_is_found_unless_the_oth
 }
 
 #[test]
-fn of_several_wanted_together_each_may_be_held_from_the_question_on() {
+fn each_of_several_names_may_be_held_since_the_request() {
     let waits = |verb: &str| {
         let ask = format!("9500 b.0 ask b1+n n {verb}");
         let granted = format!("{} a.0 granted a1 6", 10_001 + CRASH);
@@ -720,7 +719,7 @@ fn of_several_wanted_together_each_may_be_held_from_the_question_on() {
 }
 
 #[test]
-fn a_downgrade_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
+fn a_slow_downgrade_is_found_unless_its_process_was_paused() {
     let ends = |at: u64, how: &str, more: &[&str]| {
         let over = format!("{at} a.0 {how}");
         let lines = [
@@ -754,7 +753,7 @@ fn a_downgrade_that_takes_longer_than_it_may_is_found_unless_its_process_slept()
 }
 
 #[test]
-fn a_reader_that_is_let_in_with_a_fence_older_than_the_newest_writers_is_found() {
+fn a_read_accepted_with_an_outdated_fence_is_found() {
     let late = [
         &READING[..],
         &[
@@ -783,14 +782,14 @@ fn a_lost_lock_that_is_held_again_is_found() {
 }
 
 #[test]
-fn a_call_that_never_ends_is_found_unless_its_process_was_killed() {
+fn an_endless_call_is_found_unless_its_process_was_killed() {
     let stuck = ["100 a.0 ask a1 n lock"];
     breaks(&stuck, &[Rule::End]);
     breaks(&[stuck[0], "200 a.0 begin 1 kill", "201 - end 1"], &[]);
 }
 
 #[test]
-fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
+fn a_slow_try_is_found_unless_its_process_was_paused() {
     for (verb, bound) in [
         ("try_lock", 500),
         ("try_lock_for:800", 1100),
@@ -829,14 +828,14 @@ fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
 }
 
 #[test]
-fn a_late_write_that_the_resource_accepts_is_found() {
+fn a_late_write_accepted_by_the_resource_is_found() {
     let mut lines = CLEAN.to_vec();
     lines[13] = "195 resource write a1 n 7 accepted";
     breaks(&lines, &[Rule::Resource]);
 }
 
 #[test]
-fn a_key_that_stays_for_ever_is_found() {
+fn a_key_without_an_expiry_is_found() {
     let mut lines = CLEAN.to_vec();
     lines.push("221 - key fairlock:{n}:q -1");
     breaks(&lines, &[Rule::Keys]);

@@ -8,7 +8,7 @@ use crate::fixtures::{P, Record, SOON, T, Waiters, build, manager, warm_up, with
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
 #[test]
-fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
+fn p4_waiters_are_served_while_subscriptions_keep_dying() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -31,7 +31,7 @@ fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
 }
 
 #[test]
-fn p4_a_killed_subscription_is_taken_up_again() {
+fn p4_a_killed_subscription_is_opened_again() {
     let server = Server::start();
     let ours = manager(server.url());
     warm_up(&ours);
@@ -43,7 +43,7 @@ fn p4_a_killed_subscription_is_taken_up_again() {
 }
 
 #[test]
-fn p4_what_was_missed_without_a_subscription_is_asked_for_as_soon_as_it_stands_again() {
+fn p4_missed_grants_are_looked_up_once_the_subscription_returns() {
     let server = Server::start();
     // No check would come within the time that this may take, nor would the holder's time be up.
     let period = SOON + SLACK;
@@ -85,7 +85,7 @@ fn settle(manager: &LockManager) {
 }
 
 #[test]
-fn p4_a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
+fn p4_messages_lost_on_half_open_subscriptions_cost_one_check_period() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (checking(proxy.url()), checking(server.url()));
@@ -113,7 +113,7 @@ fn p4_a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
 }
 
 #[test]
-fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
+fn p4_an_unpublished_message_costs_one_check_period() {
     let server = Server::start();
     let _: () = server.query(&[
         "ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all", "-publish",
@@ -147,7 +147,7 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
 }
 
 #[test]
-fn p4_a_subscription_that_cannot_be_had_fails_no_wait() {
+fn p4_a_failing_subscription_fails_no_wait() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (manager(proxy.url()), manager(server.url()));

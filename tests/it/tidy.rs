@@ -77,7 +77,7 @@ fn redis_is_named_only_by_stores_and_scripts() {
 }
 
 #[test]
-fn clock_is_asked_only_by_engine_and_stores() {
+fn only_engine_and_stores_read_the_clock() {
     let mut wrong = Vec::new();
     for (path, text) in read("src", "rs") {
         let module = module_of(&path);
@@ -115,7 +115,7 @@ fn unsafe_code_is_forbidden() {
 }
 
 #[test]
-fn scripts_say_what_they_are() {
+fn scripts_have_a_complete_header() {
     let scripts = read("src/script", "lua");
     assert!(!scripts.is_empty(), "src/script has no .lua file");
     let mut wrong = Vec::new();
@@ -200,7 +200,7 @@ fn commands_in_readme_exist() {
 }
 
 #[test]
-fn readme_names_the_oldest_rust_that_is_promised() {
+fn readme_names_the_promised_rust_version() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
     let promised = manifest
         .lines()
@@ -290,7 +290,7 @@ fn behaviours_are_tested_on_both_stores_or_say_why_not() {
 }
 
 #[test]
-fn every_rule_is_named_where_it_is_kept() {
+fn every_rule_is_named_in_the_source() {
     let mut sources = read("src", "rs");
     sources.extend(read("src", "lua"));
     let absent: Vec<String> = (1..=20)

@@ -157,7 +157,7 @@ fn is_word(c: char) -> bool {
 }
 
 #[test]
-fn code_and_paths_are_read_rightly() {
+fn code_and_paths_are_read_correctly() {
     let code = code_of(concat!(
         "use crate::{engine::{a, b}, key::K};\n",
         "// crate::comment::X\n",

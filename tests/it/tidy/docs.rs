@@ -10,7 +10,7 @@ use fairlock::{
 use super::{code::code_of, none, place, read, root};
 
 #[test]
-fn log_lines_stand_in_docs_with_their_level() {
+fn log_lines_are_documented_with_their_level() {
     let page = fs::read_to_string(root().join("docs/LOG.md")).expect("docs/LOG.md");
     let mut documented: Vec<&str> = page.lines().filter(|line| line.contains("| `")).collect();
     let mut wrong = Vec::new();
@@ -47,7 +47,7 @@ fn log_lines_stand_in_docs_with_their_level() {
 }
 
 #[test]
-fn defaults_and_ranges_stand_in_docs_as_in_the_code() {
+fn documented_defaults_and_ranges_match_the_code() {
     let page =
         fs::read_to_string(root().join("docs/CONFIGURATION.md")).expect("docs/CONFIGURATION.md");
     // How a setting is derived, for the columns of shorter ttls; what it comes to is tested where it is done.

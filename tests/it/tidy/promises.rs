@@ -16,7 +16,7 @@ struct Proof {
 }
 
 #[test]
-fn tests_of_promises_and_safety_md_name_the_same() {
+fn safety_md_names_exactly_the_promise_tests() {
     let proofs = proofs();
     let safety = fs::read_to_string(root().join("docs/SAFETY.md")).expect("docs/SAFETY.md");
     let mut named = vec![0; proofs.len()];
@@ -129,7 +129,7 @@ fn line(text: &str, at: usize) -> usize {
 }
 
 #[test]
-fn names_are_told_from_other_words() {
+fn test_names_are_distinguished_from_other_words() {
     let text = "`tests/run.sh -- p5_` runs `p5_a_crash`, p10_bad…, r12_late… and no up5_x, p_x, p5, pages or r2d2_x.";
     let found: Vec<_> = names(text)
         .into_iter()

@@ -112,7 +112,7 @@ fn sleeping(name: &str) -> usize {
 }
 
 #[test]
-fn calls_that_find_no_free_connection_share_one_write() {
+fn calls_without_a_free_connection_share_one_write() {
     let Setup {
         server,
         proxy,
@@ -140,7 +140,7 @@ fn calls_that_find_no_free_connection_share_one_write() {
 }
 
 #[test]
-fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
+fn p9_a_stuck_connection_delays_only_its_own_calls() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ours = build(patient(proxy.url()).pool_size(2));
@@ -182,7 +182,7 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
 }
 
 #[test]
-fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
+fn p8_a_waiting_follower_ends_at_its_own_deadline() {
     let Setup {
         server,
         proxy,
@@ -225,7 +225,7 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
 }
 
 #[test]
-fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
+fn p8_a_follower_sent_late_ends_at_its_own_deadline() {
     let Setup {
         server,
         proxy,
@@ -269,7 +269,7 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
 }
 
 #[test]
-fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
+fn p7_a_follower_that_timed_out_in_a_batch_takes_nothing() {
     let Setup {
         server,
         proxy,
@@ -306,7 +306,7 @@ fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
 }
 
 #[test]
-fn whoever_waits_for_a_connection_that_breaks_has_another() {
+fn calls_waiting_for_a_broken_connection_get_another() {
     let Setup {
         server: _server,
         proxy,
@@ -323,7 +323,7 @@ fn whoever_waits_for_a_connection_that_breaks_has_another() {
 }
 
 #[test]
-fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
+fn followers_are_sent_again_when_the_connection_was_closed() {
     let Setup {
         server,
         proxy,
@@ -344,7 +344,7 @@ fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
 }
 
 #[test]
-fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
+fn a_forgotten_script_is_sent_once_for_a_whole_batch() {
     let Setup {
         server,
         proxy,
@@ -365,7 +365,7 @@ fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
 }
 
 #[test]
-fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
+fn without_a_connection_all_calls_fail_and_the_next_succeeds() {
     let Setup {
         server: _server,
         proxy,
@@ -388,7 +388,7 @@ fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
 }
 
 #[test]
-fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
+fn p10_a_broken_record_fails_only_its_own_callers() {
     let Setup {
         server,
         proxy,
@@ -414,7 +414,7 @@ fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
 }
 
 #[test]
-fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
+fn a_connection_broken_during_list_is_replaced_for_waiting_calls() {
     let Setup {
         server: _server,
         proxy,
@@ -436,7 +436,7 @@ fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
 }
 
 #[test]
-fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
+fn a_guard_dropped_without_a_free_connection_frees_its_lock() {
     let Setup {
         server: _server,
         proxy,
@@ -461,7 +461,7 @@ fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
 }
 
 #[test]
-fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
+fn p1_one_shared_connection_keeps_exclusion_while_it_keeps_breaking() {
     let Setup {
         server,
         proxy,
