@@ -1,5 +1,5 @@
-//! The shape of the public API, its errors and what a loss says. On Redis alone: URLs, and errors that come from a
-//! network and from a server's own words.
+//! The shape of the public API, and the wording of its errors and losses. On Redis alone: the tests
+//! use URLs, and errors that only a network or a server can cause.
 
 use std::{collections::HashSet, error::Error as StdError, fmt::Debug, thread, time::Duration};
 
@@ -22,9 +22,9 @@ fn manager(server: &Server) -> LockManager {
     to(&server.url()).build().unwrap()
 }
 
-/// Never called: it is enough that it compiles.
+/// Never called: compiling is the test.
 #[allow(dead_code, reason = "the compiler is the test")]
-fn types_are_shared_sent_cloned_and_shown_as_promised() {
+fn types_have_the_promised_traits() {
     fn shared<T: Send + Sync + Debug + 'static>() {}
     fn sent<T: Send + Debug + 'static>() {}
     fn cloned<T: Clone>() {}
@@ -122,7 +122,8 @@ fn error_messages_are_lower_case_without_full_stop_or_cause() {
     assert!(mgr.force_release("n", guard.fence()).unwrap());
     errors.push(("Lost", guard.unlock().unwrap_err()));
 
-    // One call has the pool's only connection while the network is silent, so another finds none.
+    // One call has the pool's only connection while the network is silent, so the other call finds
+    // none.
     proxy.pause_requests();
     thread::scope(|scope| {
         let first = scope.spawn(|| mgr.try_lock("n").unwrap_err());
@@ -243,7 +244,7 @@ fn a_fence_gate_admits_the_newest_fence_repeatedly() {
     assert!(!GATE.admit(6) && !GATE.admit(0));
     assert!(GATE.admit(u64::MAX) && GATE.admit(u64::MAX) && !GATE.admit(u64::MAX - 1));
 
-    // Many threads: whatever is admitted is never followed by something smaller.
+    // With many threads: after a fence was admitted, no smaller one is.
     let gate = FenceGate::default();
     let newest = std::sync::Mutex::new(0);
     thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Locks that are held when a thread or a process ends. On Redis alone: the holders are processes of their own.
+//! Locks that are held when a thread or a process ends. On Redis alone: the holders are separate
+//! processes.
 
 use std::{
     cell::RefCell,
@@ -71,7 +72,7 @@ fn check_thread_local(mode: &str) {
     assert_nothing_left(&server, "k");
 }
 
-/// Leaves a guard to the destructors of a thread that ends.
+/// Keeps a guard in a thread-local, whose destructor drops it when the thread ends.
 pub(crate) fn thread_local(args: &[String]) {
     thread_local! {
         static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };

@@ -1,4 +1,4 @@
-//! An outage with the numbers that nobody has set. On Redis alone, since real time has to pass.
+//! An outage with the default timings. On Redis alone, since real time must pass.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,8 @@ fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
             .build()
             .unwrap()
     };
-    // The holder is of a third process: its waiters would lose their places with its lease (R10).
+    // The holder is another manager than the waiters': if its lease lapses, R10 (places of the
+    // dead) removes the waiters of its own manager.
     let (holding, patient) = (longer(), [longer(), longer()]);
     let holder = holding.lock("a").unwrap();
     let mut queue = Waiters::of("a");
@@ -53,8 +54,8 @@ fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
         patient.each_ref().map(|manager| manager.stats().requeued),
         [0, 0]
     );
-    assert!(!holder.is_held(), "its lease ran out meanwhile");
-    // Whose waits ended is served as soon as it asks.
+    assert!(!holder.is_held(), "its lease lapsed during the outage");
+    // The manager whose waits ended is served again at once.
     default
         .try_lock_for("c", SOON)
         .unwrap()

@@ -1,4 +1,5 @@
-//! The checker of the soak (`tests/soak`) can find what it is there for. On no store: the histories are made by hand.
+//! The checker of the soak (`tests/soak`) can find what it is there for. On no store: the histories
+//! are made by hand.
 
 #[path = "../soak/checker.rs"]
 mod checker;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use checker::{Finding, Rule, Terms, judge, longest_wait};
 use history::History;
 
-/// In these histories a nanosecond is what a ms would be to people, and a lease lasts for 2,000 of them.
+/// In these histories a nanosecond is what a ms would be to people, and a lease lasts for 2,000 of
+/// them.
 const TERMS: Terms = Terms {
     ttl: Duration::from_nanos(2000),
     check_period: Duration::from_nanos(250),

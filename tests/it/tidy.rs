@@ -1,4 +1,5 @@
-//! The rules of this repository, held by tests because nobody remembers them all. On no store: they are read.
+//! The rules of this repository, held by tests because nobody remembers them all. On no store: they
+//! are read.
 
 mod code;
 mod docs;

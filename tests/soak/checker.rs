@@ -1,8 +1,9 @@
-//! Decides from a history alone whether the promises were kept. Written apart from the engine: it knows what is
-//! promised (docs/SAFETY.md), and nothing of how that is done.
+//! Decides from a history alone whether the promises were kept. Written apart from the engine: it
+//! knows what is promised (docs/SAFETY.md), and nothing of how that is done.
 //!
-//! It accuses only where no order of what lay between the lines could be innocent. Where a promise does not hold by its
-//! own words (data were lost, a process was silent for too long), it spares, and counts that.
+//! It accuses only where no order of what lay between the lines could be innocent. Where a promise
+//! does not hold by its own words (data were lost, a process was silent for too long), it spares,
+//! and counts that.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -24,21 +25,23 @@ pub(crate) struct Finding {
     pub(crate) rule: Rule,
     /// How often it was found kept or broken.
     pub(crate) judged: usize,
-    /// How often it looked broken, or was not looked at, where the promise says that it does not hold.
+    /// How often it looked broken, or was not looked at, where the promise says that it does not
+    /// hold.
     pub(crate) spared: usize,
     pub(crate) broken: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// P1: never is more held of a name than there is: of a mutex by one, of a reader/writer lock by readers or by one writer,
-    /// of a semaphore as many permits as it has.
+    /// P1: never is more held of a name than there is: of a mutex by one, of a reader/writer lock
+    /// by readers or by one writer, of a semaphore as many permits as it has.
     Exclusion,
     /// P2: fences rise in the order of grants; a reader has the last writer's.
     Fences,
     /// P3: grants come in the order of the enqueues.
     Order,
-    /// P4, P9: no live waiter waits while there is enough for whoever waits, and nothing goes wrong.
+    /// P4, P9: no live waiter waits while there is enough for whoever waits, and nothing goes
+    /// wrong.
     WakeUp,
     /// P5: after a crash of a holder the next is granted in time.
     Crash,
@@ -392,8 +395,9 @@ impl<'a> Case<'a> {
         finding
     }
 
-    /// The times in which so much of a name may have been held that there was not enough for one of those who may have
-    /// waited for it. Whoever waits for much is not overtaken by those who wait for little.
+    /// The times in which so much of a name may have been held that there was not enough for one of
+    /// those who may have waited for it. Whoever waits for much is not overtaken by those who wait
+    /// for little.
     fn taken(&self, attempts: &[&Attempt]) -> Vec<(u64, u64)> {
         const BEGINS: u8 = 0;
         const ENDS: u8 = 1;
@@ -590,8 +594,8 @@ impl<'a> Case<'a> {
         self.data_lost(a.asked.min(b.asked), granted_at(a).max(granted_at(b)))
     }
 
-    /// Whether `a`, who never had a guard, was still waiting when `b` had one. It may have been granted without having
-    /// heard of it, unless that would have kept the other out.
+    /// Whether `a`, who never had a guard, was still waiting when `b` had one. It may have been
+    /// granted without having heard of it, unless that would have kept the other out.
     fn was_passed_over(&self, a: &Attempt, b: &Attempt) -> bool {
         a.wish.permits + b.wish.permits > a.wish.of
             && self
@@ -617,8 +621,8 @@ impl<'a> Case<'a> {
                 outage += part;
             }
         }
-        // Its last sign of life can be a period and two timeouts old when the silence begins; the half of what is left
-        // of the horizon is for the machine.
+        // Its last sign of life can be a period and two timeouts old when the silence begins; the
+        // half of what is left of the horizon is for the machine.
         let patience = nanos(terms.horizon - terms.check_period - terms.command_timeout * 2) / 2;
         let lapsed = self.names[a.name.as_str()].iter().any(|other| {
             let Some(grant) = other
@@ -634,14 +638,16 @@ impl<'a> Case<'a> {
                 .as_ref()
                 .is_some_and(|(at, how)| *at > from && (grant.lost.is_some() || badly(how)))
         });
-        // Over a long outage leases end that nobody has heard of yet, and their processes count as dead.
+        // Over a long outage leases end that nobody has heard of yet, and their processes count as
+        // dead.
         self.data_lost(a.asked, until)
             || silent > patience
             || outage > nanos(terms.ttl / 4)
             || lapsed
     }
 
-    /// Until when this one certainly stood in the queue, unless it was passed over; `None` if that is not known.
+    /// Until when this one certainly stood in the queue, unless it was passed over; `None` if that
+    /// is not known.
     fn stood_until(&self, a: &Attempt) -> Option<u64> {
         let died = self.deaths.get(a.worker.as_str()).copied();
         match (&a.granted, a.left, &a.ended) {
@@ -671,8 +677,8 @@ impl<'a> Case<'a> {
             .unwrap_or(self.history.end)
     }
 
-    /// How long a lock may be out of everybody's hands: a ttl for each that died lately, at least one, and what the
-    /// next holder's process needs to find out.
+    /// How long a lock may be out of everybody's hands: a ttl for each that died lately, at least
+    /// one, and what the next holder's process needs to find out.
     fn bound_after_crashes(&self, from: u64, to: u64) -> u64 {
         let terms = &self.terms;
         let lately = from.saturating_sub(nanos(terms.ttl * 2));
@@ -745,7 +751,8 @@ fn meetings<'a>(attempts: &[&'a Attempt]) -> Vec<(Holding<'a>, Vec<Holding<'a>>)
     let mut meetings = Vec::new();
     for b in holdings {
         open.retain(|a| a.held.0.max(a.held.1) >= b.held.0.min(b.held.1));
-        // Those that began before it cover its first moment, or, if there was a single look, all of the time around it.
+        // Those that began before it cover its first moment, or, if there was a single look, all of
+        // the time around it.
         let others = open
             .iter()
             .filter(|a| a.held.0 < b.held.1 && b.held.0 < a.held.1)
@@ -765,7 +772,8 @@ enum Event {
 }
 
 impl Attempt {
-    /// Whether it stays until it is granted, for a time at least. A try that does not says nothing about waiting.
+    /// Whether it stays until it is granted, for a time at least. A try that does not says nothing
+    /// about waiting.
     fn may_wait(&self) -> bool {
         self.queued.is_some() || self.verb == "lock"
     }

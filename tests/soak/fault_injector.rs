@@ -101,7 +101,8 @@ impl<'a> FaultInjector<'a> {
     /// The main loop.
     pub(crate) fn run(&mut self, mix: FaultMix, lasting: Duration) {
         let until = Instant::now() + lasting;
-        // A crash that nothing else disturbs, so that what it costs can be measured: one soon, and then two a minute.
+        // A crash that nothing else disturbs, so that what it costs can be measured: one soon, and
+        // then two a minute.
         let mut crash_due = Instant::now() + Duration::from_secs(10).min(lasting / 3);
         while Instant::now() < until {
             let pause = self.rng.ms(150..450);
@@ -121,8 +122,8 @@ impl<'a> FaultInjector<'a> {
         self.repair_all();
     }
 
-    /// Lets all end what they have begun. Those that do not within the time are killed, without a word in the
-    /// history, in which they are then missed.
+    /// Lets all end what they have begun. Those that do not within the time are killed, without a
+    /// word in the history, in which they are then missed.
     pub(crate) fn finish(&mut self, within: Duration) -> Result<(), String> {
         self.slots
             .iter_mut()
@@ -273,8 +274,8 @@ impl<'a> FaultInjector<'a> {
         self.repair(ActiveFault::Killed(victim));
     }
 
-    /// Stops one that holds something just now: the death of any other would cost nobody anything. If none does for long,
-    /// any will do.
+    /// Stops one that holds something just now: the death of any other would cost nobody anything.
+    /// If none does for long, any will do.
     fn stop_a_holder(&mut self) -> usize {
         let mut tries = 0;
         loop {
@@ -294,7 +295,8 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Whether somebody in this slot has written down that he has a guard, and not yet that he gives it back.
+    /// Whether somebody in this slot has written down that he has a guard, and not yet that he
+    /// gives it back.
     fn holds(&self, at: usize) -> bool {
         let path = Path::new(self.dir).join(format!("{}.log", self.who(at)));
         let text = fs::read_to_string(path).expect("a history");
@@ -397,7 +399,8 @@ impl<'a> FaultInjector<'a> {
         Child::spawn("work", &orders.args().each_ref().map(String::as_str))
     }
 
-    /// Somebody with whom nothing is wrong; at most half are faulty at a time, so that the others get on.
+    /// Somebody with whom nothing is wrong; at most half are faulty at a time, so that the others
+    /// get on.
     fn healthy_slot(&mut self) -> Option<usize> {
         let well: Vec<usize> = (0..self.slots.len())
             .filter(|at| !self.slots[*at].faulty)

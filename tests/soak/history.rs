@@ -1,7 +1,9 @@
-//! What everybody saw, read back from the files in which each process wrote it down. Knows nothing of fairlock.
+//! What everybody saw, read back from the files in which each process wrote it down. Knows nothing
+//! of fairlock.
 //!
-//! A line is `<ns> <wall ms> <who> <what> …`. The first number is of a clock that all processes of a machine share.
-//! A worker is called `<slot>.<life>`, so one that was killed and its successor differ; `-` is nobody, or everybody.
+//! A line is `<ns> <wall ms> <who> <what> …`. The first number is of a clock that all processes of
+//! a machine share. A worker is called `<slot>.<life>`, so one that was killed and its successor
+//! differ; `-` is nobody, or everybody.
 //!
 //! | line | by | its time |
 //! |---|---|---|
@@ -20,8 +22,9 @@
 //! | `write <attempt> <name> <fence> accepted` or `refused` | resource | in the order in which it decided |
 //! | `key <key> <pttl>` | coordinator | when all was over |
 //!
-//! A wish is `read` or `write`, of a reader/writer lock, or `2/3`, for two permits of a semaphore's three; without one a
-//! mutex is wanted. Who wants several mutexes together asks for each, by an attempt of its own.
+//! A wish is `read` or `write`, of a reader/writer lock, or `2/3`, for two permits of a semaphore's
+//! three; without one a mutex is wanted. Who wants several mutexes together asks for each, by an
+//! attempt of its own.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -95,8 +98,9 @@ pub(crate) struct Attempt {
 pub(crate) struct Grant {
     pub(crate) at: u64,
     pub(crate) fence: u64,
-    /// After the first look that said it is held, and before the last: it was held for all of the time between. With
-    /// a single look the end is before the beginning, and it was held at some moment between them.
+    /// After the first look that said it is held, and before the last: it was held for all of the
+    /// time between. With a single look the end is before the beginning, and it was held at some
+    /// moment between them.
     pub(crate) held: Option<(u64, u64)>,
     pub(crate) lost: Option<u64>,
     /// A look said that it is held though one before had said that it is lost.
@@ -138,8 +142,8 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Reads whole files. The line that somebody was killed over ends without a newline, and is passed over; any
-    /// other that does not fit is an error.
+    /// Reads whole files. The line that somebody was killed over ends without a newline, and is
+    /// passed over; any other that does not fit is an error.
     pub(crate) fn read<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<History, String> {
         let mut history = History::default();
         let mut attempts = BTreeMap::new();

@@ -1,14 +1,14 @@
-//! The soak: workers in several processes want the same locks, of every kind, while something is broken every few
-//! hundred ms. Each notes what it sees, and afterwards a checker that knows nothing of the engine decides from these
-//! notes alone whether the promises were kept.
+//! The soak: workers in several processes want the same locks, of every kind, while something is
+//! broken every few hundred ms. Each notes what it sees, and afterwards a checker that knows
+//! nothing of the engine decides from these notes alone whether the promises were kept.
 //!
 //!     tests/run.sh --test soak                                       for a minute
 //!     tests/run.sh --test soak -- --seconds 600                      for ten
 //!     tests/run.sh --test soak -- --seconds 30 --without-fences      the resource ignores fences, workers are paused,
 //!                                                                    and the run fails unless that is found unsafe
 //!
-//! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes of a run that was
-//! not as it should be are kept, and `--check DIR` judges them again.
+//! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes
+//! of a run that was not as it should be are kept, and `--check DIR` judges them again.
 
 mod checker;
 mod fault_injector;
@@ -143,8 +143,8 @@ fn run(dir: &Path, options: &Options) {
         "soak: {:?} from FAIRLOCK_SEED={seed}, {WORKERS} workers, fences {:?}",
         options.lasting, options.fences
     );
-    // Whatever was written before a reply stays in the kernel when the server is killed, but only if no fsync of its
-    // own makes it put the writing off.
+    // Whatever was written before a reply stays in the kernel when the server is killed, but only
+    // if no fsync of its own makes it put the writing off.
     let server = Server::tcp_with(&["--appendonly", "yes", "--appendfsync", "no"]);
     let place = tempfile::tempdir().expect("a place for a socket");
     let socket = place.path().join("resource");

@@ -11,8 +11,8 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A file of one process, to which each line goes in one write of its own: nothing is buffered here, and what the
-/// kernel has been given stays.
+/// A file of one process, to which each line goes in one write of its own: nothing is buffered
+/// here, and what the kernel has been given stays.
 pub(crate) struct Record {
     file: File,
     who: String,
@@ -49,7 +49,8 @@ impl Record {
             .expect("the history can be written");
     }
 
-    /// Looks at the clock for ever, and notes when it was kept from that for so long that other threads may have been.
+    /// Looks at the clock for ever, and notes when it was kept from that for so long that other
+    /// threads may have been.
     pub(crate) fn watch_clock(&self) {
         let mut last = now();
         loop {
@@ -63,7 +64,8 @@ impl Record {
     }
 }
 
-/// Nanoseconds of a clock that all processes of this machine share, and that counts while they are stopped.
+/// Nanoseconds of a clock that all processes of this machine share, and that counts while they are
+/// stopped.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -51,7 +51,8 @@ fn answer(client: &UnixStream, newest: &Mutex<(HashMap<String, u64>, Record)>, f
             let accepted = fences == Fences::Ignored || number >= *seen;
             *seen = number.max(*seen);
             let said = if accepted { "accepted" } else { "refused" };
-            // Written before anybody else is let in, so that the file has the order of the decisions.
+            // Written before anybody else is let in, so that the file has the order of the
+            // decisions.
             record.at(now(), format_args!("write {attempt} {name} {fence} {said}"));
             said
         };

@@ -1,4 +1,5 @@
-//! A worker process: threads that want locks of every kind, hold them, write to what they protect, and note all of it.
+//! A worker process: threads that want locks of every kind, hold them, write to what they protect,
+//! and note all of it.
 
 use std::{
     fmt,
@@ -147,7 +148,8 @@ fn connect(url: &str, ttl: Duration) -> LockManager {
     }
 }
 
-/// Nobody is told when his call for permits has reached the queue. So somebody else looks, and knows them by their labels.
+/// Nobody is told when his call for permits has reached the queue. So somebody else looks, and
+/// knows them by their labels.
 fn watch_queues(manager: &LockManager, record: &Record, who: &str, finish: &AtomicBool) {
     let ours = format!("{who}.");
     for name in RW_LOCKS.iter().chain(&SEMAPHORES).cycle() {
@@ -336,8 +338,9 @@ impl Hand {
         }
     }
 
-    /// Holds it while writing to the resource, or reading from it: each time a look, some work, and then the write, which
-    /// is late if the process was stopped between them. Whether it is held at the end.
+    /// Holds it while writing to the resource, or reading from it: each time a look, some work, and
+    /// then the write, which is late if the process was stopped between them. Whether it is held at
+    /// the end.
     fn work(&mut self, parts: &[(String, &str)], writes: bool, guard: &Guard) -> bool {
         // Some hold for longer than a lease lasts without a renewal.
         let rounds = if self.rng.percent(1) {

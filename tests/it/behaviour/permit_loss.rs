@@ -379,7 +379,7 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
     let ends: Vec<u64> = record
         .holders()
         .iter()
-        .filter(|holder| holder.stands < 2)
+        .filter(|holder| holder.state < 2)
         .map(|h| h.ends - now)
         .collect();
     assert!(

@@ -50,7 +50,8 @@ fn log_lines_are_documented_with_their_level() {
 fn documented_defaults_and_ranges_match_the_code() {
     let page =
         fs::read_to_string(root().join("docs/CONFIGURATION.md")).expect("docs/CONFIGURATION.md");
-    // How a setting is derived, for the columns of shorter ttls; what it comes to is tested where it is done.
+    // How a setting is derived, for the columns of shorter ttls; what it comes to is tested where
+    // it is done.
     let derived = |default: Duration, part: u32| {
         [5, 2, 1].map(|s| human(default.min(Duration::from_secs(s) / part)))
     };
@@ -131,7 +132,8 @@ fn links_between_documents_lead_somewhere() {
             } else {
                 path.with_file_name(file)
             };
-            // A page of its own has to be read from docs/; within the documentation it has another place.
+            // A page of its own has to be read from docs/; within the documentation it has another
+            // place.
             let other = if file == *path {
                 Ok(text.clone())
             } else {

@@ -53,7 +53,8 @@ fn every_rule_has_a_row_in_faults_md() {
     none(&absent, "docs/FAULTS.md does not say what fails without");
 }
 
-/// The names of all tests: those of a store or of none, claims that are held on both, and units of `src`.
+/// The names of all tests: those of a store or of none, claims that are held on both, and units of
+/// `src`.
 fn tests() -> Vec<String> {
     let mut tests = Vec::new();
     for (path, text) in ["tests/it", "tests/sim", "src"]

@@ -105,7 +105,8 @@ fn proofs() -> Vec<Proof> {
     proofs
 }
 
-/// The names of tests of promises and rules in a text, where they stand, and whether they are cut short by `…`.
+/// The names of tests of promises and rules in a text, where they stand, and whether they are cut
+/// short by `…`.
 fn names(text: &str) -> Vec<(usize, &str, bool)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let starts = text
