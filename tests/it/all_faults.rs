@@ -1,5 +1,6 @@
-//! Several mutexes at once, where connections, writes and processes are counted or lost. On Redis alone, where there are
-//! such; what either store can do is in `behaviour/all_faults.rs`.
+//! Several mutexes at once, while connections, writes and processes are counted or lost. On Redis
+//! alone, since the in-memory store has none of these; the faults of both stores are in
+//! `behaviour/all_faults.rs`.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -19,7 +20,7 @@ fn names(count: usize) -> Vec<String> {
 }
 
 #[test]
-fn names_that_are_free_are_taken_and_given_back_in_one_write_each() {
+fn free_names_are_acquired_and_released_in_one_write_each() {
     let server = Server::tcp();
     let mgr = patient(server.url());
     let names = names(40);
@@ -32,12 +33,13 @@ fn names_that_are_free_are_taken_and_given_back_in_one_write_each() {
     guard.unlock().unwrap();
     let reads = server.counted("total_reads_processed") - before.1;
     assert_eq!(mgr.stats().requests - before.0, 80);
-    // One for each, a piece more if the socket cut one up, and what the test itself asks.
+    // One read for each write, more if the socket split one, and one for each query of the test
+    // itself.
     assert!(reads <= 6, "the server read {reads} times");
 }
 
 #[test]
-fn p9_threads_that_want_several_names_share_one_connection_without_deadlock() {
+fn p9_threads_locking_several_names_share_one_connection_without_deadlock() {
     let server = Server::start();
     let mgr = build(steady(server.url()).pool_size(1));
     let names = names(6);
@@ -48,7 +50,7 @@ fn p9_threads_that_want_several_names_share_one_connection_without_deadlock() {
             let (mgr, names, inside, turns) = (&mgr, &names, &inside, &turns);
             scope.spawn(move || {
                 for turn in 0..4 {
-                    // Each in another order, and each with another one.
+                    // Every thread uses another order, and other names in each turn.
                     let mine = [i % 6, (i + 1 + turn) % 6, (i + 3) % 6];
                     let guard = mgr
                         .try_lock_all_for(mine.map(|at| &names[at]), 4 * SOON)
@@ -81,9 +83,10 @@ fn p9_threads_that_want_several_names_share_one_connection_without_deadlock() {
     }
 }
 
-/// The first is held, the second is awaited; what is lost is the reply to the place of the second, or to the third's grant.
+/// The caller holds the first name and waits for the second. The lost reply is that to its acquire
+/// of the first, to its enqueue for the second, or to its acquire of the third.
 #[test]
-fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
+fn p7_acquiring_several_survives_any_lost_reply_and_grants_each_once() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (build(steady(proxy.url())), build(steady(server.url())));
@@ -92,7 +95,8 @@ fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
     for lost in ["a", "b", "c"] {
         let taken = other.lock("b").unwrap();
         thread::scope(|scope| {
-            // The first try, for all in one, is not the one that is meant: it says 0, that it may not wait.
+            // The first request tries all names at once and may not wait (it says 0); the fault is
+            // for a later one.
             let about = request(Verb::Acquire, lost);
             let fault = proxy.swallow_silently_when(move |bytes| about(bytes) && waits(bytes));
             let waiting = scope.spawn(|| one_by_one(&ours));
@@ -121,16 +125,17 @@ fn p7_a_wait_for_several_goes_on_whichever_reply_is_lost_and_holds_each_once() {
     assert_eq!(ours.stats().lost, 0);
 }
 
-/// Whether an acquire in these bytes may wait.
+/// Whether these bytes hold an acquire that may wait.
 fn waits(bytes: &[u8]) -> bool {
     bytes
         .windows(b"$1\r\n1\r\n".len())
         .any(|w| w == b"$1\r\n1\r\n")
 }
 
-/// A copy of the request for all comes when its caller has given up: it takes none of them, not for a moment.
+/// A copy of the request for all names arrives after its caller timed out: it takes none of them,
+/// not even briefly.
 #[test]
-fn p7_a_request_for_several_that_arrives_after_its_caller_gave_up_takes_none() {
+fn p7_a_request_for_several_arriving_after_its_timeout_takes_none() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ours = build(steady(proxy.url()));
@@ -155,7 +160,7 @@ fn p7_a_request_for_several_that_arrives_after_its_caller_gave_up_takes_none() {
 }
 
 #[test]
-fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
+fn p6_after_an_empty_restart_several_names_are_lost_as_one() {
     let server = Server::start();
     let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
     let guard = ours.lock_all(["a", "b", "c"]).unwrap();
@@ -164,11 +169,11 @@ fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
     let loss = guard
         .lost()
         .recv_timeout(TTL / 3 + SLACK)
-        .expect("the loss is told");
+        .expect("the loss is reported");
     assert!(!guard.is_held() && fences.contains(&loss.fence));
     assert!(
         guard.lost().recv_timeout(Duration::ZERO).is_err(),
-        "and once"
+        "the loss was reported twice"
     );
     let next = other
         .try_lock_all_for(["a", "b", "c"], SOON)
@@ -187,10 +192,10 @@ fn p6_several_are_lost_together_with_the_first_that_an_empty_restart_took() {
     }
 }
 
-/// One has all of its names, another the first of them and a place at the second.
+/// One process holds all of its names. Another holds the first of its names and waits for the
+/// second.
 #[test]
-fn p5_processes_that_crashed_with_several_names_and_while_they_waited_for_more_cost_each_name_one_ttl()
- {
+fn p5_crashes_holding_or_awaiting_several_cost_each_name_one_ttl() {
     const TTL: Duration = Duration::from_secs(2);
     let server = Server::start();
     let mgr = managers::manager(server.url(), TTL);

@@ -1,5 +1,5 @@
-//! The shape of the public API, its errors and what a loss says. On Redis alone: URLs, and errors that come from a
-//! network and from a server's own words.
+//! The shape of the public API, and the wording of its errors and losses. On Redis alone: the tests
+//! use URLs, and errors that only a network or a server can cause.
 
 use std::{collections::HashSet, error::Error as StdError, fmt::Debug, thread, time::Duration};
 
@@ -22,9 +22,9 @@ fn manager(server: &Server) -> LockManager {
     to(&server.url()).build().unwrap()
 }
 
-/// Never called: it is enough that it compiles.
+/// Never called: compiling is the test.
 #[allow(dead_code, reason = "the compiler is the test")]
-fn types_are_shared_sent_cloned_and_shown_as_promised() {
+fn types_have_the_promised_traits() {
     fn shared<T: Send + Sync + Debug + 'static>() {}
     fn sent<T: Send + Debug + 'static>() {}
     fn cloned<T: Clone>() {}
@@ -74,7 +74,7 @@ fn types_are_shared_sent_cloned_and_shown_as_promised() {
 }
 
 #[test]
-fn an_endpoint_is_made_of_a_str_or_a_string() {
+fn an_endpoint_can_be_made_from_a_str_or_string() {
     let server = Server::start();
     for mgr in [
         LockManager::connect(server.url()),
@@ -87,7 +87,7 @@ fn an_endpoint_is_made_of_a_str_or_a_string() {
 }
 
 #[test]
-fn a_database_of_the_url_is_used_by_every_connection() {
+fn every_connection_uses_the_database_of_the_url() {
     let server = Server::start();
     let (zero, one) = (
         manager(&server),
@@ -105,7 +105,7 @@ fn a_database_of_the_url_is_used_by_every_connection() {
 }
 
 #[test]
-fn every_error_is_in_lower_case_without_a_full_stop_and_without_its_cause() {
+fn error_messages_are_lower_case_without_full_stop_or_cause() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let mgr = to(&proxy.url()).pool_size(1).build().unwrap();
@@ -122,7 +122,8 @@ fn every_error_is_in_lower_case_without_a_full_stop_and_without_its_cause() {
     assert!(mgr.force_release("n", guard.fence()).unwrap());
     errors.push(("Lost", guard.unlock().unwrap_err()));
 
-    // One call has the pool's only connection while the network is silent, so another finds none.
+    // One call has the pool's only connection while the network is silent, so the other call finds
+    // none.
     proxy.pause_requests();
     thread::scope(|scope| {
         let first = scope.spawn(|| mgr.try_lock("n").unwrap_err());
@@ -187,7 +188,7 @@ fn assert_well_worded(variant: &str, error: &Error) {
 }
 
 #[test]
-fn a_servers_words_end_without_a_full_stop_too() {
+fn a_servers_message_is_shown_without_its_full_stop() {
     let server = Server::start_with(&["--requirepass", "right"]);
     let error = LockManager::connect(format!("{}?pass=wrong", server.url())).unwrap_err();
     assert_well_worded("Server", &error);
@@ -196,7 +197,7 @@ fn a_servers_words_end_without_a_full_stop_too() {
 }
 
 #[test]
-fn an_error_without_a_lock_names_none() {
+fn an_error_about_no_lock_names_no_lock() {
     let mute = ScriptedServer::start(|_| ScriptedReply::Close);
     let error = LockManager::connect(mute.url()).unwrap_err();
     assert_well_worded("Unavailable", &error);
@@ -204,7 +205,7 @@ fn an_error_without_a_lock_names_none() {
 }
 
 #[test]
-fn a_servers_refusal_is_told_with_its_code_and_words() {
+fn a_servers_refusal_carries_its_code_and_message() {
     let scripted_server = ScriptedServer::start(|words| {
         if is(words, "EVALSHA") || is(words, "EVAL") {
             return ScriptedReply::error(
@@ -237,13 +238,13 @@ fn a_servers_refusal_is_told_with_its_code_and_words() {
 }
 
 #[test]
-fn a_fence_gate_admits_the_newest_and_its_equals() {
+fn a_fence_gate_admits_the_newest_fence_repeatedly() {
     static GATE: FenceGate = FenceGate::new();
     assert!(GATE.admit(0) && GATE.admit(0) && GATE.admit(7) && GATE.admit(7));
     assert!(!GATE.admit(6) && !GATE.admit(0));
     assert!(GATE.admit(u64::MAX) && GATE.admit(u64::MAX) && !GATE.admit(u64::MAX - 1));
 
-    // Many threads: whatever is admitted is never followed by something smaller.
+    // With many threads: after a fence was admitted, no smaller one is.
     let gate = FenceGate::default();
     let newest = std::sync::Mutex::new(0);
     thread::scope(|scope| {
@@ -262,7 +263,7 @@ fn a_fence_gate_admits_the_newest_and_its_equals() {
 }
 
 #[test]
-fn a_loss_says_why_in_words() {
+fn each_loss_reason_has_its_own_wording() {
     let said: HashSet<String> = [
         LossReason::Expired,
         LossReason::Taken,

@@ -1,5 +1,5 @@
-//! URLs, addresses, passwords and servers that cannot be used, and passwords that are told to nobody. On Redis alone, or
-//! on something that is not even that.
+//! URLs, addresses, passwords and servers that cannot be used, and passwords that must not leak. On
+//! Redis alone, or on a server that is not even Redis.
 
 use std::{
     error::Error as _,
@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-pub(crate) const SPILL: (&str, Role) = ("spill", spill);
+pub(crate) const LOG_CAPTURE: (&str, Role) = ("log_capture", log_capture);
 
 const SECRET: &str = "hunter2-pa55phrase";
 
@@ -29,7 +29,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 #[test]
-fn p10_a_url_that_is_none_is_refused_without_repeating_its_password() {
+fn p10_an_invalid_url_is_refused_without_showing_its_password() {
     let bad = [
         format!("redis://:{SECRET}@host:notaport/"),
         format!("redis://user:{SECRET}@host:6379/notadb"),
@@ -58,7 +58,7 @@ fn p10_a_url_that_is_none_is_refused_without_repeating_its_password() {
 }
 
 #[test]
-fn p10_a_url_is_refused_for_what_would_be_passed_over_and_says_what_it_is() {
+fn p10_an_unsupported_part_of_a_url_is_refused_by_name() {
     let bad = [
         ("redis://127.0.0.1/?db=1", "parameter \"db\""),
         ("redis://127.0.0.1/1?x", "parameter \"x\""),
@@ -85,7 +85,7 @@ fn p10_a_url_is_refused_for_what_would_be_passed_over_and_says_what_it_is() {
 }
 
 #[test]
-fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
+fn an_errors_cause_is_shown_once_with_its_kind() {
     let addr = {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.local_addr().unwrap()
@@ -112,7 +112,7 @@ fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
 }
 
 #[test]
-fn p8_a_port_that_refuses_is_told_within_the_connect_timeout() {
+fn p8_a_refusing_port_is_reported_within_the_connect_timeout() {
     let addr = {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         listener.local_addr().unwrap()
@@ -122,7 +122,7 @@ fn p8_a_port_that_refuses_is_told_within_the_connect_timeout() {
 }
 
 #[test]
-fn p8_a_server_that_accepts_and_never_answers_is_told_within_the_connect_timeout() {
+fn p8_a_silent_server_is_reported_within_the_connect_timeout() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     assert_unreachable(&format!("redis://{}/", listener.local_addr().unwrap()));
     let mute = ScriptedServer::start(|_| ScriptedReply::Silent);
@@ -149,7 +149,7 @@ fn assert_unreachable(url: &str) {
 }
 
 #[test]
-fn garbage_from_something_that_is_no_redis_is_an_error() {
+fn garbage_from_another_kind_of_server_is_an_error() {
     for reply in [
         "HTTP/1.1 400 Bad Request\r\n\r\n",
         "*-5\r\n",
@@ -166,7 +166,7 @@ fn garbage_from_something_that_is_no_redis_is_an_error() {
 }
 
 #[test]
-fn a_wrong_password_is_told_at_once_in_the_servers_words() {
+fn a_wrong_password_fails_at_once_in_the_servers_words() {
     let server = Server::start_with(&["--requirepass", "right"]);
     let patient = Duration::from_secs(10);
     let wrong = format!("{}?pass={SECRET}", server.url());
@@ -175,7 +175,7 @@ fn a_wrong_password_is_told_at_once_in_the_servers_words() {
         .connect_timeout(patient)
         .build()
         .unwrap_err();
-    // It is an answer, so the connect timeout is not waited out.
+    // The server answered, so the client does not wait for the connect timeout.
     assert!(started.elapsed() < SLACK, "{:?}", started.elapsed());
     assert_code(&error, "WRONGPASS");
     assert_no_secret(&spell_out(&error));
@@ -186,7 +186,7 @@ fn a_wrong_password_is_told_at_once_in_the_servers_words() {
 }
 
 #[test]
-fn a_password_changed_while_running_is_told_by_the_next_connection() {
+fn a_changed_password_is_reported_by_the_next_connection() {
     let server = Server::start_with(&["--requirepass", SECRET]);
     let url = format!("{}?pass={SECRET}", server.url());
     let timeout = ms(200);
@@ -207,7 +207,8 @@ fn a_password_changed_while_running_is_told_by_the_next_connection() {
         .arg(&["KILL", "SKIPME", "yes", "TYPE", "normal"])
         .query(&mut admin)
         .unwrap();
-    // The first to notice has sent its request on a connection that was closed under it.
+    // The first call sends its request on a connection that the server has closed, and must report
+    // the same error.
     for _ in 0..2 {
         let started = Instant::now();
         let error = mgr.try_lock("n").unwrap_err();
@@ -223,7 +224,7 @@ fn a_password_changed_while_running_is_told_by_the_next_connection() {
         );
         assert_no_secret(&spell_out(&error));
     }
-    // No renewal gets through any more.
+    // No renewal reaches the server any more.
     let loss = guard
         .lost()
         .recv_timeout(Duration::from_secs(2) + timeout + SLACK)
@@ -233,7 +234,7 @@ fn a_password_changed_while_running_is_told_by_the_next_connection() {
 }
 
 #[test]
-fn a_password_is_not_told_in_the_words_of_a_server_that_does_not_know_auth() {
+fn the_error_of_a_server_without_auth_hides_the_password() {
     let server = Server::start_with(&["--rename-command", "AUTH", ""]);
     let error = LockManager::connect(format!("{}?user=u&pass={SECRET}", server.url())).unwrap_err();
     assert!(matches!(&error, Error::Server { .. }), "{error:?}");
@@ -241,10 +242,10 @@ fn a_password_is_not_told_in_the_words_of_a_server_that_does_not_know_auth() {
 }
 
 #[test]
-fn a_password_is_in_no_log_and_no_message() {
+fn a_password_appears_in_no_log_line_or_message() {
     let server = Server::start_with(&["--requirepass", SECRET]);
     let url = format!("{}?user=default&pass={SECRET}", server.url());
-    let mut child = Child::spawn("spill", &[&url, SECRET]);
+    let mut child = Child::spawn("log_capture", &[&url, SECRET]);
     child.expect("ready", Duration::from_secs(20));
     server.kill();
     child.send("go on");
@@ -252,13 +253,14 @@ fn a_password_is_in_no_log_and_no_message() {
         .expect("logged", Duration::from_secs(20))
         .parse()
         .unwrap();
-    assert!(logged > 0, "the child's logger caught nothing");
+    assert!(logged > 0, "the child's logger captured nothing");
     assert_eq!(child.expect("leaks", Duration::from_secs(20)), "0");
     child.join(Duration::from_secs(20));
 }
 
-/// Logs at Trace into memory: a logger belongs to the whole process, so this is a worker's role.
-fn spill(args: &[String]) {
+/// A child role that captures the log at level Trace: a logger belongs to the whole process, so it
+/// needs its own.
+fn log_capture(args: &[String]) {
     struct Capture;
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
     impl log::Log for Capture {
@@ -301,7 +303,7 @@ fn spill(args: &[String]) {
     ));
     report("ready");
     crate::support::child::receive();
-    // The server is gone now: the pool, the listener and the renewals all complain.
+    // The server is gone now, so the pool, the subscription and the renewal thread all log errors.
     shown.push(spell_out(&mgr.try_lock("n").unwrap_err()));
     shown.push(format!("{:?}", guard.lost().recv()));
     shown.push(format!("{:?}", mgr.shutdown(Duration::ZERO)));
@@ -317,7 +319,7 @@ fn spill(args: &[String]) {
     report(format_args!("leaks {}", leaks.count()));
 }
 
-/// All that an error can be made to say.
+/// Everything that an error can show: both formats of it, and of each of its causes.
 fn spell_out(error: &Error) -> String {
     let mut said = format!("{error} {error:?} {error:#?}");
     let mut source = error.source();

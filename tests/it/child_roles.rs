@@ -4,21 +4,21 @@ use crate::support::child::{Role, receive, report};
 use crate::{ends, exclusion, footprint, fork, process, worker};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
-    ("believers", exclusion::believers),
+    ("sampling_holder", exclusion::sampling_holder),
     ("crowd", footprint::crowd),
     ("cycles", footprint::cycles),
     ("echo", echo),
     ("forks", fork::forks),
     ("forks_with_permits", fork::forks_with_permits),
-    ("hailed", process::hailed),
+    ("signalled", process::signalled),
     ("last_handle", footprint::last_handle),
-    ("panicky", process::panicky),
-    ("short_of_files", process::short_of_files),
-    ("starved", process::starved),
+    ("panicking_logger", process::panicking_logger),
+    ("without_descriptors", process::without_descriptors),
+    ("starved_renewal", process::starved_renewal),
     ("thread_local", ends::thread_local),
     ("turns", exclusion::turns),
     ("worker", worker::worker),
-    crate::bad_input::SPILL,
+    crate::bad_input::LOG_CAPTURE,
 ];
 
 /// Reports its arguments, and then each line that it receives.

@@ -1,5 +1,5 @@
-//! Connections that do not come about: nobody answers, and nobody refuses. On Redis alone, since in memory there is
-//! nothing to connect to.
+//! Connecting hangs: the server neither answers nor refuses. On Redis alone, since the in-memory
+//! store has no connections.
 
 use std::{
     io,
@@ -22,8 +22,8 @@ use crate::{
     support::{Proxy, SLACK, Server, until},
 };
 
-/// Carries bytes between a socket of its own and a server's, until it hangs: then what is connected is closed, and who
-/// connects anew is neither accepted nor refused.
+/// Forwards bytes between its own socket and the server's until it hangs. Then it closes all
+/// connections, and neither accepts nor refuses new ones.
 struct Relay {
     path: PathBuf,
     hung: Arc<AtomicBool>,
@@ -79,7 +79,7 @@ impl Relay {
     fn hang(&self) {
         self.hung.store(true, Ordering::SeqCst);
         let mut queued = self.queued.lock().unwrap();
-        // The one that accepts may take one more before it sees that it is to hang.
+        // The accepting thread may accept one more connection before it sees the flag.
         let mut full = 0;
         until(SOON, "the backlog stays full", || {
             let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
@@ -100,9 +100,9 @@ fn socket_of(server: &Server) -> PathBuf {
     server.url().trim_start_matches("redis+unix://").into()
 }
 
-/// P8: `lock` ends at the outage limit, whatever it is that does not come.
+/// P8: a wait ends at the outage limit, even if the renewal thread cannot finish connecting.
 #[test]
-fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
+fn p8_a_wait_ends_at_the_outage_limit_while_connecting_hangs() {
     let limit = Duration::from_secs(2);
     let server = Server::start();
     let relay = Relay::to(&server, &socket_of(&server));
@@ -113,20 +113,20 @@ fn p8_a_wait_ends_at_the_outage_limit_though_connecting_never_ends() {
     until(SLACK, "they wait", || {
         holder.inspect("k").unwrap().unwrap().waiters == 2
     });
-    // A connection that has just been opened is not reopened at once.
+    // The client does not reopen a connection right after it was opened, so let some time pass.
     thread::sleep(2 * P);
     relay.hang();
     let late = Instant::now() + 2 * limit + T + SLACK;
     for _ in 0..2 {
         let end = ended
             .recv_deadline(late)
-            .expect("it does not wait for a connection for ever");
+            .expect("the wait ends though connecting hangs");
         assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     }
 }
 
 #[test]
-fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
+fn p6_a_loss_is_reported_on_time_while_connecting_hangs() {
     let server = Server::start();
     let relay = Relay::to(&server, &socket_of(&server));
     let manager = manager(relay.url());
@@ -139,7 +139,7 @@ fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
     let loss = guard
         .lost()
         .recv_deadline(deadline + T + SLACK)
-        .expect("the loss is told");
+        .expect("the loss is reported");
     assert_eq!(
         (loss.reason, loss.fence),
         (LossReason::Expired, guard.fence())
@@ -148,7 +148,7 @@ fn p6_a_loss_is_told_on_time_though_connecting_never_ends() {
 }
 
 #[test]
-fn p8_a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
+fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
     let (limit, patience) = (Duration::from_secs(2), Duration::from_secs(8));
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
@@ -168,16 +168,17 @@ fn p8_a_wait_ends_at_the_outage_limit_while_a_connection_is_being_opened() {
     proxy.pause_requests();
     proxy.pause_replies();
     proxy.close_all();
-    // The one with a deadline has one timeout, the other two.
+    // The call with a deadline may add one timeout, the other call two.
     for late in [limit + T, limit + 2 * T] {
         let end = ended
             .recv_deadline(since + late + SLACK)
-            .expect("it does not wait for the connection");
+            .expect("the wait ends before the connect timeout");
         assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     }
 }
 
-/// Waits for the name by `lock` and by `try_lock_for`, on threads that a failed test leaves behind.
+/// Waits for the name with `lock` and with `try_lock_for`, each on its own thread. A failed test
+/// leaves them behind.
 fn wait_both_ways(manager: &LockManager, at_most: Duration) -> Receiver<Result<bool>> {
     let (sender, ended) = unbounded();
     for at_most in [None, Some(at_most)] {

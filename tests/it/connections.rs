@@ -1,5 +1,5 @@
-//! Connections: those that break, what a call on them comes to, and how many there are. On Redis alone, since in memory
-//! there are none.
+//! Connections: how calls end when one breaks, and how many there are. On Redis alone, since the
+//! in-memory store has none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -16,12 +16,12 @@ use crate::support::{
 };
 
 #[test]
-fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
+fn idle_connections_closed_by_the_server_fail_no_call() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     warm_up(&manager);
     let held = manager.lock("held").unwrap();
-    // Commands of the test's own go through a client that this leaves alone.
+    // The test's own connection is not killed (SKIPME).
     let close = || server.query::<i64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     for _ in 0..3 {
         assert!(close() > 0);
@@ -54,7 +54,7 @@ fn a_connection_closed_by_the_server_while_idle_costs_no_verb_an_error() {
 }
 
 #[test]
-fn the_connection_of_build_may_be_closed_before_its_first_use() {
+fn the_first_connection_may_be_closed_before_its_first_use() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -67,7 +67,7 @@ fn the_connection_of_build_may_be_closed_before_its_first_use() {
 }
 
 #[test]
-fn unlock_on_a_closed_connection_goes_another_way() {
+fn unlock_on_a_closed_connection_uses_another() {
     let server = Server::start();
     let manager = build(steady(server.url()).pool_size(1));
     let guard = manager.lock("a").unwrap();
@@ -77,7 +77,7 @@ fn unlock_on_a_closed_connection_goes_another_way() {
 }
 
 #[test]
-fn a_reset_is_as_good_as_a_close() {
+fn connections_reset_while_idle_fail_no_call() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
@@ -94,14 +94,16 @@ fn a_reset_is_as_good_as_a_close() {
 }
 
 #[test]
-fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
+fn p7_a_reply_cut_at_any_byte_is_requested_again() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
     warm_up(&manager);
-    // The bytes of a grant: inside a length, a line's end, a number, the last byte.
+    // Positions in a grant's bytes: inside a length, at a line's end, inside a number, at the last
+    // byte.
     for cut in [1, 3, 5, 9, 20, 40, 49] {
-        // A connection that breaks at its first use is no sign of one closed while idle, so this is its first.
+        // A break at a connection's first use does not count as a close while idle, so `inspect` is
+        // its first use.
         assert!(manager.inspect("a").unwrap().is_none());
         let fault = proxy.cut_reply_when(cut, request(Verb::Acquire, "a"));
         let guard = manager.try_lock("a").unwrap().expect("it is free");
@@ -115,16 +117,16 @@ fn p7_a_reply_cut_at_any_byte_is_asked_for_again() {
 }
 
 #[test]
-fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
+fn a_broken_off_reply_is_never_joined_with_the_next() {
     let grant = granted(77);
     let ScriptedReply::Raw(whole) = grant.clone() else {
         unreachable!()
     };
-    // The rest of the first reply stays out. Were the connection used again, its next reply would be
-    // read as the rest of the one before.
+    // The rest of the first reply never comes. If the client used the connection again, it would
+    // read the next reply as the rest of the first one.
     let half = ScriptedReply::Raw(whole[..whole.len() / 2].to_vec());
     for first in [half, ScriptedReply::Silent] {
-        let (scripted_server, manager) = fake_that_answers(first);
+        let (scripted_server, manager) = server_with_first_reply(first);
         let end = manager.try_lock("a");
         assert!(
             matches!(
@@ -144,10 +146,11 @@ fn what_breaks_off_in_the_middle_of_a_reply_is_never_taken_for_the_next_one() {
 }
 
 #[test]
-fn a_request_that_is_taken_in_part_costs_no_lease_and_spoils_no_connection() {
+fn a_partly_written_request_costs_no_lease_and_no_connection() {
     let server = Server::start();
     let manager = build(steady(server.url()));
-    // Each brace is three bytes in a key, and so many keys are more than a unix socket takes from who does not read.
+    // Each brace takes three bytes in a key. So the renewals are larger than the buffer of a unix
+    // socket whose peer does not read.
     let names: Vec<String> = (0..140)
         .map(|i| format!("{i:03}{}", "{".repeat(509)))
         .collect();
@@ -164,7 +167,7 @@ fn a_request_that_is_taken_in_part_costs_no_lease_and_spoils_no_connection() {
     });
     server.cont();
     let renewed = manager.stats().renewed;
-    until(STEADY_TTL / 2, "all are renewed", || {
+    until(STEADY_TTL / 2, "all leases are renewed", || {
         manager.stats().renewed >= renewed + names.len() as u64
     });
     for guard in guards {
@@ -183,7 +186,7 @@ fn garbage_is_an_error_and_the_next_call_is_clean() {
         b"$-7\r\n",
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
     ] {
-        let (_fake, manager) = fake_that_answers(ScriptedReply::Raw(garbage.to_vec()));
+        let (_fake, manager) = server_with_first_reply(ScriptedReply::Raw(garbage.to_vec()));
         let end = manager.try_lock("a");
         assert!(
             matches!(end, Err(Error::Unavailable { .. } | Error::Server { .. })),
@@ -195,7 +198,7 @@ fn garbage_is_an_error_and_the_next_call_is_clean() {
 }
 
 #[test]
-fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
+fn an_unexpected_reply_shape_is_an_error_never_a_grant() {
     let int = ScriptedReply::integer;
     let text = |text: &str| ScriptedReply::bulk(text);
     let list = |items: Vec<ScriptedReply>| ScriptedReply::array(items);
@@ -251,8 +254,10 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
     ];
     for shape in shapes {
         let shown = format!("{shape:?}");
-        // The second answer is a grant, so that the same can be said to a renewal and to a release.
-        let (_fake, manager) = fake_that(move |n| if n == 1 { granted(77) } else { shape.clone() });
+        // The second reply is a grant, so that the renewal and the release get the unexpected reply
+        // too.
+        let (_fake, manager) =
+            server_that_answers(move |n| if n == 1 { granted(77) } else { shape.clone() });
         match manager.try_lock("a") {
             Err(Error::Server { code, .. }) => assert_eq!(code, "PROTOCOL", "{shown}"),
             other => panic!("{shown} gave {other:?}"),
@@ -260,7 +265,7 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
         let guard = manager
             .try_lock("a")
             .unwrap()
-            .expect("the second answer is a grant");
+            .expect("the second reply is a grant");
         assert_eq!(guard.fence(), 77);
         assert!(guard.renew().is_err(), "{shown}");
         assert!(guard.unlock().is_err(), "{shown}");
@@ -268,9 +273,9 @@ fn a_reply_of_a_wrong_shape_is_an_error_and_never_a_grant() {
 }
 
 #[test]
-fn p7_what_a_malformed_reply_may_have_granted_is_given_back() {
+fn p7_a_possible_grant_in_a_malformed_reply_is_abandoned() {
     let (scripted_server, manager) =
-        fake_that_answers(ScriptedReply::array([ScriptedReply::bulk("granted")]));
+        server_with_first_reply(ScriptedReply::array([ScriptedReply::bulk("granted")]));
     assert!(matches!(manager.try_lock("a"), Err(Error::Server { .. })));
     until(SOON, "the token is abandoned", || {
         scripted_server
@@ -286,7 +291,7 @@ fn p7_what_a_malformed_reply_may_have_granted_is_given_back() {
             .expect("it was sent");
         words[9].clone()
     };
-    assert_eq!(token(13), token(12), "the one that was asked with");
+    assert_eq!(token(13), token(12), "the token of the request");
 }
 
 #[test]
@@ -325,7 +330,7 @@ fn p9_waiters_hold_no_connection() {
         mgr.inspect("n").unwrap().unwrap().waiters == 21
     });
     mgr.lock("another").unwrap().unlock().unwrap();
-    // The pool's, the renewal thread's and the listener's.
+    // One in the pool, one of the renewal thread and one of the subscription.
     assert!(server.clients().len() <= 3, "{:?}", server.clients());
     guard.unlock().unwrap();
     for mut waiter in waiting.drain(..) {
@@ -336,7 +341,7 @@ fn p9_waiters_hold_no_connection() {
 }
 
 #[test]
-fn a_pool_is_no_larger_than_asked_for() {
+fn a_pool_never_exceeds_its_configured_size() {
     let server = Server::start();
     let size = 2;
     let mgr = builder(server.url()).pool_size(size).build().unwrap();
@@ -358,7 +363,7 @@ fn a_pool_is_no_larger_than_asked_for() {
         }
         most
     });
-    // The renewal thread and the listener have one each of their own.
+    // The renewal thread and the subscription have one connection each.
     assert!(most <= size as usize + 2, "{most} connections");
     assert!(
         most > size as usize,
@@ -367,7 +372,7 @@ fn a_pool_is_no_larger_than_asked_for() {
 }
 
 #[test]
-fn connections_are_opened_as_they_are_needed() {
+fn connections_are_opened_on_demand() {
     let server = Server::start();
     let mgr = LockManager::connect(server.url()).unwrap();
     mgr.lock("n").unwrap().unlock().unwrap();
@@ -391,13 +396,14 @@ pub(crate) fn granted(fence: i64) -> ScriptedReply {
     ])
 }
 
-/// A server that answers the first script with this and all others with a grant.
-fn fake_that_answers(first: ScriptedReply) -> (ScriptedServer, LockManager) {
-    fake_that(move |n| if n == 0 { first.clone() } else { granted(77) })
+/// A server that answers the first script with this reply and all others with a grant, and a
+/// manager of it.
+fn server_with_first_reply(first: ScriptedReply) -> (ScriptedServer, LockManager) {
+    server_that_answers(move |n| if n == 0 { first.clone() } else { granted(77) })
 }
 
-/// A server that answers the n-th script, from 0 on, as it is told.
-pub(crate) fn fake_that(
+/// A server that answers the n-th script, counted from 0, with `answer(n)`, and a manager of it.
+pub(crate) fn server_that_answers(
     answer: impl Fn(usize) -> ScriptedReply + Send + Sync + 'static,
 ) -> (ScriptedServer, LockManager) {
     let scripted_server = scripted_server(answer);
@@ -405,14 +411,15 @@ pub(crate) fn fake_that(
     (scripted_server, manager)
 }
 
-/// The server of [`fake_that`].
+/// The server of [`server_that_answers`].
 pub(crate) fn scripted_server(
     answer: impl Fn(usize) -> ScriptedReply + Send + Sync + 'static,
 ) -> ScriptedServer {
     let scripts = AtomicUsize::new(0);
     ScriptedServer::start(move |words| {
         if is(words, "EVALSHA") || is(words, "EVAL") {
-            // What is done in the background would else take the answer that is meant for the test's call.
+            // Requests from the background must not use up the replies that are meant for the
+            // test's calls.
             if words.iter().any(|w| w == b"unused") {
                 return ScriptedReply::Silent;
             }

@@ -1,5 +1,6 @@
-//! What each thing costs Redis, counted: requests, commands within scripts, bytes. These are limits, so that nothing grows
-//! unnoticed; what is below them is in benches/. On Redis alone: it is the one who counts.
+//! What each operation costs Redis: requests, commands within scripts, and bytes. These are upper
+//! limits, so that no cost grows unnoticed; benches/ measures the exact costs. On Redis alone: its
+//! own counters are read.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -11,22 +12,22 @@ use crate::fixtures::SOON;
 use crate::managers::{manager, patient};
 use crate::support::{SLACK, Server, until};
 
-/// How often each thing is done, so that what comes once does not count.
+/// How often each operation is repeated, so that one-time costs do not count.
 const TIMES: u64 = 500;
 
-/// What Redis has counted.
+/// The counters of Redis.
 struct Count {
     commands: BTreeMap<String, u64>,
     bytes: u64,
 }
 
-/// The most that one of something may cost.
+/// The most that one operation may cost.
 struct Limit {
-    /// Scripts that are run: round trips.
+    /// Scripts run, which is the number of round trips.
     scripts: f64,
-    /// Commands within them.
+    /// Commands within the scripts.
     commands: f64,
-    /// Both ways.
+    /// In both directions.
     bytes: u64,
 }
 
@@ -46,7 +47,7 @@ fn count(server: &Server) -> Count {
 #[track_caller]
 fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce()) {
     let before = count(server);
-    // Our own questions cost bytes too.
+    // The queries of this function cost bytes too.
     let asking = count(server).bytes - before.bytes;
     let before = count(server);
     what();
@@ -65,7 +66,7 @@ fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce())
     let commands = inner as f64 / times as f64;
     let bytes = (after.bytes - before.bytes).saturating_sub(asking) / times;
     println!("{scripts:.2} scripts, {commands:.2} commands in them, {bytes} bytes");
-    // A part of one is what renewals and syncs may add meanwhile.
+    // Renewals and syncs may add the fractions during the measurement.
     let fits =
         scripts <= limit.scripts + 0.1 && commands <= limit.commands + 0.5 && bytes <= limit.bytes;
     let seen: Vec<_> = after
@@ -81,7 +82,7 @@ fn assert_costs(server: &Server, times: u64, limit: &Limit, what: impl FnOnce())
 }
 
 #[test]
-fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
+fn an_uncontended_lock_costs_two_requests_and_six_commands() {
     let server = Server::start();
     let mgr = patient(server.url());
     drop(mgr.lock("k").unwrap());
@@ -98,7 +99,7 @@ fn a_lock_that_nobody_waits_for_costs_two_requests_and_six_commands() {
 }
 
 #[test]
-fn permits_cost_two_requests_and_eleven_commands_and_one_more_where_others_hold_some() {
+fn permits_cost_two_requests_and_eleven_commands_beside_many_holders() {
     let server = Server::start();
     let mgr = patient(server.url());
     let n = mgr.semaphore("k", 1000);
@@ -119,7 +120,7 @@ fn permits_cost_two_requests_and_eleven_commands_and_one_more_where_others_hold_
 }
 
 #[test]
-fn a_place_in_the_queue_and_its_hand_over_cost_two_requests() {
+fn queueing_and_the_hand_over_cost_two_requests() {
     let server = Server::start();
     for managers in [
         vec![patient(server.url())],
@@ -131,13 +132,13 @@ fn a_place_in_the_queue_and_its_hand_over_cost_two_requests() {
             bytes: 905,
         };
         let mut guard = managers[0].lock("k").unwrap();
-        let mut stands = managers[managers.len() - 1].enqueue("k").unwrap();
+        let mut queued = managers[managers.len() - 1].enqueue("k").unwrap();
         assert_costs(&server, TIMES, &limit, || {
             for i in 0..TIMES as usize {
                 let next = managers[i % managers.len()].enqueue("k").unwrap();
                 guard.unlock().unwrap();
-                guard = stands.wait().unwrap();
-                stands = next;
+                guard = queued.wait().unwrap();
+                queued = next;
             }
         });
     }
@@ -156,10 +157,10 @@ fn a_renewal_costs_one_request_and_four_commands() {
         commands: 4.0,
         bytes: 290,
     };
-    // The first of them make the script known.
+    // The first renewals make the script known to the server.
     until(
         Duration::from_secs(1) + SLACK,
-        "all are renewed once",
+        "every lease is renewed once",
         || mgr.stats().renewed >= LOCKS as u64,
     );
     let renewed = mgr.stats().renewed;
@@ -187,11 +188,11 @@ fn a_second_of_waiting_costs_no_more_than_the_check() {
         commands: 6.0,
         bytes: 470,
     };
-    // The first waiter looks at the list as well.
+    // The first waiter's check also reads the list.
     until(SOON, "it is checked once", || {
         count(&server).commands.get("llen").is_some_and(|n| *n > 1)
     });
-    // One check and one sign of life a second, however many wait.
+    // One check and one sign of life (R3) a second, however many waiters there are.
     assert_costs(&server, 4, &limit, || thread::sleep(Duration::from_secs(4)));
     drop(waiters);
 }

@@ -1,4 +1,5 @@
-//! P5: what a dead process costs the others, whether it held or waited. On Redis alone, which processes share.
+//! P5: how long a dead process delays the others, whether it held or waited. On Redis alone, which
+//! processes share.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +19,7 @@ use crate::{
 const TTL: Duration = Duration::from_secs(2);
 
 #[test]
-fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
+fn p5_a_crashed_holder_delays_others_by_ttl_plus_check_period() {
     let server = Server::start();
     let mut child = worker::start(&server.url(), TTL);
     child.send("lock k");
@@ -28,7 +29,7 @@ fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
     let crash = Instant::now();
     child.kill();
     let guard = waiter.wait().unwrap();
-    in_time(crash);
+    assert_in_time(crash);
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.fence() > dead.fence);
     guard.unlock().unwrap();
@@ -40,7 +41,7 @@ fn p5_a_crashed_holder_delays_the_next_by_one_ttl_and_a_check_period() {
 }
 
 #[test]
-fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
+fn p5_a_caller_after_the_crash_waits_no_longer() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -50,15 +51,15 @@ fn p5_one_who_comes_after_the_crash_is_delayed_no_longer() {
     child.kill();
     assert!(
         mgr.try_lock("k").unwrap().is_none(),
-        "the dead one's lease runs on"
+        "the dead process's lease still lasts"
     );
     let guard = mgr.lock("k").unwrap();
-    in_time(crash);
+    assert_in_time(crash);
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
 }
 
 #[test]
-fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
+fn p5_a_waiter_crashing_just_before_its_turn_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -76,7 +77,7 @@ fn p5_a_waiter_that_crashed_just_before_its_turn_costs_one_ttl() {
 }
 
 #[test]
-fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
+fn p5_twenty_crashed_waiters_together_cost_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -93,14 +94,15 @@ fn p5_twenty_waiters_that_crashed_cost_one_ttl_together() {
 }
 
 #[test]
-fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
+fn p5_waiters_dead_for_longer_than_the_horizon_cost_nothing() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
     let mut children = queue_up(&server, 20);
     let waiter = mgr.enqueue("k").unwrap();
     children.iter_mut().for_each(Child::kill);
-    // Liveness is counted in served time, which the waiter's checks carry on.
+    // R10 counts in served time (R2), which passes only while requests arrive: the live waiter's
+    // checks are such requests.
     std::thread::sleep(horizon(TTL) + 2 * check_period(TTL));
     let release = Instant::now();
     guard.unlock().unwrap();
@@ -113,15 +115,16 @@ fn p5_waiters_that_have_been_dead_for_the_horizon_cost_nothing() {
     assert_eq!(
         guard.previous_holder(),
         PreviousHolder::Released,
-        "a dead one was granted in between"
+        "a dead waiter was granted in between"
     );
     guard.unlock().unwrap();
     assert_nothing_left(&server, "k");
 }
 
-/// R10: the lapse of its lease tells that its waiters are dead too.
+/// R10 (places of the dead): when the lease lapses, the server knows that the waiters of its
+/// process are dead too.
 #[test]
-fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
+fn p5_a_crashed_process_that_held_and_waited_costs_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -138,9 +141,9 @@ fn p5_a_process_that_held_and_waited_for_one_name_costs_one_ttl() {
     assert_nothing_left(&server, "k");
 }
 
-/// R10, where nobody was there to let served time pass.
+/// R10 (places of the dead), when no live process sent requests, so that no served time passed.
 #[test]
-fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
+fn p5_a_lapse_shows_that_its_process_has_no_live_waiters() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -154,16 +157,17 @@ fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
     until(TTL + SLACK, "the lease lapses", || {
         mgr.inspect("k")
             .unwrap()
-            .expect("it is awaited")
+            .expect("it has waiters")
             .time_left
             .is_zero()
     });
     let held = owner(&server, "k");
-    // The server may have been away meanwhile: the holder has one step to be heard of, and no more.
+    // The server may have been away, so it gives the holder a grace of one step to show a sign of
+    // life.
     assert!(mgr.try_lock("k").unwrap().is_none());
     let guard = until_some(
         check_period(TTL) + command_timeout(TTL) + SLACK,
-        "nobody alive is before us",
+        "no live waiter is ahead",
         || {
             assert_eq!(owner(&server, "k"), held, "a dead waiter was granted");
             mgr.try_lock("k").unwrap()
@@ -175,7 +179,7 @@ fn p5_a_lapse_tells_that_the_waiters_of_its_process_are_dead_too() {
 }
 
 #[test]
-fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
+fn p5_a_crash_with_many_locks_delays_each_name_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -196,7 +200,7 @@ fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
         .into_iter()
         .map(|waiter| waiter.wait().unwrap())
         .collect();
-    in_time(crash);
+    assert_in_time(crash);
     assert!(
         guards
             .iter()
@@ -205,7 +209,7 @@ fn p5_a_process_with_many_locks_and_waiters_delays_each_name_by_one_ttl() {
 }
 
 #[test]
-fn p5_processes_that_die_together_cost_one_ttl_together() {
+fn p5_processes_dying_together_cost_one_ttl_in_total() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -222,9 +226,10 @@ fn p5_processes_that_die_together_cost_one_ttl_together() {
     assert_nothing_left(&server, "k");
 }
 
-/// Nobody alive saw them die, so that their places look like those of waiters who sat out an outage.
+/// No live process saw them die, so their entries look like those of waiters that survived an
+/// outage.
 #[test]
-fn p5_processes_that_died_unseen_cost_whoever_waits_next_one_ttl() {
+fn p5_processes_that_died_unseen_cost_the_next_waiter_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
@@ -236,26 +241,26 @@ fn p5_processes_that_died_unseen_cost_whoever_waits_next_one_ttl() {
     until(TTL + SLACK, "the lease lapses", || {
         mgr.inspect("k")
             .unwrap()
-            .expect("it is awaited")
+            .expect("it has waiters")
             .time_left
             .is_zero()
     });
     let start = Instant::now();
     let guard = mgr.lock("k").unwrap();
-    in_time(start);
+    assert_in_time(start);
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     guard.unlock().unwrap();
     assert_nothing_left(&server, "k");
 }
 
-/// The grant reaches the server and never the process, which asked for it or stood in the queue.
+/// The server grants the lock, but the process is killed before the reply or the message arrives.
 #[test]
-fn p5_a_process_killed_before_it_learns_of_its_grant_costs_one_ttl() {
+fn p5_a_process_killed_before_seeing_its_grant_costs_one_ttl() {
     for verb in ["lock", "queue"] {
         let server = Server::tcp();
         let proxy = Proxy::to(server.addr());
         let mgr = manager(server.url(), TTL);
-        // The server has to know the script, since it cannot say that it does not.
+        // The server must know the script already: its NOSCRIPT reply would not arrive.
         let holder = Some(mgr.lock("k").unwrap()).filter(|_| verb == "queue");
         let mut child = worker::start(&proxy.url(), TTL);
         if holder.is_some() {
@@ -267,23 +272,23 @@ fn p5_a_process_killed_before_it_learns_of_its_grant_costs_one_ttl() {
             Some(holder) => holder.unlock().unwrap(),
             None => child.send("lock k"),
         }
-        let unheard = until_some(SOON, "it is granted", || owner(&server, "k"));
+        let granted = until_some(SOON, "it is granted", || owner(&server, "k"));
         let waiter = mgr.enqueue("k").unwrap();
         let owners = owners_until_granted(&server, waiter, || child.kill());
-        assert_eq!(owners, BTreeSet::from([unheard]), "{verb}");
-        assert_eq!(child.pending_lines(), [""; 0], "it learnt of its grant");
+        assert_eq!(owners, BTreeSet::from([granted]), "{verb}");
+        assert_eq!(child.pending_lines(), [""; 0], "it learned of its grant");
         assert_nothing_left(&server, "k");
     }
 }
 
 #[test]
-fn p5_a_hold_at_least_that_is_longer_than_the_ttl_is_all_that_its_holders_crash_costs() {
+fn p5_a_crash_with_long_hold_at_least_costs_only_that() {
     let server = Server::start();
-    a_hold_at_least_is_all_that_a_crash_costs(&server, "lock k", |mgr| mgr.lock("k").unwrap());
+    assert_a_crash_costs_only_hold_at_least(&server, "lock k", |mgr| mgr.lock("k").unwrap());
 }
 
-/// The worker takes it, and dies; then we do.
-pub(crate) fn a_hold_at_least_is_all_that_a_crash_costs(
+/// The worker acquires the lock and dies, then this process acquires it.
+pub(crate) fn assert_a_crash_costs_only_hold_at_least(
     server: &Server,
     take: &str,
     next: impl FnOnce(&LockManager) -> LockGuard,
@@ -292,25 +297,26 @@ pub(crate) fn a_hold_at_least_is_all_that_a_crash_costs(
     let mgr = manager(server.url(), TTL);
     let mut child = worker::start(&server.url(), TTL);
     child.send(&format!("least {}", LEAST.as_millis()));
-    let asked = Instant::now();
+    let before = Instant::now();
     child.send(take);
     expect_got(&child, "k", SOON);
-    let told = Instant::now();
+    let after = Instant::now();
     child.kill();
     let guard = next(&mgr);
-    assert!(asked.elapsed() >= LEAST, "{:?}", asked.elapsed());
+    assert!(before.elapsed() >= LEAST, "{:?}", before.elapsed());
     assert!(
-        told.elapsed() < LEAST + check_period(TTL) + SLACK,
+        after.elapsed() < LEAST + check_period(TTL) + SLACK,
         "{:?}",
-        told.elapsed()
+        after.elapsed()
     );
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     guard.unlock().unwrap();
 }
 
-/// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.
+/// A lapsed fixed lease says nothing about its process, so the process's waiters stay queued for
+/// the horizon.
 #[test]
-fn p5_waiters_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
+fn p5_dead_waiters_with_fixed_leases_cost_one_lease_plus_horizon() {
     const TTL: Duration = Duration::from_secs(4);
     const LEASE: Duration = Duration::from_millis(1400);
     let server = Server::start();
@@ -318,7 +324,7 @@ fn p5_waiters_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
     let guard = mgr.lock("k").unwrap();
     let mut child = worker::start(&server.url(), TTL);
     child.send(&format!("fixed {}", LEASE.as_millis()));
-    // One lease for each would be far more than the bound.
+    // If each waiter cost one lease, the total would be far above the bound.
     for _ in 0..8 {
         child.send("queue k");
         child.expect("queued", SOON);
@@ -338,14 +344,14 @@ fn p5_waiters_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
     assert_nothing_left(&server, "k");
 }
 
-/// The bound of P5: the lock is free in the moment `since` but for the dead process.
+/// The bound of P5, counted from `since`: from then on only the dead process is in the way.
 #[track_caller]
-fn in_time(since: Instant) {
+fn assert_in_time(since: Instant) {
     let took = since.elapsed();
     assert!(took < TTL + check_period(TTL) + SLACK, "{took:?}");
 }
 
-/// Worker processes that stand in the queue of `k`, one place each.
+/// Worker processes that wait in the queue of `k`, with one waiter each.
 fn queue_up(server: &Server, count: usize) -> Vec<Child> {
     let mut children: Vec<Child> = (0..count)
         .map(|_| worker::launch(&server.url(), TTL))
@@ -358,15 +364,11 @@ fn queue_up(server: &Server, count: usize) -> Vec<Child> {
     children
 }
 
-/// The owners that the record of `k` shows from the moment in which `strike` is over until the waiter
-/// is granted; a grant to a dead one lasts a TTL and is not overlooked.
-fn owners_until_granted(
-    server: &Server,
-    waiter: Waiter,
-    strike: impl FnOnce(),
-) -> BTreeSet<String> {
-    let last = queue(server, "k").pop().expect("the waiter stands last");
-    strike();
+/// The owners that the record of `k` shows from the end of `crash` until the waiter is granted. A
+/// grant to a dead waiter lasts for a TTL, so polling does not miss it.
+fn owners_until_granted(server: &Server, waiter: Waiter, crash: impl FnOnce()) -> BTreeSet<String> {
+    let last = queue(server, "k").pop().expect("the waiter is last");
+    crash();
     let start = Instant::now();
     let mut owners = BTreeSet::new();
     until(
@@ -379,7 +381,7 @@ fn owners_until_granted(
         },
     );
     let guard = waiter.wait().unwrap();
-    in_time(start);
+    assert_in_time(start);
     assert!(guard.is_held());
     guard.unlock().unwrap();
     owners.remove(&last);

@@ -1,4 +1,4 @@
-//! What a server does to its data: it comes back without them, or with them, or forgets its scripts. On Redis alone.
+//! A server loses its data, or only its scripts, or restarts with its data. On Redis alone.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -12,13 +12,13 @@ use crate::fixtures::{P, Record, SOON, STEADY_TTL as TTL, Waiters, build, steady
 use crate::support::{SLACK, Server, until};
 
 #[test]
-fn p3_an_empty_restart_is_told_to_holders_and_waiters_are_served_in_order() {
+fn p3_an_empty_restart_is_reported_and_keeps_the_queue_order() {
     let backend = Backend::redis();
-    let server = backend.server().expect("it is one");
+    let server = backend.server().expect("it is a Redis backend");
     loses_everything(&backend, || server.restart());
 }
 
-/// The policy takes whatever it likes, so the keys of locks too.
+/// The policy evicts any key, so also those of locks.
 pub(crate) fn evict_all(server: &Server) {
     let mut evicting = redis::pipe();
     for (setting, value) in [
@@ -32,26 +32,27 @@ pub(crate) fn evict_all(server: &Server) {
             .arg(setting)
             .arg(value)
             .ignore();
-        // Each command that comes while memory is short evicts first.
+        // While memory is short, the server evicts keys before each command.
         evicting.cmd("PING").ignore();
     }
     let mut connection = server.connection();
-    until(SOON, "something was evicted, and all of it", || {
+    until(SOON, "keys were evicted, and none is left", || {
         evicting.query::<()>(&mut connection).unwrap();
         server.counted("evicted_keys") > 0 && server.query::<u64>(&["DBSIZE"]) == 0
     });
 }
 
 #[test]
-fn p2_fences_rise_over_an_eviction_which_is_told_and_costs_no_place() {
+fn p2_fences_rise_over_an_eviction_that_costs_no_place() {
     let backend = Backend::redis();
-    let server = backend.server().expect("it is one");
+    let server = backend.server().expect("it is a Redis backend");
     loses_everything(&backend, || evict_all(server));
 }
 
-/// As after a failover to a replica that had not yet heard of the newest grant.
+/// As after a failover to a replica that had not received the latest grant. The forgotten holder
+/// learns of its loss.
 #[test]
-fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told() {
+fn p2_fences_rise_over_a_restart_with_older_data() {
     let server = Server::start();
     let (ours, other) = (build(steady(server.url())), build(steady(server.url())));
     let first = ours.lock("a").unwrap();
@@ -65,17 +66,17 @@ fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told()
     server.restart();
     assert!(
         Record::of(&server, "a").owner().is_some(),
-        "it names the first one again"
+        "the record names the first holder again"
     );
     let loss = second
         .lost()
         .recv_timeout(TTL / 3 + SLACK)
-        .expect("the loss is told");
+        .expect("the loss is reported");
     assert_eq!(
         (loss.reason, loss.fence),
         (LossReason::Taken, second.fence())
     );
-    // Who is named has released it long ago, and holds the others up like one that crashed.
+    // The record names a holder that released long ago. It delays the others like a crashed one.
     let mut largest = second.fence();
     for _ in 0..2 {
         let (_, end) = queue.next_end(TTL + P + SLACK);
@@ -88,8 +89,9 @@ fn p2_fences_rise_over_a_restart_with_older_data_and_who_was_forgotten_is_told()
 }
 
 #[test]
-fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
-    // By default the newest lines may still be in the server's memory, while the disk is busy.
+fn p1_unexpired_leases_survive_a_restart_that_kept_the_data() {
+    // With the default fsync policy the server may keep the newest writes in memory while the disk
+    // is busy.
     let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let holding = build(steady(server.url()));
     let waiting = build(steady(server.url()));
@@ -116,7 +118,7 @@ fn p1_leases_inside_their_time_go_on_over_a_restart_that_kept_the_data() {
     assert_eq!(
         holding.stats().requeued + waiting.stats().requeued,
         0,
-        "every place was kept"
+        "every waiter kept its place"
     );
     Record::of(&server, "a").comes_to_rest();
 }

@@ -1,4 +1,5 @@
-//! Locks that are held when a thread or a process ends. On Redis alone: the holders are processes of their own.
+//! Locks that are held when a thread or a process ends. On Redis alone: the holders are separate
+//! processes.
 
 use std::{
     cell::RefCell,
@@ -21,12 +22,12 @@ use crate::{
 const TTL: Duration = Duration::from_secs(1);
 
 #[test]
-fn p5_a_process_that_exits_without_a_drop_leaves_its_lock_to_the_ttl() {
+fn p5_a_lock_of_an_exited_process_ends_with_its_ttl() {
     check_end_of_process("exit");
 }
 
 #[test]
-fn p5_a_process_that_aborts_leaves_its_lock_to_the_ttl() {
+fn p5_a_lock_of_an_aborted_process_ends_with_its_ttl() {
     check_end_of_process("abort");
 }
 
@@ -54,7 +55,7 @@ fn p8_a_guard_dropped_in_a_thread_local_destructor_is_released() {
 }
 
 #[test]
-fn a_guard_dropped_in_a_thread_local_destructor_may_be_the_last_handle() {
+fn a_thread_local_destructor_may_drop_the_last_handle() {
     check_thread_local("guard is last");
 }
 
@@ -71,7 +72,7 @@ fn check_thread_local(mode: &str) {
     assert_nothing_left(&server, "k");
 }
 
-/// Leaves a guard to the destructors of a thread that ends.
+/// Keeps a guard in a thread-local, whose destructor drops it when the thread ends.
 pub(crate) fn thread_local(args: &[String]) {
     thread_local! {
         static KEPT: RefCell<Option<LockGuard>> = const { RefCell::new(None) };

@@ -1,5 +1,5 @@
-//! P1 and P2: one holder at a time, each with a larger fence than all before, over processes. On Redis alone, which they
-//! share.
+//! P1 and P2 across processes: one holder at a time, each with a larger fence than all before it.
+//! On Redis alone, which the processes share.
 
 use std::{
     fs::{self, File},
@@ -26,7 +26,7 @@ const PROCESSES: usize = 8;
 const THREADS: usize = 4;
 const TURNS: usize = 157;
 
-/// The whole run; its speed is not the point.
+/// For the whole run; its speed is not under test.
 const RUN: Duration = Duration::from_secs(60);
 
 #[test]
@@ -56,7 +56,10 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     assert!(turns.len() >= 5000);
     turns.sort_by_key(|turn| turn.start);
     for pair in turns.windows(2) {
-        assert!(pair[0].end < pair[1].start, "two held it at once: {pair:?}");
+        assert!(
+            pair[0].end < pair[1].start,
+            "two processes held it at once: {pair:?}"
+        );
         assert!(
             pair[0].fence < pair[1].fence,
             "a fence did not rise: {pair:?}"
@@ -65,10 +68,9 @@ fn p1_turns_of_eight_processes_never_overlap_and_their_fences_rise() {
     assert_nothing_left(&server, "till");
 }
 
-/// Each believer leaves what it sees in a file as it sees it, so that nothing is lost with one that is killed.
-/// As it stands in the documentation, for a resource that lives in Redis.
+/// The script is the one in the documentation, for a resource that lives in Redis.
 #[test]
-fn p2_the_documented_script_turns_away_a_holder_that_was_overtaken() {
+fn p2_the_documented_script_refuses_an_overtaken_holder() {
     let doc = include_str!("../../src/fence.rs");
     let block = doc
         .split("/// ```lua\n")
@@ -105,19 +107,20 @@ fn p2_the_documented_script_turns_away_a_holder_that_was_overtaken() {
     );
 }
 
+/// Each process appends what it sees to a file at once, so that a kill loses nothing.
 #[test]
-fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_killed() {
+fn p1_stopped_and_killed_holders_never_overlap_with_others() {
     const ROUNDS: usize = 6;
     let server = Server::start();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let mut children: Vec<Child> = (0..4)
-        .map(|_| Child::spawn("believers", &[&server.url(), path]))
+        .map(|_| Child::spawn("sampling_holder", &[&server.url(), path]))
         .collect();
     let (mut newest, mut lapses) = (0, 0);
     for round in 0..ROUNDS {
         let mut next = |but: usize| {
-            until_some(SOON, "somebody else is granted the lock", || {
+            until_some(SOON, "another process is granted the lock", || {
                 let mut granted = None;
                 for (who, child) in children.iter().enumerate().filter(|(who, _)| *who != but) {
                     for said in child.pending_lines() {
@@ -143,40 +146,40 @@ fn p1_times_in_which_it_is_held_never_overlap_though_holders_are_stopped_and_kil
             children.remove(holder).kill();
         }
     }
-    assert!(lapses > 0, "nobody was stopped while it held the lock");
+    assert!(lapses > 0, "no process was stopped while it held the lock");
     for child in &mut children {
         child.close_stdin();
         child.join(SOON);
     }
 
-    let mut seen: Vec<Glimpse> = Vec::new();
+    let mut seen: Vec<HeldSample> = Vec::new();
     for file in fs::read_dir(dir.path()).unwrap() {
         let said = fs::read_to_string(file.unwrap().path()).unwrap();
-        seen.extend(said.lines().filter_map(Glimpse::parse));
+        seen.extend(said.lines().filter_map(HeldSample::parse));
     }
-    seen.sort_by_key(|glimpse| (glimpse.fence, glimpse.after));
+    seen.sort_by_key(|sample| (sample.fence, sample.after));
     let mut latest = &seen[0];
-    for glimpse in &seen {
+    for sample in &seen {
         assert!(
-            glimpse.fence == latest.fence || latest.before <= glimpse.after,
-            "both hold: {latest:?} {glimpse:?}"
+            sample.fence == latest.fence || latest.before <= sample.after,
+            "both hold: {latest:?} {sample:?}"
         );
-        if glimpse.before > latest.before {
-            latest = glimpse;
+        if sample.before > latest.before {
+            latest = sample;
         }
     }
 }
 
-/// `is_held` was true with this fence, at some moment between two.
+/// `is_held` returned true with this fence at some moment between `before` and `after`.
 #[derive(Debug)]
-struct Glimpse {
+struct HeldSample {
     fence: u64,
     before: u64,
     after: u64,
 }
 
-impl Glimpse {
-    /// None of the half of a line that a killed process leaves.
+impl HeldSample {
+    /// `None` for the partial line that a killed process leaves.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line
             .strip_suffix('.')?
@@ -190,12 +193,13 @@ impl Glimpse {
     }
 }
 
-/// Holds again and again, says of each grant that it came, and writes down all the while that it believes.
-pub(crate) fn believers(args: &[String]) {
+/// Acquires the lock again and again, reports each grant, and records every time that `is_held`
+/// returns true.
+pub(crate) fn sampling_holder(args: &[String]) {
     let mgr = manager(args[0].as_str(), MIN_TTL);
     let mut seen = File::create(Path::new(&args[1]).join(std::process::id().to_string())).unwrap();
-    let parting = thread::spawn(|| while receive().is_some() {});
-    while !parting.is_finished() {
+    let stdin_closed = thread::spawn(|| while receive().is_some() {});
+    while !stdin_closed.is_finished() {
         let guard = mgr.lock("till").unwrap();
         let fence = guard.fence();
         report(format_args!("{fence} {:?}", guard.previous_holder()));
@@ -207,7 +211,8 @@ pub(crate) fn believers(args: &[String]) {
             }
             let line = format!("{fence} {before} {}.\n", machine_time());
             seen.write_all(line.as_bytes()).unwrap();
-            // Not before the look: what counts is what is seen on waking from a stop.
+            // The check of the time comes after the sample: the sample right after a stop is the
+            // one that matters.
             if before - start > 100_000_000 {
                 break;
             }
@@ -235,7 +240,7 @@ impl Turn {
     }
 }
 
-/// Takes its turns in each of its threads, and leaves what it saw in a file named by its pid.
+/// Takes its turns in each of its threads, and writes what it saw to a file named after its pid.
 pub(crate) fn turns(args: &[String]) {
     let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     let dir = Path::new(&args[1]);
@@ -267,12 +272,12 @@ pub(crate) fn turns(args: &[String]) {
     report("done");
 }
 
-/// The overlap detector, of which Redis knows nothing: the file is made by whoever is inside, and the
-/// file system lets nobody make it twice.
+/// Detects overlaps without the help of Redis: each holder creates the same file, and the file
+/// system does not let two processes create it.
 fn enter(dir: &Path) -> (u64, u64) {
     let inside = dir.join("inside");
     let start = machine_time();
-    File::create_new(&inside).unwrap_or_else(|e| panic!("somebody else is inside: {e}"));
+    File::create_new(&inside).unwrap_or_else(|e| panic!("another holder is inside: {e}"));
     thread::yield_now();
     fs::remove_file(&inside).unwrap();
     (start, machine_time())

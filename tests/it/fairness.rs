@@ -1,4 +1,4 @@
-//! P3: first come, first served, over processes. On Redis alone, which they share.
+//! P3: first come, first served, across processes. On Redis alone, which they share.
 
 use std::{sync::Mutex, thread};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 #[test]
-fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
+fn p3_grants_follow_the_enqueue_order_of_all_processes() {
     const ROUNDS: usize = 8;
     let server = Server::start();
     let holder = patient(server.url());
@@ -22,7 +22,7 @@ fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
         worker::start(&server.url(), DEFAULT_TTL),
     ];
 
-    // In each round all four come, each round beginning with another.
+    // In each round all four enqueue, and each round begins with another one.
     let granted = Mutex::new(Vec::new());
     let mut order = 0;
     thread::scope(|scope| {
@@ -52,10 +52,10 @@ fn p3_grants_come_in_the_order_of_enqueues_of_all_processes() {
         granted.extend((0..ROUNDS).map(|_| (expect_got(child, "k", SOON).fence, i + 2)));
     }
     granted.sort_unstable();
-    let came: Vec<usize> = (0..ROUNDS)
+    let expected: Vec<usize> = (0..ROUNDS)
         .flat_map(|round| (0..4).map(move |i| (round + i) % 4))
         .collect();
-    let went: Vec<usize> = granted.iter().map(|(_, who)| *who).collect();
-    assert_eq!(went, came, "grants by fence: {granted:?}");
+    let granted_to: Vec<usize> = granted.iter().map(|(_, who)| *who).collect();
+    assert_eq!(granted_to, expected, "grants by fence: {granted:?}");
     until(SLACK, "the last release", || queue(&server, "k").is_empty());
 }

@@ -1,5 +1,5 @@
-//! What a manager costs: threads, connections, requests and wake-ups; and that all of it ends with the
-//! last handle. On Redis alone: it is counted there, and in processes of their own.
+//! What a manager costs: threads, connections, requests and wake-ups. All of them end with the last
+//! handle. On Redis alone: the tests count there, and in separate processes.
 
 use std::{
     fs,
@@ -24,30 +24,31 @@ use crate::{
 
 const CROWD: usize = 100;
 const PREFIX: &str = "fairlock-";
-/// As the kernel shows it, which keeps 15 bytes of a name.
+/// The thread's name as the kernel shows it: the first 15 bytes.
 const RENEWAL: &str = "fairlock-renewa";
-const STANDING: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
+const BACKGROUND_THREADS: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
 
+/// They also cost at most three requests a second.
 #[test]
-fn p9_a_hundred_waiters_on_one_name_cost_two_connections_and_three_requests_a_second() {
+fn p9_a_hundred_waiters_on_one_name_cost_two_connections() {
     const PERIODS: u32 = 4;
     let server = Server::start();
     let (mut child, _locks) = crowd_of(&server, 1);
     let before = requests(&server);
-    let told = counted(&mut child);
+    let reported = requests_reported(&mut child);
     thread::sleep(PERIODS * DEFAULT_CHECK_PERIOD);
     let most = 3 * u64::from(PERIODS);
     let seen = requests(&server) - before;
-    let told = counted(&mut child) - told;
+    let reported = requests_reported(&mut child) - reported;
     assert!(
-        (1..=most).contains(&seen) && (1..=most).contains(&told),
-        "{seen} seen by Redis, {told} counted"
+        (1..=most).contains(&seen) && (1..=most).contains(&reported),
+        "{seen} seen by Redis, {reported} counted by the manager"
     );
     check_crowd(&server, &mut child);
 }
 
 #[test]
-fn p9_a_hundred_waiters_on_as_many_names_cost_the_same_threads_and_connections() {
+fn p9_a_hundred_waiters_on_a_hundred_names_cost_no_more() {
     let server = Server::start();
     let (mut child, _locks) = crowd_of(&server, CROWD);
     thread::sleep(2 * DEFAULT_CHECK_PERIOD);
@@ -60,7 +61,7 @@ fn the_renewal_thread_sleeps_through_ten_thousand_uncontended_turns() {
 }
 
 #[test]
-fn the_renewal_thread_sleeps_through_uncontended_turns_after_a_contention_too() {
+fn the_renewal_thread_sleeps_again_after_contention_has_ended() {
     check_sleep("warm");
 }
 
@@ -70,22 +71,22 @@ fn all_threads_and_connections_end_with_the_last_manager() {
 }
 
 #[test]
-fn all_threads_and_connections_end_with_a_guard_that_goes_last() {
+fn all_threads_and_connections_end_with_the_last_guard() {
     check_end("guard");
 }
 
 #[test]
-fn all_threads_and_connections_end_with_a_waiter_that_goes_last() {
+fn all_threads_and_connections_end_with_the_last_waiter() {
     check_end("waiter");
 }
 
 #[test]
-fn all_threads_and_connections_end_with_a_handle_that_goes_last_in_a_callback() {
+fn threads_and_connections_end_when_callbacks_drop_the_last_handle() {
     check_end("callback");
 }
 
-/// A worker of a hundred waiting threads on so many names, and the guards for which they wait. Those
-/// have one connection and no renewal that could open another.
+/// A worker with a hundred threads that wait for `names` names, and the guards that they wait for.
+/// The guards' manager has one connection, and fixed leases, so that no renewal opens another.
 fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
     let holder = LockManager::builder(server.url())
         .pool_size(1)
@@ -109,8 +110,9 @@ fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
 #[track_caller]
 fn check_crowd(server: &Server, child: &mut Child) {
     child.send("threads");
-    assert_eq!(child.expect("threads", SOON), STANDING.join(" "));
-    // The holder's, the one of the crowd's pool, its listener's and its renewal thread's.
+    assert_eq!(child.expect("threads", SOON), BACKGROUND_THREADS.join(" "));
+    // The holder's one; and in the crowd's process one each of the pool, the subscription and the
+    // renewal thread.
     let clients = server.clients();
     assert_eq!(clients.len(), 4, "{clients:#?}");
     child.send("try");
@@ -121,7 +123,8 @@ fn check_crowd(server: &Server, child: &mut Child) {
     );
 }
 
-/// Requests of clients that Redis has run, but for the commands inside scripts, which it counts too.
+/// The requests of clients that Redis has run, without the commands inside scripts, which Redis
+/// counts too.
 fn requests(server: &Server) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
     let calls = |command: &str| -> u64 {
@@ -130,13 +133,14 @@ fn requests(server: &Server) -> u64 {
             .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
         line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
     };
-    // A sync, the only script that runs while a crowd waits, has one HMGET; what is beyond them was sent by itself.
+    // While a crowd waits, only sync scripts run, and each has one HMGET. Clients sent all other
+    // HMGETs themselves.
     let scripts = calls("eval") + calls("evalsha");
     let lookups = calls("hmget").saturating_sub(scripts);
     scripts + lookups + calls("ping") + calls("time") - scripts.min(calls("time"))
 }
 
-fn counted(child: &mut Child) -> u64 {
+fn requests_reported(child: &mut Child) -> u64 {
     child.send("requests");
     child.expect("requests", SOON).parse().unwrap()
 }
@@ -154,9 +158,9 @@ pub(crate) fn crowd(args: &[String]) {
     while let Some(line) = receive() {
         match &*line {
             "threads" => {
-                // A connection that is being opened has a thread of its own until it is.
+                // While a connection is being opened, it has a thread of its own.
                 until(SOON, "the connections are open", || {
-                    own_threads().len() == STANDING.len()
+                    own_threads().len() == BACKGROUND_THREADS.len()
                 });
                 report(format_args!("threads {}", own_threads().join(" ")));
             }
@@ -180,7 +184,8 @@ fn check_sleep(mode: &str) {
     child.join(SOON);
 }
 
-/// Locks and unlocks ten thousand times, and says how often the renewal thread went to sleep meanwhile.
+/// Locks and unlocks ten thousand times, and reports how often the renewal thread went to sleep
+/// during that.
 pub(crate) fn cycles(args: &[String]) {
     let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     if args[1] == "warm" {
@@ -207,21 +212,22 @@ fn check_end(last: &str) {
     child.join(SOON);
 }
 
-/// Starts every thread that a manager may have, and drops the last handle to it.
+/// Starts every thread that a manager can have, and drops its last handle.
 pub(crate) fn last_handle(args: &[String]) {
     let (dropped, in_main) = mpsc::channel::<()>();
     let in_main = Mutex::new(in_main);
     let last = Arc::new(Mutex::new(None::<LockManager>));
-    let (told, tell) = mpsc::channel();
+    let (callback, called) = mpsc::channel();
     let in_callback = Arc::clone(&last);
     let options = LockOptions::new()
         .max_hold(Duration::from_millis(200))
         .on_lost(move |_| {
-            // The guard has to live until the loss is told, and be dropped before the handle.
-            told.send(()).unwrap();
+            // The guard must live until the loss is reported, and must be dropped before the
+            // handle.
+            callback.send(()).unwrap();
             in_main.lock().unwrap().recv().unwrap();
             drop(in_callback.lock().unwrap().take());
-            told.send(()).unwrap();
+            callback.send(()).unwrap();
         });
     let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     contend(&mgr);
@@ -230,11 +236,11 @@ pub(crate) fn last_handle(args: &[String]) {
     let start = match &*args[1] {
         "callback" => {
             *last.lock().unwrap() = Some(mgr);
-            tell.recv_timeout(SOON).unwrap();
+            called.recv_timeout(SOON).unwrap();
             drop((guard, lossy));
             dropped.send(()).unwrap();
             let start = Instant::now();
-            tell.recv_timeout(SOON).unwrap();
+            called.recv_timeout(SOON).unwrap();
             start
         }
         "manager" => {
@@ -263,7 +269,7 @@ pub(crate) fn last_handle(args: &[String]) {
         "{:?}",
         start.elapsed()
     );
-    // The kernel shows a thread for a moment after it was joined.
+    // The kernel still shows a thread for a moment after it was joined.
     until(
         SLACK,
         &format!("the threads end: {:?}", own_threads()),
@@ -273,7 +279,7 @@ pub(crate) fn last_handle(args: &[String]) {
     receive();
 }
 
-/// Lets one thread wait for another, so that the listener starts.
+/// Makes one caller wait for another, so that the subscription's thread starts.
 fn contend(mgr: &LockManager) {
     let guard = mgr.lock("contended").unwrap();
     let waiter = mgr.enqueue("contended").unwrap();
@@ -281,7 +287,7 @@ fn contend(mgr: &LockManager) {
     waiter.wait().unwrap().unlock().unwrap();
 }
 
-/// The names of this process's threads that are fairlock's, as the kernel has them.
+/// The names of fairlock's threads in this process, as the kernel has them.
 fn own_threads() -> Vec<String> {
     let mut names: Vec<String> = tasks()
         .map(|(name, _)| name)
@@ -296,12 +302,12 @@ fn sleeps_of(thread: &str) -> u64 {
     let sleeps = status
         .lines()
         .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    sleeps.expect("Linux tells it").trim().parse().unwrap()
+    sleeps.expect("Linux reports it").trim().parse().unwrap()
 }
 
 /// The name and the status of every thread of this process.
 fn tasks() -> impl Iterator<Item = (String, String)> {
-    // A thread may end between the listing and the look at it.
+    // A thread may end after it was listed and before it is read.
     fs::read_dir("/proc/self/task").unwrap().filter_map(|task| {
         let task = task.ok()?.path();
         let name = fs::read_to_string(task.join("comm"))

@@ -1,5 +1,5 @@
-//! A process that forks while it holds: the child has a copy of everything, and may touch nothing.
-//! On Redis alone, which outlives the fork.
+//! A process forks while it holds locks: the child has a copy of everything, and must not use any
+//! of it. On Redis alone, which outlives the fork.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -16,11 +16,11 @@ use crate::{
     worker::SOON,
 };
 
-/// Forks while other threads are anywhere in the library, mutexes and all.
+/// So many that some forks happen while other threads hold the library's internal mutexes.
 const FORKS: u32 = 20;
 
 #[test]
-fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
+fn p1_a_forked_child_gets_closed_and_leaves_parent_locks_alone() {
     let server = Server::start();
     let mut child = Child::spawn("forks", &[&server.url()]);
     for _ in 0..FORKS {
@@ -35,7 +35,7 @@ fn p1_a_forked_child_leaves_its_parents_locks_alone_and_every_verb_is_closed() {
 }
 
 #[test]
-fn p1_permits_readers_and_writers_are_left_alone_by_a_forked_child() {
+fn p1_a_forked_child_leaves_parent_permits_readers_and_writers_alone() {
     let server = Server::start();
     let mut child = Child::spawn("forks_with_permits", &[&server.url()]);
     for _ in 0..FORKS {
@@ -75,8 +75,8 @@ pub(crate) fn forks_with_permits(args: &[String]) {
                 mgr.lock_all(["a", "b"]).unwrap(),
                 again,
             );
-            let told = in_child(|| inherit_permits(&mgr, &held));
-            report(format_args!("child {told}"));
+            let failures = in_child(|| inherit_permits(&mgr, &held));
+            report(format_args!("child {failures}"));
             let (permits, writer, both, again) = held;
             permits.iter().for_each(|guard| guard.renew().unwrap());
             writer.renew().unwrap();
@@ -108,8 +108,8 @@ pub(crate) fn forks(args: &[String]) {
         for _ in 0..FORKS {
             let held = [mgr.lock("k").unwrap(), mgr.lock("l").unwrap()];
             let waiter = mgr.enqueue("k").unwrap();
-            let told = in_child(|| inherit(&mgr, &held, &waiter));
-            report(format_args!("child {told}"));
+            let failures = in_child(|| inherit(&mgr, &held, &waiter));
+            report(format_args!("child {failures}"));
             held.iter().for_each(|guard| guard.renew().unwrap());
             for guard in held {
                 guard.unlock().unwrap();
@@ -121,11 +121,11 @@ pub(crate) fn forks(args: &[String]) {
     report("unlocked");
 }
 
-/// In the child: uses everything, and drops copies of everything as if they were its own. Answers how
-/// many times something was not as it should be.
+/// In the child: calls every method on the inherited copies and drops them. Returns how many calls
+/// behaved wrongly.
 fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
-    // SAFETY: the child has a copy of the parent's memory for itself and never returns to the code
-    // that would drop these again, so each is moved out of once.
+    // SAFETY: the child has its own copy of the parent's memory and never returns to the code that
+    // would drop these values, so each is moved out once.
     let (mgr, [first, second], mut waiter) = unsafe {
         (
             std::ptr::read(mgr),
@@ -160,7 +160,7 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
     wrong.iter().filter(|wrong| **wrong).count() as i32
 }
 
-/// The same with guards of permits, of a writer, of several names, and one that the thread can take again.
+/// The same with guards of permits, of a writer, of several names and of a reentrant mutex.
 fn inherit_permits(
     mgr: &LockManager,
     held: &([LockGuard; 2], WriteGuard, MultiGuard, ReentrantGuard),
@@ -196,11 +196,13 @@ fn inherit_permits(
     wrong.iter().filter(|wrong| **wrong).count() as i32
 }
 
-/// Runs this in a forked child and answers its exit status, or minus the signal that ended it.
+/// Runs `body` in a forked child. Returns its exit status, or the negated number of the signal that
+/// ended it.
 fn in_child(body: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child of a process with threads may do only what depends on none of them. It runs
-    // `body`, whose code under test promises just that, and glibc keeps malloc usable; then it ends by
-    // _exit, which runs nobody's destructors. A child that waits for a lost thread is ended by the alarm.
+    // SAFETY: the child of a process with threads must not depend on other threads. It runs `body`,
+    // and the code under test promises exactly that; glibc keeps malloc usable. Then the child ends
+    // by _exit, which runs no destructors. If the child waits for a thread that does not exist
+    // there, the alarm ends it.
     let child = unsafe { libc::fork() };
     match child {
         -1 => panic!("cannot fork: {}", std::io::Error::last_os_error()),
@@ -211,9 +213,10 @@ fn in_child(body: impl FnOnce() -> i32) -> i32 {
         },
         _ => {
             let mut status = 0;
-            // SAFETY: the pointer is valid for the call, and the child is ours and awaited once.
-            let awaited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            assert_eq!(awaited, child);
+            // SAFETY: the pointer is valid for the call, and the child is ours and is waited for
+            // once.
+            let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            assert_eq!(ended, child);
             if libc::WIFEXITED(status) {
                 libc::WEXITSTATUS(status)
             } else {

@@ -1,4 +1,5 @@
-//! What stays in Redis when all is over, crashes of processes included. On Redis alone for these, and for its TTLs.
+//! What stays in Redis when all callers are done, after crashes too. On Redis alone, for the
+//! crashes and for its TTLs.
 
 use std::{thread, time::Duration};
 
@@ -39,10 +40,10 @@ fn nothing_is_left_after_contention_timeouts_and_crashes() {
     });
     for name in NAMES {
         drop(managers[0].lock(name).unwrap());
-        until(TTL + SLACK, "what went on in the background ends", || {
+        until(TTL + SLACK, "the background work ends", || {
             fields(&server, name, "w:") == 0
         });
-        until(TTL + SLACK, "the last owner ends", || {
+        until(TTL + SLACK, "the last lease ends", || {
             owner(&server, name).is_none()
         });
         assert_nothing_left(&server, name);

@@ -1,5 +1,6 @@
-//! Requests that were carried out and whose replies were lost, and requests that come too late. On Redis alone, where a
-//! proxy picks the very request; those that any request may meet are in `behaviour/faults.rs`.
+//! Requests that took effect but whose replies were lost, and requests that arrive too late. On
+//! Redis alone, where a proxy selects the exact request; faults that may hit any request are in
+//! `behaviour/faults.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,8 +39,8 @@ pub(crate) fn setup() -> Setup {
     }
 }
 
-/// The ways in which a reply is lost that the client sees at once.
-const SEEN: [fn(&Proxy, Verb) -> ProxyFault; 2] = [
+/// Ways to lose a reply that the client notices at once.
+const NOTICED_LOSSES: [fn(&Proxy, Verb) -> ProxyFault; 2] = [
     |proxy, verb| proxy.swallow_reply_when(request(verb, "a")),
     |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
 ];
@@ -49,13 +50,16 @@ pub(crate) fn says(reply: &[u8], what: &str) -> bool {
 }
 
 #[test]
-fn p7_try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
+fn p7_try_lock_gets_the_same_grant_after_a_lost_reply() {
     let s = setup();
-    for lose in SEEN {
+    for lose in NOTICED_LOSSES {
         let fault = lose(&s.proxy, Verb::Acquire);
         let guard = s.ours.try_lock("a").unwrap().expect("it is free");
         let lost = fault.wait(SOON);
-        assert!(says(&lost, &format!(":{}\r\n", guard.fence())), "one fence");
+        assert!(
+            says(&lost, &format!(":{}\r\n", guard.fence())),
+            "both replies have the same fence"
+        );
         assert_eq!(Record::of(&s.server, "a").number("f"), guard.fence());
         guard.unlock().unwrap();
         Record::of(&s.server, "a").comes_to_rest();
@@ -63,7 +67,7 @@ fn p7_try_lock_whose_reply_was_lost_is_answered_the_same_grant() {
 }
 
 #[test]
-fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
+fn p7_an_unanswered_try_lock_leaves_nothing_behind() {
     let s = setup();
     let fault = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let start = Instant::now();
@@ -80,14 +84,15 @@ fn p7_try_lock_that_hears_nothing_leaves_nothing_behind() {
         "{end:?}"
     );
     assert!(says(&fault.wait(SOON), "granted"));
-    // Released well before it would have lapsed: the holder before the next one is not Lapsed.
+    // The token is released well before its lease could lapse, so the next holder does not see
+    // Lapsed.
     Record::of(&s.server, "a").comes_to_rest();
     let next = s.other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Unknown);
 }
 
 #[test]
-fn p7_a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_had() {
+fn p7_a_grant_with_a_lost_reply_is_released_after_reconnecting() {
     let s = setup();
     s.proxy.refuse();
     let fault = s.proxy.swallow_reply_when(request(Verb::Acquire, "a"));
@@ -99,20 +104,20 @@ fn p7_a_grant_whose_reply_was_lost_is_given_back_also_when_no_connection_can_be_
 }
 
 #[test]
-fn p7_lock_that_hears_nothing_asks_again_and_is_answered_the_same_grant() {
+fn p7_an_unanswered_lock_retries_and_gets_the_same_grant() {
     let s = setup();
     let fault = s.proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let guard = s.ours.lock("a").unwrap();
     assert!(
         says(&fault.wait(SOON), &format!(":{}\r\n", guard.fence())),
-        "one fence"
+        "both replies have the same fence"
     );
     guard.unlock().unwrap();
     Record::of(&s.server, "a").comes_to_rest();
 }
 
 #[test]
-fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
+fn a_managers_first_lock_succeeds_after_an_unanswered_request() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let manager = build(steady(proxy.url()));
@@ -124,11 +129,11 @@ fn first_lock_of_a_manager_that_hears_nothing_is_served_all_the_same() {
 }
 
 #[test]
-fn p7_a_place_whose_reply_was_lost_is_taken_once() {
+fn p7_an_enqueue_with_a_lost_reply_happens_once() {
     let s = setup();
     let silent: fn(&Proxy, Verb) -> ProxyFault =
         |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
-    for lose in SEEN.into_iter().chain([silent]) {
+    for lose in NOTICED_LOSSES.into_iter().chain([silent]) {
         let holder = s.other.lock("a").unwrap();
         let fault = lose(&s.proxy, Verb::Acquire);
         let mut waiter = s.ours.enqueue("a").unwrap();
@@ -145,9 +150,9 @@ fn p7_a_place_whose_reply_was_lost_is_taken_once() {
 }
 
 #[test]
-fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
+fn p7_unlock_with_a_lost_reply_succeeds_and_hands_over_once() {
     let s = setup();
-    for lose in SEEN {
+    for lose in NOTICED_LOSSES {
         let guard = s.ours.lock("a").unwrap();
         let mut queue = Waiters::of("a");
         queue.add(&s.other);
@@ -159,7 +164,7 @@ fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
         s.ours.inspect("a").unwrap().expect("it is held");
         assert!(
             queue.none_ended(),
-            "a release that is sent twice releases once"
+            "a release that is sent twice takes effect once"
         );
         first.unlock().unwrap();
         queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
@@ -168,7 +173,7 @@ fn p7_unlock_whose_reply_was_lost_is_ok_and_hands_over_once() {
 }
 
 #[test]
-fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
+fn p7_an_unanswered_unlock_is_unavailable_but_frees_the_lock() {
     let s = setup();
     let guard = s.ours.lock("a").unwrap();
     let fault = s.proxy.swallow_silently_when(release("used", "a"));
@@ -188,8 +193,8 @@ fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
     assert!(says(&fault.wait(SOON), "released"));
     let next = s.other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Released);
-    // The release that is sent again in the background is not the successor's.
-    until(SOON, "the background is done", || {
+    // The release that the background sends again must not end the successor's lease.
+    until(SOON, "the background work is done", || {
         s.ours.stats().background_releases > 0
     });
     next.renew().unwrap();
@@ -198,11 +203,11 @@ fn p7_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free() {
 }
 
 #[test]
-fn p8_a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
+fn p8_an_unanswered_drop_ends_in_time_and_hands_over() {
     let s = setup();
     let silent: fn(&Proxy, Verb) -> ProxyFault =
         |proxy, verb| proxy.swallow_silently_when(request(verb, "a"));
-    for lose in SEEN.into_iter().chain([silent]) {
+    for lose in NOTICED_LOSSES.into_iter().chain([silent]) {
         let guard = s.ours.lock("a").unwrap();
         let mut queue = Waiters::of("a");
         queue.add(&s.other);
@@ -217,19 +222,19 @@ fn p8_a_drop_that_hears_nothing_ends_in_time_and_the_lock_is_handed_over() {
 }
 
 #[test]
-fn p7_a_renewal_whose_reply_was_lost_is_asked_for_again() {
+fn p7_a_renewal_with_a_lost_reply_is_sent_again() {
     let s = setup();
     let guard = s.ours.lock("a").unwrap();
-    for lose in SEEN {
+    for lose in NOTICED_LOSSES {
         let fault = lose(&s.proxy, Verb::Renew);
         guard.renew().unwrap();
         assert!(says(&fault.wait(SOON), "renewed"));
     }
-    // The renewal thread's own.
+    // The renewal thread's own renewals.
     let fault = s.proxy.swallow_silently_when(request(Verb::Renew, "a"));
     assert!(says(&fault.wait(TTL / 3 + SLACK), "renewed"));
     let renewed = s.ours.stats().renewed;
-    until(TTL, "the next renewal comes through", || {
+    until(TTL, "the next renewal succeeds", || {
         s.ours.stats().renewed > renewed
     });
     guard.check().unwrap();
@@ -240,8 +245,9 @@ fn p7_a_renewal_whose_reply_was_lost_is_asked_for_again() {
 
 type SetFault = Box<dyn Fn(&Proxy) -> ProxyFault>;
 
-/// What may become of a request to leave: its reply is lost, seen or unseen, or it never arrives at all.
-fn leave_faults(mode: &'static str) -> [(bool, SetFault); 3] {
+/// Faults of the request that cancels a waiter: its reply is lost, with or without the client
+/// noticing, or the request never arrives.
+fn cancel_faults(mode: &'static str) -> [(bool, SetFault); 3] {
     [
         (
             false,
@@ -259,10 +265,10 @@ fn leave_faults(mode: &'static str) -> [(bool, SetFault); 3] {
 }
 
 #[test]
-fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
+fn p7_an_unanswered_wait_that_times_out_leaves_no_waiter_behind() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
-    for (silent, lose) in leave_faults("keep_if_owner") {
+    for (silent, lose) in cancel_faults("keep_if_owner") {
         let fault = lose(&s.proxy);
         let start = Instant::now();
         let end = s.ours.try_lock_for("a", T);
@@ -273,18 +279,18 @@ fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
             Err(Error::Unavailable { .. }) if silent => {}
             other => panic!("{other:?}"),
         }
-        until(SOON, "the place is given up", || {
+        until(SOON, "the waiter has left the queue", || {
             Record::of(&s.server, "a").number("r") == 0
         });
     }
-    // Nor if no request to leave ever comes through in time.
+    // The same if no request to cancel arrives in time.
     let held = s.proxy.hold_request_when(release("keep_if_owner", "a"));
     let end = s.ours.try_lock_for("a", T);
     assert!(
         matches!(end, Ok(None) | Err(Error::Unavailable { .. })),
         "{end:?}"
     );
-    until(SOON, "the place is given up", || {
+    until(SOON, "the waiter has left the queue", || {
         Record::of(&s.server, "a").number("r") == 0
     });
     held.release();
@@ -293,10 +299,10 @@ fn p7_a_wait_that_times_out_and_hears_nothing_leaves_no_place_behind() {
 }
 
 #[test]
-fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_first_reply() {
+fn p7_a_grant_before_the_deadline_survives_a_lost_reply() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
-    // The lock is handed over while the request that leaves the queue is under way. Neither its message
+    // The lock is handed over while the request to cancel is in flight. Neither the grant's message
     // nor the first reply arrives.
     let deaf = s
         .proxy
@@ -315,7 +321,7 @@ fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_
     );
     match call.join().unwrap() {
         Ok(Some(guard)) => guard.unlock().unwrap(),
-        // On a slow machine the answer was too late for its caller.
+        // On a slow machine the reply may come too late for the caller.
         Ok(None) | Err(Error::Unavailable { .. }) => {}
         Err(other) => panic!("{other:?}"),
     }
@@ -323,17 +329,17 @@ fn p7_a_grant_that_came_before_the_deadline_is_returned_whatever_becomes_of_the_
 }
 
 #[test]
-fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
+fn p7_an_unanswered_drop_of_a_waiter_leaves_nothing_queued() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
-    for (_, lose) in leave_faults("unused") {
+    for (_, lose) in cancel_faults("unused") {
         let waiter = s.ours.enqueue("a").unwrap();
         let fault = lose(&s.proxy);
         let start = Instant::now();
         drop(waiter);
         assert!(start.elapsed() <= T + SLACK);
         fault.wait(SOON);
-        until(SOON, "the place is given up", || {
+        until(SOON, "the waiter has left the queue", || {
             Record::of(&s.server, "a").number("r") == 0
         });
     }
@@ -342,15 +348,15 @@ fn p7_a_waiter_dropped_without_an_answer_leaves_no_place_behind() {
 }
 
 #[test]
-fn p4_a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
+fn p4_a_lost_sync_reply_delays_nobody_past_the_next_sync() {
     let s = setup();
     let holder = s.other.lock("a").unwrap();
-    // By the end of this the server knows the script.
+    // After this call the server knows the script.
     assert!(s.ours.try_lock_for("a", 2 * P).unwrap().is_none());
     let mut queue = Waiters::of("a");
     queue.add(&s.ours);
     queue.add(&s.other);
-    for lose in SEEN {
+    for lose in NOTICED_LOSSES {
         let fault = lose(&s.proxy, Verb::Sync);
         assert!(says(&fault.wait(P + SLACK), "synced"));
     }
@@ -364,7 +370,7 @@ fn p4_a_sync_whose_reply_was_lost_delays_nobody_for_longer_than_the_next() {
 }
 
 #[test]
-fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
+fn p7_a_request_arriving_after_its_timeout_takes_nothing() {
     let s = setup();
     let record = Record::of(&s.server, "a");
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
@@ -373,9 +379,9 @@ fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
     assert!(says(&held.release(), "late"));
     record.comes_to_rest();
     assert_eq!(record.field("o"), None);
-    assert_eq!(record.field("f"), None, "not even for a moment");
+    assert_eq!(record.field("f"), None, "it was granted, if only briefly");
 
-    // The same for a place in the queue: the first copy of the request comes after the whole wait is over.
+    // The same for an enqueue: the first copy of the request arrives after the whole wait is over.
     let holder = s.other.lock("a").unwrap();
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
     assert!(s.ours.try_lock_for("a", 3 * T).unwrap().is_none());
@@ -388,7 +394,7 @@ fn p7_a_request_that_arrives_after_its_caller_gave_up_takes_nothing() {
 }
 
 #[test]
-fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
+fn p7_a_renewal_arriving_after_the_release_extends_no_lease() {
     let s = setup();
     let lost = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&lost);
@@ -399,7 +405,7 @@ fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
     let record = Record::of(&s.server, "a");
     for successor in [false, true] {
         let guard = ours.lock("a").unwrap();
-        let told = guard.lost().clone();
+        let lost_signal = guard.lost().clone();
         let held = s.proxy.hold_request_when(request(Verb::Renew, "a"));
         held.wait(TTL / 3 + SLACK);
         guard.unlock().unwrap();
@@ -415,19 +421,23 @@ fn p7_a_renewal_that_arrives_after_the_release_extends_nobody() {
         if let Some(next) = next {
             next.unlock().unwrap();
         }
-        // R14: it is no loss either.
-        assert!(told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()));
+        // R14 (release first, then send): it is no loss either.
+        assert!(
+            lost_signal
+                .recv_timeout(SLACK)
+                .is_err_and(|e| e.is_disconnected())
+        );
         record.comes_to_rest();
     }
     assert_eq!((lost.load(Ordering::SeqCst), s.ours.stats().lost), (0, 0));
 }
 
 #[test]
-fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back() {
+fn p6_a_renewal_confirmed_after_the_deadline_revives_no_lease() {
     let s = setup();
     let record = Record::of(&s.server, "a");
     let fixed = s.ours.with(LockOptions::new().fixed_lease(TTL / 3));
-    // A machine that is too slow for the deadline or for the timeout tries again.
+    // If the machine is too slow for the deadline or for the timeout, the attempt is repeated.
     let guard = until_some(
         5 * TTL,
         "a confirmation comes after the deadline, and within the timeout",
@@ -443,7 +453,7 @@ fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back()
                     .is_some_and(|now| now.parse::<u64>().unwrap() > end)
             };
             s.proxy.pause_replies();
-            let (renewed, told) = thread::scope(|scope| {
+            let (renewed, result) = thread::scope(|scope| {
                 let renewal = scope.spawn(|| guard.renew());
                 let renewed = until_some(SOON, "the server renews it", || {
                     if is_renewed() {
@@ -456,7 +466,7 @@ fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back()
                 s.proxy.resume_replies();
                 (renewed, renewal.join().unwrap())
             });
-            match told {
+            match result {
                 Err(Error::Lost { loss, .. }) if renewed => {
                     assert_eq!(loss.reason, LossReason::Expired);
                     Some(guard)
@@ -475,23 +485,23 @@ fn p6_a_renewal_confirmed_after_the_deadline_revives_nothing_and_is_given_back()
         guard
             .lost()
             .recv_timeout(T + SLACK)
-            .expect("it is told")
+            .expect("the loss is reported")
             .reason,
         LossReason::Expired
     );
 }
 
 #[test]
-fn p7_a_grant_that_comes_first_is_kept_at_the_deadline_and_counts_as_one() {
+fn p7_a_grant_before_the_deadline_is_kept_and_counted_once() {
     let s = setup();
     let before = s.ours.stats();
     let guard = s.other.lock("a").unwrap();
-    let leaving = s.proxy.hold_request_when(release("keep_if_owner", "a"));
+    let cancel = s.proxy.hold_request_when(release("keep_if_owner", "a"));
     thread::scope(|scope| {
         let trying = scope.spawn(|| s.ours.try_lock_for("a", Duration::from_millis(50)).unwrap());
-        leaving.wait(SLACK);
+        cancel.wait(SLACK);
         guard.unlock().unwrap();
-        leaving.release();
+        cancel.release();
         let guard = trying
             .join()
             .unwrap()

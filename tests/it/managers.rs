@@ -1,4 +1,4 @@
-//! Managers with the ttl that a test wants, and a lock's record as Redis has it.
+//! Managers with a given TTL, and a lock's record as Redis has it.
 
 use std::{
     collections::BTreeMap,
@@ -14,12 +14,13 @@ use crate::backend::Keyspace;
 use crate::fixtures::{build, with_ttl};
 use crate::support::packed;
 
-/// A manager with this ttl and all numbers derived from it.
+/// A manager with this TTL and all timings derived from it.
 pub(crate) fn manager(to: impl Into<Endpoint>, ttl: Duration) -> LockManager {
     build(with_ttl(to, ttl))
 }
 
-/// A manager for tests of order alone: it bears with a machine that is too busy to answer for seconds.
+/// A manager for tests of order alone: it tolerates a machine that is too busy to answer for
+/// seconds.
 pub(crate) fn patient(to: impl Into<Endpoint>) -> LockManager {
     let builder = with_ttl(to, Duration::from_secs(60)).command_timeout(Duration::from_secs(5));
     build(
@@ -29,21 +30,21 @@ pub(crate) fn patient(to: impl Into<Endpoint>) -> LockManager {
     )
 }
 
-/// The T of a manager with this ttl.
+/// T, the command timeout, of a manager with this TTL.
 pub(crate) fn command_timeout(ttl: Duration) -> Duration {
     DEFAULT_COMMAND_TIMEOUT.min(ttl / 10)
 }
 
-/// How long the keys of a name last after all leases in them, at least and at most.
+/// How long the keys of a name outlast all leases in them: at least and at most.
 pub(crate) const RETENTION: (Duration, Duration) =
     (Duration::from_secs(3600), Duration::from_secs(3661));
 
-/// The P of a manager with this ttl.
+/// P, the check period, of a manager with this TTL.
 pub(crate) fn check_period(ttl: Duration) -> Duration {
     DEFAULT_CHECK_PERIOD.min(ttl / 8)
 }
 
-/// The H of a manager with this ttl.
+/// H, the horizon, of a manager with this TTL.
 pub(crate) fn horizon(ttl: Duration) -> Duration {
     DEFAULT_HORIZON.min(ttl / 2)
 }
@@ -53,7 +54,8 @@ pub(crate) fn record(keys: &dyn Keyspace, name: &str) -> BTreeMap<String, String
     keys.query(&["EVAL", packed::LOOK, "1", &format!("fairlock:{{{name}}}")])
 }
 
-/// How many fields of a name's record begin so: `w:` for waiters, `m:` for managers' stamps.
+/// How many fields of a name's record have this prefix: `w:` for waiters, `m:` for managers'
+/// stamps.
 pub(crate) fn fields(keys: &dyn Keyspace, name: &str, prefix: &str) -> usize {
     record(keys, name)
         .keys()
@@ -61,17 +63,17 @@ pub(crate) fn fields(keys: &dyn Keyspace, name: &str, prefix: &str) -> usize {
         .count()
 }
 
-/// The token that a name's record has as the owner.
+/// The owner's token in a name's record.
 pub(crate) fn owner(keys: &dyn Keyspace, name: &str) -> Option<String> {
     keys.query(&["HGET", &format!("fairlock:{{{name}}}"), "o"])
 }
 
-/// The tokens in a name's queue, dead ones included.
+/// The tokens in a name's queue, including those of dead waiters.
 pub(crate) fn queue(keys: &dyn Keyspace, name: &str) -> Vec<String> {
     keys.query(&["LRANGE", &format!("fairlock:{{{name}}}:q"), "0", "-1"])
 }
 
-/// Nobody owns the name or waits for it, and nothing of those who did stays for ever.
+/// Asserts that the name has no owner and no waiter, and that every key that is left expires.
 #[track_caller]
 pub(crate) fn assert_nothing_left(keys: &dyn Keyspace, name: &str) {
     let record = record(keys, name);
@@ -88,10 +90,11 @@ pub(crate) fn assert_nothing_left(keys: &dyn Keyspace, name: &str) {
         );
     }
     assert_eq!(queue(keys, name), [""; 0], "the queue has entries");
-    assert_eq!(keys.keys_without_ttl(), [""; 0], "keys would stay for ever");
+    assert_eq!(keys.keys_without_ttl(), [""; 0], "keys would stay forever");
 }
 
-/// Ends the loops of a test's other threads also when the test panics, so that it fails and does not hang.
+/// Ends the loops of a test's other threads even when the test panics, so that it fails instead of
+/// hanging.
 pub(crate) struct EndLoops<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for EndLoops<'_> {

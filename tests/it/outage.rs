@@ -1,4 +1,4 @@
-//! An outage with the numbers that nobody has set. On Redis alone, since real time has to pass.
+//! An outage with the default timings. On Redis alone, since real time must pass.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,7 @@ use crate::fixtures::{Record, SOON, Waiters};
 use crate::support::{SLACK, Server};
 
 #[test]
-fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_longer_are_served_in_order()
- {
+fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
     const OUTAGE: Duration = Duration::from_secs(13);
     let server = Server::start();
     let default = LockManager::connect(server.url()).unwrap();
@@ -19,7 +18,8 @@ fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_lo
             .build()
             .unwrap()
     };
-    // The holder is of a third process: its waiters would lose their places with its lease (R10).
+    // The holder is another manager than the waiters': if its lease lapses, R10 (places of the
+    // dead) removes the waiters of its own manager.
     let (holding, patient) = (longer(), [longer(), longer()]);
     let holder = holding.lock("a").unwrap();
     let mut queue = Waiters::of("a");
@@ -54,8 +54,8 @@ fn an_outage_of_thirteen_seconds_ends_waits_at_ten_and_those_who_were_to_wait_lo
         patient.each_ref().map(|manager| manager.stats().requeued),
         [0, 0]
     );
-    assert!(!holder.is_held(), "its lease ran out meanwhile");
-    // Whose waits ended is served as soon as it asks.
+    assert!(!holder.is_held(), "its lease lapsed during the outage");
+    // The manager whose waits ended is served again at once.
     default
         .try_lock_for("c", SOON)
         .unwrap()

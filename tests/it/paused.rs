@@ -1,4 +1,5 @@
-//! Processes that sleep through the end of their leases, or through their turns. On Redis alone, which processes share.
+//! Processes that are paused past the end of their leases, or past their turns. On Redis alone,
+//! which processes share.
 
 use std::{thread, time::Duration};
 
@@ -13,7 +14,7 @@ use crate::{
 const TTL: Duration = Duration::from_millis(1500);
 
 #[test]
-fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
+fn p6_a_holder_paused_past_its_ttl_knows_its_loss_immediately() {
     let server = Server::start();
     let gate = FenceGate::new();
     let mut child = worker::start(&server.url(), TTL);
@@ -33,19 +34,22 @@ fn p6_a_holder_paused_past_its_ttl_knows_at_once_that_it_lost() {
     assert!(gate.admit(guard.fence()));
     child.cont();
     let last_held: u64 = child.expect("false", SOON).parse().unwrap();
-    assert!(last_held < granted, "both believed that they held it");
+    assert!(
+        last_held < granted,
+        "both processes believed that they held it"
+    );
     assert!(
         !gate.admit(old.fence),
-        "the write of the one that was overtaken"
+        "the gate admitted the write of the overtaken holder"
     );
     child.send("unlock k");
     assert_eq!(child.expect("unlocked k", SOON), "lost Expired");
-    assert!(guard.is_held(), "the late release harmed its successor");
+    assert!(guard.is_held(), "the late release harmed the successor");
     guard.unlock().unwrap();
 }
 
 #[test]
-fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
+fn p6_a_waiter_paused_past_its_grant_returns_no_expired_guard() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -55,21 +59,21 @@ fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
     let waiter = mgr.enqueue("k").unwrap();
     child.stop();
     guard.unlock().unwrap();
-    // It is granted in its sleep, its lease lapses, and the next one has the lock.
+    // The paused waiter is granted, its lease lapses, and the next waiter gets the lock.
     let guard = waiter.wait().unwrap();
     assert_eq!(
         guard.previous_holder(),
         PreviousHolder::Lapsed,
-        "the sleeper was granted before"
+        "the paused waiter was granted first"
     );
     child.cont();
-    // Long enough for the sleeper to hear all that it missed.
+    // Long enough for the paused waiter to receive all that it missed.
     thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
     assert!(guard.is_held());
     assert_eq!(
         child.pending_lines(),
         [""; 0],
-        "it took the lock of another"
+        "it took another holder's lock"
     );
     let fence = guard.fence();
     guard.unlock().unwrap();
@@ -81,7 +85,7 @@ fn p6_a_waiter_paused_past_a_grant_returns_no_guard_of_the_past() {
 }
 
 #[test]
-fn p6_a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
+fn p6_a_lone_waiter_that_overslept_returns_a_held_guard() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -100,10 +104,10 @@ fn p6_a_waiter_that_slept_alone_through_its_turn_holds_what_it_returns() {
 }
 
 #[test]
-fn p8_a_waiter_paused_past_its_outage_limit_waits_on() {
+fn p8_a_waiter_paused_past_its_outage_limit_keeps_waiting() {
     let limit = Duration::from_secs(1);
-    // When it goes on, Redis has two command timeouts to answer, which a short ttl would make shorter than this machine
-    // may take.
+    // When the waiter continues, Redis has two command timeouts to answer. With a short TTL these
+    // would be too short for a busy machine.
     let ttl = DEFAULT_TTL;
     let server = Server::start();
     let mgr = manager(server.url(), ttl);
@@ -121,7 +125,7 @@ fn p8_a_waiter_paused_past_its_outage_limit_waits_on() {
     let before = stamps();
     thread::sleep(2 * limit);
     child.cont();
-    until(SOON, "it asks what it has missed", || {
+    until(SOON, "it asks what it missed", || {
         let said = child.pending_lines();
         assert!(said.is_empty(), "{said:?}");
         stamps() != before

@@ -1,12 +1,12 @@
-//! P5 for permits, readers and writers: what a process costs the others that dies, or sleeps for too long, among those
-//! who hold or wait. On Redis alone, which processes share.
+//! P5 and P6 for permits, readers and writers: what a process costs the others if it dies, or is
+//! paused for too long, while it holds or waits. On Redis alone, which processes share.
 
 use std::time::{Duration, Instant};
 
 use fairlock::{FenceGate, PreviousHolder};
 
 use crate::{
-    crash::a_hold_at_least_is_all_that_a_crash_costs,
+    crash::assert_a_crash_costs_only_hold_at_least,
     managers::{check_period, command_timeout, horizon, manager},
     permits::{PermitWaiters, Permits, Want},
     support::{Child, Proxy, SLACK, Server, until},
@@ -20,8 +20,9 @@ fn in_time() -> Duration {
     TTL + check_period(TTL) + SLACK
 }
 
+/// A writer then waits only for the live readers.
 #[test]
-fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for_those_who_live() {
+fn p5_a_crashed_reader_costs_the_live_readers_nothing() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
@@ -32,7 +33,7 @@ fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for
     let mut queue = PermitWaiters::of(&server, "k");
     queue.add(&other, Want::Write);
     child.kill();
-    until(in_time(), "the dead one's lapse is seen", || {
+    until(in_time(), "the dead reader's lapse is noticed", || {
         record.used() == 3
     });
     assert!(readers.iter().all(|reader| reader.is_held()) && queue.none_ended());
@@ -50,7 +51,7 @@ fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for
     assert_ne!(
         writer.previous_holder(),
         PreviousHolder::Lapsed,
-        "a reader leaves nothing half done"
+        "a dead reader leaves no write unfinished"
     );
     writer.unlock().unwrap();
     assert_eq!(ours.stats().lost + other.stats().lost, 0);
@@ -58,7 +59,7 @@ fn p5_a_reader_that_crashed_takes_nothing_from_the_others_and_a_writer_waits_for
 }
 
 #[test]
-fn p5_readers_that_crashed_delay_a_writer_by_one_ttl_however_many_they_are() {
+fn p5_many_crashed_readers_delay_a_writer_by_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let mut children = launch(&server, TTL, 3);
@@ -80,7 +81,7 @@ fn p5_readers_that_crashed_delay_a_writer_by_one_ttl_however_many_they_are() {
 }
 
 #[test]
-fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
+fn p5_permits_of_a_crashed_holder_return_while_others_hold() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
@@ -109,7 +110,7 @@ fn p5_permits_of_a_crashed_holder_come_back_while_the_others_hold() {
 }
 
 #[test]
-fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told() {
+fn p5_a_crashed_writer_costs_one_ttl_and_readers_see_lapsed() {
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let mut child = worker::start(&server.url(), TTL);
@@ -131,7 +132,7 @@ fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told()
     );
     assert!(
         readers.iter().all(|reader| reader.fence() == dead.fence),
-        "the last writer's"
+        "readers have the last writer's fence"
     );
     assert!(queue.none_ended());
     readers
@@ -141,7 +142,7 @@ fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told()
     assert_eq!(
         writer.previous_holder(),
         PreviousHolder::Lapsed,
-        "nobody has put it right yet"
+        "no writer has repaired the data yet"
     );
     writer.unlock().unwrap();
     assert_eq!(
@@ -151,28 +152,27 @@ fn p5_a_writer_that_crashed_costs_one_ttl_and_all_readers_come_in_and_are_told()
     Permits::of(&server, "k").comes_to_rest();
 }
 
-/// Nothing lapses here: permits are left, and only the dead one stands before those who would have enough with them.
+/// No lease lapses here: enough permits are free for the light waiters, and only the dead heavy
+/// ones are ahead of them.
 #[test]
-fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon() {
-    // So that a TTL would show.
+fn p5_a_heavy_waiter_crashed_at_the_head_costs_the_horizon() {
+    // So long that a delay of one TTL would be noticed.
     const TTL: Duration = Duration::from_secs(6);
     let server = Server::start();
     let (ours, other) = (manager(server.url(), TTL), manager(server.url(), TTL));
     let record = Permits::of(&server, "k");
     let holder = Want::Permits(1, 3).take(&ours, "k").unwrap();
     let mut children = launch(&server, TTL, 2);
-    for (stood, child) in children.iter_mut().enumerate() {
+    for (queued, child) in children.iter_mut().enumerate() {
         child.send("acquire 3/3 k");
-        until(SOON, "it stands in the queue", || {
-            record.waiting_for(3) == stood + 1
-        });
+        until(SOON, "it is queued", || record.waiting_for(3) == queued + 1);
     }
     let mut queue = PermitWaiters::of(&server, "k");
     queue.add(&other, Want::Permits(1, 3));
     queue.add(&ours, Want::Permits(1, 3));
     assert!(
         queue.none_ended(),
-        "nobody gets past a heavy one that lives"
+        "no caller overtakes a live heavy waiter"
     );
     let crash = Instant::now();
     children.iter_mut().for_each(Child::kill);
@@ -184,24 +184,24 @@ fn p5_a_heavy_waiter_that_crashed_at_the_head_is_passed_over_after_the_horizon()
         light
             .iter()
             .all(|guard| guard.previous_holder() == PreviousHolder::Unknown),
-        "a dead one was granted"
+        "a dead waiter was granted"
     );
     drop((holder, light));
     record.comes_to_rest();
 }
 
 #[test]
-fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_together() {
+fn p5_crashed_queued_readers_together_cost_a_writer_one_ttl() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
     let holder = Want::Write.take(&mgr, "k").unwrap();
     let mut children = launch(&server, TTL, 3);
-    for (stood, child) in children.iter_mut().enumerate() {
+    for (queued, child) in children.iter_mut().enumerate() {
         child.send("read k");
         child.send("read k");
-        until(SOON, "they stand in the queue", || {
-            record.waiting_for(1) == 2 * (stood + 1)
+        until(SOON, "they are queued", || {
+            record.waiting_for(1) == 2 * (queued + 1)
         });
     }
     let mut queue = PermitWaiters::of(&server, "k");
@@ -210,7 +210,7 @@ fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_toge
     children.iter_mut().for_each(Child::kill);
     let released = Instant::now();
     holder.unlock().unwrap();
-    // One that lives is not even delayed.
+    // A live reader is not even delayed.
     queue
         .expect_grant(0, check_period(TTL) + SLACK)
         .unlock()
@@ -223,7 +223,7 @@ fn p5_readers_that_crashed_in_the_queue_cost_the_writer_behind_them_one_ttl_toge
 }
 
 #[test]
-fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_together() {
+fn p5_permit_holders_dying_while_queued_cost_one_ttl_in_total() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -232,10 +232,10 @@ fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_togeth
         child.send("acquire 1/6 k");
         expect_got(child, "k", SOON);
     }
-    for (stood, child) in children.iter_mut().enumerate() {
+    for (queued, child) in children.iter_mut().enumerate() {
         child.send("acquire 5/6 k");
-        until(SOON, "it stands in the queue", || {
-            record.waiters().len() == stood + 1
+        until(SOON, "it is queued", || {
+            record.waiters().len() == queued + 1
         });
     }
     let mut queue = PermitWaiters::of(&server, "k");
@@ -249,9 +249,10 @@ fn p5_holders_of_permits_that_die_together_with_their_places_cost_one_ttl_togeth
     record.comes_to_rest();
 }
 
-/// Nobody alive saw them die, so that their places look like those of waiters who sat out an outage.
+/// No live process saw them die, so their entries look like those of waiters that survived an
+/// outage.
 #[test]
-fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
+fn p5_permits_of_processes_that_died_unseen_return_to_new_callers() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -260,11 +261,9 @@ fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
         child.send("acquire 1/2 k");
         expect_got(child, "k", SOON);
     }
-    // It waits for itself, and so it has a place to lose.
+    // This process waits for permits that it holds itself, so its waiter must be removed as well.
     children[0].send("acquire 2/2 k");
-    until(SOON, "it stands in the queue", || {
-        record.waiters().len() == 1
-    });
+    until(SOON, "it is queued", || record.waiters().len() == 1);
     children.iter_mut().for_each(Child::kill);
     until(TTL + SLACK, "they lapse", || {
         mgr.inspect("k")
@@ -282,23 +281,22 @@ fn p5_permits_of_processes_that_died_unseen_come_back_to_whoever_comes_next() {
     record.comes_to_rest();
 }
 
-/// The grant reaches the server and never the process, which asked for it or stood in the queue.
+/// The server grants the permits, but the process is killed before the reply or the message
+/// arrives.
 #[test]
-fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost_one_ttl() {
+fn p5_permits_granted_unseen_to_a_killed_process_cost_one_ttl() {
     for waits in [false, true] {
         let server = Server::tcp();
         let proxy = Proxy::to(server.addr());
         let mgr = manager(server.url(), TTL);
         let record = Permits::of(&server, "k");
-        // The server has to know the script, since it cannot say that it does not.
+        // The server must know the script already: its NOSCRIPT reply would not arrive.
         let holder = Some(Want::Permits(2, 3).take(&mgr, "k").unwrap()).filter(|_| waits);
         let before = record.holding();
         let mut child = worker::start(&proxy.url(), TTL);
         if waits {
             child.send("acquire 2/3 k");
-            until(SOON, "it stands in the queue", || {
-                record.waiters().len() == 1
-            });
+            until(SOON, "it is queued", || record.waiters().len() == 1);
         }
         proxy.pause_replies();
         match holder {
@@ -316,25 +314,25 @@ fn p5_permits_granted_to_a_process_that_was_killed_before_it_learnt_of_them_cost
         let next = queue.expect_grant(0, in_time());
         assert!(crash.elapsed() < in_time(), "{:?}", crash.elapsed());
         assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-        assert_eq!(child.pending_lines(), [""; 0], "it learnt of its grant");
+        assert_eq!(child.pending_lines(), [""; 0], "it learned of its grant");
         drop((light, next));
         record.comes_to_rest();
     }
 }
 
 #[test]
-fn p5_permits_to_be_held_at_least_for_longer_than_the_ttl_cost_that_and_no_more_if_their_holder_crashes()
- {
+fn p5_crashed_permits_with_hold_at_least_cost_only_that() {
     let server = Server::start();
-    a_hold_at_least_is_all_that_a_crash_costs(&server, "acquire 2/2 k", |mgr| {
+    assert_a_crash_costs_only_hold_at_least(&server, "acquire 2/2 k", |mgr| {
         mgr.semaphore("k", 2).acquire().unwrap()
     });
     Permits::of(&server, "k").comes_to_rest();
 }
 
-/// A fixed lease that lapsed says nothing of its process, whose places therefore last for the horizon.
+/// A lapsed fixed lease says nothing about its process, so the process's waiters stay queued for
+/// the horizon.
 #[test]
-fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_horizon() {
+fn p5_dead_permit_waiters_with_fixed_leases_cost_lease_plus_horizon() {
     const TTL: Duration = Duration::from_secs(4);
     const LEASE: Duration = Duration::from_millis(1400);
     let server = Server::start();
@@ -343,12 +341,10 @@ fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_hor
     let holder = Want::Permits(2, 2).take(&mgr, "k").unwrap();
     let mut child = worker::start(&server.url(), TTL);
     child.send(&format!("fixed {}", LEASE.as_millis()));
-    // One lease for each would be far more than the bound.
-    for stood in 1..=8 {
+    // If each waiter cost one lease, the total would be far above the bound.
+    for queued in 1..=8 {
         child.send("acquire 2/2 k");
-        until(SOON, "it stands in the queue", || {
-            record.waiters().len() == stood
-        });
+        until(SOON, "it is queued", || record.waiters().len() == queued);
     }
     let mut queue = PermitWaiters::of(&server, "k");
     queue.add(&mgr, Want::Permits(1, 2));
@@ -366,8 +362,9 @@ fn p5_waiters_for_permits_with_fixed_leases_that_died_cost_one_lease_and_the_hor
     record.comes_to_rest();
 }
 
+/// Its late release does not harm the readers that were granted in between.
 #[test]
-fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reader() {
+fn p6_a_writer_paused_past_its_ttl_knows_its_loss_immediately() {
     let server = Server::start();
     let gate = FenceGate::new();
     let mgr = manager(server.url(), TTL);
@@ -390,7 +387,7 @@ fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reade
     let last_held: u64 = child.expect("false", SOON).parse().unwrap();
     assert!(
         last_held < granted,
-        "it believed that it wrote while others read"
+        "it believed that it held the lock while others read"
     );
     child.send("unlock k");
     assert_eq!(child.expect("unlocked k", SOON), "lost Expired");
@@ -404,13 +401,12 @@ fn p6_a_writer_paused_past_its_ttl_knows_at_once_that_it_lost_and_harms_no_reade
     let writer = Want::Write.take(&mgr, "k").unwrap();
     assert!(
         gate.admit(writer.fence()) && !gate.admit(old.fence),
-        "the write of the one that was overtaken"
+        "the gate admitted the write of the overtaken writer"
     );
 }
 
 #[test]
-fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_release_frees_none_of_theirs()
- {
+fn p6_a_late_release_after_a_pause_frees_no_others_permits() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
@@ -434,7 +430,7 @@ fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_rel
             child.expect(&format!("unlocked {name}"), SOON),
             "lost Expired"
         );
-        next.renew().expect("the late release harmed its successor");
+        next.renew().expect("the late release harmed the successor");
         assert_eq!(Permits::of(&server, name).used(), used);
         assert!(Want::try_take(behind, &mgr, name).unwrap().is_none());
         assert!(kept.is_none_or(|kept| kept.is_held()));
@@ -444,34 +440,36 @@ fn p6_a_holder_of_permits_paused_past_its_ttl_lets_others_go_on_and_its_late_rel
 }
 
 #[test]
-fn p6_permits_granted_to_a_waiter_in_its_sleep_make_no_guard_of_the_past() {
+fn p6_permits_granted_during_a_pause_make_no_expired_guard() {
     let server = Server::start();
     let mgr = manager(server.url(), TTL);
     let record = Permits::of(&server, "k");
     let holder = Want::Permits(3, 3).take(&mgr, "k").unwrap();
     let mut child = worker::start(&server.url(), TTL);
     child.send("acquire 2/3 k");
-    until(SOON, "it stands in the queue", || {
-        record.waiters().len() == 1
-    });
+    until(SOON, "it is queued", || record.waiters().len() == 1);
     let mut queue = PermitWaiters::of(&server, "k");
     queue.add(&mgr, Want::Permits(3, 3));
     child.stop();
     holder.unlock().unwrap();
-    // It is granted in its sleep, its lease lapses, and the next one has the permits.
+    // The paused waiter is granted, its lease lapses, and the next waiter gets the permits.
     let next = queue.expect_grant(0, in_time());
     assert_eq!(
         next.previous_holder(),
         PreviousHolder::Lapsed,
-        "the sleeper was granted before"
+        "the paused waiter was granted first"
     );
     child.cont();
-    until(SOON, "the sleeper has heard what it missed", || {
+    until(SOON, "the paused waiter has learned what it missed", || {
         record.waiting_for(2) == 1
     });
     std::thread::sleep(check_period(TTL) + 2 * command_timeout(TTL));
     next.renew().unwrap();
-    assert_eq!(child.pending_lines(), [""; 0], "it took permits of another");
+    assert_eq!(
+        child.pending_lines(),
+        [""; 0],
+        "it took another holder's permits"
+    );
     let fence = next.fence();
     next.unlock().unwrap();
     let got = expect_got(&child, "k", check_period(TTL) + SLACK);

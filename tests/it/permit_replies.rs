@@ -1,5 +1,6 @@
-//! P7 and P4 for permits, readers and writers: requests that were carried out and whose replies were lost, requests that
-//! come too late, and wake-ups that do not come. On Redis alone, where a proxy picks the very request.
+//! P7 and P4 for permits, readers and writers: requests that took effect but whose replies were
+//! lost, requests that arrive too late, and wake-ups that do not arrive. On Redis alone, where a
+//! proxy selects the exact request.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,7 +21,7 @@ const ALL: Want = Want::Permits(3, 3);
 
 fn setup() -> Setup {
     let setup = lost_replies::setup();
-    // The server knows the scripts of permits from here on, so that a request is one.
+    // From here on the server knows the scripts of permits, so each request is sent once.
     for mgr in [&setup.ours, &setup.other] {
         let writer = mgr.rw_lock("warm-rw").write().unwrap();
         assert!(
@@ -35,21 +36,21 @@ fn setup() -> Setup {
     setup
 }
 
-/// The ways in which a reply is lost: the client sees it at once, or never.
-const WAYS: [fn(&Proxy, Verb) -> ProxyFault; 3] = [
+/// Ways to lose a reply: the client notices at once (the first two), or never.
+const REPLY_LOSSES: [fn(&Proxy, Verb) -> ProxyFault; 3] = [
     |proxy, verb| proxy.swallow_reply_when(request(verb, "a")),
     |proxy, verb| proxy.swallow_and_reset_when(request(verb, "a")),
     |proxy, verb| proxy.swallow_silently_when(request(verb, "a")),
 ];
 
 #[test]
-fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
+fn p7_permits_with_a_lost_grant_reply_are_taken_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
-    for (way, lose) in WAYS.into_iter().enumerate() {
+    for (way, lose) in REPLY_LOSSES.into_iter().enumerate() {
         for (want, used) in [(TWO, 2), (Want::Write, 1 << 30), (Want::Read, 1)] {
             let fault = lose(&s.proxy, Verb::Acquire);
-            // Only a call that waits asks again after a silence.
+            // After a silence only a call that may wait sends its request again.
             let guard = want.take(&s.ours, "a").unwrap();
             let lost = fault.wait(SOON);
             assert!(
@@ -60,11 +61,11 @@ fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
             assert_eq!(
                 (record.used(), record.holding().len()),
                 (used, 1),
-                "{way}: {want:?} is one grant"
+                "{way}: {want:?} was granted once"
             );
             assert!(
                 want == Want::Read || says(&lost, &format!(":{}\r\n", guard.fence())),
-                "one fence"
+                "both replies have the same fence"
             );
             guard.renew().unwrap();
             guard.unlock().unwrap();
@@ -74,7 +75,7 @@ fn p7_permits_whose_grant_was_not_heard_of_are_taken_once_and_none_leaks() {
 }
 
 #[test]
-fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
+fn p7_an_unanswered_try_for_permits_leaves_none_taken() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     let kept = ONE.take(&s.other, "a").unwrap();
@@ -95,31 +96,31 @@ fn p7_a_try_for_permits_that_hears_nothing_leaves_none_of_them_taken() {
     assert!(says(&fault.wait(SOON), "granted"));
     until(
         T + SLACK,
-        "the two are given back, well before they would have lapsed",
+        "the two permits are released, well before their lease could lapse",
         || record.used() == 1,
     );
-    kept.renew().expect("and only those");
+    kept.renew().expect("no other permit was released");
     let next = TWO.try_take(&s.other, "a").unwrap().expect("they are free");
     assert_eq!(
         next.previous_holder(),
         PreviousHolder::Unknown,
-        "nobody ever had them"
+        "these permits were never held"
     );
     drop((kept, next));
     record.comes_to_rest();
 }
 
 #[test]
-fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
+fn p7_an_enqueue_for_permits_with_a_lost_reply_happens_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
-    for (way, lose) in WAYS.into_iter().enumerate() {
+    for (way, lose) in REPLY_LOSSES.into_iter().enumerate() {
         let holder = TWO.take(&s.other, "a").unwrap();
         let fault = lose(&s.proxy, Verb::Acquire);
         let mut queue = PermitWaiters::of(&s.server, "a");
         queue.add(&s.ours, ALL);
         assert!(says(&fault.wait(SOON), "waiting"));
-        // Its place is looked after once it has heard of it, by another copy of the request.
+        // Checks of the waiter begin when another copy of its request is answered.
         let check = s.proxy.hold_request_when(request(Verb::Sync, "a"));
         check.wait(SOON);
         check.release();
@@ -144,16 +145,17 @@ fn p7_a_place_for_permits_whose_reply_was_lost_is_taken_once() {
 }
 
 #[test]
-fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
+fn p7_a_release_of_permits_with_a_lost_reply_happens_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
-    for lose in WAYS {
+    for lose in REPLY_LOSSES {
         let (guard, kept) = (
             ONE.take(&s.ours, "a").unwrap(),
             TWO.take(&s.other, "a").unwrap(),
         );
         let mut queue = PermitWaiters::of(&s.server, "a");
-        // One of them stands in the process that does not hear that it was served.
+        // One waiter is in the process whose reply is lost, and that reply says that it was
+        // granted.
         queue.add(&s.ours, ONE);
         queue.add(&s.other, ONE);
         let background = s.ours.stats().background_releases;
@@ -161,7 +163,7 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
         match guard.unlock() {
             Ok(()) => {}
             Err(Error::Unavailable { .. }) => {
-                until(SOON, "the background is done", || {
+                until(SOON, "the background work is done", || {
                     s.ours.stats().background_releases > background
                 });
             }
@@ -172,7 +174,7 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
         assert_eq!((record.used(), record.holding().len()), (3, 2));
         assert!(
             queue.none_ended(),
-            "a release that is sent twice releases once"
+            "a release that is sent twice takes effect once"
         );
         kept.renew().unwrap();
         first.unlock().unwrap();
@@ -183,11 +185,11 @@ fn p7_a_release_of_permits_whose_reply_was_lost_gives_them_back_once() {
 }
 
 #[test]
-fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
+fn p7_a_readers_release_sent_twice_ends_no_other_reader() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
-    for lose in WAYS {
-        // They have the same fence.
+    for lose in REPLY_LOSSES {
+        // Both readers have the same fence.
         let (guard, stays) = (
             Want::Read.take(&s.ours, "a").unwrap(),
             Want::Read.take(&s.ours, "a").unwrap(),
@@ -197,7 +199,7 @@ fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
         let background = s.ours.stats().background_releases;
         let fault = lose(&s.proxy, Verb::Release);
         if guard.unlock().is_err() {
-            until(SOON, "the background is done", || {
+            until(SOON, "the background work is done", || {
                 s.ours.stats().background_releases > background
             });
         }
@@ -212,10 +214,10 @@ fn p7_a_readers_release_that_is_sent_twice_ends_no_other_reader() {
 }
 
 #[test]
-fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
+fn p7_a_force_release_with_a_lost_reply_happens_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
-    for lose in &WAYS[..2] {
+    for lose in &REPLY_LOSSES[..2] {
         let readers = [
             Want::Read.take(&s.other, "a").unwrap(),
             Want::Read.take(&s.other, "a").unwrap(),
@@ -230,11 +232,11 @@ fn p7_a_force_whose_reply_was_lost_strikes_once_and_says_so() {
 }
 
 #[test]
-fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
+fn p7_a_permit_renewal_with_a_lost_reply_is_sent_again() {
     let s = setup();
     for want in [TWO, Want::Read] {
         let guard = want.take(&s.ours, "a").unwrap();
-        for lose in &WAYS[..2] {
+        for lose in &REPLY_LOSSES[..2] {
             let fault = lose(&s.proxy, Verb::Renew);
             guard.renew().unwrap();
             assert!(says(&fault.wait(SOON), "renewed"));
@@ -248,10 +250,10 @@ fn p7_a_renewal_of_permits_whose_reply_was_lost_is_asked_for_again() {
 }
 
 #[test]
-fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() {
+fn p7_a_downgrade_with_a_lost_reply_keeps_exactly_one_permit() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
-    for lose in WAYS {
+    for lose in REPLY_LOSSES {
         let writer = s.ours.rw_lock("a").write().unwrap();
         let mut queue = PermitWaiters::of(&s.server, "a");
         for (mgr, want) in [
@@ -269,40 +271,49 @@ fn p7_a_downgrade_whose_reply_was_lost_is_one_and_its_reader_keeps_one_permit() 
         assert_eq!((record.used(), record.holding().len()), (3, 3));
         others.into_iter().for_each(|other| other.unlock().unwrap());
         reader.renew().unwrap();
-        assert!(queue.none_ended() && record.used() == 1, "it still reads");
+        assert!(
+            queue.none_ended() && record.used() == 1,
+            "it still holds as a reader"
+        );
         reader.unlock().unwrap();
         queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
         record.comes_to_rest();
     }
 }
 
-/// What lapsed is handed on by the check of one who waits, whose answer alone tells of it.
+/// A waiter's check hands the lapsed permits on, and only the reply to that check reports the
+/// grants.
 #[test]
-fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_next() {
+fn p4_a_permit_grant_in_a_lost_reply_costs_one_check() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
-    for lose in WAYS {
-        // An ordinary check may come first and be the one that is not heard of.
-        until(4 * SOON, "the check that grants is the one", || {
-            let lapses = s.other.with(LockOptions::new().fixed_lease(10 * TTL));
-            let lapses = ALL.take(&lapses, "a").unwrap();
-            let mut queue = PermitWaiters::of(&s.server, "a");
-            queue.add(&s.ours, ONE);
-            queue.add(&s.ours, TWO);
-            // The newest one waits on, so that nothing but their tickets tells that the others were served.
-            queue.add(&s.ours, ALL);
-            let fault = lose(&s.proxy, Verb::Sync);
-            record.was_away(P);
-            let lost = fault.wait(P + SLACK);
-            let both = queue.expect_grants(0..2, P + 2 * T + SLACK);
-            assert_eq!((record.used(), record.holding().len()), (3, 2));
-            let struck = record.holding().iter().all(|token| says(&lost, token));
-            both.into_iter().for_each(|guard| guard.unlock().unwrap());
-            queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
-            drop(lapses);
-            record.comes_to_rest();
-            struck
-        });
+    for lose in REPLY_LOSSES {
+        // The fault may hit an ordinary check first. Then the attempt is repeated.
+        until(
+            4 * SOON,
+            "the lost reply is that of the check that grants",
+            || {
+                let lapses = s.other.with(LockOptions::new().fixed_lease(10 * TTL));
+                let lapses = ALL.take(&lapses, "a").unwrap();
+                let mut queue = PermitWaiters::of(&s.server, "a");
+                queue.add(&s.ours, ONE);
+                queue.add(&s.ours, TWO);
+                // The last waiter keeps waiting, so that only the tickets show that the others were
+                // served.
+                queue.add(&s.ours, ALL);
+                let fault = lose(&s.proxy, Verb::Sync);
+                record.was_away(P);
+                let lost = fault.wait(P + SLACK);
+                let both = queue.expect_grants(0..2, P + 2 * T + SLACK);
+                assert_eq!((record.used(), record.holding().len()), (3, 2));
+                let grants_lost = record.holding().iter().all(|token| says(&lost, token));
+                both.into_iter().for_each(|guard| guard.unlock().unwrap());
+                queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
+                drop(lapses);
+                record.comes_to_rest();
+                grants_lost
+            },
+        );
     }
     assert_eq!(s.ours.stats().requeued, 0);
 }
@@ -310,7 +321,7 @@ fn p4_a_check_that_granted_permits_and_was_not_heard_of_costs_no_more_than_the_n
 type SetFault = Box<dyn Fn(&Proxy) -> ProxyFault>;
 
 #[test]
-fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind() {
+fn p7_an_unanswered_wait_for_permits_leaves_no_waiter_behind() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     let holder = TWO.take(&s.other, "a").unwrap();
@@ -330,13 +341,13 @@ fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind
             matches!(end, Ok(None) | Err(Error::Unavailable { .. })),
             "{end:?}"
         );
-        // A heavy one that is gone keeps nobody back.
+        // A heavy waiter that is gone delays no other caller.
         ONE.take_for(&s.other, "a", SOON)
             .unwrap()
-            .expect("one is left")
+            .expect("one permit is free")
             .unlock()
             .unwrap();
-        until(SOON, "the place is given up", || {
+        until(SOON, "the waiter has left the queue", || {
             record.waiters().is_empty()
         });
     }
@@ -345,7 +356,7 @@ fn p7_a_wait_for_permits_that_times_out_and_hears_nothing_leaves_no_place_behind
 }
 
 #[test]
-fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
+fn p7_permits_granted_before_the_deadline_are_kept() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
@@ -375,7 +386,7 @@ fn p7_permits_that_are_granted_before_the_deadline_are_kept_at_it() {
 }
 
 #[test]
-fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
+fn p7_a_request_for_permits_arriving_after_its_timeout_takes_none() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
@@ -383,7 +394,7 @@ fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     assert!(says(&held.release(), "late"));
     assert!(record.holders().is_empty() && record.used() == 0);
-    // The same for a place: the first copy of the request comes when the whole wait is over.
+    // The same for an enqueue: the first copy of the request arrives after the whole wait is over.
     let holder = TWO.take(&s.other, "a").unwrap();
     let held = s.proxy.hold_request_when(request(Verb::Acquire, "a"));
     assert!(ALL.take_for(&s.ours, "a", 3 * T).unwrap().is_none());
@@ -394,7 +405,7 @@ fn p7_a_request_for_permits_that_arrives_after_its_caller_gave_up_takes_none() {
 }
 
 #[test]
-fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
+fn p7_a_permit_renewal_arriving_after_the_release_extends_no_lease() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
@@ -410,7 +421,7 @@ fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
         assert_eq!(record.dump(), before, "it wrote nothing");
         assert!(
             told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()),
-            "it is no loss"
+            "it is no loss either"
         );
         next.unlock().unwrap();
         record.comes_to_rest();
@@ -419,7 +430,7 @@ fn p7_a_renewal_of_permits_that_arrives_after_their_release_extends_nobody() {
 }
 
 #[test]
-fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop() {
+fn p4_readers_and_writers_are_served_while_subscriptions_keep_dying() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -453,7 +464,7 @@ fn p4_readers_and_writers_are_served_while_the_subscription_is_killed_in_a_loop(
 }
 
 #[test]
-fn p4_grants_of_permits_lost_on_a_half_open_subscription_cost_one_check_period() {
+fn p4_permit_grants_lost_on_half_open_subscriptions_cost_one_check() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ttl = Duration::from_secs(20);

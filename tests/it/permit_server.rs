@@ -1,6 +1,6 @@
-//! What a server does to permits, readers and writers: it comes back with its data or without, forgets its scripts, has no
-//! memory left, or refuses a command to its user. And what one connection, or a fork, does to those who share it. On Redis
-//! alone, for these are its own.
+//! Faults of the server, for permits, readers and writers: it restarts with its data or without,
+//! forgets its scripts, has no memory left, or refuses a command to its user. Also many callers on
+//! one connection. On Redis alone, since only Redis has these faults.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -17,30 +17,30 @@ use crate::permits::{PermitWaiters, Permits, Want, release};
 use crate::support::{Proxy, SLACK, Server, until};
 
 #[test]
-fn p3_permits_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order() {
+fn p3_an_empty_restart_keeps_waiters_for_permits_in_queue_order() {
     let backend = Backend::redis();
-    let server = backend.server().expect("it is one");
+    let server = backend.server().expect("it is a Redis backend");
     loses_all_permits(&backend, || server.restart());
 }
 
 #[test]
-fn p3_readers_and_writers_lost_in_an_empty_restart_are_told_and_those_who_wait_are_served_in_order()
-{
+fn p3_an_empty_restart_keeps_readers_and_writers_in_queue_order() {
     let backend = Backend::redis();
-    let server = backend.server().expect("it is one");
+    let server = backend.server().expect("it is a Redis backend");
     loses_all_readers(&backend, || server.restart());
 }
 
 #[test]
-fn p2_fences_of_permits_rise_over_an_eviction_which_is_told_and_costs_no_place() {
+fn p2_permit_fences_rise_over_an_eviction_that_costs_no_place() {
     let backend = Backend::redis();
-    let server = backend.server().expect("it is one");
+    let server = backend.server().expect("it is a Redis backend");
     loses_all_permits(&backend, || evict_all(server));
 }
 
 #[test]
-fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
-    // By default the newest lines may still be in the server's memory, while the disk is busy.
+fn p1_reader_and_permit_leases_survive_a_restart_with_the_data() {
+    // With the default fsync policy the server may keep the newest writes in memory while the disk
+    // is busy.
     let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
     let (holding, waiting) = (build(steady(server.url())), build(steady(server.url())));
     let readers = [&holding, &waiting, &holding].map(|mgr| Want::Read.take(mgr, "r").unwrap());
@@ -82,7 +82,7 @@ fn p1_leases_of_readers_and_permits_go_on_over_a_restart_that_kept_the_data() {
     assert_eq!(
         holding.stats().requeued + waiting.stats().requeued,
         0,
-        "every place was kept"
+        "every waiter kept its place"
     );
     assert_eq!(holding.stats().lost + waiting.stats().lost, 0);
     for name in ["r", "n"] {
@@ -106,12 +106,12 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
                     let guard = Want::Permits(1, 3).take(mgr, "n").unwrap();
                     assert!(
                         believed.fetch_add(1, Ordering::SeqCst) < 3,
-                        "more permits than there are"
+                        "more permits are held than exist"
                     );
                     mgr.inspect("n").unwrap().expect("it is held");
                     believed.fetch_sub(1, Ordering::SeqCst);
                     guard.unlock().unwrap();
-                    // Downgrades, readers and writers too.
+                    // Readers, writers and downgrades too.
                     let reader = mgr.rw_lock("r").write().unwrap().downgrade().unwrap();
                     reader.renew().unwrap();
                     reader.unlock().unwrap();
@@ -135,7 +135,7 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
 }
 
 #[test]
-fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place_are_served() {
+fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -164,13 +164,16 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
     ] {
         readers.add(mgr, want);
     }
-    until(SOON, "the scripts are known", || ours.stats().renewed > 0);
+    until(SOON, "the server knows the scripts", || {
+        ours.stats().renewed > 0
+    });
     cools.renew().unwrap();
     Permits::of(&server, "lapsed").was_away(P);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
 
-    // Never taken before, taken and released, taken and lapsed; and one that others wait for.
+    // A name that was never acquired, one that was released, one that lapsed, and one that others
+    // wait for.
     for name in ["new", "free", "lapsed"] {
         let record = Permits::of(&server, name);
         let before = record.dump();
@@ -196,11 +199,11 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
     assert_eq!(
         (n.waiters(), n.tokens()),
         (waiters, tokens),
-        "nobody was added"
+        "no waiter was added"
     );
 
     holder.renew().unwrap();
-    // The renewal thread's work too.
+    // The renewal thread's renewals succeed too.
     let renewed = ours.stats().renewed;
     until(TTL, "they are renewed", || {
         ours.stats().renewed >= renewed + 3
@@ -227,9 +230,10 @@ fn no_new_permits_are_given_by_a_server_out_of_memory_and_those_who_have_a_place
         .unwrap();
 }
 
-/// A script is refused at the command that its user may not run, when what came before is done already.
+/// Redis stops a script at the first command that the user may not run; what the script did before
+/// stays.
 #[test]
-fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
+fn no_missing_right_leaves_permits_that_cannot_be_released() {
     let server = Server::start();
     let other = manager(server.url());
     warm_up(&other);
@@ -250,8 +254,8 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
         ]);
         let lacking = manager(format!("{}?user={user}&pass=p", server.url()));
         let used = |guard: crate::permits::AnyGuard| {
-            guard.renew().expect("what is begun can be kept");
-            guard.unlock().expect("and ended");
+            guard.renew().expect("granted permits can be renewed");
+            guard.unlock().expect("granted permits can be released");
         };
         let names = ["tried", "read", "written"].map(|how| format!("{right}-{how}"));
         let ends = [
@@ -270,16 +274,19 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
             };
             assert!(message.contains(&format!("+{right}")), "{right}: {message}");
         }
-        assert!(ends.iter().any(Result::is_err), "{right}: nobody was told");
+        assert!(
+            ends.iter().any(Result::is_err),
+            "{right}: no caller got an error"
+        );
         for name in &names {
             assert!(
                 Permits::of(&server, name).holding().is_empty(),
-                "{right}: what it took it cannot give back"
+                "{right}: it holds what it cannot release"
             );
         }
         assert_eq!(server.keys_without_ttl(), [""; 0], "{right}");
         let record = Permits::of(&server, "taken");
-        until(SOON, "its place is gone", || record.waiters().is_empty());
+        until(SOON, "its waiter is gone", || record.waiters().is_empty());
         assert_eq!((record.tokens().len(), record.used()), (0, 2), "{right}");
     }
     taken.renew().unwrap();
@@ -288,7 +295,7 @@ fn permits_are_not_begun_by_a_user_without_a_right_to_keep_or_end_them() {
 }
 
 #[test]
-fn a_downgrade_that_is_refused_for_good_is_told() {
+fn a_permanently_refused_downgrade_is_reported() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
     let ours = manager(format!("{}?user=u&pass=p", server.url()));
@@ -299,7 +306,7 @@ fn a_downgrade_that_is_refused_for_good_is_told() {
         matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"),
         "{end:?}"
     );
-    // It could not be given back, either.
+    // It could not be released, either.
     let other = manager(server.url());
     let next = Want::Write
         .take_for(&other, "r", TTL + P + SLACK)
@@ -314,7 +321,7 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
     let commands = page
         .split('`')
         .find(|code| code.starts_with("+hello"))
-        .expect("it names the rights");
+        .expect("the page names the rights");
     let mut user = vec![
         "ACL",
         "SETUSER",
@@ -350,7 +357,7 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
     let reader = writer.downgrade().unwrap();
     let both = queue.expect_grants(0..2, P + T + SLACK);
     reader.unlock().unwrap();
-    // What is lost is seen by all.
+    // Every holder learns of the loss.
     let _: i64 = server.query(&["DEL", "fairlock:{r}:q"]);
     both.into_iter().for_each(|guard| guard.unlock().unwrap());
     let mut last = Vec::new();
@@ -372,7 +379,7 @@ fn documented_rights_are_enough_for_permits_readers_and_writers() {
 }
 
 #[test]
-fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_late_renewal() {
+fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
     const PERMITS: u32 = 4;
     let server = Server::start();
     let mgr = build(steady(server.url()).pool_size(1));
@@ -390,7 +397,7 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
                         .unwrap();
                     let guard = guard.expect("no deadlock");
                     assert!(believed.fetch_add(many, Ordering::SeqCst) + many <= PERMITS);
-                    // So long that others meet it who should not.
+                    // So long that a second holder would be noticed.
                     thread::sleep(Duration::from_millis(1));
                     believed.fetch_sub(many, Ordering::SeqCst);
                     guard.unlock().unwrap();
@@ -405,7 +412,7 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
             thread::sleep(Duration::from_millis(10));
         }
         let before: Vec<u64> = turns.iter().map(|n| n.load(Ordering::Relaxed)).collect();
-        until(P + SLACK, "everybody's turn comes", || {
+        until(P + SLACK, "every thread gets its turn", || {
             turns
                 .iter()
                 .zip(&before)
@@ -422,9 +429,10 @@ fn p9_permits_are_shared_by_fifty_threads_on_one_connection_without_deadlock_or_
     Permits::of(&server, "n").comes_to_rest();
 }
 
-/// The timeout is so long that one who waited for the pool first, and then for the reply, would show.
+/// The timeout is so long that the test would notice a call that waited for the pool first and then
+/// for the reply. The pool is exhausted.
 #[test]
-fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_command_timeout() {
+fn p8_dropping_permits_takes_one_command_timeout_while_redis_is_silent() {
     const T: Duration = Duration::from_secs(2);
     let server = Server::start();
     let builder = with_ttl(server.url(), Duration::from_secs(12))
@@ -442,7 +450,7 @@ fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_
         }
         until(
             SOON,
-            "one has the connection and the others wait for it",
+            "one call has the connection and the others wait for it",
             || ours.stats().requests > before,
         );
         for (want, guard) in guards {
@@ -464,9 +472,10 @@ fn p8_permits_dropped_while_the_pool_is_exhausted_and_redis_silent_end_within_a_
     Permits::of(&server, "x").comes_to_rest();
 }
 
-/// At most 64 are let in by one request, and whoever is to ask for more is gone.
+/// One release serves at most 64 waiters. The process that should send the next request is cut off,
+/// so the waiters' own checks must let the others in.
 #[test]
-fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
+fn p4_all_of_many_readers_enter_after_one_bounded_release() {
     const MANY: usize = 150;
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
@@ -477,7 +486,7 @@ fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
     );
     warm_up(&gone);
     let record = Permits::of(&server, "r");
-    // The server has to know the scripts, so that the first request is the one that counts.
+    // The server must know the scripts, so that the first request is the one that takes effect.
     Want::Write.take(&gone, "r").unwrap().unlock().unwrap();
     let writer = Want::Write.take(&gone, "r").unwrap();
     let mut queue = PermitWaiters::of(&server, "r");
@@ -493,7 +502,7 @@ fn p4_all_of_many_readers_come_in_though_who_released_could_ask_only_once() {
     assert_eq!((record.used(), record.holding().len()), (MANY as u64, MANY));
     assert!(queue.none_ended() && readers.iter().all(|reader| reader.is_held()));
     dropping.join().unwrap();
-    // What is left of the release comes late, and ends none of them.
+    // The rest of the release arrives late, and ends no reader's lease.
     proxy.resume_requests();
     readers.iter().for_each(|reader| reader.check().unwrap());
     drop(readers);

@@ -1,5 +1,5 @@
-//! What the tests of faults share about permits, readers and writers: who takes them, who waits for them on a thread of
-//! its own, the record that they lie in, and the requests about them.
+//! Helpers of the fault tests for permits, readers and writers: callers, waiters on their own
+//! threads, the record in Redis, and matchers for requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, Range};
@@ -14,16 +14,16 @@ use crate::fixtures::{SOON, Verb, micros};
 use crate::support::scripted_server::{is, next_command};
 use crate::support::until;
 
-/// What is asked for.
+/// What a caller asks for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Want {
     Read,
     Write,
-    /// So many permits of a semaphore with so many.
+    /// The first number of permits, of a semaphore with the second number.
     Permits(u32, u32),
 }
 
-/// What was taken.
+/// The guard of any of these.
 pub(crate) enum AnyGuard {
     Guard(LockGuard),
     Reader(ReadGuard),
@@ -68,7 +68,7 @@ impl Want {
         })
     }
 
-    /// How many permits that is.
+    /// How many permits it counts as.
     pub(crate) fn weight(self) -> u32 {
         match self {
             Want::Read => 1,
@@ -106,7 +106,8 @@ impl std::fmt::Debug for AnyGuard {
     }
 }
 
-/// Those who wait for permits of one name, each on a thread of its own, and their grants as they come.
+/// Waiters for permits of one name, each on its own thread, and their grants in the order of
+/// arrival.
 pub(crate) struct PermitWaiters<'a> {
     record: Permits<'a>,
     sender: Sender<(usize, Result<AnyGuard>)>,
@@ -125,7 +126,7 @@ impl<'a> PermitWaiters<'a> {
         }
     }
 
-    /// One more, which stands in the queue when this returns. They are numbered from 0.
+    /// Adds a waiter and returns when it is queued. The waiters are numbered from 0.
     #[track_caller]
     pub(crate) fn add(&mut self, mgr: &LockManager, want: Want) {
         let before = self.record.waiting_for(want.weight());
@@ -133,36 +134,37 @@ impl<'a> PermitWaiters<'a> {
         let (sender, who) = (self.sender.clone(), self.added);
         thread::spawn(move || sender.send((who, want.take(&mgr, &name))));
         self.added += 1;
-        until(SOON, "it stands in the queue", || {
+        until(SOON, "it is queued", || {
             self.record.waiting_for(want.weight()) > before
         });
     }
 
-    /// The next end of a wait.
+    /// The next wait that ends.
     #[track_caller]
     pub(crate) fn next_end(&self, within: Duration) -> (usize, Result<AnyGuard>) {
         self.next_end_within(within).unwrap_or_else(|| {
             panic!(
-                "nobody was served within {within:?}: {}",
+                "no waiter was served within {within:?}: {}",
                 self.record.dump()
             )
         })
     }
 
-    /// The same, if one comes in that time.
+    /// The same, or `None` if no wait ends within that time.
     pub(crate) fn next_end_within(&self, within: Duration) -> Option<(usize, Result<AnyGuard>)> {
         self.served.recv_timeout(within).ok()
     }
 
-    /// The next one that is served must be this one.
+    /// The next waiter that is served must be this one.
     #[track_caller]
     pub(crate) fn expect_grant(&self, who: usize, within: Duration) -> AnyGuard {
         self.expect_grants(who..who + 1, within)
             .pop()
-            .expect("it is one")
+            .expect("it is one guard")
     }
 
-    /// The next that are served must be these, which are granted together: whose thread is awake first is chance.
+    /// The next waiters that are served must be these. They are granted together, so the order in
+    /// which their threads wake up does not matter.
     #[track_caller]
     pub(crate) fn expect_grants(&self, who: Range<usize>, within: Duration) -> Vec<AnyGuard> {
         let mut held = BTreeMap::new();
@@ -176,18 +178,18 @@ impl<'a> PermitWaiters<'a> {
         assert_eq!(
             held.keys().copied().collect::<Vec<_>>(),
             who.collect::<Vec<_>>(),
-            "the order in which they stood"
+            "the order in which they queued"
         );
         held.into_values().collect()
     }
 
-    /// Whether nobody's wait has ended unnoticed.
+    /// Whether no further wait has ended.
     pub(crate) fn none_ended(&self) -> bool {
         self.served.is_empty()
     }
 }
 
-/// The three keys of a name, read and rewritten behind fairlock's back.
+/// The three keys of a name, which tests read and rewrite without fairlock.
 pub(crate) struct Permits<'a> {
     keys: &'a dyn Keyspace,
     name: &'a str,
@@ -196,14 +198,14 @@ pub(crate) struct Permits<'a> {
     pub(crate) holders: String,
 }
 
-/// One entry of the holders.
+/// One entry of the holders' key.
 #[derive(Debug)]
 pub(crate) struct Holder {
     pub(crate) token: String,
     /// In µs of the server's time.
     pub(crate) ends: u64,
-    /// 0 and 1 hold, 2 cools, 3 lapsed, 4 was released by force.
-    pub(crate) stands: u32,
+    /// 0 and 1: holds; 2: cools; 3: lapsed; 4: released by force.
+    pub(crate) state: u32,
 }
 
 impl<'a> Permits<'a> {
@@ -219,11 +221,11 @@ impl<'a> Permits<'a> {
         }
     }
 
-    /// The numbers that the record has packed, by the names that docs/PROTOCOL.md gives them.
+    /// The numbers that are packed in the record, by their names in docs/PROTOCOL.md.
     pub(crate) fn state(&self) -> BTreeMap<String, String> {
         let script = "
             local seen = {}
-            local function tell(names, format, packed)
+            local function collect(names, format, packed)
               local numbers = packed and { struct.unpack(format, packed) } or {}
               for at = 1, #numbers - 1 do
                 seen[#seen + 1] = names[at]
@@ -231,8 +233,8 @@ impl<'a> Permits<'a> {
               end
             end
             local p, n = unpack(redis.call('HMGET', KEYS[1], 'p', 'n'))
-            tell({ 'f', 'b', 'shortest', 'longest', 't', 'th', 'capacity', 'used', 'd' }, '<ddI4I4I4I4I4I4b', p)
-            tell({ 'n', 'r', 's', 'v', 'q', 'h', 'tq' }, '<I4I4ddddI4', n)
+            collect({ 'f', 'b', 'shortest', 'longest', 't', 'th', 'capacity', 'used', 'd' }, '<ddI4I4I4I4I4I4b', p)
+            collect({ 'n', 'r', 's', 'v', 'q', 'h', 'tq' }, '<I4I4ddddI4', n)
             return seen";
         self.keys.query(&["EVAL", script, "1", &self.key])
     }
@@ -247,14 +249,14 @@ impl<'a> Permits<'a> {
             .unwrap_or_else(|e| panic!("{of} is {text:?}: {e}"))
     }
 
-    /// How many permits the record counts as taken.
+    /// How many permits the record counts as held.
     pub(crate) fn used(&self) -> u64 {
         self.state()
             .get("used")
             .map_or(0, |used| used.parse().expect("a number"))
     }
 
-    /// All entries, by their tokens.
+    /// All entries, ordered by token.
     pub(crate) fn holders(&self) -> Vec<Holder> {
         let entry = |line: &String| {
             let words: Vec<&str> = line.splitn(5, ' ').collect();
@@ -262,13 +264,13 @@ impl<'a> Permits<'a> {
             Holder {
                 token: words[0].to_owned(),
                 ends: number(1),
-                stands: number(3) as u32,
+                state: number(3) as u32,
             }
         };
         self.entries().iter().map(entry).collect()
     }
 
-    /// The same as text: token, end, permits, how it stands, and what it asked for.
+    /// The same as text: token, end, permits, state and parameters.
     pub(crate) fn entries(&self) -> Vec<String> {
         let script = "
             local all, seen = redis.call('HGETALL', KEYS[1]), {}
@@ -282,16 +284,16 @@ impl<'a> Permits<'a> {
         self.keys.query(&["EVAL", script, "1", &self.holders])
     }
 
-    /// The tokens of those who hold.
+    /// The holders' tokens.
     pub(crate) fn holding(&self) -> BTreeSet<String> {
         self.holders()
             .into_iter()
-            .filter(|holder| holder.stands < 2)
+            .filter(|holder| holder.state < 2)
             .map(|holder| holder.token)
             .collect()
     }
 
-    /// The requests of those who wait, dead ones included, in no order.
+    /// The waiters' requests, including those of dead waiters, in no order.
     pub(crate) fn waiters(&self) -> Vec<String> {
         let script = "
             local all, seen = redis.call('HGETALL', KEYS[1]), {}
@@ -302,7 +304,7 @@ impl<'a> Permits<'a> {
         self.keys.query(&["EVAL", script, "1", &self.key])
     }
 
-    /// How many wait for so many permits.
+    /// How many waiters ask for this number of permits.
     pub(crate) fn waiting_for(&self, permits: u32) -> usize {
         let permits = permits.to_string();
         self.waiters()
@@ -311,7 +313,7 @@ impl<'a> Permits<'a> {
             .count()
     }
 
-    /// How many stand before the only one who waits for so many permits.
+    /// How many waiters are ahead of the only one that asks for this number of permits.
     pub(crate) fn ahead_of(&self, permits: u32) -> usize {
         let permits = permits.to_string();
         let waiters = self.waiters();
@@ -328,12 +330,12 @@ impl<'a> Permits<'a> {
         waiters.iter().filter(|waiter| ticket(waiter) < its).count()
     }
 
-    /// The tokens in the queue, dead ones included.
+    /// The tokens in the queue, including those of dead waiters.
     pub(crate) fn tokens(&self) -> Vec<String> {
         self.keys.query(&["LRANGE", &self.queue, "0", "-1"])
     }
 
-    /// All that there is under the three keys.
+    /// Everything under the three keys.
     pub(crate) fn dump(&self) -> String {
         let managers: Vec<String> = self.keys.query(&["HKEYS", &self.key]);
         let managers: BTreeSet<_> = managers
@@ -349,8 +351,8 @@ impl<'a> Permits<'a> {
         )
     }
 
-    /// Whoever holds by this token is not heard of any more, not even when it gives the token up: the entry becomes that of
-    /// one whom nobody has.
+    /// Turns this token's entry into that of an unknown holder, which neither renews nor releases
+    /// it.
     pub(crate) fn is_orphaned(&self, token: &str) {
         let script = "
             local had = redis.call('HGET', KEYS[1], ARGV[1])
@@ -362,7 +364,8 @@ impl<'a> Permits<'a> {
             .query(&["EVAL", script, "1", &self.holders, token]);
     }
 
-    /// The times in the record are of a clock that went back by so much since: every lease ends that much later.
+    /// Rewrites the record as if the server's clock had gone back by `by` since: every lease ends
+    /// that much later.
     pub(crate) fn clock_went_back(&self, by: Duration) {
         let script = "
             local all = redis.call('HGETALL', KEYS[2])
@@ -384,7 +387,8 @@ impl<'a> Permits<'a> {
         ]);
     }
 
-    /// Every lease ended so long ago, and nobody was served since: as an outage leaves it.
+    /// Rewrites the record as an outage leaves it: every lease ended `by` ago, and no request was
+    /// served since.
     pub(crate) fn was_away(&self, by: Duration) {
         let script = "
             local clock = redis.call('TIME')
@@ -405,10 +409,11 @@ impl<'a> Permits<'a> {
         ]);
     }
 
-    /// No permit is taken, nobody waits, and nothing of those who did is left but the trace of who lapsed.
+    /// Waits until no permit is held and no caller waits. Then only the traces of lapsed or forced
+    /// leases may be left.
     #[track_caller]
     pub(crate) fn comes_to_rest(&self) {
-        until(SOON, "all permits are back and the queue is empty", || {
+        until(SOON, "all permits are free and the queue is empty", || {
             let state = self.state();
             let zero = |of: &str| state.get(of).is_none_or(|n| n == "0");
             zero("used")
@@ -420,19 +425,19 @@ impl<'a> Permits<'a> {
         let left: Vec<Holder> = self
             .holders()
             .into_iter()
-            .filter(|holder| holder.stands < 3)
+            .filter(|holder| holder.state < 3)
             .collect();
         assert!(left.is_empty(), "{left:?}");
         assert_eq!(self.keys.keys_without_ttl(), [""; 0]);
     }
 }
 
-/// Matches what the proxy reads when it contains this request about permits.
+/// Matches bytes at the proxy that contain this request about permits.
 pub(crate) fn request(verb: Verb, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
     matching(name, move |words| is_verb(words, verb))
 }
 
-/// A release in this mode.
+/// The same for a release in this mode.
 pub(crate) fn release(mode: &'static str, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
     matching(name, move |words| {
         is_verb(words, Verb::Release) && words[12] == mode.as_bytes()
@@ -461,7 +466,8 @@ fn matching(
     }
 }
 
-/// The scripts are told apart by how many words a request has, but for those that ask about as many tokens.
+/// The number of words tells the scripts apart. A lookup of tokens can have as many words, so it is
+/// excluded.
 fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
     let is_token = |word: &Vec<u8>| word.len() == 32;
     match verb {

@@ -1,5 +1,5 @@
-//! What befalls a process beside its locks: signals, a shortage of descriptors, a renewal thread that does not run or
-//! panics. On Redis alone, since the holders are processes of their own.
+//! Faults of the process itself: signals, a lack of descriptors, a renewal thread that does not run
+//! or panics. On Redis alone, since the holders are separate processes.
 
 use std::{
     collections::HashSet,
@@ -27,37 +27,37 @@ use crate::{
     worker::{SOON, expect_got, machine_time},
 };
 
-/// As the kernel shows it, which keeps 15 bytes of a name.
+/// The thread's name as the kernel shows it: the first 15 bytes.
 const RENEWAL: &str = "fairlock-renewa";
 
 #[test]
-fn signals_each_millisecond_surface_in_no_verb_with_sa_restart() {
+fn signals_every_millisecond_disturb_no_call_with_sa_restart() {
     let server = Server::start();
-    check_hail(&server, &server.url(), libc::SA_RESTART, 10_000);
+    check_under_signals(&server, &server.url(), libc::SA_RESTART, 10_000);
 }
 
 #[test]
-fn signals_each_millisecond_surface_in_no_verb_without_sa_restart() {
+fn signals_every_millisecond_disturb_no_call_without_sa_restart() {
     let server = Server::start();
-    check_hail(&server, &server.url(), 0, 10_000);
+    check_under_signals(&server, &server.url(), 0, 10_000);
 }
 
-/// Whoever began anew after each signal would never have a reply.
+/// A client that started again after each signal would never get a reply.
 #[test]
-fn signals_that_come_faster_than_replies_surface_in_no_verb() {
+fn signals_faster_than_replies_disturb_no_call() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     proxy.delay(Duration::from_millis(3));
-    check_hail(&server, &proxy.url(), libc::SA_RESTART, 800);
+    check_under_signals(&server, &proxy.url(), libc::SA_RESTART, 800);
 }
 
-/// So many times lock and unlock, by all threads of a child together.
-fn check_hail(server: &Server, url: &str, flags: c_int, cycles: u64) {
-    let mut child = Child::spawn("hailed", &[url, &flags.to_string(), &cycles.to_string()]);
+/// All threads of a child together run this many lock cycles while signals arrive.
+fn check_under_signals(server: &Server, url: &str, flags: c_int, cycles: u64) {
+    let mut child = Child::spawn("signalled", &[url, &flags.to_string(), &cycles.to_string()]);
     assert_eq!(child.expect("cycles", 6 * SOON).parse(), Ok(cycles));
     let [hits, threads]: [u64; 2] =
         [child.expect("hits", SOON), child.expect("threads", SOON)].map(|n| n.parse().unwrap());
-    // Its four, the renewal thread and the listener; each was hit again and again.
+    // The child's four threads, the renewal thread and the subscription's. Each got many signals.
     assert!(
         threads >= 6 && hits > 1000,
         "{hits} signals in {threads} threads"
@@ -74,9 +74,9 @@ extern "C" fn count(_signal: c_int) {
     HITS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has the kernel's timers send signals as profilers have them sent, and a thread send one to each of the others, since
-/// the kernel gives most of a timer's to one thread.
-fn hail(flags: c_int) {
+/// Starts the kernel timers that profilers use. A thread also sends a signal to each other thread,
+/// since the kernel delivers most signals of a timer to one thread.
+fn send_signals(flags: c_int) {
     for signal in [libc::SIGALRM, libc::SIGPROF] {
         handle(signal, count, flags);
     }
@@ -89,19 +89,19 @@ fn hail(flags: c_int) {
         it_value: each,
     };
     for which in [libc::ITIMER_REAL, libc::ITIMER_PROF] {
-        // SAFETY: the timer is valid for the call, and the old one is not asked for.
+        // SAFETY: the timer is valid for the call, and the old value is not requested.
         assert_eq!(
             unsafe { libc::setitimer(which, &raw const timer, ptr::null_mut()) },
             0
         );
     }
     thread::Builder::new()
-        .name("hail".to_owned())
+        .name("send-signals".to_owned())
         .spawn(|| {
             loop {
                 tasks()
                     .iter()
-                    .filter(|(_, name)| name != "hail")
+                    .filter(|(_, name)| name != "send-signals")
                     .for_each(|(id, _)| signal_thread(*id, libc::SIGALRM));
                 thread::sleep(Duration::from_millis(1));
             }
@@ -136,14 +136,14 @@ fn tasks() -> Vec<(libc::pid_t, String)> {
 }
 
 fn signal_thread(id: libc::pid_t, signal: c_int) {
-    // SAFETY: the call takes no pointers, and a thread that has ended meanwhile is an error and no more.
+    // SAFETY: the call takes no pointers. If the thread has ended, the call only fails.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, signal) };
 }
 
-pub(crate) fn hailed(args: &[String]) {
-    hail(args[1].parse().unwrap());
+pub(crate) fn signalled(args: &[String]) {
+    send_signals(args[1].parse().unwrap());
     let cycles: u64 = args[2].parse().unwrap();
-    // Built under the hail too. Its timeouts are those of a program that was told nothing.
+    // The manager is built while signals arrive, too. It has the default timeouts.
     let mgr = manager(args[0].as_str(), DEFAULT_TTL);
     let held = mgr.lock("held").unwrap();
     let hit: HashSet<libc::pid_t> = thread::scope(|scope| {
@@ -151,8 +151,8 @@ pub(crate) fn hailed(args: &[String]) {
             let mgr = &mgr;
             scope.spawn(move || (0..cycles / 4).for_each(|turn| cycle(mgr, who, turn)));
         }
-        // The listener starts with the first who has to wait.
-        until(SOON, "the listener has started", || {
+        // The subscription's thread starts with the first caller that must wait.
+        until(SOON, "the subscription has started", || {
             tasks().iter().any(|(_, name)| name == "fairlock-listen")
         });
         tasks().into_iter().map(|(id, _)| id).collect()
@@ -165,7 +165,7 @@ pub(crate) fn hailed(args: &[String]) {
     report(format_args!("threads {}", hit.len()));
 }
 
-/// Once through a verb; every error ends the process.
+/// Runs one verb; every error ends the process.
 fn cycle(mgr: &LockManager, who: u64, turn: u64) {
     let (shared, own) = (format!("k{}", turn % 2), format!("own{who}"));
     match turn % 8 {
@@ -200,20 +200,20 @@ fn cycle(mgr: &LockManager, who: u64, turn: u64) {
     }
 }
 
-/// A process that may open nothing more: what is open goes on, what needs a descriptor fails in time and without a
-/// panic, and all is well when there are some again.
+/// A process that cannot open another descriptor: open connections keep working. Calls that need a
+/// descriptor fail in time and without a panic. Everything works again when there are descriptors.
 #[test]
-fn without_descriptors_calls_fail_in_time_and_afterwards_all_is_well() {
+fn without_descriptors_calls_fail_in_time_and_later_recover() {
     let server = Server::start();
     let other = manager(server.url(), TTL);
     let _theirs = other.lock("theirs").unwrap();
-    let mut child = Child::spawn("short_of_files", &[&server.url()]);
+    let mut child = Child::spawn("without_descriptors", &[&server.url()]);
     assert_eq!(child.expect("lost", SOON), "Expired");
     child.expect("served", SOON);
     child.expect("recovered", 2 * SOON);
     assert!(
         other.try_lock("kept").unwrap().is_none(),
-        "it holds it again"
+        "the child holds it again"
     );
     child.send("end");
     child.join(SOON);
@@ -223,17 +223,17 @@ fn without_descriptors_calls_fail_in_time_and_afterwards_all_is_well() {
 
 const TTL: Duration = Duration::from_secs(2);
 
-pub(crate) fn short_of_files(args: &[String]) {
+pub(crate) fn without_descriptors(args: &[String]) {
     let limit = Duration::from_secs(1);
     let mgr = with_ttl(args[0].as_str(), TTL)
         .outage_limit(limit)
         .build()
         .unwrap();
     let guard = mgr.lock("kept").unwrap();
-    // Neither the renewal thread nor the listener has a connection yet.
+    // Neither the renewal thread nor the subscription has a connection yet.
     let (taken, old) = exhaust();
     let deadline = Instant::now() + guard.remaining();
-    // The one connection that is open serves one at a time.
+    // The one open connection serves one call at a time.
     mgr.try_lock("free")
         .unwrap()
         .expect("it is free")
@@ -265,7 +265,7 @@ pub(crate) fn short_of_files(args: &[String]) {
     let loss = guard
         .lost()
         .recv_deadline(deadline + command_timeout(TTL) + SLACK)
-        .expect("it is told on time");
+        .expect("the loss is reported on time");
     assert!(!guard.is_held());
     report(format_args!("lost {:?}", loss.reason));
     drop(guard);
@@ -292,7 +292,7 @@ pub(crate) fn short_of_files(args: &[String]) {
     guard.unlock().unwrap();
 }
 
-/// Takes every descriptor that the process may have.
+/// Opens files until the process has no descriptor left.
 fn exhaust() -> (Vec<File>, libc::rlim_t) {
     let old = set_limit(100);
     let mut taken = Vec::new();
@@ -303,7 +303,8 @@ fn exhaust() -> (Vec<File>, libc::rlim_t) {
     (taken, old)
 }
 
-/// Sets RLIMIT_NOFILE, as its owner may lower and raise it again, and answers what it was.
+/// Sets the soft RLIMIT_NOFILE, which the process may lower and raise again, and returns the old
+/// value.
 fn set_limit(to: libc::rlim_t) -> libc::rlim_t {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -318,11 +319,11 @@ fn set_limit(to: libc::rlim_t) -> libc::rlim_t {
     }
 }
 
-/// The one thread is kept from running, and nothing else is: a signal handler sleeps on it.
+/// Only the renewal thread is kept from running: a signal handler sleeps on it.
 #[test]
-fn p6_a_lease_whose_renewal_thread_does_not_run_is_believed_no_longer_than_its_deadline() {
+fn p6_a_lease_ends_at_its_deadline_without_its_renewal_thread() {
     let server = Server::start();
-    let mut child = Child::spawn("starved", &[&server.url()]);
+    let mut child = Child::spawn("starved_renewal", &[&server.url()]);
     let old = expect_got(&child, "k", SOON);
     let mgr = manager(server.url(), TTL);
     let waiter = mgr.enqueue("k").unwrap();
@@ -332,29 +333,29 @@ fn p6_a_lease_whose_renewal_thread_does_not_run_is_believed_no_longer_than_its_d
     assert!(last_held < machine_time());
     assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     assert!(guard.fence() > old.fence);
-    // Nobody but the thread could tell of it, which it does when it runs again.
-    assert_eq!(child.expect("told", SOON), "Expired");
+    // Only the renewal thread reports losses, and it does so when it runs again.
+    assert_eq!(child.expect("reported", SOON), "Expired");
     assert_eq!(child.expect("unlocked", SOON), "Expired");
     guard
         .renew()
-        .expect("the late release harmed its successor");
+        .expect("the late release harmed the successor");
     guard.unlock().unwrap();
     child.join(SOON);
 }
 
-/// How long the renewal thread sleeps.
-const STARVED: Duration = Duration::from_secs(4);
+/// How long the handler keeps the renewal thread asleep.
+const HANDLER_SLEEP: Duration = Duration::from_secs(4);
 
 extern "C" fn sleep(_signal: c_int) {
     let time = libc::timespec {
-        tv_sec: STARVED.as_secs().cast_signed(),
+        tv_sec: HANDLER_SLEEP.as_secs().cast_signed(),
         tv_nsec: 0,
     };
     // SAFETY: the pointer is valid for the call, which is async-signal-safe.
     unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
 }
 
-pub(crate) fn starved(args: &[String]) {
+pub(crate) fn starved_renewal(args: &[String]) {
     handle(libc::SIGUSR1, sleep, libc::SA_RESTART);
     let mgr = manager(args[0].as_str(), TTL);
     let guard = mgr.lock("k").unwrap();
@@ -379,7 +380,7 @@ pub(crate) fn starved(args: &[String]) {
     }
     assert!(
         Instant::now() <= deadline + SLACK,
-        "it was believed past its deadline"
+        "is_held was true past the deadline"
     );
     report(format_args!("false {last_held}"));
     assert!(
@@ -388,24 +389,25 @@ pub(crate) fn starved(args: &[String]) {
     );
     let loss = guard
         .lost()
-        .recv_deadline(start + STARVED + command_timeout(TTL) + SLACK)
-        .expect("it is told");
-    report(format_args!("told {:?}", loss.reason));
+        .recv_deadline(start + HANDLER_SLEEP + command_timeout(TTL) + SLACK)
+        .expect("the loss is reported");
+    report(format_args!("reported {:?}", loss.reason));
     match guard.unlock() {
         Err(Error::Lost { loss, .. }) => report(format_args!("unlocked {:?}", loss.reason)),
         other => panic!("{other:?}"),
     }
 }
 
-/// What panics is the program's own logger, whenever that thread logs, and so also when it tells of a loss.
+/// The program's own logger panics whenever the renewal thread logs, so also when that thread
+/// reports a loss. Then every verb returns `Closed`.
 #[test]
-fn p6_leases_whose_renewal_thread_panicked_are_lost_and_told_at_once_and_the_manager_is_closed() {
+fn p6_a_renewal_thread_panic_reports_all_leases_lost_at_once() {
     let server = Server::start();
-    let mut child = Child::spawn("panicky", &[&server.url()]);
+    let mut child = Child::spawn("panicking_logger", &[&server.url()]);
     child.expect("locked", SOON);
-    // The first renewal that fails is logged.
+    // The renewal thread logs the first renewal that fails.
     server.stop();
-    assert_eq!(child.expect("told", SOON), "Expired Expired Expired");
+    assert_eq!(child.expect("reported", SOON), "Expired Expired Expired");
     assert_eq!(child.expect("called", SOON), "3");
     assert_eq!(child.expect("verbs", SOON), "Closed Closed Closed");
     server.cont();
@@ -415,28 +417,28 @@ fn p6_leases_whose_renewal_thread_panicked_are_lost_and_told_at_once_and_the_man
     let guard = mgr
         .try_lock_for("k0", TTL + check_period(TTL) + SLACK)
         .unwrap()
-        .expect("left to its ttl at worst");
+        .expect("the TTL ends it at the latest");
     guard.unlock().unwrap();
 }
 
-pub(crate) fn panicky(args: &[String]) {
-    struct Panicky;
+pub(crate) fn panicking_logger(args: &[String]) {
+    struct PanickingLogger;
     static ARMED: AtomicBool = AtomicBool::new(false);
-    impl log::Log for Panicky {
+    impl log::Log for PanickingLogger {
         fn enabled(&self, _: &log::Metadata<'_>) -> bool {
             true
         }
         fn log(&self, record: &log::Record<'_>) {
-            let on_it = thread::current().name() == Some("fairlock-renewal");
+            let on_renewal_thread = thread::current().name() == Some("fairlock-renewal");
             assert!(
-                !(on_it && ARMED.load(Ordering::Relaxed)),
+                !(on_renewal_thread && ARMED.load(Ordering::Relaxed)),
                 "a logger that panics: {}",
                 record.args()
             );
         }
         fn flush(&self) {}
     }
-    log::set_logger(&Panicky).unwrap();
+    log::set_logger(&PanickingLogger).unwrap();
     log::set_max_level(log::LevelFilter::Info);
     ARMED.store(true, Ordering::Relaxed);
     static CALLED: AtomicU64 = AtomicU64::new(0);
@@ -448,16 +450,16 @@ pub(crate) fn panicky(args: &[String]) {
     let waiter = mgr.enqueue("k0").unwrap();
     report("locked");
     let deadline = Instant::now() + TTL;
-    let told = guards.each_ref().map(|guard: &LockGuard| {
+    let losses = guards.each_ref().map(|guard: &LockGuard| {
         let loss = guard
             .lost()
             .recv_deadline(deadline + command_timeout(TTL) + SLACK)
-            .expect("it is told");
+            .expect("the loss is reported");
         assert!(!guard.is_held());
         assert_eq!(loss.reason, LossReason::Expired);
         format!("{:?}", loss.reason)
     });
-    report(format_args!("told {}", told.join(" ")));
+    report(format_args!("reported {}", losses.join(" ")));
     until(SLACK, "each callback is called", || {
         CALLED.load(Ordering::Relaxed) == 3
     });

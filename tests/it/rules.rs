@@ -1,5 +1,5 @@
-//! The protocol's rules, each by its number, where a network has to fail one process and not another, or where what
-//! was sent is read. On Redis alone, behind a proxy; the other rules are in `behaviour/rules.rs`.
+//! The protocol's rules, by their numbers: those whose tests cut off one process alone, or read
+//! what was sent. On Redis alone, behind a proxy; the other rules are in `behaviour/rules.rs`.
 
 use std::collections::{HashMap, HashSet};
 use std::thread;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, PreviousHolder};
 
-use crate::connections::fake_that;
+use crate::connections::server_that_answers;
 use crate::fixtures::{
     LOG_ALL, P, Record, SOON, T, TTL, Verb, Waiters, build, builder, log_of, log_of_all, manager,
     manager_of, micros, release, request, server_time, warm_up, with_ttl,
 };
 use crate::support::{Proxy, SLACK, ScriptedReply, Server, until};
 
-/// A server, a manager whose network can be cut, and one whose network is sound.
+/// A server, a manager whose network the proxy can cut, and one with a direct connection.
 fn cuttable() -> (Server, Proxy, LockManager, LockManager) {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
@@ -29,7 +29,7 @@ fn cut(proxy: &Proxy) {
     proxy.pause_replies();
 }
 
-fn mend(proxy: &Proxy) {
+fn reconnect(proxy: &Proxy) {
     proxy.resume_requests();
     proxy.resume_replies();
 }
@@ -47,18 +47,19 @@ fn r1_every_attempt_has_a_token_of_its_own() {
     for _ in 0..5 {
         manager.lock("a").unwrap().unlock().unwrap();
     }
-    // What the server did not know by its hash was sent again with its source.
+    // A script that the server does not know is sent again with its source. Count each request
+    // once.
     let mut log = log_of(&server, Verb::Acquire, "a");
     log.retain(|words| words[0] == "EVALSHA");
     let tokens: Vec<String> = log.iter().map(|words| words[9].clone()).collect();
-    // The first wait asks once before the subscription and once after it.
+    // The first wait sends a request before the subscription and one after it.
     assert!(tokens.len() >= 16, "{}", tokens.len());
     assert_eq!(tokens.iter().collect::<HashSet<_>>().len(), tokens.len());
 }
 
 #[test]
 fn r2_a_step_of_the_clock_ages_no_waiter() {
-    // Forwards by an hour, as after an outage, and backwards.
+    // The clock steps forward by an hour, as after an outage, and back.
     for hours in [1, -1] {
         let (server, proxy, ours, other) = cuttable();
         let holder = other
@@ -85,17 +86,17 @@ fn r2_a_step_of_the_clock_ages_no_waiter() {
             .checked_sub(before)
             .expect("served time never falls");
         assert!(aged <= micros(P + T), "{aged} µs");
-        mend(&proxy);
+        reconnect(&proxy);
         drop(waiter);
         record.comes_to_rest();
     }
 }
 
 #[test]
-fn r5_an_attempt_takes_nothing_past_the_time_of_its_own() {
+fn r5_an_attempt_takes_nothing_after_its_own_deadline() {
     let (server, proxy, ours, other) = cuttable();
     let record = Record::of(&server, "a");
-    // The wait goes on, but the first copy of its request belongs to an attempt that was given up.
+    // The wait goes on, but its first attempt has timed out. The held copy belongs to that attempt.
     let held = proxy.hold_request_when(request(Verb::Acquire, "a"));
     let guard = ours.lock("a").unwrap();
     let fence = guard.fence();
@@ -110,14 +111,14 @@ fn r5_an_attempt_takes_nothing_past_the_time_of_its_own() {
 }
 
 #[test]
-fn r5_a_check_that_comes_too_late_does_nothing() {
+fn r5_a_check_that_arrives_too_late_does_nothing() {
     let (server, proxy, ours, other) = cuttable();
     let holder = other.lock("a").unwrap();
     let waiter = ours.enqueue("a").unwrap();
     let held = proxy.hold_request_when(request(Verb::Sync, "a"));
     held.wait(P + SLACK);
     let sent = server_time(&server);
-    until(SOON, "its time is over", || {
+    until(SOON, "the check's time is over", || {
         server_time(&server) > sent + micros(2 * T)
     });
     assert!(String::from_utf8_lossy(&held.release()).contains("late"));
@@ -126,9 +127,10 @@ fn r5_a_check_that_comes_too_late_does_nothing() {
 }
 
 #[test]
-fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
-    // A server whose clock jumps ahead after every handshake: the first request is late, which re-anchors.
-    let (scripted_server, manager) = fake_that(|n| {
+fn r5_an_attempt_late_by_a_fast_clock_is_repeated() {
+    // This server's clock jumps ahead after the handshake. So the first request is late, and its
+    // reply gives the client a new anchor.
+    let (scripted_server, manager) = server_that_answers(|n| {
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64 + 3_600_000_000;
         if n == 0 {
             ScriptedReply::array([
@@ -140,20 +142,23 @@ fn r5_a_clock_that_runs_ahead_makes_an_attempt_late_and_it_is_asked_again() {
             crate::connections::granted(7)
         }
     });
-    let guard = manager.try_lock("a").unwrap().expect("late is no error");
+    let guard = manager
+        .try_lock("a")
+        .unwrap()
+        .expect("a late request is no error");
     assert_eq!(guard.fence(), 7);
     let commands = scripted_server.commands();
-    let asked: Vec<_> = commands.iter().filter(|words| words.len() == 13).collect();
-    assert_eq!(asked.len(), 2);
-    let not_after = |i: usize| asked[i][10].parse::<u64>().unwrap();
+    let acquires: Vec<_> = commands.iter().filter(|words| words.len() == 13).collect();
+    assert_eq!(acquires.len(), 2);
+    let not_after = |i: usize| acquires[i][10].parse::<u64>().unwrap();
     assert!(
         not_after(1) > not_after(0) + 3_000_000_000,
-        "dated by the server's clock as it is now"
+        "the second request is dated by the server's new time"
     );
 }
 
 #[test]
-fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
+fn r6_no_token_is_requested_again_after_one_ttl() {
     let ttl = Duration::from_secs(1);
     let scripted_server = crate::support::ScriptedServer::start(|words| {
         if crate::support::scripted_server::is(words, "EVALSHA")
@@ -177,7 +182,8 @@ fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
         let (first, last) = sent.entry(words[9].clone()).or_insert((at, at));
         (*first, *last) = (at.min(*first), at.max(*last));
     }
-    // The dates are those of each attempt's end; both ends of an age are as far from its sending.
+    // Each date is the end of an attempt. All ends are equally long after the sending, so their
+    // differences are ages.
     let oldest = sent
         .values()
         .map(|(first, last)| last - first)
@@ -185,19 +191,23 @@ fn r6_no_token_is_asked_for_later_than_a_ttl_after_its_first_time() {
         .unwrap();
     assert!(
         oldest <= micros(ttl),
-        "a token was asked for over {oldest} µs"
+        "a token was requested again after {oldest} µs"
     );
-    assert!(sent.len() >= 3, "another one each ttl: {}", sent.len());
+    assert!(
+        sent.len() >= 3,
+        "there is a new token for each TTL: {}",
+        sent.len()
+    );
 }
 
 #[test]
-fn r7_an_abandon_is_repeated_until_no_copy_can_take_the_token() {
+fn r7_an_abandon_repeats_until_no_copy_can_take_the_token() {
     let server = Server::tcp_with(&LOG_ALL);
     let proxy = Proxy::to(server.addr());
     let ours = manager(proxy.url());
     warm_up(&ours);
-    // The caller learns at once that its connections broke. A copy of its request may still arrive and be
-    // in time; the first abandon, sent at once, can not know.
+    // R7 (late copies): the caller notices at once that its connections broke, and abandons the
+    // token at once. But a copy of its request may still arrive in time, after that first abandon.
     let first = proxy.reset_request_when(request(Verb::Acquire, "a"));
     let second = proxy.reset_request_when(request(Verb::Acquire, "a"));
     let third = proxy.reset_request_when(request(Verb::Acquire, "a"));
@@ -218,11 +228,11 @@ fn r7_an_abandon_is_repeated_until_no_copy_can_take_the_token() {
 }
 
 #[test]
-fn r8_a_grant_heard_while_its_request_has_no_answer_is_one_grant() {
+fn r8_a_notice_during_its_unanswered_request_is_one_grant() {
     let (server, proxy, ours, other) = cuttable();
     let record = Record::of(&server, "a");
     let holder = other.lock("a").unwrap();
-    // It stands in the queue and does not know it yet.
+    // The waiter is queued, but does not know it yet.
     let fault = proxy.swallow_silently_when(request(Verb::Acquire, "a"));
     let waiting = thread::spawn({
         let ours = ours.clone();
@@ -241,8 +251,8 @@ fn r8_a_grant_heard_while_its_request_has_no_answer_is_one_grant() {
 }
 
 #[test]
-fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
-    // Longer than the slack, so that a grant to the dead process would show as a delay.
+fn r10_waiters_of_a_process_with_a_lapsed_lease_are_skipped() {
+    // Longer than the slack, so that a grant to the dead process would cause a noticeable delay.
     let ttl = Duration::from_secs(4);
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
@@ -250,7 +260,7 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
     let alive = build(with_ttl(server.url(), ttl));
     warm_up(&dying);
     let holder = dying.lock("a").unwrap();
-    let unheard = dying.enqueue("a").unwrap();
+    let waiter = dying.enqueue("a").unwrap();
     let mut queue = Waiters::of("a");
     queue.add(&alive);
     cut(&proxy);
@@ -263,20 +273,20 @@ fn r10_the_waiters_of_a_process_whose_lease_lapsed_are_passed_over() {
     assert_eq!(
         record.field(&format!("m:{dead}")),
         None,
-        "its stamp is void"
+        "its stamp is removed"
     );
-    mend(&proxy);
+    reconnect(&proxy);
     holder.lost().recv_timeout(SOON).expect("it was lost");
-    // It was not dead after all, and its waiter is at the end of the queue now.
+    // The process was alive after all. Its waiter has joined the end of the queue.
     guard.unlock().unwrap();
-    drop(unheard.wait().unwrap());
+    drop(waiter.wait().unwrap());
     until(SLACK, "its new place is counted", || {
         dying.stats().requeued == 1
     });
 }
 
 #[test]
-fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
+fn r10_a_lapsed_fixed_lease_says_nothing_about_its_process() {
     let (server, proxy, ours, other) = cuttable();
     let fixed = ours
         .with(LockOptions::new().fixed_lease(TTL))
@@ -290,11 +300,13 @@ fn r10_a_fixed_lease_that_lapsed_says_nothing_of_its_process() {
     cut(&proxy);
     let past = server_time(&server) - 1;
     record.set(&[("e", &past.to_string())]);
-    // The other's sync hands it to the first in line, who counts as alive for a horizon.
-    until(P + T + SLACK, "it is handed on", || {
-        record.owner().as_ref() == Some(&first)
-    });
-    mend(&proxy);
+    // The other's sync grants it to the first waiter, which counts as alive for a horizon.
+    until(
+        P + T + SLACK,
+        "the lapsed lock is granted to the first waiter",
+        || record.owner().as_ref() == Some(&first),
+    );
+    reconnect(&proxy);
     let guard = waiter.wait().unwrap();
     assert_eq!(record.owner(), Some(first));
     guard.unlock().unwrap();
@@ -313,7 +325,7 @@ fn r12_no_deadline_is_later_than_the_servers() {
     warm_up(&ours);
     let record = Record::of(&server, "a");
     let earlier = |guard: &fairlock::LockGuard| {
-        // Read first, so that time that passes in between counts against us.
+        // Read first, so that time passing in between can only make the test stricter.
         let left = record.number("e").saturating_sub(server_time(&server));
         let remaining = guard.remaining();
         assert!(
@@ -322,7 +334,7 @@ fn r12_no_deadline_is_later_than_the_servers() {
         );
         assert!(!remaining.is_zero());
     };
-    // Every message and every reply is under way for longer than the margin.
+    // Each message and reply takes longer to arrive than the margin.
     proxy.delay(Duration::from_millis(80));
     let own = ours.lock("a").unwrap();
     earlier(&own);
@@ -336,13 +348,16 @@ fn r12_no_deadline_is_later_than_the_servers() {
         holder.unlock().unwrap();
         let guard = waiter.wait().unwrap();
         earlier(&guard);
-        assert!(ours.stats().handed_over > handed, "it came by message");
+        assert!(
+            ours.stats().handed_over > handed,
+            "the grant came by message"
+        );
         guard.unlock().unwrap();
     }
 }
 
 #[test]
-fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
+fn r12_a_late_grant_notice_is_confirmed_before_it_is_returned() {
     let (server, proxy, ours, other) = cuttable();
     let holder = other.lock("a").unwrap();
     let waiter = ours.enqueue("a").unwrap();
@@ -359,7 +374,7 @@ fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
     assert_eq!(
         record.number("g"),
         granted,
-        "it is the grant that was made then"
+        "it is the grant made at that time"
     );
     assert!(remaining > TTL / 2 - T, "{remaining:?}");
     assert!(record.number("e") > granted + micros(TTL), "it was renewed");
@@ -368,48 +383,48 @@ fn r12_a_grant_heard_late_is_confirmed_before_it_is_returned() {
 }
 
 #[test]
-fn r14_a_lease_that_is_being_released_is_not_renewed_and_not_lost() {
+fn r14_a_lease_being_released_is_neither_renewed_nor_lost() {
     let (server, proxy, ours, _) = cuttable();
-    let told = crossbeam_channel::unbounded();
+    let losses = crossbeam_channel::unbounded();
     let options = LockOptions::new()
         .ttl(TTL)
-        .on_lost(move |loss| drop(told.0.send(loss.clone())));
+        .on_lost(move |loss| drop(losses.0.send(loss.clone())));
     let guard = ours.with(options).lock("a").unwrap();
     let lost = guard.lost().clone();
     let held = proxy.hold_request_when(release("used", "a"));
     let unlock = thread::spawn(move || guard.unlock());
     held.wait(SOON);
     let renewed = ours.stats().renewed;
-    // The record goes meanwhile: were it still renewed, that would be a loss.
+    // The record is deleted. If the lease were still renewed, this would be reported as a loss.
     let _: i64 = server.query(&["DEL", &Record::of(&server, "a").key]);
     thread::sleep(TTL / 3 + T);
     held.release();
     let end = unlock.join().unwrap();
     assert!(
         end.is_err(),
-        "its outcome is not known, or that it was gone"
+        "the release failed, or found nothing to release"
     );
     assert_eq!((ours.stats().renewed, ours.stats().lost), (renewed, 0));
     assert!(
-        told.1.is_empty() && lost.recv().is_err(),
-        "nothing was told"
+        losses.1.is_empty() && lost.recv().is_err(),
+        "no loss was reported"
     );
 }
 
 #[test]
-fn r15_a_lease_that_ends_too_late_is_cut_to_what_was_granted() {
+fn r15_a_lease_ending_too_late_is_cut_to_its_grant() {
     let (server, proxy, ours, other) = cuttable();
     let record = Record::of(&server, "a");
     let far = || {
         let end = server_time(&server) + 3_600_000_000;
         record.set(&[("e", &end.to_string())]);
     };
-    // At the next renewal.
+    // The next renewal cuts it.
     let guard = ours.lock("a").unwrap();
     far();
     guard.renew().unwrap();
     assert!(record.number("e") <= server_time(&server) + micros(TTL));
-    // And when others look, so that a crash delays nobody by more than its ttl.
+    // Requests of others cut it too, so that a crash delays them by no more than the TTL.
     cut(&proxy);
     far();
     let start = Instant::now();
@@ -420,7 +435,7 @@ fn r15_a_lease_that_ends_too_late_is_cut_to_what_was_granted() {
         start.elapsed()
     );
     assert!(next.fence() > guard.fence());
-    mend(&proxy);
+    reconnect(&proxy);
 }
 
 #[test]
@@ -445,7 +460,8 @@ fn r20_scripts_are_never_loaded_and_numbers_never_rounded() {
     }
 }
 
-/// The copy takes a place behind the one that its waiter left, and both stand for the same token.
+/// The late copy queues the waiter's token again, behind the entry that the waiter has cancelled.
+/// Two entries then have the same token.
 #[test]
 fn r7_a_late_copy_of_an_acquire_costs_no_permit() {
     let server = Server::start_with(&LOG_ALL);
@@ -455,26 +471,29 @@ fn r7_a_late_copy_of_an_acquire_costs_no_permit() {
         until(SOON, "they wait", || queue() == n);
     };
     let writer = other.rw_lock("a").write().unwrap();
-    let gives_up = thread::spawn({
+    let times_out = thread::spawn({
         let ours = ours.clone();
         move || ours.rw_lock("a").try_read_for(2 * P).unwrap().is_none()
     });
     waiting(1);
     let stays = thread::spawn(move || other.rw_lock("a").read().unwrap());
     waiting(2);
-    assert!(gives_up.join().unwrap(), "nobody reads beside a writer");
+    assert!(
+        times_out.join().unwrap(),
+        "no reader is granted beside a writer"
+    );
     let is_readers = |words: &Vec<String>| {
         words.len() == 15 && words[12] == "1" && words[13].contains(" 0 0 1 ")
     };
     let mut copy = log_of_all(&server).into_iter().find(is_readers).unwrap();
-    // As one that was sent just before it gave up.
+    // Date the copy as if it was sent just before the timeout.
     copy[11] = (server_time(&server) + micros(T)).to_string();
     let copy: Vec<&str> = copy.iter().map(String::as_str).collect();
     server.query::<redis::Value>(&copy);
     assert_eq!(server.query::<usize>(&["LLEN", "fairlock:{a}:q"]), 3);
     writer.unlock().unwrap();
     stays.join().unwrap().unlock().unwrap();
-    // Nobody has to lapse for that.
+    // No lease has to lapse for that.
     assert!(
         ours.rw_lock("a")
             .try_write_for(P + T + SLACK)

@@ -1,5 +1,5 @@
-//! The server's wall clock steps. On Redis alone, whose process gets a clock of its own: all of a machine have one, so a
-//! library in front of the server's shifts what it is told.
+//! The server's wall clock steps. On Redis alone. All processes of a machine share its clock, so
+//! the server runs with a preloaded library that shifts the time it reads.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,7 @@ use crate::worker::{self, SOON, expect_got};
 
 const HALF_AN_HOUR: i64 = 30 * 60 * 1_000_000;
 
-/// A server, and what its clock is off by.
+/// A server, and the file with the offset of its clock.
 struct Shifted {
     server: Server,
     by: File,
@@ -58,7 +58,7 @@ impl Shifted {
         }
     }
 
-    /// From now on its clock is off by so much.
+    /// From now on its clock is off by this many µs.
     fn step_to(&self, micros: i64) {
         self.by.write_all_at(&micros.to_ne_bytes(), 0).unwrap();
         let real = UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
@@ -71,12 +71,12 @@ impl Shifted {
 }
 
 #[test]
-fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_waiter() {
+fn a_forward_clock_step_ends_leases_and_ages_no_waiter() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
-    // Renewed so seldom that no renewal comes before those who wait have seen the lapse.
+    // Renewals are so rare that none arrives before the waiters notice the lapse.
     let holding = build(with_ttl(server.url(), 20 * TTL));
     let holder = holding.lock("a").unwrap();
     let mut queue = Waiters::of("a");
@@ -86,16 +86,16 @@ fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_wai
     let next = queue.expect_grant(0, P + T + SLACK);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > holder.fence());
-    let told = holder.renew();
+    let result = holder.renew();
     assert!(
-        matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
-        "{told:?}"
+        matches!(&result, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
+        "{result:?}"
     );
     assert_eq!(
         holder
             .lost()
             .recv_timeout(T + SLACK)
-            .expect("it is told")
+            .expect("the loss is reported")
             .reason,
         LossReason::Expired
     );
@@ -114,7 +114,7 @@ fn a_server_whose_clock_steps_forward_ends_leases_early_tells_so_and_ages_no_wai
 }
 
 #[test]
-fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_ttl() {
+fn after_a_backward_clock_step_dead_holders_cost_one_ttl() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
@@ -128,7 +128,7 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
     until(TTL, "it is renewed", || ours.stats().renewed > renewed);
     guard
         .check()
-        .expect("a step back takes nothing from its holder");
+        .expect("a backward step takes nothing from the holder");
     let mut largest = guard.fence();
     guard.unlock().unwrap();
     for who in 0..2 {
@@ -137,7 +137,8 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
         largest = guard.fence();
         guard.unlock().unwrap();
     }
-    // One who died just before such a step is outlived by one ttl, and not by half an hour.
+    // A holder that died just before such a step delays the next by one TTL, and not by half an
+    // hour.
     let mut dead = worker::start(&server.url(), TTL);
     dead.send(&format!("fixed {}", TTL.as_millis()));
     dead.send("lock b");
@@ -148,7 +149,7 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
     let next = waiter
         .wait_for(TTL + P + T + SLACK)
         .unwrap()
-        .expect("its lease is cut to its ttl");
+        .expect("its lease is cut to its TTL");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > fence);
     next.unlock().unwrap();
@@ -156,13 +157,12 @@ fn a_server_whose_clock_steps_back_lets_fences_rise_and_a_dead_holder_costs_one_
 }
 
 #[test]
-fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them_and_the_others_go_on()
- {
+fn a_forward_clock_step_ends_only_the_permits_it_passes() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
-    // Renewed so seldom that no renewal comes before those who wait have seen the lapse.
+    // Renewals are so rare that none arrives before the waiters notice the lapse.
     let [longer, shorter] = [40, 10].map(|ttls| build(with_ttl(server.url(), ttls * TTL)));
     let [stays, goes] = [&longer, &shorter].map(|mgr| Want::Permits(1, 2).take(mgr, "n").unwrap());
     let [reads, ends] = [&longer, &shorter].map(|mgr| Want::Read.take(mgr, "r").unwrap());
@@ -178,13 +178,13 @@ fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > goes.fence());
     for (lost, left) in [(&goes, 2), (&ends, 1)] {
-        until(P + T + SLACK, "its lapse is seen", || {
+        until(P + T + SLACK, "its lapse is noticed", || {
             Permits::of(server, lost.name()).holding().len() == left
         });
-        let told = lost.renew();
+        let result = lost.renew();
         assert!(
-            matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
-            "{told:?}"
+            matches!(&result, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
+            "{result:?}"
         );
     }
     for kept in [&stays, &reads] {
@@ -207,7 +207,7 @@ fn permits_end_early_by_a_step_forward_if_it_is_longer_than_what_is_left_of_them
 }
 
 #[test]
-fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_ttl() {
+fn after_a_backward_step_each_dead_holder_costs_its_ttl() {
     let shifted = Shifted::start();
     let server = &shifted.server;
     let (ours, other) = (manager(server.url()), manager(server.url()));
@@ -228,12 +228,12 @@ fn after_a_step_back_fences_of_permits_rise_and_each_dead_holder_costs_its_own_t
     takers.add(&other, Want::Permits(2, 3));
     let mut writers = PermitWaiters::of(server, "r");
     writers.add(&other, Want::Write);
-    // By less than the longest lease, and more than the shortest.
+    // Step by less than the longest lease, and more than the shortest.
     shifted.step_to(-micros(10 * TTL).cast_signed());
     let next = takers.expect_grant(0, TTL + P + T + SLACK);
     assert!(next.fence() > live.fence());
     live.renew()
-        .expect("a step back takes nothing from its holder");
+        .expect("a backward step takes nothing from the holder");
     assert!(takers.none_ended() && writers.none_ended());
     let largest = next.fence();
     next.unlock().unwrap();

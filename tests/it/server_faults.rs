@@ -1,5 +1,5 @@
-//! The server refuses: transient errors pass within the bound, all others are told in its own words. On Redis alone, for
-//! the words are its own.
+//! The server refuses requests: transient errors are retried within the bound, all others are
+//! returned with the server's own message. On Redis alone, since the messages are its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions};
 
-use crate::connections::{fake_that, granted, scripted_server};
+use crate::connections::{granted, scripted_server, server_that_answers};
 use crate::fixtures::{
     P, Record, SOON, T, TTL, Verb, Waiters, build, builder, manager, steady, warm_up, with_ttl,
 };
@@ -27,7 +27,7 @@ fn refused<X: std::fmt::Debug>(end: Result<X, Error>, code_is: &str, says: &str)
     }
 }
 
-/// It was refused several times, by this counter of the server's, and has not given up.
+/// Asserts that the call was refused several times, by this counter of the server, and still waits.
 #[track_caller]
 fn waits_on<X>(server: &Server, refusals: &str, waiting: &thread::JoinHandle<X>) {
     let before = server.counted(refusals);
@@ -50,10 +50,10 @@ const TRANSIENT: [(&str, &str); 6] = [
 ];
 
 #[test]
-fn transient_refusals_pass_within_the_bound() {
+fn transient_refusals_are_retried_within_the_bound() {
     for (code, words) in TRANSIENT {
         let refuse = format!("{code} {words}");
-        let (_fake, manager) = fake_that(move |n| {
+        let (_fake, manager) = server_that_answers(move |n| {
             if n < 3 {
                 ScriptedReply::error(&refuse)
             } else {
@@ -66,7 +66,7 @@ fn transient_refusals_pass_within_the_bound() {
             "{code}"
         );
         let refuse = format!("{code} {words}");
-        let (_fake, manager) = fake_that(move |n| {
+        let (_fake, manager) = server_that_answers(move |n| {
             if n < 3 {
                 ScriptedReply::error(&refuse)
             } else {
@@ -78,9 +78,9 @@ fn transient_refusals_pass_within_the_bound() {
 }
 
 #[test]
-fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
+fn p8_lasting_transient_refusals_end_in_the_servers_words() {
     const OUTAGE: Duration = Duration::from_secs(1);
-    // On a loaded machine a short timeout would be the last word instead.
+    // With a short timeout, a loaded machine could end the call with a timeout instead.
     const T: Duration = fairlock::DEFAULT_COMMAND_TIMEOUT;
     thread::scope(|scope| {
         for (code, words) in TRANSIENT {
@@ -100,9 +100,9 @@ fn p8_transient_refusals_that_last_are_told_in_the_servers_words() {
     });
 }
 
-/// Answers that end no attempt, each just within its timeout.
+/// Each reply arrives just within its timeout and makes the client send another request.
 #[test]
-fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
+fn p8_calls_end_in_time_though_every_reply_demands_another() {
     const T: Duration = Duration::from_secs(2);
     type Verb = fn(&LockManager) -> Result<bool, Error>;
     thread::scope(|scope| {
@@ -152,19 +152,20 @@ fn p8_calls_end_within_their_bounds_though_every_answer_asks_for_another() {
 }
 
 #[test]
-fn other_refusals_are_told_at_once() {
+fn other_refusals_are_returned_at_once() {
     for code in ["ERR", "NOPERM", "OOM", "WRONGTYPE", "NOAUTH", "CROSSSLOT"] {
-        let (scripted_server, manager) =
-            fake_that(move |_| ScriptedReply::error(&format!("{code} whatever the server says")));
+        let (scripted_server, manager) = server_that_answers(move |_| {
+            ScriptedReply::error(&format!("{code} whatever the server says"))
+        });
         refused(manager.try_lock("a"), code, "whatever the server says");
         refused(manager.lock("a"), code, "whatever the server says");
         let asked = scripted_server.count("EVALSHA") + scripted_server.count("EVAL");
-        assert!(asked <= 4, "not asked again and again: {asked}");
+        assert!(asked <= 4, "the request was not repeated: {asked}");
     }
 }
 
 #[test]
-fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
+fn waits_outlast_a_busy_server_or_end_in_its_words() {
     let server = Server::start_with(&["--busy-reply-threshold", "20"]);
     let patient = manager(server.url());
     let hasty = build(builder(server.url()).outage_limit(Duration::from_secs(1)));
@@ -204,8 +205,8 @@ fn waits_ride_out_a_busy_server_and_end_in_its_words_if_it_stays_so() {
 }
 
 #[test]
-fn a_server_that_cannot_save_is_told_and_serves_again() {
-    // As root no directory is unwritable, but this one has no room for files at all.
+fn a_server_that_cannot_save_is_reported_and_recovers() {
+    // Root may write to any directory, but this one can hold no file.
     let server = Server::start_with(&["--enable-protected-configs", "yes"]);
     let manager = build(steady(server.url()));
     warm_up(&manager);
@@ -230,7 +231,7 @@ fn a_server_that_cannot_save_is_told_and_serves_again() {
 }
 
 #[test]
-fn a_server_that_wants_more_replicas_is_told_and_serves_again() {
+fn a_server_lacking_replicas_is_reported_and_recovers() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     warm_up(&manager);
@@ -251,8 +252,9 @@ fn a_server_that_wants_more_replicas_is_told_and_serves_again() {
 }
 
 #[test]
-fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
-    // So many keys, each so slow, are loaded for two seconds and more, with a look at the clients in between.
+fn waiters_outlast_a_loading_server_and_keep_their_places() {
+    // Loading these keys takes two seconds or more, because each is slow. The server answers
+    // clients in between.
     let slow = [
         "--key-load-delay",
         "1000",
@@ -273,13 +275,13 @@ fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
         let restart = scope.spawn(|| server.restart());
         until(
             SOON,
-            "it says that it is loading",
+            "the server reports that it is loading",
             || matches!(ours.try_lock("b"), Err(Error::Server { code, .. }) if code == "LOADING"),
         );
         assert!(!restart.is_finished());
         restart.join().unwrap();
     });
-    holder.renew().expect("its lease is inside its time");
+    holder.renew().expect("its lease has not lapsed");
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
@@ -292,10 +294,10 @@ fn a_server_that_loads_its_data_is_waited_for_and_keeps_every_place() {
 }
 
 #[test]
-fn a_server_with_too_many_clients_is_told_and_serves_again() {
+fn a_server_with_too_many_clients_is_reported_and_recovers() {
     let server = Server::start();
     let manager = build(steady(server.url()));
-    // The test's own connection is there already, and is the one that stays.
+    // The test's own connection is open already, and takes the only slot.
     let _: () = server.query(&["CONFIG", "SET", "maxclients", "1"]);
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     refused(manager.try_lock("a"), "ERR", "max number of clients");
@@ -314,14 +316,14 @@ fn a_server_with_too_many_clients_is_told_and_serves_again() {
 }
 
 #[test]
-fn r17_a_master_demoted_retires_all_connections_and_serves_again() {
+fn r17_a_demoted_master_has_all_its_connections_replaced() {
     let server = Server::start();
     let manager = build(steady(server.url()));
     warm_up(&manager);
     let held = manager.lock("held").unwrap();
     until(
         SOON,
-        "the listener and the renewal thread are connected",
+        "the subscription and the renewal thread are connected",
         || manager.stats().renewed > 0 && subscriptions(&server).len() == 1,
     );
     let (ids, subscription) = (ids(&server), subscriptions(&server));
@@ -335,8 +337,9 @@ fn r17_a_master_demoted_retires_all_connections_and_serves_again() {
     let _: () = server.query(&["REPLICAOF", "NO", "ONE"]);
     waiting.join().unwrap().unwrap();
     held.renew().unwrap();
-    // The pool's, the renewal thread's and the listener's (R17): none of the old ones is in use.
-    until(SOON, "every connection is another", || {
+    // R17 (subscription): the connections of the pool, the renewal thread and the subscription are
+    // all replaced.
+    until(SOON, "every connection was replaced", || {
         let now = self::ids(&server);
         now.iter().all(|id| !ids.contains(id)) && subscriptions(&server).len() == 1
     });
@@ -345,7 +348,7 @@ fn r17_a_master_demoted_retires_all_connections_and_serves_again() {
 }
 
 #[test]
-fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
+fn a_server_without_memory_grants_locks_only_to_queued_waiters() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -358,13 +361,15 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
     let mut queue = Waiters::of("a");
     queue.add(&other);
     queue.add(&ours);
-    until(SOON, "the scripts are known", || ours.stats().renewed > 0);
+    until(SOON, "the server knows the scripts", || {
+        ours.stats().renewed > 0
+    });
     let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
 
     let a = Record::of(&server, "a");
     let tokens = a.tokens();
-    // Never taken before, taken and released, taken and lapsed.
+    // A name that was never acquired, one that was released, and one that lapsed.
     for name in ["new", "free", "lapsed"] {
         let before = Record::of(&server, name).dump();
         let start = Instant::now();
@@ -376,10 +381,14 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
     let start = Instant::now();
     refused(ours.enqueue("a"), "OOM", "memory");
     assert!(start.elapsed() <= T + SLACK, "at once");
-    assert_eq!((a.tokens(), a.number("r")), (tokens, 2), "nobody was added");
+    assert_eq!(
+        (a.tokens(), a.number("r")),
+        (tokens, 2),
+        "no waiter was added"
+    );
 
     holder.renew().unwrap();
-    // Longer than the lease: the renewal thread's work too.
+    // The renewal thread's renewals succeed too.
     let renewed = ours.stats().renewed;
     until(TTL, "it is renewed", || ours.stats().renewed > renewed);
     holder.unlock().unwrap();
@@ -392,7 +401,7 @@ fn a_server_out_of_memory_grants_nothing_new_and_serves_what_there_is() {
 }
 
 #[test]
-fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() {
+fn r17_a_wait_without_channel_rights_names_the_missing_right() {
     let server = Server::start();
     let _: () = server.query(&[
         "ACL",
@@ -407,7 +416,7 @@ fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() 
     let ours = manager(format!("{}?user=u&pass=p", server.url()));
     let other = manager(server.url());
     warm_up(&other);
-    // What is free needs no channel.
+    // Acquiring a free lock needs no channel.
     ours.lock("a").unwrap().unlock().unwrap();
     let holder = other.lock("a").unwrap();
     for wait in [
@@ -420,7 +429,8 @@ fn r17_a_user_without_rights_to_the_channel_is_told_which_when_it_has_to_wait() 
     }
     assert!(ours.try_lock("a").unwrap().is_none());
     assert_eq!(other.inspect("a").unwrap().expect("it is held").waiters, 0);
-    // Once it has the right it can wait; who asks within a check period is told what was heard before.
+    // With the right, it can wait. Within a check period of the refusal, it still gets the old
+    // error.
     let _: () = server.query(&["ACL", "SETUSER", "u", "&fairlock:grants:*"]);
     until(P + SLACK, "it may wait", || ours.enqueue("a").is_ok());
     let mut queue = Waiters::of("a");
@@ -435,7 +445,7 @@ fn documented_rights_are_enough() {
     let commands = page
         .split('`')
         .find(|code| code.starts_with("+hello"))
-        .expect("it names the rights");
+        .expect("the page names the rights");
     let mut user = vec![
         "ACL",
         "SETUSER",
@@ -475,7 +485,7 @@ fn documented_rights_are_enough() {
 }
 
 #[test]
-fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
+fn a_user_without_script_or_key_rights_gets_noperm() {
     let server = Server::start();
     let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~other:*", "&*", "+@all"]);
     let _: () = server.query(&[
@@ -489,9 +499,10 @@ fn a_user_without_rights_to_scripts_or_keys_is_told_so() {
     assert_eq!(Record::of(&server, "a").dump(), [None, None]);
 }
 
-/// A script is refused at the command that its user may not run, when what came before is done already.
+/// Redis stops a script at the first command that the user may not run; what the script did before
+/// stays.
 #[test]
-fn no_missing_right_leaves_a_lock_without_an_end_or_a_place_without_a_queue() {
+fn no_missing_right_leaves_endless_locks_or_stray_waiters() {
     let server = Server::start();
     let other = manager(server.url());
     warm_up(&other);
@@ -529,16 +540,16 @@ fn no_missing_right_leaves_a_lock_without_an_end_or_a_place_without_a_queue() {
             };
             assert!(message.contains(&format!("+{right}")), "{right}: {message}");
         }
-        let told = ends.iter().chain([&waits]).any(Result::is_err);
-        assert!(told, "{right}: nobody was told");
+        let refused = ends.iter().chain([&waits]).any(Result::is_err);
+        assert!(refused, "{right}: no caller got an error");
         assert_eq!(
             free.owner(),
             None,
-            "{right}: what it took it cannot give back"
+            "{right}: it holds what it cannot release"
         );
         assert_eq!(server.keys_without_ttl(), [""; 0], "{right}");
         let record = Record::of(&server, "taken");
-        until(SOON, "its place is gone", || {
+        until(SOON, "its waiter is gone", || {
             record.starting("w:").is_empty()
         });
         assert_eq!(record.tokens(), [""; 0], "{right}");
@@ -549,7 +560,7 @@ fn no_missing_right_leaves_a_lock_without_an_end_or_a_place_without_a_queue() {
 }
 
 #[test]
-fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
+fn a_key_of_another_type_is_refused_and_never_written() {
     let server = Server::start();
     let manager = manager(server.url());
     warm_up(&manager);
@@ -564,11 +575,11 @@ fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
     assert_eq!(
         server.query::<i64>(&["PTTL", &record.key]),
         -1,
-        "not even an expiry"
+        "the key got an expiry"
     );
     let _: () = server.query(&["DEL", &record.key]);
 
-    // The queue's key, which only somebody who has to wait comes to.
+    // The queue's key, which only a caller that must wait uses.
     let holder = manager.lock("a").unwrap();
     let _: () = server.query(&["SET", &record.queue, "theirs"]);
     let before = record.dump();
@@ -585,7 +596,7 @@ fn a_key_of_another_type_in_the_way_is_told_and_nothing_is_written() {
 }
 
 #[test]
-fn tryagain_is_served_by_the_form_with_one_key() {
+fn tryagain_makes_the_caller_send_the_one_key_form() {
     let scripted_server = ScriptedServer::start(|words| {
         if is(words, "EVALSHA") && words[2] == b"2" {
             ScriptedReply::error("TRYAGAIN Multiple keys request during rehashing of slot")
@@ -604,7 +615,7 @@ fn tryagain_is_served_by_the_form_with_one_key() {
         .filter(|words| words[0] == "EVALSHA" && words[2] == "1")
         .count();
     assert_eq!(singles, 1);
-    // A release takes the same way, to a lock that nobody awaits.
+    // A release of a lock without waiters uses the one-key form too.
     let released = ScriptedReply::array([
         ScriptedReply::bulk("released"),
         ScriptedReply::integer(1),
@@ -627,7 +638,7 @@ fn tryagain_is_served_by_the_form_with_one_key() {
 }
 
 #[test]
-fn a_script_that_the_server_forgot_is_sent_whole_once() {
+fn a_script_forgotten_by_the_server_is_sent_whole_once() {
     let known = Arc::new(AtomicBool::new(false));
     let sources = Arc::new(AtomicUsize::new(0));
     let scripted_server = ScriptedServer::start({
@@ -653,7 +664,7 @@ fn a_script_that_the_server_forgot_is_sent_whole_once() {
     let second = manager.try_lock("b").unwrap().expect("it is free");
     assert_eq!((first.fence(), second.fence()), (7, 8));
     assert_eq!(sources.load(Ordering::SeqCst), 1);
-    // R20: never SCRIPT LOAD or FUNCTION, which a failover or a flush would undo.
+    // R20 (write order): no SCRIPT LOAD or FUNCTION, since a failover or a flush would undo it.
     assert_eq!(
         scripted_server.count("SCRIPT")
             + scripted_server.count("FUNCTION")
@@ -663,7 +674,7 @@ fn a_script_that_the_server_forgot_is_sent_whole_once() {
 }
 
 #[test]
-fn a_server_that_is_too_old_is_refused_as_a_setting() {
+fn a_server_too_old_is_refused_as_a_configuration_error() {
     let says = |version: &'static str| {
         ScriptedServer::start(move |words| {
             if is(words, "HELLO") {

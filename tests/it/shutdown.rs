@@ -1,4 +1,5 @@
-//! A manager's end in good order, while a request is under way. On Redis alone: it is the network that holds it back.
+//! A manager shuts down while a request is in flight. On Redis alone: a proxy holds the request
+//! back.
 
 use std::time::Duration;
 
@@ -10,9 +11,9 @@ use crate::{
 };
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
+/// The command timeout that a manager derives from that TTL.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
-/// What a shutdown may add to the time that it gives to guards.
+/// How much longer a shutdown may take than the time it gives to guards.
 const OVERHEAD: Duration = COMMAND_TIMEOUT.saturating_mul(2).saturating_add(SLACK);
 
 fn manager(server: &Server) -> LockManager {
@@ -27,7 +28,7 @@ fn to(url: &str) -> LockManager {
 }
 
 #[test]
-fn a_lock_that_is_granted_while_the_manager_shuts_down_is_given_back() {
+fn a_lock_granted_during_shutdown_is_released() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let other = manager(&server);
@@ -42,14 +43,14 @@ fn a_lock_that_is_granted_while_the_manager_shuts_down_is_given_back() {
 }
 
 #[test]
-fn a_wait_that_begins_while_the_manager_shuts_down_ends_at_once() {
+fn a_wait_that_begins_during_shutdown_ends_at_once() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let other = manager(&server);
     let mgr = LockManager::connect(proxy.url()).unwrap();
     let guard = other.lock("n").unwrap();
     let held = proxy.hold_request_when(contains("{n}"));
-    // Its first try is under way, so it stands nowhere yet.
+    // Its first try is in flight, so it is not queued yet.
     let locking = aside(&mgr, |mgr| mgr.lock("n").map(drop));
     held.wait(SLACK);
     mgr.shutdown(Duration::ZERO).unwrap();

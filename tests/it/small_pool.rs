@@ -1,5 +1,5 @@
-//! P9, and P8 beside it: a pool of one connection serves many, and what must not wait for it does not. On Redis alone,
-//! since in memory there is no pool.
+//! P9 and P8: a pool of one connection serves many callers, and work that must not wait for the
+//! pool does not. On Redis alone, since the in-memory store has no pool.
 
 use std::{
     sync::{
@@ -21,18 +21,18 @@ use crate::{
     support::{Proxy, SLACK, Server, until},
 };
 
-/// So long that a busy machine answers within the timeout that goes with it.
+/// So long that a busy machine answers within the command timeout that belongs to it.
 const TTL: Duration = Duration::from_secs(4);
 
 #[test]
 fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
     let server = Server::start();
     let losses = Arc::new(AtomicU64::new(0));
-    let told = Arc::clone(&losses);
+    let counting = Arc::clone(&losses);
     let options = LockOptions::new().ttl(TTL).on_lost(move |_| {
-        told.fetch_add(1, Ordering::Relaxed);
+        counting.fetch_add(1, Ordering::Relaxed);
     });
-    // The longest timeout that fits the ttl.
+    // The longest timeout that fits the TTL.
     let builder = LockManager::builder(server.url())
         .pool_size(1)
         .options(options);
@@ -48,7 +48,7 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
         for (i, turns) in turns.iter().enumerate() {
             let (mgr, over) = (&mgr, &over);
             scope.spawn(move || {
-                // Most of them in one queue, some in others.
+                // Most threads use one name, some use others.
                 let name = format!("k{}", i.saturating_sub(39));
                 while !over.load(Ordering::Relaxed) {
                     let guard = mgr.lock(&name).unwrap();
@@ -64,12 +64,16 @@ fn p9_fifty_threads_share_one_connection_without_deadlock_or_late_renewal() {
             thread::sleep(Duration::from_millis(10));
         }
         let before: Vec<u64> = turns.iter().map(|n| n.load(Ordering::Relaxed)).collect();
-        until(check_period(TTL) + SLACK, "everybody's turn comes", || {
-            turns
-                .iter()
-                .zip(&before)
-                .all(|(n, before)| n.load(Ordering::Relaxed) > *before)
-        });
+        until(
+            check_period(TTL) + SLACK,
+            "every thread gets its turn",
+            || {
+                turns
+                    .iter()
+                    .zip(&before)
+                    .all(|(n, before)| n.load(Ordering::Relaxed) > *before)
+            },
+        );
         drop(end);
     });
     assert!(mgr.stats().renewed >= 4, "{:?}", mgr.stats());
@@ -97,7 +101,8 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     until(STEADY_TTL, "the renewal thread is connected", || {
         ours.stats().renewed > renewed
     });
-    // The only connection of the pool breaks, and no other can be had; those of the threads stand.
+    // The only connection of the pool breaks, and no other can be opened. The threads' connections
+    // stay open.
     proxy.refuse();
     let fault = proxy.swallow_reply_when(request(Verb::Acquire, "x"));
     assert!(matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })));
@@ -121,7 +126,7 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     }
     assert!(
         matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })),
-        "the pool had a connection all the while"
+        "the pool got a connection"
     );
     kept.unlock().unwrap();
     for name in ["kept", "released", "unlocked", "theirs", "x"] {
@@ -129,7 +134,7 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     }
 }
 
-/// The other server's timeout is so long that whoever shared a wait with it would lose its lease.
+/// The silent server's timeout is so long that a lease whose renewal waited for it would be lost.
 #[test]
 fn p9_a_silent_server_delays_nothing_on_another() {
     const TTL: Duration = crate::fixtures::TTL;
@@ -147,7 +152,7 @@ fn p9_a_silent_server_delays_nothing_on_another() {
     let before = stuck.stats().requests;
     until(
         SOON,
-        "its renewal thread asks after the waiter, once each period",
+        "its renewal thread checks the waiter, once each period",
         || stuck.stats().requests > before,
     );
     silent.stop();
@@ -165,9 +170,10 @@ fn p9_a_silent_server_delays_nothing_on_another() {
     silent.cont();
 }
 
-/// The timeout is so long that one who waited for the pool first, and then for the reply, would show.
+/// The timeout is so long that the test would notice a call that waited for the pool first and then
+/// for the reply. The pool is exhausted.
 #[test]
-fn p8_what_is_dropped_while_the_pool_is_exhausted_and_redis_silent_ends_within_a_command_timeout() {
+fn p8_drops_take_one_command_timeout_while_redis_is_silent() {
     const T: Duration = Duration::from_secs(2);
     let server = Server::start();
     let builder = with_ttl(server.url(), Duration::from_secs(12))
@@ -187,7 +193,7 @@ fn p8_what_is_dropped_while_the_pool_is_exhausted_and_redis_silent_ends_within_a
         }
         until(
             SOON,
-            "one has the connection and the others wait for it",
+            "one call has the connection and the others wait for it",
             || ours.stats().requests > before,
         );
         let bounded = |what: &'static str, call: Box<dyn FnOnce() + Send>| {

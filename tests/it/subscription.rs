@@ -1,4 +1,5 @@
-//! The channel of wake-ups fails: nobody waits for longer than a check period. On Redis alone, where it is a connection.
+//! The wake-up channel fails: each wait takes at most one check period longer. On Redis alone,
+//! where the channel is a connection.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use crate::fixtures::{P, Record, SOON, T, Waiters, build, manager, warm_up, with
 use crate::support::{Proxy, SLACK, Server, contains, until};
 
 #[test]
-fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
+fn p4_waiters_are_served_while_subscriptions_keep_dying() {
     let server = Server::start();
     let (ours, other) = (manager(server.url()), manager(server.url()));
     warm_up(&ours);
@@ -31,21 +32,24 @@ fn p4_waiters_are_served_while_the_subscription_is_killed_in_a_loop() {
 }
 
 #[test]
-fn p4_a_killed_subscription_is_taken_up_again() {
+fn p4_a_killed_subscription_is_opened_again() {
     let server = Server::start();
     let ours = manager(server.url());
     warm_up(&ours);
     for _ in 0..2 {
-        until(SOON, "it listens", || listeners(&server).len() == 1);
+        until(SOON, "it is subscribed", || subscribers(&server).len() == 1);
         let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
-    until(SOON, "it listens again", || listeners(&server).len() == 1);
+    until(SOON, "it is subscribed again", || {
+        subscribers(&server).len() == 1
+    });
 }
 
 #[test]
-fn p4_what_was_missed_without_a_subscription_is_asked_for_as_soon_as_it_stands_again() {
+fn p4_missed_grants_are_looked_up_once_the_subscription_returns() {
     let server = Server::start();
-    // No check would come within the time that this may take, nor would the holder's time be up.
+    // The period is so long that neither a check nor the end of the lease comes within the time of
+    // this test.
     let period = SOON + SLACK;
     let patient = || {
         build(
@@ -59,61 +63,63 @@ fn p4_what_was_missed_without_a_subscription_is_asked_for_as_soon_as_it_stands_a
     warm_up(&ours);
     let holder = other.lock("a").unwrap();
     let mut waiter = ours.enqueue("a").unwrap();
-    until(SOON, "it listens", || !listeners(&server).is_empty());
+    until(SOON, "it is subscribed", || {
+        !subscribers(&server).is_empty()
+    });
     let _: i64 = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     holder.unlock().unwrap();
     waiter
         .wait_for(SOON)
         .unwrap()
-        .expect("it is asked for")
+        .expect("the missed grant is looked up")
         .unlock()
         .unwrap();
 }
 
-/// A manager whose leases are so long that only its checks can bring what a message did not.
+/// A manager with leases so long that only its checks can replace a lost message.
 fn checking(to: impl Into<Endpoint>) -> LockManager {
     let ttl = Duration::from_secs(20);
     build(with_ttl(to, ttl).check_period(P).command_timeout(T))
 }
 
-/// Lets the place be checked a few times, so that the next check is the ordinary one.
-fn settle(manager: &LockManager) {
+/// Waits for a few checks of the waiter, so that the next check is an ordinary one.
+fn await_checks(manager: &LockManager) {
     let before = manager.stats().requests;
-    until(SOON, "the place is checked", || {
+    until(SOON, "the waiter is checked", || {
         manager.stats().requests >= before + 3
     });
 }
 
 #[test]
-fn p4_a_message_lost_on_a_half_open_subscription_costs_one_check_period() {
+fn p4_messages_lost_on_half_open_subscriptions_cost_one_check_period() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (checking(proxy.url()), checking(server.url()));
     warm_up(&ours);
-    let mut heard_by = Vec::new();
+    let mut old_subscriptions = Vec::new();
     for _ in 0..2 {
         let holder = other.lock("a").unwrap();
         let mut queue = Waiters::of("a");
         queue.add(&ours);
-        settle(&ours);
-        heard_by.extend(listeners(&server));
-        // From its next PING on nothing arrives on that connection any more, and nobody closes it.
-        let deaf = proxy.swallow_silently_when(contains("PING"));
-        deaf.wait(P + SLACK);
+        await_checks(&ours);
+        old_subscriptions.extend(subscribers(&server));
+        // From the next PING on, nothing arrives on that connection, and no side closes it.
+        let half_open = proxy.swallow_silently_when(contains("PING"));
+        half_open.wait(P + SLACK);
         holder.unlock().unwrap();
         queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     }
     assert_eq!(ours.stats().requeued, 0);
-    // What is silent for a check period is given up, and replaced.
-    until(SOON, "another one listens", || {
-        let now = listeners(&server);
-        now.len() == 1 && !heard_by.contains(&now[0])
+    // A subscription that is silent for a check period is closed and replaced.
+    until(SOON, "another connection is subscribed", || {
+        let now = subscribers(&server);
+        now.len() == 1 && !old_subscriptions.contains(&now[0])
     });
     Record::of(&server, "a").comes_to_rest();
 }
 
 #[test]
-fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
+fn p4_an_unpublished_message_costs_one_check_period() {
     let server = Server::start();
     let _: () = server.query(&[
         "ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all", "-publish",
@@ -125,12 +131,12 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
     let mut queue = Waiters::of("a");
     queue.add(&ours);
     queue.add(&ours);
-    settle(&ours);
+    await_checks(&ours);
     holder.unlock().unwrap();
     assert_eq!(
         mute.stats().background_releases,
         0,
-        "the release was refused for its last step"
+        "the release failed because its PUBLISH is not allowed"
     );
     let first = queue.expect_grant(0, P + T + SLACK);
     let stats: String = server.query(&["INFO", "commandstats"]);
@@ -147,25 +153,26 @@ fn p4_a_message_that_nobody_publishes_costs_one_check_period() {
 }
 
 #[test]
-fn p4_a_subscription_that_cannot_be_had_fails_no_wait() {
+fn p4_a_failing_subscription_fails_no_wait() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let (ours, other) = (manager(proxy.url()), manager(server.url()));
     let holder = other.lock("a").unwrap();
-    let deaf = proxy.swallow_silently_when(contains("SUBSCRIBE"));
+    let half_open = proxy.swallow_silently_when(contains("SUBSCRIBE"));
     let mut queue = Waiters::of("a");
     let start = std::time::Instant::now();
     queue.add(&ours);
-    // The try, the subscription and the place: one command timeout is for the second.
+    // The caller sends a try, a subscription and an enqueue. The subscription may take one command
+    // timeout.
     assert!(start.elapsed() <= T + SLACK);
-    assert!(deaf.has_struck());
+    assert!(half_open.has_struck());
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
 }
 
 /// The ids of the connections with a subscription.
-fn listeners(server: &Server) -> Vec<String> {
+fn subscribers(server: &Server) -> Vec<String> {
     let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     server
         .clients()

@@ -1,4 +1,4 @@
-//! A worker process that takes and keeps locks as it is told.
+//! A worker process that acquires and keeps locks by command.
 
 use std::{
     process,
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// How long a healthy worker may take to answer: it has to be started, on a loaded machine.
+/// How long a healthy worker may take to answer, including its start on a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 type Guards = Arc<Mutex<Vec<AnyGuard>>>;
@@ -30,12 +30,12 @@ pub(crate) fn start(url: &str, ttl: Duration) -> Child {
     child
 }
 
-/// Starts a worker that says `ready` when its manager is connected.
+/// Starts a worker that reports `ready` when its manager is connected.
 pub(crate) fn launch(url: &str, ttl: Duration) -> Child {
     Child::spawn("worker", &[url, &ttl.as_millis().to_string()])
 }
 
-/// As [`start`], with a manager whose waits end after so long an outage.
+/// As [`start`], with this outage limit.
 pub(crate) fn start_impatient(url: &str, ttl: Duration, outage_limit: Duration) -> Child {
     let [ttl, limit] = [ttl, outage_limit].map(|d| d.as_millis().to_string());
     let child = Child::spawn("worker", &[url, &ttl, &limit]);
@@ -43,17 +43,17 @@ pub(crate) fn start_impatient(url: &str, ttl: Duration, outage_limit: Duration) 
     child
 }
 
-/// What a worker says of a grant.
+/// What a worker reports about a grant.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) fence: u64,
-    /// As `PreviousHolder`'s Debug shows it.
+    /// The `Debug` form of `PreviousHolder`.
     pub(crate) previous: String,
-    /// What `is_held` said right after the guard was returned.
+    /// The value of `is_held` right after the guard was returned.
     pub(crate) held: bool,
 }
 
-/// Waits for the news that a worker was granted a name.
+/// Waits until the worker reports that it was granted the name.
 #[track_caller]
 pub(crate) fn expect_got(child: &Child, name: &str, within: Duration) -> Got {
     let said = child.expect(&format!("got {name} "), within);
@@ -65,27 +65,29 @@ pub(crate) fn expect_got(child: &Child, name: &str, within: Duration) -> Got {
     }
 }
 
-/// Time of the machine in ns, the same in all its processes.
+/// A clock of the machine in ns, the same in all processes.
 pub(crate) fn machine_time() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
 }
 
-/// | heard         | done                                     | said                                     |
-/// |---------------|------------------------------------------|------------------------------------------|
-/// | `lock NAME`   | takes it and keeps it                    | `got NAME fence previous held`           |
-/// | `queue NAME`  | takes a place and, when granted, keeps it | `queued NAME`, later `got …`            |
-/// | `turn NAME`   | takes a place, releases when granted     | `queued NAME`, later `got …`             |
-/// | `read NAME`   | waits on a thread, and keeps it          | `got …`                                  |
-/// | `write NAME`  | the same                                 | `got …`                                  |
-/// | `acquire 2/3 NAME` | the same, two of three permits      | `got …`                                  |
-/// | `all A B …`   | waits on a thread for all, and keeps them | `got all`                               |
-/// | `unlock NAME` | releases it                              | `unlocked NAME ok`, or `lost reason`, or the error |
-/// | `least MS`    | has `hold_at_least` from now on          |                                          |
-/// | `fixed MS`    | takes fixed leases from now on           |                                          |
-/// | `watch NAME`  | looks at `is_held` all the time          | `false last-seen-true`, in machine time  |
-/// | `exit`        | ends the process without dropping a guard |                                         |
-/// | `abort`       | the same, less gently                    |                                          |
+/// The role of the worker. It reads commands and reports their results.
+///
+/// | command            | action                                   | report                                               |
+/// |--------------------|------------------------------------------|------------------------------------------------------|
+/// | `lock NAME`        | acquires and keeps it                    | `got NAME fence previous held`                       |
+/// | `queue NAME`       | enqueues, and keeps it when granted      | `queued NAME`, later `got …`                         |
+/// | `turn NAME`        | enqueues, and releases it when granted   | `queued NAME`, later `got …`                         |
+/// | `read NAME`        | acquires on a thread, and keeps it       | `got …`                                              |
+/// | `write NAME`       | the same                                 | `got …`                                              |
+/// | `acquire 2/3 NAME` | the same, with two of three permits      | `got …`                                              |
+/// | `all A B …`        | acquires all on a thread, and keeps them | `got all`                                            |
+/// | `unlock NAME`      | releases it                              | `unlocked NAME` and `ok`, `lost reason` or the error |
+/// | `least MS`         | uses `hold_at_least` from now on         |                                                      |
+/// | `fixed MS`         | uses fixed leases from now on            |                                                      |
+/// | `watch NAME`       | polls `is_held`                          | `false` and when it was last true (machine time)     |
+/// | `exit`             | exits without dropping a guard           |                                                      |
+/// | `abort`            | aborts                                   |                                                      |
 pub(crate) fn worker(args: &[String]) {
     let ttl = ms(&args[1]);
     let mut mgr = match args.get(2) {
@@ -139,7 +141,7 @@ fn queue(mgr: &LockManager, name: &str, guards: Option<Guards>) {
         let guard = waiter.wait().unwrap();
         match guards {
             Some(guards) => keep(AnyGuard::Guard(guard), &guards),
-            None => tell(&guard),
+            None => report_grant(&guard),
         }
     });
 }
@@ -162,11 +164,11 @@ fn take_all(mgr: &LockManager, names: &str) {
 
 fn keep(guard: AnyGuard, guards: &Guards) {
     let mut guards = guards.lock().unwrap();
-    tell(&guard);
+    report_grant(&guard);
     guards.push(guard);
 }
 
-fn tell(guard: &LockGuard) {
+fn report_grant(guard: &LockGuard) {
     let held = guard.is_held();
     report(format_args!(
         "got {} {} {:?} {held}",

@@ -381,7 +381,7 @@ fn r15_each_lease_is_cut_to_its_own_length(backend: &Backend) {
     let ends: Vec<u64> = record
         .holders()
         .iter()
-        .filter(|holder| holder.stands < 2)
+        .filter(|holder| holder.state < 2)
         .map(|h| h.ends - now)
         .collect();
     assert!(

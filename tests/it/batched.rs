@@ -1,5 +1,6 @@
-//! Calls that find no free connection go along with one that waits for one: what they share, and what they must not. On
-//! Redis alone, since in memory there is no pool.
+//! Calls that find no free connection join a batch: its leader waits for a connection, and sends
+//! the followers' requests with its own. What they share, and what they must not share. On Redis
+//! alone, since the in-memory store has no pool.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use crate::fixtures::{
 };
 use crate::support::{Proxy, SLACK, Server, contains, proxy, until};
 
-/// So long that nobody gives up while others are looked at.
+/// So long that no call times out while others are examined.
 const LONG: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(100);
 
@@ -24,7 +25,7 @@ fn patient(url: String) -> Builder {
         .horizon(4 * LONG)
 }
 
-/// A manager whose requests pass through a proxy, on the only connection that it has for calls.
+/// A manager with a single connection for its calls, which goes through a proxy.
 struct Setup {
     server: Server,
     proxy: Proxy,
@@ -43,13 +44,14 @@ fn one_connection(builder: impl FnOnce(String) -> Builder) -> Setup {
     }
 }
 
-/// Callers on threads of their own, in a call that they do not return from soon.
+/// Callers, each on its own thread, in a call that does not return soon.
 struct Callers<'scope> {
     calls: Vec<ScopedJoinHandle<'scope, Result<Option<LockGuard>>>>,
 }
 
 impl<'scope> Callers<'scope> {
-    /// Each wants a name of its own, `{name}{i}`. They sleep in their calls when this returns.
+    /// Each caller uses its own name, `{name}{i}`. When this returns, all of them sleep in their
+    /// calls.
     fn call<'env>(
         scope: &'scope Scope<'scope, 'env>,
         name: &'static str,
@@ -57,7 +59,7 @@ impl<'scope> Callers<'scope> {
         call: impl Fn(&str) -> Result<Option<LockGuard>> + Send + Copy + 'scope,
     ) -> Callers<'scope> {
         static CALLERS: AtomicU64 = AtomicU64::new(0);
-        // Other tests of this process have callers, too.
+        // Tests run at the same time in this process, so the threads' names must differ.
         let callers = format!("callers{}-", CALLERS.fetch_add(1, Ordering::Relaxed));
         let spawn = |i| {
             let thread = thread::Builder::new().name(format!("{callers}{i}"));
@@ -72,7 +74,8 @@ impl<'scope> Callers<'scope> {
         Callers { calls }
     }
 
-    /// One whose request for `first0` sticks in the proxy, and with it the connection that it has.
+    /// A caller whose request for `first0` the proxy holds back, so that its connection stays
+    /// taken.
     fn stick<'env>(
         scope: &'scope Scope<'scope, 'env>,
         proxy: &Proxy,
@@ -99,7 +102,8 @@ impl<'scope> Callers<'scope> {
     }
 }
 
-/// How many of our threads whose names begin so are asleep. The system knows the first 15 bytes of a name.
+/// How many of this process's threads with this prefix are asleep. The kernel keeps the first 15
+/// bytes of a name.
 fn sleeping(name: &str) -> usize {
     let tasks = fs::read_dir("/proc/self/task").expect("this process has threads");
     // "1234 (name) S 1 ..."
@@ -112,7 +116,7 @@ fn sleeping(name: &str) -> usize {
 }
 
 #[test]
-fn calls_that_find_no_free_connection_share_one_write() {
+fn calls_without_a_free_connection_share_one_write() {
     let Setup {
         server,
         proxy,
@@ -129,7 +133,8 @@ fn calls_that_find_no_free_connection_share_one_write() {
         let guards = many.guards();
         let reads = server.counted("total_reads_processed") - before.1;
         assert!(ours.stats().requests - before.0 >= 40);
-        // The first one's own, what the test itself asks, and a piece more if the proxy cut the pipeline up.
+        // The first call's read, those for the test's own queries, and more if the proxy split the
+        // pipeline.
         assert!(reads <= 8, "the server read {reads} times for 40 calls");
         guards
             .into_iter()
@@ -140,7 +145,7 @@ fn calls_that_find_no_free_connection_share_one_write() {
 }
 
 #[test]
-fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
+fn p9_a_stuck_connection_delays_only_its_own_calls() {
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let ours = build(patient(proxy.url()).pool_size(2));
@@ -152,7 +157,8 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
         let first = Callers::call(scope, "first", 1, |name| ours.try_lock(name));
         let second = Callers::call(scope, "second", 1, |name| ours.try_lock(name));
         holds.iter().for_each(|hold| hold.wait(SOON));
-        // These go together on the connection that is released first, and stick there.
+        // These calls form a batch on the connection that is freed first, and the proxy holds that
+        // batch back.
         let stuck = proxy.hold_request_when(request(Verb::Acquire, "stuck3"));
         let callers = Callers::call(scope, "stuck", 6, |name| ours.try_lock(name));
         let [one, other] = holds;
@@ -169,7 +175,7 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
                 }
             });
         }
-        until(LONG, "the others have their turns", || {
+        until(LONG, "the others get their turns", || {
             turns.load(Ordering::Relaxed) == 16 * 20
         });
         assert!(stuck.is_held() && callers.calls.iter().all(|call| !call.is_finished()));
@@ -182,7 +188,7 @@ fn p9_a_stuck_connection_delays_only_those_whose_calls_it_has() {
 }
 
 #[test]
-fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
+fn p8_a_waiting_follower_ends_at_its_own_deadline() {
     let Setup {
         server,
         proxy,
@@ -193,7 +199,7 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
             .check_period(P)
             .horizon(2 * H + P)
     });
-    // Whoever comes is taken along by a leader whose pipeline has no reply.
+    // All later calls join the batch of a leader that waits for the stuck connection.
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let start = Instant::now();
@@ -216,7 +222,7 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
         let took = start.elapsed();
         assert!(took <= STEADY_T / 4 + STEADY_T + SLACK, "{took:?}");
         first.release();
-        // Their time for a connection may be over by now, and that for a reply is not under test.
+        // These two may have timed out by now; how they end is not under test.
         drop((one.ends(), leader.ends()));
     });
     for name in ["first0", "leader0", "short0", "short3"] {
@@ -225,7 +231,7 @@ fn p8_a_call_that_waits_along_with_others_ends_in_its_own_time() {
 }
 
 #[test]
-fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
+fn p8_a_follower_sent_late_ends_at_its_own_deadline() {
     let Setup {
         server,
         proxy,
@@ -237,7 +243,8 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
         let start = Instant::now();
         let short = Callers::call(scope, "short", 3, |name| ours.try_lock_for(name, SHORT));
         let second = proxy.hold_request_when(request(Verb::Acquire, "short1"));
-        // In the second half of the time that they have for a connection, since they are to be sent past their deadline.
+        // Wait until the followers' deadline is over but their time for a connection is not: they
+        // are then sent late.
         thread::sleep((start + SHORT + LONG / 3).saturating_duration_since(Instant::now()));
         first.release();
         second.wait(SOON);
@@ -258,7 +265,7 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
         let said = second.release();
         assert!(
             contains("late")(&said),
-            "R5: it took the lock: {:?}",
+            "R5 (dated requests): it took the lock: {:?}",
             String::from_utf8_lossy(&said)
         );
         drop((one.ends(), leader.ends()));
@@ -269,7 +276,7 @@ fn p8_a_call_that_was_sent_late_along_with_others_ends_in_its_own_time() {
 }
 
 #[test]
-fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
+fn p7_a_follower_that_timed_out_in_a_batch_takes_nothing() {
     let Setup {
         server,
         proxy,
@@ -278,13 +285,13 @@ fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let leader = Callers::call(scope, "leader", 1, |name| ours.try_lock(name));
-        let along = Callers::call(scope, "along", 3, |name| {
+        let followers = Callers::call(scope, "along", 3, |name| {
             ours.try_lock_for(name, STEADY_T / 4)
         });
         let second = proxy.hold_request_when(request(Verb::Acquire, "along1"));
         first.release();
         second.wait(SOON);
-        for end in along.ends() {
+        for end in followers.ends() {
             assert!(
                 matches!(
                     end,
@@ -296,7 +303,8 @@ fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
                 "{end:?}"
             );
         }
-        // Late, it is carried out, or refused as late; whichever, it is given back.
+        // The server carries the held request out or refuses it as late. Either way nothing stays
+        // taken.
         second.release();
         drop((one.ends(), leader.ends()));
     });
@@ -306,7 +314,7 @@ fn p7_a_call_that_gave_up_while_another_sent_it_takes_nothing() {
 }
 
 #[test]
-fn whoever_waits_for_a_connection_that_breaks_has_another() {
+fn calls_waiting_for_a_broken_connection_get_another() {
     let Setup {
         server: _server,
         proxy,
@@ -316,14 +324,15 @@ fn whoever_waits_for_a_connection_that_breaks_has_another() {
         let (_first, one) = Callers::stick(scope, &proxy, &ours);
         let many = Callers::call(scope, "many", 12, |name| ours.try_lock(name));
         proxy.reset_all();
-        // An error if the pool did not open another one for them, since it would tell them nothing for LONG.
+        // The calls get an error if the pool opens no other connection for them: they would wait
+        // for LONG.
         let guards = many.guards().into_iter().chain(one.guards());
         guards.for_each(|guard| guard.unlock().unwrap());
     });
 }
 
 #[test]
-fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
+fn followers_are_sent_again_when_the_connection_was_closed() {
     let Setup {
         server,
         proxy,
@@ -344,7 +353,7 @@ fn those_who_go_along_are_sent_again_when_the_connection_was_closed() {
 }
 
 #[test]
-fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
+fn a_forgotten_script_is_sent_once_for_a_whole_batch() {
     let Setup {
         server,
         proxy,
@@ -358,14 +367,15 @@ fn a_forgotten_script_is_brought_back_once_for_all_who_go_along() {
         first.release();
         let guards: Vec<_> = many.guards().into_iter().chain(one.guards()).collect();
         let sent = proxy.requests_bytes() - before;
-        // A source is 10 kB and more: one for the first caller, and one for the others.
+        // A script's source has 10 kB or more. It may be sent twice: for the first caller, and for
+        // the batch.
         assert!(sent < 50_000, "{sent} bytes were sent");
         guards.into_iter().for_each(|guard| guard.unlock().unwrap());
     });
 }
 
 #[test]
-fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
+fn without_a_connection_all_calls_fail_and_the_next_succeeds() {
     let Setup {
         server: _server,
         proxy,
@@ -381,29 +391,29 @@ fn when_nobody_gets_a_connection_all_are_told_and_the_next_one_is_served() {
         }
         proxy.accept();
     });
-    until(SOON, "connections can be had again", || {
+    until(SOON, "connections can be opened again", || {
         ours.try_lock("next").is_ok()
     });
     assert!(ours.try_lock("next").unwrap().is_some());
 }
 
 #[test]
-fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
+fn p10_a_broken_record_fails_only_its_own_callers() {
     let Setup {
         server,
         proxy,
         ours,
     } = one_connection(patient);
     ours.lock("spoilt").unwrap().unlock().unwrap();
-    // How its last holder ended is told in a way that there is not.
+    // The field that says how the last holder ended gets a value that does not exist.
     Record::of(&server, "spoilt").set(&[("d", "5")]);
     thread::scope(|scope| {
         let (first, one) = Callers::stick(scope, &proxy, &ours);
         let before = Callers::call(scope, "before", 3, |name| ours.try_lock(name));
-        let spoilt = Callers::call(scope, "spoilt", 1, |_| ours.try_lock("spoilt"));
+        let broken = Callers::call(scope, "spoilt", 1, |_| ours.try_lock("spoilt"));
         let behind = Callers::call(scope, "behind", 6, |name| ours.try_lock(name));
         first.release();
-        let refused = spoilt.ends().remove(0);
+        let refused = broken.ends().remove(0);
         assert!(
             matches!(&refused, Err(Error::Server { code, .. }) if code == "PROTOCOL"),
             "{refused:?}"
@@ -414,7 +424,7 @@ fn p10_a_record_that_is_none_fails_nobody_who_goes_along_with_its_callers() {
 }
 
 #[test]
-fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
+fn a_connection_broken_during_list_is_replaced_for_waiting_calls() {
     let Setup {
         server: _server,
         proxy,
@@ -423,8 +433,8 @@ fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
     let scan = proxy.swallow_silently_when(contains("SCAN"));
     thread::scope(|scope| {
         let listing = scope.spawn(|| ours.list("*").next());
-        until(SOON, "the list is under way", || scan.has_struck());
-        // Whoever begins to wait now has half of the time for a connection left when the list has failed.
+        until(SOON, "the listing is in progress", || scan.has_struck());
+        // A call that starts now has half of its time for a connection left when the listing fails.
         thread::sleep(STEADY_T / 2);
         let one = Callers::call(scope, "one", 1, |name| ours.try_lock(name));
         assert!(matches!(
@@ -436,7 +446,7 @@ fn a_connection_that_breaks_under_a_list_is_replaced_for_those_who_wait() {
 }
 
 #[test]
-fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
+fn a_guard_dropped_without_a_free_connection_frees_its_lock() {
     let Setup {
         server: _server,
         proxy,
@@ -461,7 +471,7 @@ fn who_drops_a_guard_while_no_connection_is_free_finds_the_lock_free() {
 }
 
 #[test]
-fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
+fn p1_one_shared_connection_keeps_exclusion_while_it_keeps_breaking() {
     let Setup {
         server,
         proxy,
@@ -477,7 +487,7 @@ fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
                 for _ in 0..8 {
                     let guard = ours.lock(&name).unwrap();
                     let before = inside.fetch_add(bit, Ordering::SeqCst);
-                    assert_eq!(before / bit % 256, 0, "somebody else has {name}");
+                    assert_eq!(before / bit % 256, 0, "another thread holds {name}");
                     turns.fetch_add(1, Ordering::SeqCst);
                     inside.fetch_sub(bit, Ordering::SeqCst);
                     drop(guard);
@@ -485,7 +495,7 @@ fn p1_one_connection_for_many_excludes_while_it_breaks_again_and_again() {
             });
         }
         for breaks in 1..=4 {
-            until(4 * SOON, "some have had a turn", || {
+            until(4 * SOON, "some threads have had a turn", || {
                 turns.load(Ordering::SeqCst) >= 40 * breaks
             });
             proxy.reset_all();

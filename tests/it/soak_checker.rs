@@ -1,4 +1,5 @@
-//! The checker of the soak (`tests/soak`) can find what it is there for. On no store: the histories are made by hand.
+//! The checker of the soak (`tests/soak`) finds each kind of violation. On no store: the histories
+//! are written by hand.
 
 #[path = "../soak/checker.rs"]
 mod checker;
@@ -7,11 +8,11 @@ mod history;
 
 use std::time::Duration;
 
-use checker::{Finding, Rule, Terms, judge, longest_wait};
+use checker::{Finding, Rule, Timings, check, longest_wait};
 use history::History;
 
-/// In these histories a nanosecond is what a ms would be to people, and a lease lasts for 2,000 of them.
-const TERMS: Terms = Terms {
+/// These histories use a nanosecond where reality has a millisecond: a lease lasts 2,000 ns.
+const TIMINGS: Timings = Timings {
     ttl: Duration::from_nanos(2000),
     check_period: Duration::from_nanos(250),
     command_timeout: Duration::from_nanos(200),
@@ -19,10 +20,10 @@ const TERMS: Terms = Terms {
     slack: Duration::from_nanos(100),
 };
 
-/// The longest that a crash may cost by these terms.
+/// The longest delay that a crash may cause with these timings.
 const CRASH: u64 = 2000 + 250 + 200 + 100;
 
-/// Lines without the wall time, which decides nothing.
+/// Reads lines without the wall time, which the checker does not use.
 fn read(lines: &[&str]) -> History {
     let whole = |line: &&str| format!("{}\n", line.replacen(' ', " 0 ", 1));
     let text: String = lines.iter().map(whole).collect();
@@ -30,25 +31,25 @@ fn read(lines: &[&str]) -> History {
 }
 
 fn found(lines: &[&str], rule: Rule) -> Finding {
-    judge(&read(lines), &TERMS)
+    check(&read(lines), &TIMINGS)
         .into_iter()
         .find(|finding| finding.rule == rule)
         .unwrap()
 }
 
-/// What is broken in a history, and no more than that.
+/// Asserts that the history violates exactly these rules.
 #[track_caller]
-fn breaks(lines: &[&str], rules: &[Rule]) {
-    let findings = judge(&read(lines), &TERMS);
-    let broken: Vec<_> = findings
+fn assert_violates(lines: &[&str], rules: &[Rule]) {
+    let findings = check(&read(lines), &TIMINGS);
+    let violated: Vec<_> = findings
         .iter()
-        .filter(|f| !f.broken.is_empty())
+        .filter(|f| !f.violations.is_empty())
         .map(|f| f.rule)
         .collect();
-    assert_eq!(broken, rules, "{findings:#?}");
+    assert_eq!(violated, rules, "{findings:#?}");
 }
 
-/// One after the other, and nothing that could be blamed.
+/// Two holders one after the other, without any violation.
 const CLEAN: [&str; 19] = [
     "100 a.0 ask a1 n enqueue",
     "110 a.0 queued a1",
@@ -72,8 +73,8 @@ const CLEAN: [&str; 19] = [
 ];
 
 #[test]
-fn a_history_without_faults_passes_and_everything_in_it_is_judged() {
-    breaks(&CLEAN, &[]);
+fn a_clean_history_passes_and_every_rule_is_checked() {
+    assert_violates(&CLEAN, &[]);
     for rule in [
         Rule::Exclusion,
         Rule::Fences,
@@ -83,16 +84,16 @@ fn a_history_without_faults_passes_and_everything_in_it_is_judged() {
         Rule::Resource,
         Rule::Keys,
     ] {
-        assert!(found(&CLEAN, rule).judged > 0, "{rule:?}");
+        assert!(found(&CLEAN, rule).checked > 0, "{rule:?}");
     }
     assert_eq!(
-        longest_wait(&read(&CLEAN), &TERMS),
+        longest_wait(&read(&CLEAN), &TIMINGS),
         Duration::from_nanos(45)
     );
 }
 
 #[test]
-fn the_line_that_somebody_was_killed_over_is_passed_over_and_any_other_is_not() {
+fn only_a_line_cut_off_by_a_kill_is_ignored() {
     let history = History::read(["100 0 a.0 ask a1 n lock\n130 0 a.0 gran"]).unwrap();
     assert_eq!(history.attempts.len(), 1);
     let wrong = [
@@ -110,7 +111,7 @@ fn the_line_that_somebody_was_killed_over_is_passed_over_and_any_other_is_not() 
     }
 }
 
-/// Two whose holdings share a moment.
+/// Two holders at the same time.
 const OVERLAP: [&str; 10] = [
     "100 a.0 ask a1 n lock",
     "120 a.0 granted a1 7",
@@ -126,34 +127,34 @@ const OVERLAP: [&str; 10] = [
 
 #[test]
 fn two_holders_at_once_are_found() {
-    breaks(&OVERLAP, &[Rule::Exclusion]);
+    assert_violates(&OVERLAP, &[Rule::Exclusion]);
 }
 
 #[test]
-fn two_holders_at_once_are_spared_only_around_a_loss_of_data() {
+fn two_holders_at_once_are_excused_only_around_data_loss() {
     let mut lines = OVERLAP.to_vec();
     lines.extend(["140 - begin 1 flushall", "141 - end 1"]);
-    breaks(&lines, &[]);
-    assert_eq!(found(&lines, Rule::Exclusion).spared, 1);
+    assert_violates(&lines, &[]);
+    assert_eq!(found(&lines, Rule::Exclusion).excused, 1);
     let late = [&OVERLAP[..], &["300 - begin 1 flushall", "301 - end 1"]].concat();
-    breaks(&late, &[Rule::Exclusion]);
+    assert_violates(&late, &[Rule::Exclusion]);
     let harmless = [
         &OVERLAP[..],
         &["140 - begin 1 server-killed", "141 - end 1"],
     ]
     .concat();
-    breaks(&harmless, &[Rule::Exclusion]);
+    assert_violates(&harmless, &[Rule::Exclusion]);
 }
 
 #[test]
-fn a_single_look_within_the_holding_of_another_is_found() {
+fn a_single_observation_within_anothers_hold_is_found() {
     let mut lines = OVERLAP.to_vec();
     lines.remove(7);
-    breaks(&lines, &[Rule::Exclusion]);
+    assert_violates(&lines, &[Rule::Exclusion]);
 }
 
 #[test]
-fn a_fence_that_does_not_rise_is_found_also_over_a_loss_of_data() {
+fn a_fence_not_rising_over_data_loss_is_found() {
     for fence in [7, 6] {
         let second = format!("230 c.0 granted c1 {fence}");
         let lines = [
@@ -166,12 +167,12 @@ fn a_fence_that_does_not_rise_is_found_also_over_a_loss_of_data() {
             &second,
             "240 c.0 ended c1 released",
         ];
-        breaks(&lines, &[Rule::Fences]);
+        assert_violates(&lines, &[Rule::Fences]);
     }
 }
 
 #[test]
-fn a_later_holding_with_an_earlier_fence_is_found() {
+fn a_later_hold_with_a_smaller_fence_is_found() {
     let lines = [
         "100 a.0 ask a1 n lock",
         "101 b.0 ask b1 n lock",
@@ -184,10 +185,10 @@ fn a_later_holding_with_an_earlier_fence_is_found() {
         "160 b.0 held b1 161",
         "170 b.0 ended b1 released",
     ];
-    breaks(&lines, &[Rule::Fences]);
+    assert_violates(&lines, &[Rule::Fences]);
 }
 
-/// `b` asks when `a` stands in the queue, and is granted before it.
+/// `b` asks while `a` is queued, and is granted before it.
 const OVERTAKING: [&str; 7] = [
     "10000 a.0 ask a1 n enqueue",
     "10010 a.0 queued a1",
@@ -199,30 +200,30 @@ const OVERTAKING: [&str; 7] = [
 ];
 
 #[test]
-fn one_who_asks_later_and_is_granted_earlier_is_found() {
-    breaks(&OVERTAKING, &[Rule::Order]);
+fn an_overtaking_caller_is_found() {
+    assert_violates(&OVERTAKING, &[Rule::Order]);
     let never_granted = [
         &OVERTAKING[..5],
-        &["10050 a.0 leave a1", "10060 a.0 ended a1 none"],
+        &["10050 a.0 cancel a1", "10060 a.0 ended a1 none"],
     ]
     .concat();
-    breaks(&never_granted, &[Rule::Order]);
+    assert_violates(&never_granted, &[Rule::Order]);
     let gone_by_then = [
         &OVERTAKING[..5],
-        &["10025 a.0 leave a1", "10060 a.0 ended a1 none"],
+        &["10025 a.0 cancel a1", "10060 a.0 ended a1 none"],
     ]
     .concat();
-    breaks(&gone_by_then, &[]);
+    assert_violates(&gone_by_then, &[]);
     let died = [
         &OVERTAKING[..5],
         &["10050 a.0 begin 1 kill", "10051 - end 1"],
     ]
     .concat();
-    breaks(&died, &[Rule::Order]);
+    assert_violates(&died, &[Rule::Order]);
 }
 
 #[test]
-fn one_who_was_overtaken_is_spared_if_it_was_silent_or_redis_forgot() {
+fn overtaking_a_silent_or_forgotten_waiter_is_excused() {
     let with = |fault: &[&str]| found(&[&OVERTAKING[..], fault].concat(), Rule::Order);
     let excuses = [
         ["9000 a.0 begin 1 stop", "9500 - end 1"],
@@ -232,22 +233,26 @@ fn one_who_was_overtaken_is_spared_if_it_was_silent_or_redis_forgot() {
     ];
     for excuse in &excuses[..2] {
         let finding = with(excuse);
-        assert_eq!((finding.spared, finding.broken.len()), (1, 0), "{excuse:?}");
+        assert_eq!(
+            (finding.excused, finding.violations.len()),
+            (1, 0),
+            "{excuse:?}"
+        );
     }
-    // What is left of a link's trouble at the time of the grant is too short to cost a place.
-    assert_eq!(with(&excuses[2]).broken.len(), 1);
-    assert_eq!(with(&excuses[3]).spared, 1);
-    for innocent in [
-        ["9900 a.0 begin 1 doze", "9950 - end 1"],
+    // At the time of the grant, the link's fault is too short to cost a place.
+    assert_eq!(with(&excuses[2]).violations.len(), 1);
+    assert_eq!(with(&excuses[3]).excused, 1);
+    for no_excuse in [
+        ["9900 a.0 begin 1 brief-stop", "9950 - end 1"],
         ["9000 b.0 begin 1 stop", "9900 - end 1"],
         ["10015 - begin 1 server-killed", "10018 - end 1"],
     ] {
-        assert_eq!(with(&innocent).broken.len(), 1, "{innocent:?}");
+        assert_eq!(with(&no_excuse).violations.len(), 1, "{no_excuse:?}");
     }
 }
 
 #[test]
-fn a_waiter_whom_nobody_serves_while_all_is_well_is_found() {
+fn a_waiter_starved_without_any_fault_is_found() {
     let lines = |granted: u64| {
         [
             "10000 a.0 ask a1 n enqueue".to_owned(),
@@ -256,28 +261,28 @@ fn a_waiter_whom_nobody_serves_while_all_is_well_is_found() {
             format!("{} a.0 ended a1 released", granted + 1),
         ]
     };
-    let broken = |granted: u64, more: &[&str]| {
+    let violations = |granted: u64, more: &[&str]| {
         let lines = lines(granted);
         let lines: Vec<&str> = lines
             .iter()
             .map(String::as_str)
             .chain(more.iter().copied())
             .collect();
-        found(&lines, Rule::WakeUp).broken.len()
+        found(&lines, Rule::WakeUp).violations.len()
     };
-    assert_eq!(broken(10_000 + CRASH, &[]), 0);
-    assert_eq!(broken(10_001 + CRASH, &[]), 1);
-    // While something is wrong, and for as long again, nobody is to blame.
+    assert_eq!(violations(10_000 + CRASH, &[]), 0);
+    assert_eq!(violations(10_001 + CRASH, &[]), 1);
+    // A fault excuses the wait while it is active, and the bound starts again after it.
     assert_eq!(
-        broken(10_001 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
+        violations(10_001 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
         0
     );
     assert_eq!(
-        broken(11_501 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
+        violations(11_501 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
         1
     );
     assert_eq!(
-        broken(
+        violations(
             10_001 + CRASH,
             &["11000 - begin 1 script-flush", "11500 - end 1"]
         ),
@@ -286,7 +291,7 @@ fn a_waiter_whom_nobody_serves_while_all_is_well_is_found() {
 }
 
 #[test]
-fn a_crash_that_costs_more_than_it_may_is_found() {
+fn a_crash_that_costs_too_much_time_is_found() {
     let lines = |next: u64| {
         [
             "10000 a.0 ask a1 n lock".to_owned(),
@@ -308,7 +313,7 @@ fn a_crash_that_costs_more_than_it_may_is_found() {
             .chain(more.iter().copied())
             .collect();
         let finding = found(&lines, Rule::Crash);
-        (finding.judged, finding.broken.len())
+        (finding.checked, finding.violations.len())
     };
     assert_eq!(crash(10_100 + CRASH, &[]), (1, 0));
     assert_eq!(crash(10_101 + CRASH, &[]), (1, 1));
@@ -318,8 +323,8 @@ fn a_crash_that_costs_more_than_it_may_is_found() {
     );
 }
 
-/// The history with this line in the place of one of its own.
-fn instead<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
+/// The history with one line replaced.
+fn replaced<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
     let mut lines = lines.to_vec();
     let at = lines
         .iter()
@@ -329,7 +334,7 @@ fn instead<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
     lines
 }
 
-/// Two permits of three, and one.
+/// Two holders of a semaphore with three permits: one has two, the other has one.
 const SHARING: [&str; 10] = [
     "100 a.0 ask a1 n lock 2/3",
     "120 a.0 granted a1 7",
@@ -344,15 +349,15 @@ const SHARING: [&str; 10] = [
 ];
 
 #[test]
-fn more_permits_than_there_are_held_at_once_are_found() {
-    breaks(&SHARING, &[]);
-    let heavy = instead(
+fn holding_more_permits_than_exist_is_found() {
+    assert_violates(&SHARING, &[]);
+    let heavy = replaced(
         &SHARING,
         "130 b.0 ask b1 n lock 1/3",
         "130 b.0 ask b1 n lock 2/3",
     );
-    breaks(&heavy, &[Rule::Exclusion]);
-    // Of three it takes all together.
+    assert_violates(&heavy, &[Rule::Exclusion]);
+    // No two of these holders exceed the capacity, but all three do.
     let third = |from: u64, to: u64| {
         vec![
             "132 c.0 ask c1 n lock 1/3".to_owned(),
@@ -373,17 +378,17 @@ fn more_permits_than_there_are_held_at_once_are_found() {
             Rule::Exclusion,
         )
     };
-    assert_eq!(with(155, 158).broken.len(), 1);
-    assert_eq!(with(162, 168).broken.len(), 0);
-    // A single look, of which only the moments around it are known.
-    assert_eq!(with(158, 158).broken.len(), 1);
+    assert_eq!(with(155, 158).violations.len(), 1);
+    assert_eq!(with(162, 168).violations.len(), 0);
+    // A single observation: only the times before and after it are known.
+    assert_eq!(with(158, 158).violations.len(), 1);
     let mut lines = heavy;
     lines.extend(["140 - begin 1 flushall", "141 - end 1"]);
-    assert_eq!(found(&lines, Rule::Exclusion).spared, 1);
-    breaks(&lines, &[]);
+    assert_eq!(found(&lines, Rule::Exclusion).excused, 1);
+    assert_violates(&lines, &[]);
 }
 
-/// A reader with the fence of the writer before, which became a reader when the other came.
+/// A writer downgrades, and another reader is granted. Both readers have the writer's fence.
 const READING: [&str; 14] = [
     "100 a.0 ask a1 n lock write",
     "120 a.0 granted a1 7",
@@ -402,44 +407,44 @@ const READING: [&str; 14] = [
 ];
 
 #[test]
-fn a_writer_beside_others_is_found_and_one_who_reads_from_now_on_is_not() {
-    breaks(&READING, &[]);
+fn a_writer_beside_others_is_found_unless_it_downgraded() {
+    assert_violates(&READING, &[]);
     let still_writes: Vec<_> = READING
         .iter()
         .copied()
         .filter(|line| !line.contains("downgrade"))
         .collect();
-    breaks(&still_writes, &[Rule::Exclusion]);
-    // It began to read when the other was there already.
-    let late = instead(&READING, "140 a.0 downgrade a1", "153 a.0 downgrade a1");
-    breaks(
-        &instead(&late, "145 a.0 downgraded a1", "154 a.0 downgraded a1"),
+    assert_violates(&still_writes, &[Rule::Exclusion]);
+    // It downgraded only after the other reader was granted.
+    let late = replaced(&READING, "140 a.0 downgrade a1", "153 a.0 downgrade a1");
+    assert_violates(
+        &replaced(&late, "145 a.0 downgraded a1", "154 a.0 downgraded a1"),
         &[Rule::Exclusion],
     );
-    let both_write = instead(
+    let both_write = replaced(
         &READING,
         "130 b.0 ask b1 n lock read",
         "130 b.0 ask b1 n lock write",
     );
-    breaks(
-        &instead(&both_write, "150 b.0 granted b1 7", "150 b.0 granted b1 8"),
+    assert_violates(
+        &replaced(&both_write, "150 b.0 granted b1 7", "150 b.0 granted b1 8"),
         &[Rule::Exclusion],
     );
 }
 
 #[test]
-fn readers_at_once_with_different_fences_are_found() {
-    let other = instead(&READING, "150 b.0 granted b1 7", "150 b.0 granted b1 8");
-    breaks(&other, &[Rule::Fences]);
-    let late = instead(&other, "155 a.0 held a1 156", "149 a.0 held a1 149");
-    breaks(&late, &[]);
+fn concurrent_readers_with_different_fences_are_found() {
+    let other = replaced(&READING, "150 b.0 granted b1 7", "150 b.0 granted b1 8");
+    assert_violates(&other, &[Rule::Fences]);
+    let late = replaced(&other, "155 a.0 held a1 156", "149 a.0 held a1 149");
+    assert_violates(&late, &[]);
     let forgot = [&other[..], &["135 - begin 1 flushall", "136 - end 1"]].concat();
-    breaks(&forgot, &[]);
-    assert_eq!(found(&forgot, Rule::Fences).spared, 1);
+    assert_violates(&forgot, &[]);
+    assert_eq!(found(&forgot, Rule::Fences).excused, 1);
 }
 
 #[test]
-fn a_fence_of_permits_that_does_not_rise_is_found_and_that_of_a_reader_may_stay() {
+fn permit_fences_must_rise_but_reader_fences_may_stay() {
     let after = |first: &str, second: &str, fence: u64| {
         let (a, b) = (
             format!("100 a.0 ask a1 n lock {first}"),
@@ -454,7 +459,7 @@ fn a_fence_of_permits_that_does_not_rise_is_found_and_that_of_a_reader_may_stay(
             &granted,
             "240 b.0 ended b1 released",
         ];
-        !found(&lines, Rule::Fences).broken.is_empty()
+        !found(&lines, Rule::Fences).violations.is_empty()
     };
     for (first, second) in [("1/3", "1/3"), ("write", "write"), ("read", "write")] {
         assert!(
@@ -471,25 +476,25 @@ fn a_fence_of_permits_that_does_not_rise_is_found_and_that_of_a_reader_may_stay(
 }
 
 #[test]
-fn the_same_fence_for_two_who_asked_at_the_same_time_is_found_but_for_readers() {
-    for (wish, guilty) in [("1/3", true), ("write", true), ("read", false)] {
+fn equal_fences_for_concurrent_callers_are_found_except_for_readers() {
+    for (demand, violates) in [("1/3", true), ("write", true), ("read", false)] {
         let lines = [("a", 100, 120), ("b", 101, 121)].map(|(who, asked, granted)| {
             [
-                format!("{asked} {who}.0 ask {who}1 n lock {wish}"),
+                format!("{asked} {who}.0 ask {who}1 n lock {demand}"),
                 format!("{granted} {who}.0 granted {who}1 7"),
                 format!("{} {who}.0 ended {who}1 released", granted + 10),
             ]
         });
         let lines: Vec<&str> = lines.iter().flatten().map(String::as_str).collect();
-        breaks(&lines, if guilty { &[Rule::Fences] } else { &[] });
+        assert_violates(&lines, if violates { &[Rule::Fences] } else { &[] });
     }
 }
 
 #[test]
-fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out() {
-    for (first, second, guilty) in [
+fn a_smaller_fence_after_an_excluding_hold_is_found() {
+    for (first, second, violates) in [
         ("2/3", "2/3", true),
-        // Both may have had theirs at the same time, and one of them looked late.
+        // Both may have held at the same time, and one checked `is_held` late.
         ("2/3", "1/3", false),
         ("write", "read", true),
         ("read", "write", true),
@@ -511,8 +516,9 @@ fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out()
             "160 b.0 held b1 161",
             "170 b.0 ended b1 released",
         ];
-        breaks(&lines, if guilty { &[Rule::Fences] } else { &[] });
-        // It had all when the other came, and looked late: a reader by then.
+        assert_violates(&lines, if violates { &[Rule::Fences] } else { &[] });
+        // `b` may have been a writer before `a` was granted, and checked `is_held` only as a
+        // reader.
         if second == "write" {
             let lines = [
                 &lines[..8],
@@ -520,7 +526,7 @@ fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out()
                 &lines[8..],
             ]
             .concat();
-            breaks(
+            assert_violates(
                 &lines,
                 if first == "read" {
                     &[]
@@ -533,7 +539,7 @@ fn a_later_holding_with_an_earlier_fence_is_found_where_one_kept_the_other_out()
 }
 
 #[test]
-fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
+fn a_light_request_that_overtakes_a_heavy_one_is_found() {
     let overtaking = |a: &str, b: &str, fences: [u64; 2]| {
         let asks = [
             format!("10000 a.0 ask a1 n lock {a}"),
@@ -541,12 +547,12 @@ fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
             format!("10030 b.0 granted b1 {}", fences[1]),
             format!("10050 a.0 granted a1 {}", fences[0]),
         ];
-        let stands = "10010 a.0 stands a1 10009";
+        let waiting = "10010 a.0 waiting a1 10009";
         let ends = ["10040 b.0 ended b1 released", "10060 a.0 ended a1 released"];
         let lines = [
-            &asks[0], stands, &asks[1], &asks[2], ends[0], &asks[3], ends[1],
+            &asks[0], waiting, &asks[1], &asks[2], ends[0], &asks[3], ends[1],
         ];
-        found(&lines, Rule::Order).broken.len()
+        found(&lines, Rule::Order).violations.len()
     };
     for (a, b) in [
         ("3/3", "1/3"),
@@ -561,7 +567,7 @@ fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
             "{a} {b}"
         );
     }
-    // A reader who comes before a writer has an earlier one's fence.
+    // A reader that is granted before a writer has the fence of an earlier writer.
     assert_eq!(
         (
             overtaking("read", "write", [5, 5]),
@@ -579,33 +585,32 @@ fn one_who_asks_for_little_and_overtakes_one_who_asks_for_much_is_found() {
 }
 
 #[test]
-fn one_who_was_never_granted_is_found_overtaken_if_it_was_still_seen_in_the_queue_or_kept_the_other_out()
- {
-    let never = |weight: &str, stood: u64, left: &str| {
-        let ask = format!("10000 a.0 ask a1 n {left} {weight}");
-        let stands = format!("10050 a.0 stands a1 {stood}");
+fn an_overtaken_waiter_that_was_never_granted_is_found() {
+    let never = |weight: &str, seen: u64, verb: &str| {
+        let ask = format!("10000 a.0 ask a1 n {verb} {weight}");
+        let waiting = format!("10050 a.0 waiting a1 {seen}");
         let lines = [
             &ask,
-            "10010 a.0 stands a1 10009",
+            "10010 a.0 waiting a1 10009",
             "10020 b.0 ask b1 n try_lock 1/3",
             "10030 b.0 granted b1 5",
             "10040 b.0 ended b1 released",
-            &stands,
+            &waiting,
             "10900 a.0 ended a1 none",
         ];
-        found(&lines, Rule::Order).broken.len()
+        found(&lines, Rule::Order).violations.len()
     };
     assert_eq!(never("1/3", 10_031, "try_lock_for:500"), 1);
-    // It may have been granted beside the other, and left without having heard of it.
+    // It may have been granted beside `b`, and cancelled without learning of it.
     assert_eq!(never("1/3", 10_029, "try_lock_for:500"), 0);
     assert_eq!(never("3/3", 10_029, "try_lock_for:500"), 1);
-    // It may have left before.
+    // It may have left the queue before that.
     assert_eq!(never("3/3", 10_029, "try_lock_for:30"), 0);
 }
 
 #[test]
-fn a_waiter_for_whom_there_is_enough_is_found_unless_one_may_be_before_it_for_whom_there_is_not() {
-    let broken = |holder: &str, waiter: &str, more: &[&str]| {
+fn a_starved_permit_waiter_is_found_unless_heavier_waiters_precede() {
+    let violations = |holder: &str, waiter: &str, more: &[&str]| {
         let asks = [
             format!("9000 b.0 ask b1 n lock {holder}"),
             format!("10000 a.0 ask a1 n lock {waiter}"),
@@ -625,23 +630,23 @@ fn a_waiter_for_whom_there_is_enough_is_found_unless_one_may_be_before_it_for_wh
                 .collect::<Vec<_>>(),
             Rule::WakeUp,
         )
-        .broken
+        .violations
         .len()
     };
     assert_eq!(
-        (broken("1/3", "2/3", &[]), broken("2/3", "2/3", &[])),
+        (violations("1/3", "2/3", &[]), violations("2/3", "2/3", &[])),
         (1, 0)
     );
     assert_eq!(
         (
-            broken("read", "read", &[]),
-            broken("write", "read", &[]),
-            broken("read", "write", &[])
+            violations("read", "read", &[]),
+            violations("write", "read", &[]),
+            violations("read", "write", &[])
         ),
         (1, 0, 0)
     );
     assert_eq!(
-        broken(
+        violations(
             "1/3",
             "2/3",
             &["10500 c.0 ask c1 n lock 3/3", "19500 c.0 ended c1 none"]
@@ -649,26 +654,26 @@ fn a_waiter_for_whom_there_is_enough_is_found_unless_one_may_be_before_it_for_wh
         0
     );
     assert_eq!(
-        broken(
+        violations(
             "read",
             "read",
             &["10500 c.0 ask c1 n lock write", "19500 c.0 ended c1 none"]
         ),
         0
     );
-    // From then on it reads, and others may.
+    // After the downgrade it is a reader, and other readers may hold too.
     let downgraded = |at: u64| {
         let lines = [
             format!("{at} b.0 downgrade b1"),
             format!("{} b.0 downgraded b1", at + 1),
         ];
-        broken("write", "read", &lines.each_ref().map(String::as_str))
+        violations("write", "read", &lines.each_ref().map(String::as_str))
     };
     assert_eq!((downgraded(9500), downgraded(10_500)), (1, 0));
 }
 
 #[test]
-fn a_crash_of_one_of_several_holders_that_costs_too_much_is_found_unless_the_others_keep_it() {
+fn a_costly_crash_among_several_holders_is_found() {
     let lines = |other: &str, ends: u64, next: u64| {
         [
             "10000 a.0 ask a1 n lock 2/3".to_owned(),
@@ -687,17 +692,17 @@ fn a_crash_of_one_of_several_holders_that_costs_too_much_is_found_unless_the_oth
     let crash = |other: &str, ends: u64, next: u64| {
         let lines = lines(other, ends, next);
         let finding = found(&lines.each_ref().map(String::as_str), Rule::Crash);
-        (finding.judged, finding.broken.len())
+        (finding.checked, finding.violations.len())
     };
     assert_eq!(crash("1", 20_000, 10_100 + CRASH), (1, 0));
     assert_eq!(crash("1", 20_000, 10_101 + CRASH), (1, 1));
-    // There is enough only when the other has ended.
+    // There are enough permits only when the other holder has released.
     assert_eq!(crash("2", 11_000, 11_000 + CRASH), (1, 0));
     assert_eq!(crash("2", 11_000, 11_001 + CRASH), (1, 1));
 }
 
 #[test]
-fn of_several_wanted_together_each_may_be_held_from_the_question_on() {
+fn each_of_several_names_may_be_held_since_the_request() {
     let waits = |verb: &str| {
         let ask = format!("9500 b.0 ask b1+n n {verb}");
         let granted = format!("{} a.0 granted a1 6", 10_001 + CRASH);
@@ -707,7 +712,7 @@ fn of_several_wanted_together_each_may_be_held_from_the_question_on() {
             &granted,
             "19000 b.0 ended b1+n none",
         ];
-        found(&lines, Rule::WakeUp).broken.len()
+        found(&lines, Rule::WakeUp).violations.len()
     };
     assert_eq!(
         (
@@ -720,7 +725,7 @@ fn of_several_wanted_together_each_may_be_held_from_the_question_on() {
 }
 
 #[test]
-fn a_downgrade_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
+fn a_slow_downgrade_is_found_unless_its_process_was_paused() {
     let ends = |at: u64, how: &str, more: &[&str]| {
         let over = format!("{at} a.0 {how}");
         let lines = [
@@ -736,7 +741,7 @@ fn a_downgrade_that_takes_longer_than_it_may_is_found_unless_its_process_slept()
             &rest[..]
         };
         found(&[&lines[..], rest, more].concat(), Rule::End)
-            .broken
+            .violations
             .len()
     };
     for how in ["downgraded a1", "ended a1 lost:Taken"] {
@@ -754,7 +759,7 @@ fn a_downgrade_that_takes_longer_than_it_may_is_found_unless_its_process_slept()
 }
 
 #[test]
-fn a_reader_that_is_let_in_with_a_fence_older_than_the_newest_writers_is_found() {
+fn a_read_accepted_with_an_outdated_fence_is_found() {
     let late = [
         &READING[..],
         &[
@@ -763,7 +768,7 @@ fn a_reader_that_is_let_in_with_a_fence_older_than_the_newest_writers_is_found()
         ],
     ]
     .concat();
-    breaks(&late, &[Rule::Resource]);
+    assert_violates(&late, &[Rule::Resource]);
     let refused = [
         &READING[..],
         &[
@@ -772,25 +777,25 @@ fn a_reader_that_is_let_in_with_a_fence_older_than_the_newest_writers_is_found()
         ],
     ]
     .concat();
-    breaks(&refused, &[]);
+    assert_violates(&refused, &[]);
 }
 
 #[test]
 fn a_lost_lock_that_is_held_again_is_found() {
     let mut lines = CLEAN.to_vec();
     lines.insert(16, "205 b.0 held b1 206");
-    breaks(&lines, &[Rule::Loss]);
+    assert_violates(&lines, &[Rule::Loss]);
 }
 
 #[test]
-fn a_call_that_never_ends_is_found_unless_its_process_was_killed() {
+fn an_endless_call_is_found_unless_its_process_was_killed() {
     let stuck = ["100 a.0 ask a1 n lock"];
-    breaks(&stuck, &[Rule::End]);
-    breaks(&[stuck[0], "200 a.0 begin 1 kill", "201 - end 1"], &[]);
+    assert_violates(&stuck, &[Rule::End]);
+    assert_violates(&[stuck[0], "200 a.0 begin 1 kill", "201 - end 1"], &[]);
 }
 
 #[test]
-fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
+fn a_slow_try_is_found_unless_its_process_was_paused() {
     for (verb, bound) in [
         ("try_lock", 500),
         ("try_lock_for:800", 1100),
@@ -810,7 +815,7 @@ fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
                 .map(String::as_str)
                 .chain(more.iter().copied())
                 .collect();
-            found(&lines, Rule::End).broken.len()
+            found(&lines, Rule::End).violations.len()
         };
         assert_eq!(ends(bound, &[]), 0);
         assert_eq!(ends(bound + 1, &[]), 1);
@@ -829,15 +834,15 @@ fn a_try_that_takes_longer_than_it_may_is_found_unless_its_process_slept() {
 }
 
 #[test]
-fn a_late_write_that_the_resource_accepts_is_found() {
+fn a_late_write_accepted_by_the_resource_is_found() {
     let mut lines = CLEAN.to_vec();
     lines[13] = "195 resource write a1 n 7 accepted";
-    breaks(&lines, &[Rule::Resource]);
+    assert_violates(&lines, &[Rule::Resource]);
 }
 
 #[test]
-fn a_key_that_stays_for_ever_is_found() {
+fn a_key_without_an_expiry_is_found() {
     let mut lines = CLEAN.to_vec();
     lines.push("221 - key fairlock:{n}:q -1");
-    breaks(&lines, &[Rule::Keys]);
+    assert_violates(&lines, &[Rule::Keys]);
 }
