@@ -183,6 +183,7 @@ fn start(
     name: &str,
     each: impl Fn(&LockGuard) -> fairlock::Result<()> + Send + 'static,
 ) -> JoinHandle<fairlock::Result<u32>> {
-    let (mgr, name) = (mgr.clone(), name.to_owned());
+    let mgr = mgr.clone();
+    let name = name.to_owned();
     thread::spawn(move || work(&mgr, &name, each))
 }

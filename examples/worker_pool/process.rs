@@ -174,7 +174,8 @@ fn start_threads(
     messages: Sender<Message>,
 ) -> Outcome<RunsAs> {
     let (stop_at, receiver) = channel();
-    let (lock, ledger) = (lock.to_owned(), Ledger::open(dir));
+    let lock = lock.to_owned();
+    let ledger = Ledger::open(dir);
     let main_thread = thread::Builder::new()
         .name(format!("process {number}"))
         .spawn(move || {
