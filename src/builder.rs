@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Config, Settings};
-use crate::endpoint::{Endpoint, Target};
+use crate::endpoint::{Endpoint, Location};
 use crate::engine::EngineHandle;
 use crate::error::Result;
 use crate::manager::LockManager;
@@ -159,13 +159,13 @@ impl Builder {
         );
         let caller_id = Arc::new(caller_id);
         let store: Box<dyn Store> = match &self.endpoint.0 {
-            Target::Url(url) => Box::new(Single::connect(
+            Location::Url(url) => Box::new(Single::connect(
                 parse_url(url)?,
                 &config,
                 Arc::clone(&caller_id),
             )?),
             #[cfg(feature = "memory")]
-            Target::Memory(memory) => Box::new(Session::open(
+            Location::Memory(memory) => Box::new(Session::open(
                 memory,
                 config.command_timeout,
                 Arc::clone(&caller_id),

@@ -14,10 +14,10 @@ use crate::store::parse_url;
 /// With the feature `memory` also a `&Memory`. [`Builder::build`](crate::Builder::build) reports
 /// what is wrong with a URL.
 #[derive(Clone)]
-pub struct Endpoint(pub(crate) Target);
+pub struct Endpoint(pub(crate) Location);
 
 #[derive(Clone)]
-pub(crate) enum Target {
+pub(crate) enum Location {
     /// As the user wrote it. Not checked yet, and it may contain a password.
     Url(String),
     #[cfg(feature = "memory")]
@@ -26,20 +26,20 @@ pub(crate) enum Target {
 
 impl From<&str> for Endpoint {
     fn from(url: &str) -> Endpoint {
-        Endpoint(Target::Url(url.to_owned()))
+        Endpoint(Location::Url(url.to_owned()))
     }
 }
 
 impl From<String> for Endpoint {
     fn from(url: String) -> Endpoint {
-        Endpoint(Target::Url(url))
+        Endpoint(Location::Url(url))
     }
 }
 
 #[cfg(feature = "memory")]
 impl From<&Memory> for Endpoint {
     fn from(memory: &Memory) -> Endpoint {
-        Endpoint(Target::Memory(memory.clone()))
+        Endpoint(Location::Memory(memory.clone()))
     }
 }
 
@@ -47,12 +47,12 @@ impl From<&Memory> for Endpoint {
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Target::Url(url) => match parse_url(url) {
+            Location::Url(url) => match parse_url(url) {
                 Ok(info) => write!(f, "Endpoint({})", info.addr()),
                 Err(_) => f.write_str("Endpoint(not a URL)"),
             },
             #[cfg(feature = "memory")]
-            Target::Memory(_) => f.write_str("Endpoint(in memory)"),
+            Location::Memory(_) => f.write_str("Endpoint(in memory)"),
         }
     }
 }

@@ -77,14 +77,13 @@ impl<G> Waiter<G> {
     ///
     /// `Duration::MAX` means forever. The same events wake it as [`wait`](Waiter::wait).
     ///
-    /// Blocks for at most `at_most` while Redis answers, and during an outage up to the outage
-    /// limit. After the outage limit it returns an error. If Redis was not asked lately, because
-    /// this process was stopped or its host slept, it asks Redis first, and that takes up to two
-    /// command timeouts more.
+    /// Blocks for at most `at_most`, until Redis has been silent for the outage limit. From then on
+    /// every call returns an error at once. There is one exception: if Redis was not asked lately,
+    /// because this process was stopped or its host slept, the call asks it first. Then it may take
+    /// up to two command timeouts more, even past `at_most`.
     ///
-    /// `None` does not say who has the lock, nor whether Redis answers. The outage limit counts
-    /// from the last answer of Redis, over all calls. So many short waits end as one long wait
-    /// does.
+    /// The outage limit counts from the last answer of Redis, over all calls. So many short waits
+    /// end like one long wait. `None` does not say who has the lock, nor whether Redis answers.
     ///
     /// # Errors
     /// As [`wait`](Waiter::wait). After an outage the waiter still has its place, and you may wait
@@ -105,10 +104,8 @@ impl<G> Waiter<G> {
             return Ok(None);
         };
         self.queued = None;
-        Ok(Some((self.into_guard)(LockGuard::new(
-            lease,
-            &self.running,
-        ))))
+        let guard = LockGuard::new(lease, &self.running);
+        Ok(Some((self.into_guard)(guard)))
     }
 }
 

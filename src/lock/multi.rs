@@ -53,7 +53,7 @@ impl LockManager {
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<MultiGuard> {
         let keys = SortedKeys::new(self, names)?;
         loop {
-            // Without a deadline a wait ends with a grant or an error.
+            // A wait without a deadline ends with a grant or an error, never with `None`.
             if let Some(guard) = keys.take(self, Time::NEVER)? {
                 return Ok(guard);
             }
