@@ -106,7 +106,7 @@ fn a_cause_is_told_once_on_one_line_and_with_its_kind() {
     let error = LockManager::connect(web.url()).unwrap_err();
     assert_eq!(
         error.source().expect("a cause").to_string(),
-        "what answers there is not a redis"
+        "expected a Redis server; the reply is not in Redis's protocol"
     );
 }
 

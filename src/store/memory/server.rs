@@ -1,4 +1,8 @@
-//! The part of Redis that runs commands and scripts, one at a time, over a keyspace.
+//! The part of a Redis server that runs commands and scripts, one at a time, over a keyspace.
+
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[path = "../../../tests/sim/server_access.rs"]
+mod server_access;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,11 +14,9 @@ use mlua::{
 use parking_lot::Mutex;
 use redis::Value;
 
-use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
+use super::keyspace::{Bytes, CommandResult, Keyspace, wrong_number};
 use super::packing;
 use crate::script;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
-use crate::script::{Call, CallerId, Form, Reply};
 
 /// An interpreter that keeps nothing between calls but compiled scripts.
 pub(crate) struct Server {
@@ -23,24 +25,24 @@ pub(crate) struct Server {
     /// By their digest, as EVALSHA names them.
     scripts: HashMap<String, Function>,
     /// Shared with the functions that scripts call.
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ServerState>>,
 }
 
-/// What commands see.
+/// The state that commands read and write.
 #[derive(Default)]
-pub(crate) struct State {
+pub(crate) struct ServerState {
     pub(crate) keyspace: Keyspace,
-    /// In µs. It stands still while a script runs, and all of a script sees the same keys.
+    /// The time in µs. It stays the same while a script runs, so that no key expires within it.
     now: u64,
-    /// How many listen on each channel.
+    /// How many subscribers each channel has.
     pub(crate) listeners: HashMap<Bytes, usize>,
-    published: Vec<Message>,
+    published: Vec<PublishedMessage>,
     sweep_at: usize,
 }
 
-/// What was published.
+/// A message that a command published.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Message {
+pub(crate) struct PublishedMessage {
     pub(crate) channel: Bytes,
     pub(crate) text: Bytes,
 }
@@ -50,10 +52,12 @@ impl Server {
         Server::with_scripts(&str::to_owned)
     }
 
-    /// The scripts as `alter` makes them of the shipped ones, by whose digests they are called.
+    /// A server whose scripts are what `alter` makes of the shipped ones. They are called by the digests
+    /// of the shipped ones.
     pub(crate) fn with_scripts(alter: &dyn Fn(&str) -> String) -> Server {
-        let state = Arc::new(Mutex::new(State::default()));
-        // Building the interpreter fails only without memory, of which an allocation does not tell either.
+        let state = Arc::new(Mutex::new(ServerState::default()));
+        // Building the interpreter fails only if memory runs out, and then an allocation would not
+        // return an error either.
         let (lua, environment) =
             interpreter(&state).expect("an interpreter needs nothing but memory");
         let mut server = Server {
@@ -62,7 +66,7 @@ impl Server {
             scripts: HashMap::new(),
             state,
         };
-        // So that the first request is not spent on making a script known.
+        // Compiled here, so that the first request does not have to send the source.
         for source in script::sources() {
             let altered = server.compile(&alter(source)).expect("the scripts are Lua");
             let script = server.scripts[&altered].clone();
@@ -73,8 +77,8 @@ impl Server {
         server
     }
 
-    /// Runs one command at a server's time in µs. What it published is in [`Server::published`] then.
-    pub(crate) fn run(&mut self, now: u64, command: &[Bytes]) -> Answer {
+    /// Runs one command at a server's time in µs. [`Server::published`] has its messages then.
+    pub(crate) fn run(&mut self, now: u64, command: &[Bytes]) -> CommandResult {
         self.state.lock().now = now;
         let Some((name, args)) = command.split_first() else {
             return Err("ERR no command".to_owned());
@@ -92,49 +96,26 @@ impl Server {
                 .state
                 .lock()
                 .run(upper, args)
-                .map_err(|refusal| match refusal {
-                    Refusal::Unknown => {
+                .map_err(|error| match error {
+                    CommandError::Unknown => {
                         format!("ERR unknown command '{}'", String::from_utf8_lossy(name))
                     }
-                    Refusal::WrongNumber => wrong_number(upper),
-                    Refusal::Own(error) => error,
+                    CommandError::WrongArity => wrong_number(upper),
+                    CommandError::Own(error) => error,
                 }),
         }
     }
 
-    /// Puts a call as a manager does, and reads the reply.
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
-    pub(crate) fn put(
-        &mut self,
-        now: u64,
-        call: &Call,
-        caller_id: &CallerId,
-        not_after: u64,
-    ) -> Result<Reply, String> {
-        let command = call.command(caller_id, Form::default(), not_after);
-        let value = self.run(now, &super::words_of(&command))?;
-        Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
-    }
-
-    /// Has another source run where this one is asked for by its digest.
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
-    pub(crate) fn replace(&mut self, source: &str, by: &str) -> Result<(), String> {
-        let (asked, given) = (self.compile(source)?, self.compile(by)?);
-        let script = self.scripts[&given].clone();
-        self.scripts.insert(asked, script);
-        Ok(())
-    }
-
-    /// What was published since this was last asked.
-    pub(crate) fn published(&mut self) -> Vec<Message> {
+    /// The messages that were published since the last call of this.
+    pub(crate) fn published(&mut self) -> Vec<PublishedMessage> {
         std::mem::take(&mut self.state.lock().published)
     }
 
-    pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, ServerState> {
         self.state.lock()
     }
 
-    /// Makes a script known, and answers its digest.
+    /// Compiles a script, and returns its digest.
     fn compile(&mut self, source: &str) -> Result<String, String> {
         let sha = redis::Script::new(source).get_hash().to_owned();
         if !self.scripts.contains_key(&sha) {
@@ -155,7 +136,7 @@ impl Server {
         Ok(sha)
     }
 
-    fn call(&self, sha: &str, count: &Bytes, rest: &[Bytes]) -> Answer {
+    fn call(&self, sha: &str, count: &Bytes, rest: &[Bytes]) -> CommandResult {
         let count = std::str::from_utf8(count).ok().and_then(|n| n.parse().ok());
         let count: usize = count.ok_or("ERR value is not an integer or out of range")?;
         if count > rest.len() {
@@ -180,13 +161,14 @@ impl Server {
         };
         match run() {
             Ok(value) => from_lua(value),
-            Err(error) => Err(told(&error, sha)),
+            Err(error) => Err(error_text(&error, sha)),
         }
     }
 }
 
-impl State {
-    /// Drops the keys whose time is over, once there are twice as many keys as the last time left.
+impl ServerState {
+    /// Drops the keys whose time is over. Does so only once there are twice as many keys as the last
+    /// sweep left, so that sweeping costs little per request.
     pub(super) fn sweep(&mut self, now: u64) {
         if self.keyspace.len() > self.sweep_at {
             self.keyspace.sweep((now / 1000) as i64);
@@ -194,11 +176,11 @@ impl State {
         }
     }
 
-    fn run(&mut self, name: &str, args: &[Bytes]) -> Result<Value, Refusal> {
+    fn run(&mut self, name: &str, args: &[Bytes]) -> Result<Value, CommandError> {
         let arity = match name {
             "TIME" => 1,
             "PUBLISH" => 3,
-            _ => Keyspace::arity(name).ok_or(Refusal::Unknown)?,
+            _ => Keyspace::arity(name).ok_or(CommandError::Unknown)?,
         };
         let words = i8::try_from(args.len() + 1).unwrap_or(i8::MAX);
         if if arity < 0 {
@@ -206,7 +188,7 @@ impl State {
         } else {
             words != arity
         } {
-            return Err(Refusal::WrongNumber);
+            return Err(CommandError::WrongArity);
         }
         match name {
             "TIME" => {
@@ -218,7 +200,7 @@ impl State {
             }
             "PUBLISH" => {
                 let listeners = self.listeners.get(&args[0]).copied().unwrap_or(0);
-                self.published.push(Message {
+                self.published.push(PublishedMessage {
                     channel: args[0].clone(),
                     text: args[1].clone(),
                 });
@@ -227,20 +209,20 @@ impl State {
             _ => self
                 .keyspace
                 .run((self.now / 1000) as i64, name, args)
-                .map_err(Refusal::Own),
+                .map_err(CommandError::Own),
         }
     }
 }
 
-/// Why a command did not run. What Redis says to it depends on who asked.
-enum Refusal {
+/// Why a command did not run. Redis words the error differently for a client and for a script.
+enum CommandError {
     Unknown,
-    WrongNumber,
+    WrongArity,
     /// The command's own error.
     Own(String),
 }
 
-fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<(Lua, Table)> {
+fn interpreter(state: &Arc<Mutex<ServerState>>) -> mlua::Result<(Lua, Table)> {
     let lua = Lua::new_with(
         StdLib::STRING | StdLib::TABLE | StdLib::MATH,
         LuaOptions::default(),
@@ -256,7 +238,7 @@ fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<(Lua, Table)> {
                     let line = lua
                         .inspect_stack(1, |caller| caller.current_line())
                         .flatten();
-                    Err(mlua::Error::external(Refused {
+                    Err(mlua::Error::external(ScriptError {
                         message,
                         line: line.unwrap_or(0),
                     }))
@@ -280,22 +262,23 @@ fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<(Lua, Table)> {
     Ok((lua, environment))
 }
 
-/// A command's refusal on its way through a script.
+/// A command's error on its way through a script.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-struct Refused {
+struct ScriptError {
     message: String,
     line: usize,
 }
 
-/// Runs what a script asks for. The outer error is the store's own: it does not know what Redis would do.
-fn command(state: &Mutex<State>, args: MultiValue) -> mlua::Result<Answer> {
+/// Runs a command for a script. The outer error is about this store itself: it does not know what
+/// Redis would do.
+fn command(state: &Mutex<ServerState>, args: MultiValue) -> mlua::Result<CommandResult> {
     let mut words = Vec::with_capacity(args.len());
     for arg in args {
         words.push(match arg {
             LuaValue::String(text) => text.as_bytes().to_vec(),
             LuaValue::Integer(n) => n.to_string().into_bytes(),
-            // Redis writes it with 17 digits, which is another text for what is not whole.
+            // Redis writes it with 17 digits, which is another text for a number that is not whole.
             LuaValue::Number(n) => {
                 return Err(mlua::Error::runtime(format!(
                     "{n} as an argument is not supported here"
@@ -316,12 +299,12 @@ fn command(state: &Mutex<State>, args: MultiValue) -> mlua::Result<Answer> {
     Ok(state
         .lock()
         .run(&upper(name), args)
-        .map_err(|refusal| match refusal {
-            Refusal::Unknown => "ERR Unknown Redis command called from script".to_owned(),
-            Refusal::WrongNumber => {
+        .map_err(|error| match error {
+            CommandError::Unknown => "ERR Unknown Redis command called from script".to_owned(),
+            CommandError::WrongArity => {
                 "ERR Wrong number of args calling Redis command from script".to_owned()
             }
-            Refusal::Own(error) => error,
+            CommandError::Own(error) => error,
         }))
 }
 
@@ -329,9 +312,9 @@ fn upper(name: &Bytes) -> String {
     String::from_utf8_lossy(name).to_ascii_uppercase()
 }
 
-/// What a script failed of, in Redis's words.
-fn told(error: &mlua::Error, sha: &str) -> String {
-    if let Some(Refused { message, line }) = error.downcast_ref() {
+/// Why a script failed, in Redis's words.
+fn error_text(error: &mlua::Error, sha: &str) -> String {
+    if let Some(ScriptError { message, line }) = error.downcast_ref() {
         return format!("{message} script: {sha}, on @user_script:{line}.");
     }
     let mut cause = error;
@@ -362,13 +345,13 @@ fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
     }
 }
 
-/// Text, bytes that are none, or nothing at all. What is passed as a `&str` costs a script's caller least.
+/// A text, bytes that are not UTF-8, or nothing. A `&str` is the cheapest to pass to a script.
 type Element<'a> = Either<&'a str, Either<LuaBytes<'a>, bool>>;
 
 fn element(value: &Value) -> Element<'_> {
     match value {
         Value::BulkString(bytes) => text(bytes),
-        // No command answers anything else in a list.
+        // No command replies with anything else in a list.
         _ => Either::Right(Either::Right(false)),
     }
 }
@@ -388,11 +371,11 @@ impl IntoLua for LuaBytes<'_> {
     }
 }
 
-/// What a script returns, as a reply.
-fn from_lua(value: LuaValue) -> Answer {
+/// A script's return value as a reply.
+fn from_lua(value: LuaValue) -> CommandResult {
     Ok(match value {
         LuaValue::Integer(n) => Value::Int(n),
-        // Redis cuts off what is behind the point.
+        // Redis cuts off the digits behind the point.
         LuaValue::Number(n) => Value::Int(n as i64),
         LuaValue::String(text) => Value::BulkString(text.as_bytes().to_vec()),
         LuaValue::Boolean(true) => Value::Int(1),
@@ -401,7 +384,7 @@ fn from_lua(value: LuaValue) -> Answer {
     })
 }
 
-fn from_table(table: &Table) -> Answer {
+fn from_table(table: &Table) -> CommandResult {
     if let Ok(Some(error)) = table.raw_get::<Option<LuaString>>("err") {
         return Err(error.to_string_lossy());
     }
@@ -436,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn worlds_can_be_copied_compared_and_put_back() {
+    fn keyspaces_can_be_copied_compared_and_restored() {
         let mut server = Server::new();
         run(&mut server, 1, "HSET k a 1");
         run(&mut server, 1, "RPUSH q x y");
@@ -445,7 +428,7 @@ mod tests {
         run(&mut server, 1, "LPOP q");
         let after = std::mem::replace(&mut server.state().keyspace, before.clone());
         assert!(before != after);
-        // The same again, from the same.
+        // The same changes again, from the same keys.
         run(&mut server, 2, "LPOP q");
         run(&mut server, 2, "HSET k b 2");
         let again = server.state().keyspace.clone();
@@ -454,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_whose_time_is_over_do_not_pile_up() {
+    fn expired_keys_do_not_pile_up() {
         let mut server = Server::new();
         for i in 0..100_000 {
             run(&mut server, i, &format!("HSET k{i} a 1"));

@@ -17,7 +17,8 @@ use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Ta
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
 use crate::sim::process::{Wire, no_connection, no_reply};
-use crate::store::clock::{Clock, Time};
+use crate::sim::shown_clock::shown_clock;
+use crate::store::clock::Time;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 /// What callers, the renewal thread and the listener do one after the other, and what they hear.
@@ -99,7 +100,7 @@ impl Scene {
         ));
         let (shown, newest) = (Arc::new(AtomicU64::new(LOCAL)), Arc::default());
         let wire = Wire {
-            clock: Clock::told(Arc::clone(&shown)),
+            clock: shown_clock(Arc::clone(&shown)),
             newest: Arc::clone(&newest),
         };
         Scene {

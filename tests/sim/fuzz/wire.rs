@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::script::{Call, Outcome, Token, Value, values_of};
 use crate::store::clock::Time;
-use crate::store::{CallResult, StoreFault, Told};
+use crate::store::{CallResult, ScriptedPeer, StoreFault};
 
 /// A few choices, and then the server's bytes.
 pub fn wire(bytes: &[u8]) {
@@ -35,7 +35,7 @@ pub fn wire(bytes: &[u8]) {
         );
     }
     spoken.extend(tape.rest());
-    let mut server = Told::new(url, &spoken);
+    let mut server = ScriptedPeer::new(url, &spoken);
     match does {
         0 => {
             let greeted = server.shake_hands();
