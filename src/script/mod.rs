@@ -21,11 +21,9 @@ mod token;
 use std::sync::LazyLock;
 
 pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Verb};
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
-pub(crate) use redis::Value;
 pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
-pub(crate) use script_access::{parse_value, values_of};
+pub(crate) use script_access::{Value, parse_value, values_of};
 pub(crate) use spec::{Family, LockSpec};
 pub(crate) use token::{CallerId, Token};
 

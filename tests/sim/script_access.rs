@@ -1,6 +1,6 @@
 //! What the simulator and the fuzzer do with tokens and replies that the engine never does.
 
-use redis::Value;
+pub(crate) use redis::Value;
 use uuid::Uuid;
 
 use super::Token;

@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 
-use super::Server;
+use super::{Server, words_of};
 use crate::script::{Call, CallerId, Form, Reply};
 use crate::store::memory::keyspace::{Bytes, Content, KeyEntry, Keyspace};
-use crate::store::memory::words_of;
 
 impl Server {
     /// Sends a call as a manager does, and reads the reply.
-    pub(crate) fn put(
+    pub(crate) fn run_call(
         &mut self,
         now: u64,
         call: &Call,

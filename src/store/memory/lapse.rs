@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::keyspace::Bytes;
-use super::server::{PublishedMessage, Server};
-use super::{MemoryServer, bytes_of, deliver, words_of};
+use super::memory_server::{MemoryServer, deliver};
+use super::server::{Server, bytes_of, words_of};
+use super::server_state::PublishedMessage;
 use crate::key::Key;
 use crate::script::{
     self, Call, CallerId, Family, Form, LockSpec, Mode, Outcome, Token, Verb, packed,

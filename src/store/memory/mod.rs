@@ -1,25 +1,35 @@
 //! Locks that live in this process: the same scripts, over a keyspace in memory.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod` | [`Memory`]: the user's handle |
+//! | `session` | [`Session`]: one manager's way to the server |
+//! | `memory_server` | what all handles and sessions share: clock, faults, subscribers |
+//! | `movable_clock` | a clock that can be put forward |
+//! | `lapse` | how the leases of a name are ended |
+//! | `server` | runs commands and scripts, one at a time |
+//! | `interpreter`, `packing` | Lua, and Redis's library `struct` for it |
+//! | `server_state` | what commands read and write |
+//! | `keyspace` | the keys, and the commands on them |
 
+mod interpreter;
 pub(crate) mod keyspace;
 mod lapse;
+mod memory_server;
 mod movable_clock;
 mod packing;
 pub(crate) mod server;
+mod server_state;
 mod session;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
-use parking_lot::{Mutex, MutexGuard};
 use redis::Value;
 
-use super::clock::{Clock, Time};
-use keyspace::{Bytes, CommandResult};
-use movable_clock::MovableClock;
-use server::{PublishedMessage, Server};
+use memory_server::MemoryServer;
+use server::bytes_of;
 
 pub(crate) use session::Session;
 
@@ -84,55 +94,10 @@ pub enum Reply {
     List(Vec<Reply>),
 }
 
-/// What all handles and sessions share.
-struct MemoryServer {
-    clock: Clock,
-    /// The same clock, as what can be put forward.
-    movable: Arc<MovableClock>,
-    /// The server's time in µs when the clock read zero.
-    began: u64,
-    state: Mutex<MemoryState>,
-}
-
-struct MemoryState {
-    server: Server,
-    is_down: bool,
-    /// Faults that have not struck yet, in their order.
-    faults: VecDeque<Fault>,
-    subscribers: Vec<Subscriber>,
-    /// How many subscribers there have been: the id of the last one.
-    last_subscriber: u64,
-}
-
-struct Subscriber {
-    id: u64,
-    channel: Bytes,
-    sender: Sender<String>,
-}
-
 impl Memory {
     /// A server that holds no lock.
     pub fn new() -> Memory {
-        let movable = Arc::new(MovableClock::new());
-        let clock = Clock::from_source(Arc::clone(&movable) as _);
-        let unix = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-            .as_micros() as u64;
-        let began = unix.saturating_sub(clock.now().as_nanos() / 1000);
-        let state = MemoryState {
-            server: Server::new(),
-            is_down: false,
-            faults: VecDeque::new(),
-            subscribers: Vec::new(),
-            last_subscriber: 0,
-        };
-        Memory(Arc::new(MemoryServer {
-            clock,
-            movable,
-            began,
-            state: Mutex::new(state),
-        }))
+        Memory(Arc::new(MemoryServer::new()))
     }
 
     /// Puts the clock forward, for the server and for all managers, and wakes every thread that sleeps
@@ -251,150 +216,6 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// Why a request has no reply.
-enum NoReply {
-    /// The server is down: nothing was sent.
-    Refused,
-    /// The connection ended after the request was carried out.
-    Closed,
-    /// The request or its reply was lost.
-    Lost,
-}
-
-impl MemoryServer {
-    fn server_time(&self, at: Time) -> u64 {
-        self.began + at.as_nanos() / 1000
-    }
-
-    fn run(&self, command: &[Bytes]) -> CommandResult {
-        let mut state = self.state.lock();
-        let now = self.server_time(self.clock.now());
-        let result = state.server.run(now, command);
-        let messages = state.server.published();
-        deliver(state, messages);
-        result
-    }
-
-    /// Runs a manager's request. Injected faults strike it.
-    fn request(&self, command: &[Bytes]) -> Result<CommandResult, NoReply> {
-        let mut state = self.state.lock();
-        if state.is_down {
-            return Err(NoReply::Refused);
-        }
-        let next = state
-            .faults
-            .iter()
-            .position(|fault| *fault != Fault::LoseMessage);
-        let fault = next.and_then(|at| state.faults.remove(at));
-        match fault {
-            Some(Fault::LoseRequest) => return Err(NoReply::Lost),
-            Some(Fault::Refuse(error)) => return Ok(Err(error)),
-            _ => {}
-        }
-        let now = self.server_time(self.clock.now());
-        let result = state.server.run(now, command);
-        let messages = state.server.published();
-        state.server.state().sweep(now);
-        deliver(state, messages);
-        match fault {
-            Some(Fault::LoseReply) => Err(NoReply::Lost),
-            Some(Fault::Disconnect) => Err(NoReply::Closed),
-            _ => Ok(result),
-        }
-    }
-
-    /// A new subscriber's id and messages; `None` while the server is down.
-    fn subscribe(&self, channel: &str) -> Option<(u64, Receiver<String>)> {
-        let (sender, receiver) = unbounded();
-        let mut state = self.state.lock();
-        if state.is_down {
-            return None;
-        }
-        state.last_subscriber += 1;
-        let id = state.last_subscriber;
-        let channel = channel.as_bytes().to_vec();
-        *state
-            .server
-            .state()
-            .listeners
-            .entry(channel.clone())
-            .or_default() += 1;
-        state.subscribers.push(Subscriber {
-            id,
-            channel,
-            sender,
-        });
-        Some((id, receiver))
-    }
-
-    fn is_subscribed(&self, id: u64) -> bool {
-        self.state.lock().subscribers.iter().any(|s| s.id == id)
-    }
-
-    fn unsubscribe(&self, id: u64) {
-        let mut state = self.state.lock();
-        let Some(at) = state.subscribers.iter().position(|s| s.id == id) else {
-            return;
-        };
-        let gone = state.subscribers.swap_remove(at);
-        let mut server = state.server.state();
-        if let Some(listeners) = server.listeners.get_mut(&gone.channel) {
-            *listeners -= 1;
-            if *listeners == 0 {
-                server.listeners.remove(&gone.channel);
-            }
-        }
-    }
-
-    /// The keys of hashes that match; `None` while the server is down.
-    fn scan(&self, matches: impl Fn(&str) -> bool) -> Option<Vec<String>> {
-        let state = self.state.lock();
-        if state.is_down {
-            return None;
-        }
-        let now = self.server_time(self.clock.now());
-        let server = state.server.state();
-        let keys = server.keyspace.hashes((now / 1000) as i64);
-        Some(
-            keys.filter_map(|key| String::from_utf8(key.clone()).ok())
-                .filter(|key| matches(key))
-                .collect(),
-        )
-    }
-}
-
-/// Hands messages to the subscribers. Unlocks first, since a message wakes a thread.
-fn deliver(mut state: MutexGuard<'_, MemoryState>, messages: Vec<PublishedMessage>) {
-    let mut outgoing = Vec::new();
-    for message in messages {
-        // An empty message is a poke. A grant always has text.
-        if !message.text.is_empty()
-            && let Some(at) = state
-                .faults
-                .iter()
-                .position(|fault| *fault == Fault::LoseMessage)
-        {
-            state.faults.remove(at);
-            continue;
-        }
-        for subscriber in state
-            .subscribers
-            .iter()
-            .filter(|s| s.channel == message.channel)
-        {
-            outgoing.push((
-                subscriber.sender.clone(),
-                String::from_utf8_lossy(&message.text).into_owned(),
-            ));
-        }
-    }
-    drop(state);
-    for (sender, text) in outgoing {
-        // A thread that has stopped listening misses it.
-        let _ = sender.send(text);
-    }
-}
-
 /// Not a `From`, which would make another crate's type a part of this crate's public API.
 fn reply(value: Value) -> Reply {
     match value {
@@ -404,17 +225,4 @@ fn reply(value: Value) -> Reply {
         Value::Array(values) => Reply::List(values.into_iter().map(reply).collect()),
         _ => Reply::Nil,
     }
-}
-
-fn bytes_of(words: &[&str]) -> Vec<Bytes> {
-    words.iter().map(|word| word.as_bytes().to_vec()).collect()
-}
-
-/// The words of a command, its name included.
-pub(crate) fn words_of(command: &redis::Cmd) -> Vec<Bytes> {
-    let word = |arg| match arg {
-        redis::Arg::Simple(word) => Some(<[u8]>::to_vec(word)),
-        _ => None,
-    };
-    command.args_iter().filter_map(word).collect()
 }

@@ -7,15 +7,12 @@ mod server_access;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mlua::{
-    Either, Function, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table,
-    Value as LuaValue,
-};
-use parking_lot::Mutex;
-use redis::Value;
+use mlua::{Function, Lua, Table, Value as LuaValue};
+use parking_lot::{Mutex, MutexGuard};
 
-use super::keyspace::{Bytes, CommandResult, Keyspace, wrong_number};
-use super::packing;
+use super::interpreter::{error_text, from_lua, interpreter, text};
+use super::keyspace::{Bytes, CommandResult, wrong_number};
+use super::server_state::{CommandError, PublishedMessage, ServerState, upper};
 use crate::script;
 
 /// An interpreter that keeps nothing between calls but compiled scripts.
@@ -26,25 +23,6 @@ pub(crate) struct Server {
     scripts: HashMap<String, Function>,
     /// Shared with the functions that scripts call.
     state: Arc<Mutex<ServerState>>,
-}
-
-/// The state that commands read and write.
-#[derive(Default)]
-pub(crate) struct ServerState {
-    pub(crate) keyspace: Keyspace,
-    /// The time in µs. It stays the same while a script runs, so that no key expires within it.
-    now: u64,
-    /// How many subscribers each channel has.
-    pub(crate) listeners: HashMap<Bytes, usize>,
-    published: Vec<PublishedMessage>,
-    sweep_at: usize,
-}
-
-/// A message that a command published.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct PublishedMessage {
-    pub(crate) channel: Bytes,
-    pub(crate) text: Bytes,
 }
 
 impl Server {
@@ -111,7 +89,7 @@ impl Server {
         std::mem::take(&mut self.state.lock().published)
     }
 
-    pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, ServerState> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock()
     }
 
@@ -136,6 +114,7 @@ impl Server {
         Ok(sha)
     }
 
+    /// Runs a compiled script with this number of keys.
     fn call(&self, sha: &str, count: &Bytes, rest: &[Bytes]) -> CommandResult {
         let count = std::str::from_utf8(count).ok().and_then(|n| n.parse().ok());
         let count: usize = count.ok_or("ERR value is not an integer or out of range")?;
@@ -166,247 +145,25 @@ impl Server {
     }
 }
 
-impl ServerState {
-    /// Drops the keys whose time is over. Does so only once there are twice as many keys as the last
-    /// sweep left, so that sweeping costs little per request.
-    pub(super) fn sweep(&mut self, now: u64) {
-        if self.keyspace.len() > self.sweep_at {
-            self.keyspace.sweep((now / 1000) as i64);
-            self.sweep_at = 1024 + 2 * self.keyspace.len();
-        }
-    }
-
-    fn run(&mut self, name: &str, args: &[Bytes]) -> Result<Value, CommandError> {
-        let arity = match name {
-            "TIME" => 1,
-            "PUBLISH" => 3,
-            _ => Keyspace::arity(name).ok_or(CommandError::Unknown)?,
-        };
-        let words = i8::try_from(args.len() + 1).unwrap_or(i8::MAX);
-        if if arity < 0 {
-            words < -arity
-        } else {
-            words != arity
-        } {
-            return Err(CommandError::WrongArity);
-        }
-        match name {
-            "TIME" => {
-                let part = |n: u64| Value::BulkString(n.to_string().into_bytes());
-                Ok(Value::Array(vec![
-                    part(self.now / 1_000_000),
-                    part(self.now % 1_000_000),
-                ]))
-            }
-            "PUBLISH" => {
-                let listeners = self.listeners.get(&args[0]).copied().unwrap_or(0);
-                self.published.push(PublishedMessage {
-                    channel: args[0].clone(),
-                    text: args[1].clone(),
-                });
-                Ok(Value::Int(listeners as i64))
-            }
-            _ => self
-                .keyspace
-                .run((self.now / 1000) as i64, name, args)
-                .map_err(CommandError::Own),
-        }
-    }
+/// The words of a command as the server reads them.
+pub(super) fn bytes_of(words: &[&str]) -> Vec<Bytes> {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Why a command did not run. Redis words the error differently for a client and for a script.
-enum CommandError {
-    Unknown,
-    WrongArity,
-    /// The command's own error.
-    Own(String),
-}
-
-fn interpreter(state: &Arc<Mutex<ServerState>>) -> mlua::Result<(Lua, Table)> {
-    let lua = Lua::new_with(
-        StdLib::STRING | StdLib::TABLE | StdLib::MATH,
-        LuaOptions::default(),
-    )?;
-    let redis = lua.create_table()?;
-    let of_call = Arc::clone(state);
-    redis.set(
-        "call",
-        lua.create_function(
-            move |lua, args: MultiValue| match command(&of_call, args)? {
-                Ok(value) => to_lua(lua, &value),
-                Err(message) => {
-                    let line = lua
-                        .inspect_stack(1, |caller| caller.current_line())
-                        .flatten();
-                    Err(mlua::Error::external(ScriptError {
-                        message,
-                        line: line.unwrap_or(0),
-                    }))
-                }
-            },
-        )?,
-    )?;
-    let of_pcall = Arc::clone(state);
-    redis.set(
-        "pcall",
-        lua.create_function(
-            move |lua, args: MultiValue| match command(&of_pcall, args)? {
-                Ok(value) => to_lua(lua, &value),
-                Err(message) => Ok(LuaValue::Table(lua.create_table_from([("err", message)])?)),
-            },
-        )?,
-    )?;
-    lua.globals().set("redis", redis)?;
-    lua.globals().set("struct", packing::library(&lua)?)?;
-    let environment = lua.load(include_str!("sandbox.lua")).eval()?;
-    Ok((lua, environment))
-}
-
-/// A command's error on its way through a script.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-struct ScriptError {
-    message: String,
-    line: usize,
-}
-
-/// Runs a command for a script. The outer error is about this store itself: it does not know what
-/// Redis would do.
-fn command(state: &Mutex<ServerState>, args: MultiValue) -> mlua::Result<CommandResult> {
-    let mut words = Vec::with_capacity(args.len());
-    for arg in args {
-        words.push(match arg {
-            LuaValue::String(text) => text.as_bytes().to_vec(),
-            LuaValue::Integer(n) => n.to_string().into_bytes(),
-            // Redis writes it with 17 digits, which is another text for a number that is not whole.
-            LuaValue::Number(n) => {
-                return Err(mlua::Error::runtime(format!(
-                    "{n} as an argument is not supported here"
-                )));
-            }
-            _ => {
-                return Ok(Err(
-                    "ERR Lua redis lib command arguments must be strings or integers".to_owned(),
-                ));
-            }
-        });
-    }
-    let Some((name, args)) = words.split_first() else {
-        return Ok(Err(
-            "ERR Please specify at least one argument for this redis lib call".to_owned(),
-        ));
+/// The words of a command, its name included.
+pub(crate) fn words_of(command: &redis::Cmd) -> Vec<Bytes> {
+    let word = |arg| match arg {
+        redis::Arg::Simple(word) => Some(<[u8]>::to_vec(word)),
+        _ => None,
     };
-    Ok(state
-        .lock()
-        .run(&upper(name), args)
-        .map_err(|error| match error {
-            CommandError::Unknown => "ERR Unknown Redis command called from script".to_owned(),
-            CommandError::WrongArity => {
-                "ERR Wrong number of args calling Redis command from script".to_owned()
-            }
-            CommandError::Own(error) => error,
-        }))
-}
-
-fn upper(name: &Bytes) -> String {
-    String::from_utf8_lossy(name).to_ascii_uppercase()
-}
-
-/// Why a script failed, in Redis's words.
-fn error_text(error: &mlua::Error, sha: &str) -> String {
-    if let Some(ScriptError { message, line }) = error.downcast_ref() {
-        return format!("{message} script: {sha}, on @user_script:{line}.");
-    }
-    let mut cause = error;
-    while let mlua::Error::CallbackError { cause: inner, .. } = cause {
-        cause = inner;
-    }
-    let text = match cause {
-        mlua::Error::RuntimeError(text) => text.clone(),
-        other => other.to_string(),
-    };
-    // The rest is a traceback.
-    let text = text.lines().next().unwrap_or_default();
-    let line = text
-        .strip_prefix("user_script:")
-        .and_then(|rest| rest.split(':').next())
-        .unwrap_or("0");
-    format!("ERR {text} script: {sha}, on @user_script:{line}.")
-}
-
-/// A reply as a script sees it.
-fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
-    match value {
-        Value::Int(n) => Ok(LuaValue::Number(*n as f64)),
-        Value::Array(values) => lua
-            .create_sequence_from(values.iter().map(element))
-            .map(LuaValue::Table),
-        other => element(other).into_lua(lua),
-    }
-}
-
-/// A text, bytes that are not UTF-8, or nothing. A `&str` is the cheapest to pass to a script.
-type Element<'a> = Either<&'a str, Either<LuaBytes<'a>, bool>>;
-
-fn element(value: &Value) -> Element<'_> {
-    match value {
-        Value::BulkString(bytes) => text(bytes),
-        // No command replies with anything else in a list.
-        _ => Either::Right(Either::Right(false)),
-    }
-}
-
-fn text(bytes: &Bytes) -> Element<'_> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Either::Left(text),
-        Err(_) => Either::Right(Either::Left(LuaBytes(bytes))),
-    }
-}
-
-struct LuaBytes<'a>(&'a [u8]);
-
-impl IntoLua for LuaBytes<'_> {
-    fn into_lua(self, lua: &Lua) -> mlua::Result<LuaValue> {
-        lua.create_string(self.0).map(LuaValue::String)
-    }
-}
-
-/// A script's return value as a reply.
-fn from_lua(value: LuaValue) -> CommandResult {
-    Ok(match value {
-        LuaValue::Integer(n) => Value::Int(n),
-        // Redis cuts off the digits behind the point.
-        LuaValue::Number(n) => Value::Int(n as i64),
-        LuaValue::String(text) => Value::BulkString(text.as_bytes().to_vec()),
-        LuaValue::Boolean(true) => Value::Int(1),
-        LuaValue::Table(table) => return from_table(&table),
-        _ => Value::Nil,
-    })
-}
-
-fn from_table(table: &Table) -> CommandResult {
-    if let Ok(Some(error)) = table.raw_get::<Option<LuaString>>("err") {
-        return Err(error.to_string_lossy());
-    }
-    if let Ok(Some(status)) = table.raw_get::<Option<LuaString>>("ok") {
-        return Ok(Value::SimpleString(status.to_string_lossy()));
-    }
-    // An array ends before its first nil.
-    let values = (1..).map_while(|i| {
-        table
-            .raw_get(i)
-            .ok()
-            .filter(|value| !matches!(value, LuaValue::Nil))
-    });
-    values
-        .map(from_lua)
-        .collect::<Result<_, _>>()
-        .map(Value::Array)
+    command.args_iter().filter_map(word).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+
+    use redis::Value;
 
     use super::*;
 

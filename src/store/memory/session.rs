@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Memory, MemoryServer, NoReply, words_of};
+use super::Memory;
+use super::memory_server::{MemoryServer, NoReply};
+use super::server::{bytes_of, words_of};
 use crate::error::Step;
 use crate::glob::Glob;
 use crate::key::Key;
@@ -151,10 +153,7 @@ impl Store for Session {
     }
 
     fn poke(&self, channel: &str) {
-        let _ = self
-            .0
-            .server
-            .run(&super::bytes_of(&["PUBLISH", channel, ""]));
+        let _ = self.0.server.run(&bytes_of(&["PUBLISH", channel, ""]));
     }
 
     /// All keys are in one page.

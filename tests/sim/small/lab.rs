@@ -97,7 +97,7 @@ impl Lab {
         };
         let caller_id = &self.caller_id[usize::from(client)];
         // R5: sent in this tick, and given up before the next.
-        let reply = self.server.put(
+        let reply = self.server.run_call(
             NOW,
             &call,
             caller_id,
