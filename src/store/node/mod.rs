@@ -124,7 +124,7 @@ impl Node {
     }
 
     fn connect_once(&self) -> Result<Connection, StoreFault> {
-        // Read before the connection is opened: if another thread retires it meanwhile, it is old.
+        // Read first: if another thread retires this age while the connection is opened, it is old.
         let generation = self.generation();
         let pool_generation = self.pool_generation.load(Ordering::Acquire);
         let started = self.clock.now();

@@ -239,7 +239,7 @@ impl NodePool {
             && self.connections.state().connections < self.connections.max_size()
         {
             // If the connection was broken, the pool has room for a new one. It opens that only when
-            // a caller asks, and the leader, which asked before, is not told.
+            // a caller asks; it does not do so for the leader, which asked before.
             let _ = self.connections.get_timeout(Duration::ZERO);
         }
     }
