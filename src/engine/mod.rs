@@ -230,7 +230,7 @@ impl Engine {
         let timeout = self.config.command_timeout;
         Deadlines {
             checkout: Checkout::Until((now + timeout).min(until + timeout / 2)),
-            reply: (now + timeout * 2).min(until + timeout),
+            reply_by: (now + timeout * 2).min(until + timeout),
         }
     }
 
@@ -239,7 +239,7 @@ impl Engine {
     fn at_once(&self, now: Time) -> Deadlines {
         Deadlines {
             checkout: Checkout::IfFree,
-            reply: now + self.config.command_timeout,
+            reply_by: now + self.config.command_timeout,
         }
     }
 

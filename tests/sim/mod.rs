@@ -104,6 +104,7 @@ mod process;
 mod record;
 mod run;
 mod served;
+mod shown_clock;
 mod simulation;
 mod small;
 mod tests;

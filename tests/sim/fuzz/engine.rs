@@ -18,7 +18,8 @@ use crate::key::Key;
 use crate::options::LockOptions;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
 use crate::sim::process::{Wire, no_connection, no_reply};
-use crate::store::clock::{Clock, Time};
+use crate::sim::shown_clock::shown_clock;
+use crate::store::clock::Time;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 /// The bytes choose what callers, the renewal thread and the subscription do, one after the other,
@@ -106,7 +107,7 @@ impl FuzzWorld {
         let local_clock = Arc::new(AtomicU64::new(LOCAL));
         let newest_anchor = Arc::default();
         let wire = Wire {
-            clock: Clock::told(Arc::clone(&local_clock)),
+            clock: shown_clock(Arc::clone(&local_clock)),
             newest: Arc::clone(&newest_anchor),
         };
         FuzzWorld {

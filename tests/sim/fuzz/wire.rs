@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::script::{Call, Outcome, Token, Value, values_of};
 use crate::store::clock::Time;
-use crate::store::{CallResult, StoreFault, Told};
+use crate::store::{CallResult, ScriptedPeer, StoreFault};
 
 /// A few choices, and then the server's bytes.
 pub fn wire(bytes: &[u8]) {
@@ -38,7 +38,7 @@ pub fn wire(bytes: &[u8]) {
         );
     }
     server_bytes.extend(input.rest());
-    let mut server = Told::new(url, &server_bytes);
+    let mut server = ScriptedPeer::new(url, &server_bytes);
     match operation {
         0 => {
             let greeted = server.shake_hands();

@@ -92,7 +92,7 @@ impl ScriptRunner {
             Arrival::Late => NOW - 1,
         };
         let caller_id = &self.caller_ids[usize::from(request.token().client)];
-        let reply = self.server.put(NOW, &call, caller_id, not_after)?;
+        let reply = self.server.run_call(NOW, &call, caller_id, not_after)?;
         if reply.more {
             return Err("three clients are too few to pass over 64 waiters".to_owned());
         }
