@@ -1,4 +1,4 @@
-//! Random sequences of operations and faults, on both stores. The reference model must allow
+//! On both stores: random sequences of operations and faults. The reference model must allow
 //! everything that clients see.
 //!
 //! A sequence is a plain vector of planned steps. It does not use `proptest-state-machine`, which
