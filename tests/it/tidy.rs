@@ -1,6 +1,7 @@
 //! The rules of this repository as tests, because no contributor remembers them all. On no store:
 //! the tests read the sources.
 
+mod circles;
 mod code;
 mod docs;
 mod faults;
