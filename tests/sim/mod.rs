@@ -89,21 +89,27 @@
 //! *Not played:* several names, the outage limit of those who wait, `shutdown`, a link that sends a pipeline again,
 //! many holders of one name, and processes with different settings.
 
-mod books;
+mod accounting;
+mod breach;
+mod checker;
 mod defect;
 #[cfg(test)]
-mod excused;
+mod exceptions;
+mod executed_call;
 pub mod fuzz;
-mod judge;
 #[allow(dead_code, unused_imports, reason = "the property test uses the rest")]
 #[path = "../model/mod.rs"]
 mod model;
 mod model_tests;
+mod mutation;
 mod plan;
 mod process;
 mod record;
 mod run;
-mod served;
+#[cfg(test)]
+mod scenarios;
+mod served_time;
+mod sim_setting;
 mod simulation;
 mod small;
 mod tests;

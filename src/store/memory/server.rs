@@ -116,15 +116,6 @@ impl Server {
         Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
     }
 
-    /// Has another source run where this one is asked for by its digest.
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
-    pub(crate) fn replace(&mut self, source: &str, by: &str) -> Result<(), String> {
-        let (asked, given) = (self.compile(source)?, self.compile(by)?);
-        let script = self.scripts[&given].clone();
-        self.scripts.insert(asked, script);
-        Ok(())
-    }
-
     /// What was published since this was last asked.
     pub(crate) fn published(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.state.lock().published)

@@ -16,7 +16,7 @@ use crate::config::{Config, LockOptions, Wanted};
 use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
-use crate::sim::process::{Wire, no_connection, no_reply};
+use crate::sim::process::{StubStore, no_connection, no_reply};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
@@ -98,7 +98,7 @@ impl Scene {
             config.horizon,
         ));
         let (shown, newest) = (Arc::new(AtomicU64::new(LOCAL)), Arc::default());
-        let wire = Wire {
+        let wire = StubStore {
             clock: Clock::told(Arc::clone(&shown)),
             newest: Arc::clone(&newest),
         };

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::check;
-use super::mutant::Mutant;
 use super::record::{NOW, Record, TICK, TTL_MS, fence, mark, tok, token};
 use super::setting::Setting;
 use super::shelf::{Answer, Ask, CLIENTS, Done, HORIZON, News, STEP, Said, Shelf};
 use crate::key::Key;
 use crate::script::{Call, CallerId, Grant, Outcome, Verb};
+use crate::sim::mutation::{ScriptMutation, server_with};
 use crate::store::memory::server::Server;
 
 const PREFIX: &str = "f";
@@ -26,7 +26,7 @@ pub(super) struct Lab {
 }
 
 impl Lab {
-    pub(super) fn new(setting: Setting, mutant: Option<&Mutant>) -> Lab {
+    pub(super) fn new(setting: Setting, mutation: Option<&ScriptMutation>) -> Lab {
         let ticks = |n: u8| Duration::from_micros(TICK * u64::from(n));
         let caller_id = |client| {
             let mut caller_id = CallerId::new(PREFIX, ticks(STEP), ticks(HORIZON));
@@ -34,9 +34,7 @@ impl Lab {
             caller_id
         };
         Lab {
-            server: Server::with_scripts(&|source| {
-                mutant.map_or_else(|| source.to_owned(), |m| m.alter(source))
-            }),
+            server: server_with(mutation.copied().as_slice()),
             setting,
             record: Record {
                 setting,

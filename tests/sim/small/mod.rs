@@ -44,7 +44,6 @@ mod check;
 mod client;
 mod event;
 mod lab;
-mod mutant;
 mod names;
 mod permit_tests;
 mod record;
@@ -58,10 +57,10 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-pub(crate) use mutant::Mutant;
 pub(crate) use setting::Setting;
 pub(crate) use world::Budget;
 
+use super::mutation::ScriptMutation;
 use client::{Client, Stage};
 use event::{Act, Event};
 use lab::Lab;
@@ -99,9 +98,9 @@ pub(crate) fn explore(
     setting: Setting,
     budget: Budget,
     most: usize,
-    mutant: Option<&Mutant>,
+    mutation: Option<&ScriptMutation>,
 ) -> Report {
-    Search::new(setting, budget, mutant).run(most)
+    Search::new(setting, budget, mutation).run(most)
 }
 
 /// A world that was reached, by what step from which.
@@ -121,11 +120,11 @@ struct Search {
 }
 
 impl Search {
-    fn new(setting: Setting, budget: Budget, mutant: Option<&Mutant>) -> Search {
+    fn new(setting: Setting, budget: Budget, mutation: Option<&ScriptMutation>) -> Search {
         let mut start = World::new(setting, budget);
         start.simplify();
         Search {
-            lab: Lab::new(setting, mutant),
+            lab: Lab::new(setting, mutation),
             start,
             seen: Vec::new(),
             known: HashMap::new(),

@@ -1,8 +1,8 @@
 //! The same with permits: readers and writers, and those who ask for several of a semaphore's.
 
-use super::{Budget, Mutant, Setting};
-
 use super::tests::{NONE, assert_found, assert_holds, most};
+use super::{Budget, Setting};
+use crate::sim::mutation::ScriptMutation;
 
 /// Worlds of each setting and each fault that are looked at, unless the environment says otherwise.
 const MOST: usize = 300;
@@ -139,7 +139,7 @@ fn permits_with_several_faults_break_nothing_as_far_as_is_looked() {
 /// It left, and a copy of its acquire came late: its second place must not be another.
 #[test]
 fn a_token_that_stands_twice_in_the_queue_and_is_granted_twice_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "local waiter = whom ~= removed and not forgot and not passed[whom] and redis.call('HGET', key, field)",
         instead: "local waiter = whom ~= removed and not forgot and redis.call('HGET', key, field)",
     };
@@ -150,7 +150,7 @@ fn a_token_that_stands_twice_in_the_queue_and_is_granted_twice_is_found() {
     };
     assert_found(
         Setting::readers_and_writers(1),
-        mutant,
+        mutation,
         budget,
         "count as taken",
     );
@@ -159,63 +159,63 @@ fn a_token_that_stands_twice_in_the_queue_and_is_granted_twice_is_found() {
 
 #[test]
 fn a_grant_of_more_permits_than_there_are_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if not mine and more == 0 and kind == wanted and n == 0 and used + weight <= capacity then",
         instead: "if not mine and more == 0 and kind == wanted and n == 0 then",
     };
-    assert_found(Setting::readers_and_writers(1), mutant, NONE, "P1");
-    assert_found(Setting::semaphore(2, [1, 1, 2]), mutant, NONE, "P1");
+    assert_found(Setting::readers_and_writers(1), mutation, NONE, "P1");
+    assert_found(Setting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
 }
 
 #[test]
 fn a_hand_over_of_more_permits_than_there_are_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if lives and used + weight > capacity then break end",
         instead: "",
     };
-    assert_found(Setting::readers_and_writers(1), mutant, NONE, "P1");
-    assert_found(Setting::semaphore(2, [1, 1, 2]), mutant, NONE, "P1");
+    assert_found(Setting::readers_and_writers(1), mutation, NONE, "P1");
+    assert_found(Setting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
 }
 
 #[test]
 fn a_reader_that_overtakes_a_writer_who_waits_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if not mine and more == 0 and kind == wanted and n == 0 and used + weight <= capacity then",
         instead: "if not mine and more == 0 and kind == wanted and used + weight <= capacity then",
     };
-    assert_found(Setting::readers_and_writers(1), mutant, NONE, "P3");
-    assert_found(Setting::semaphore(3, [1, 2, 2]), mutant, NONE, "P3");
+    assert_found(Setting::readers_and_writers(1), mutation, NONE, "P3");
+    assert_found(Setting::semaphore(3, [1, 2, 2]), mutation, NONE, "P3");
 }
 
 #[test]
 fn a_grant_of_permits_that_does_not_raise_the_fence_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then f = math.max(f + 1, now) end",
         instead: "",
     };
-    assert_found(Setting::readers_and_writers(2), mutant, NONE, "P2");
-    assert_found(Setting::semaphore(2, [1, 1, 1]), mutant, NONE, "P2");
+    assert_found(Setting::readers_and_writers(2), mutation, NONE, "P2");
+    assert_found(Setting::semaphore(2, [1, 1, 1]), mutation, NONE, "P2");
 }
 
 #[test]
 fn a_reader_with_a_fence_of_his_own_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then f = math.max(f + 1, now) end",
         instead: "f = math.max(f + 1, now)",
     };
-    assert_found(Setting::readers_and_writers(0), mutant, NONE, "one fence");
+    assert_found(Setting::readers_and_writers(0), mutation, NONE, "one fence");
 }
 
 /// R10
 #[test]
 fn a_lapse_of_permits_that_does_not_void_the_places_of_the_dead_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if died and not dead[by] then",
         instead: "if false then",
     };
     assert_found(
         Setting::readers_and_writers(3),
-        mutant,
+        mutation,
         Budget {
             delays: 1,
             crashes: 1,
@@ -227,13 +227,13 @@ fn a_lapse_of_permits_that_does_not_void_the_places_of_the_dead_is_found() {
 
 #[test]
 fn a_hand_over_of_permits_that_does_not_skip_a_dead_head_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "local lives = by == alive or stamp and struct.unpack(STAMP, stamp) >= v",
         instead: "local lives = true",
     };
     assert_found(
         Setting::readers_and_writers(3),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P3",
     );
@@ -242,13 +242,13 @@ fn a_hand_over_of_permits_that_does_not_skip_a_dead_head_is_found() {
 /// R5
 #[test]
 fn a_request_that_takes_permits_too_late_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if now > not_after then return { 'late', now, 0 } end",
         instead: "",
     };
     assert_found(
         Setting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget {
             delays: 1,
             give_ups: 1,
@@ -260,40 +260,40 @@ fn a_request_that_takes_permits_too_late_is_found() {
 
 #[test]
 fn a_renewal_of_permits_that_does_not_renew_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "e = math.max(math.min(e, full), now + 1000 * ttl)",
         instead: "",
     };
-    assert_found(Setting::readers_and_writers(0), mutant, NONE, "P6");
+    assert_found(Setting::readers_and_writers(0), mutation, NONE, "P6");
 }
 
 #[test]
 fn a_downgrade_that_gives_back_the_last_permit_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "used, weight = used - weight + 1, 1",
         instead: "used, weight = 0, 1",
     };
-    assert_found(Setting::readers_and_writers(2), mutant, NONE, "P1");
+    assert_found(Setting::readers_and_writers(2), mutation, NONE, "P1");
 }
 
 #[test]
 fn a_downgrade_that_keeps_more_than_one_permit_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "used, weight = used - weight + 1, 1",
         instead: "used, weight = used - weight + 2, 2",
     };
-    assert_found(Setting::readers_and_writers(2), mutant, NONE, "P1");
+    assert_found(Setting::readers_and_writers(2), mutation, NONE, "P1");
 }
 
 #[test]
 fn a_downgrade_that_gives_back_again_when_it_arrives_twice_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "used, weight = used - weight + 1, 1",
         instead: "used = used - weight + 1",
     };
     assert_found(
         Setting::readers_and_writers(2),
-        mutant,
+        mutation,
         Budget { resends: 1, ..NONE },
         "P1",
     );
@@ -301,43 +301,43 @@ fn a_downgrade_that_gives_back_again_when_it_arrives_twice_is_found() {
 
 #[test]
 fn a_release_that_gives_back_what_others_hold_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "kept, used = nil, used - weight",
         instead: "kept, used = nil, 0",
     };
-    assert_found(Setting::readers_and_writers(1), mutant, NONE, "P1");
-    assert_found(Setting::semaphore(2, [1, 1, 2]), mutant, NONE, "P1");
+    assert_found(Setting::readers_and_writers(1), mutation, NONE, "P1");
+    assert_found(Setting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
 }
 
 #[test]
 fn a_holder_who_lapses_before_anybody_looks_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "b = b > 0 and math.min(b, now + left) or now + left",
         instead: "b = now + left",
     };
-    assert_found(Setting::readers_and_writers(0), mutant, NONE, "P5");
-    assert_found(Setting::semaphore(2, [1, 1, 1]), mutant, NONE, "P5");
+    assert_found(Setting::readers_and_writers(0), mutation, NONE, "P5");
+    assert_found(Setting::semaphore(2, [1, 1, 1]), mutation, NONE, "P5");
 }
 
 #[test]
 fn a_look_at_holders_that_forgets_the_first_who_lapses_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "used, longest, first = used + weight, math.max(longest, cap), math.min(first or e, e)",
         instead: "used, longest, first = used + weight, math.max(longest, cap), math.max(first or e, e)",
     };
-    assert_found(Setting::readers_and_writers(0), mutant, NONE, "P5");
+    assert_found(Setting::readers_and_writers(0), mutation, NONE, "P5");
 }
 
 /// R9
 #[test]
 fn a_holder_who_finds_that_his_own_permits_lapsed_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "elseif e <= now and whose ~= token then",
         instead: "elseif e <= now then",
     };
     assert_found(
         Setting::semaphore(2, [1, 1, 2]),
-        mutant,
+        mutation,
         Budget {
             requests: 3,
             ..NONE
@@ -348,13 +348,13 @@ fn a_holder_who_finds_that_his_own_permits_lapsed_is_found() {
 
 #[test]
 fn a_lookup_that_does_not_tell_of_a_grant_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if stands < 2 then told = { fence + 0, at + 0, math.max(0, e - now), how } end",
         instead: "",
     };
     assert_found(
         Setting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget {
             messages: 1,
             ..NONE
@@ -365,13 +365,13 @@ fn a_lookup_that_does_not_tell_of_a_grant_is_found() {
 
 #[test]
 fn a_lapsed_holder_who_is_forgotten_at_once_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "ends = 3",
         instead: "ends = true",
     };
     assert_found(
         Setting::semaphore(2, [1, 1, 2]),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P6",
     );
@@ -380,13 +380,13 @@ fn a_lapsed_holder_who_is_forgotten_at_once_is_found() {
 /// What readers leave is never half done.
 #[test]
 fn a_reader_whose_lapse_is_told_to_who_comes_next_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if alone then d = ends - 2 end",
         instead: "d = ends - 2",
     };
     assert_found(
         Setting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P6",
     );
@@ -394,13 +394,13 @@ fn a_reader_whose_lapse_is_told_to_who_comes_next_is_found() {
 
 #[test]
 fn a_writer_whose_lapse_is_not_told_to_who_comes_next_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if alone then d = ends - 2 end",
         instead: "",
     };
     assert_found(
         Setting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P6",
     );
@@ -408,13 +408,13 @@ fn a_writer_whose_lapse_is_not_told_to_who_comes_next_is_found() {
 
 #[test]
 fn an_abandon_that_forgets_a_grant_of_permits_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if stands < 2 and mode == 'keep_if_owner' then",
         instead: "if stands < 2 and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
     assert_found(
         Setting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget {
             messages: 1,
             give_ups: 1,
