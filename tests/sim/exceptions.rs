@@ -177,7 +177,7 @@ fn mutex_reports_only_its_last_lapse() {
 
 /// P6: the server knows of a lapsed lease for one ttl from when the clock went back, and no longer.
 #[test]
-fn lapse_is_known_for_a_ttl_after_the_clock_went_back() {
+fn lapse_is_known_for_a_ttl_after_a_clock_step() {
     let actions = |paused| {
         [
             (1, lock(2, 6_000)),

@@ -119,7 +119,7 @@ fn assert_keeps_promises_of(kind: Kind, actions: &[(u64, Action)]) {
 
 /// In random runs this happens about once in some million steps.
 #[test]
-fn waiter_that_slept_too_long_and_asks_first_keeps_its_place() {
+fn r3_waiter_back_from_a_long_pause_keeps_its_place() {
     let actions = [
         (1, lock(0, 9_000)),
         (300, lock(1, 50)),
@@ -296,7 +296,7 @@ fn permits_that_cool_twice_count_once() {
 
 /// Only the renewals of the dead holder have seen that the clock went back.
 #[test]
-fn permits_of_the_dead_lapse_in_time_after_the_clock_went_back() {
+fn dead_permits_lapse_in_time_after_the_clock_went_back() {
     for at in [3_700, 4_000] {
         let actions = [
             (1, lock(0, 9_000)),
