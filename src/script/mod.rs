@@ -2,10 +2,11 @@
 
 #[cfg(feature = "memory")]
 pub(crate) mod packed;
+mod registry;
 mod reply;
 mod spec;
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Cmd;
@@ -15,6 +16,9 @@ use crate::key::Key;
 
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) use redis::Value;
+pub(crate) use registry::SCRIPTS;
+#[cfg(feature = "memory")]
+pub(crate) use registry::sources;
 pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
 pub(crate) use spec::{Family, LockSpec};
 
@@ -174,13 +178,9 @@ impl Call {
     pub(crate) fn command(&self, caller_id: &CallerId, form: Form, not_after: u64) -> Cmd {
         // Room for all but a source and a queue of tokens, so that it does not grow bit by bit.
         let mut cmd = Cmd::with_capacity(16, 512);
-        cmd.arg(match (&self.verb, self.spec.family) {
-            (Verb::Lookup { .. }, Family::Mutex) => "HMGET",
-            _ if form.by_source => "EVAL",
-            _ => "EVALSHA",
-        });
         if let (Verb::Lookup { tokens }, Family::Mutex) = (&self.verb, self.spec.family) {
-            cmd.arg(self.key.record())
+            cmd.arg("HMGET")
+                .arg(self.key.record())
                 .arg("o")
                 .arg(format!("m:{}", caller_id.manager));
             for token in tokens {
@@ -188,12 +188,13 @@ impl Call {
             }
             return cmd;
         }
-        let script = self.script();
-        cmd.arg(if form.by_source {
-            &script.source
+        let script = self.script_id().map(registry::script);
+        let script = script.expect("every verb but the lookup of a mutex has a script");
+        if form.by_source {
+            cmd.arg("EVAL").arg(&script.source);
         } else {
-            &script.sha
-        });
+            cmd.arg("EVALSHA").arg(&script.sha);
+        }
         match (self.spec.family, &self.verb) {
             (Family::Mutex, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.record()),
             (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
@@ -258,25 +259,9 @@ impl Call {
         }
     }
 
-    /// Which script the call runs; the same number for the same script.
-    pub(crate) fn script_id(&self) -> usize {
-        let verb = match self.verb {
-            Verb::Acquire { .. } => 0,
-            Verb::Release { .. } => 1,
-            Verb::Renew { .. } => 2,
-            Verb::Sync { .. } => 3,
-            Verb::Inspect { .. } => 4,
-            Verb::Lookup { .. } => 5,
-        };
-        match self.spec.family {
-            // Its lookup is a command.
-            Family::Mutex => verb.min(4),
-            Family::Permit => 5 + verb,
-        }
-    }
-
-    fn script(&self) -> &'static Script {
-        &ALL_SCRIPTS[self.script_id()]
+    /// The number of the script that the call runs; none, if it is a single command.
+    pub(crate) fn script_id(&self) -> Option<usize> {
+        registry::script_id(self.spec.family, &self.verb)
     }
 }
 
@@ -285,104 +270,6 @@ fn add_token(cmd: &mut Cmd, token: Token) {
     cmd.arg(&*token.0.simple().encode_lower(&mut buffer));
 }
 
-struct Script {
-    source: String,
-    sha: String,
-}
-
 /// The rights to the commands that the scripts use.
 pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hset +hdel +lindex +llen +lrange +lpop +rpop \
                                  +rpush +del +pexpireat +pttl +time +publish";
-
-/// How many scripts there are.
-pub(crate) const SCRIPTS: usize = 11;
-
-/// All scripts, for a store that runs them itself.
-#[cfg(feature = "memory")]
-pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
-    ALL_SCRIPTS.iter().map(|script| script.source.as_str())
-}
-
-/// What the scripts share, as text. A part comes before those that it includes.
-const PARTS: [(&str, &str); 14] = [
-    (
-        "--include mutex_record.lua\n",
-        include_str!("mutex_record.lua"),
-    ),
-    (
-        "--include mutex_lapse.lua\n",
-        include_str!("mutex_lapse.lua"),
-    ),
-    (
-        "--include mutex_promote.lua\n",
-        include_str!("mutex_promote.lua"),
-    ),
-    (
-        "--include mutex_grant.lua\n",
-        include_str!("mutex_grant.lua"),
-    ),
-    (
-        "--include mutex_delete.lua\n",
-        include_str!("mutex_delete.lua"),
-    ),
-    (
-        "--include mutex_write.lua\n",
-        include_str!("mutex_write.lua"),
-    ),
-    (
-        "--include permit_record.lua\n",
-        include_str!("permit_record.lua"),
-    ),
-    (
-        "--include permit_reclaim.lua\n",
-        include_str!("permit_reclaim.lua"),
-    ),
-    (
-        "--include permit_promote.lua\n",
-        include_str!("permit_promote.lua"),
-    ),
-    (
-        "--include permit_grant.lua\n",
-        include_str!("permit_grant.lua"),
-    ),
-    (
-        "--include permit_write.lua\n",
-        include_str!("permit_write.lua"),
-    ),
-    (
-        "--include queue_stamp.lua\n",
-        include_str!("queue_stamp.lua"),
-    ),
-    (
-        "--include queue_forget.lua\n",
-        include_str!("queue_forget.lua"),
-    ),
-    (
-        "--include queue_leave.lua\n",
-        include_str!("queue_leave.lua"),
-    ),
-];
-
-/// By [`Call::script_id`].
-static ALL_SCRIPTS: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
-    [
-        include_str!("mutex_acquire.lua"),
-        include_str!("mutex_release.lua"),
-        include_str!("mutex_renew.lua"),
-        include_str!("mutex_sync.lua"),
-        include_str!("mutex_inspect.lua"),
-        include_str!("permit_acquire.lua"),
-        include_str!("permit_release.lua"),
-        include_str!("permit_renew.lua"),
-        include_str!("permit_sync.lua"),
-        include_str!("permit_inspect.lua"),
-        include_str!("permit_lookup.lua"),
-    ]
-    .map(|verb| {
-        let source = PARTS.iter().fold(verb.to_owned(), |source, (line, part)| {
-            source.replace(line, part)
-        });
-        let sha = redis::Script::new(&source).get_hash().to_owned();
-        Script { source, sha }
-    })
-});

@@ -1,25 +1,28 @@
--- Purpose: the part that makes the new owner's lease and says who is to be told of it.
--- Expects: mutex_promote.lua before it · token: the caller's own, which learns of its grant from the status · if there is a
---   new owner, it and by, request, label, ttl, hold: ttl and hold in ms, as text
+-- Purpose: the part that makes the new owner's lease, and the announcement of it.
+-- Expects: mutex_promote.lua before it · token: the caller's own, whose grant the status reports ·
+--   if there is a new owner, it in owner, and new_manager, new_request, new_label, ttl, hold, the
+--   last two in ms, as text
 -- KEYS: as in mutex_record.lua
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing
-if request then
-  if not f then
-    x = now - 1
-    set[#set + 1] = 'k'
-    set[#set + 1] = 'mutex/1'
+if new_request then
+  if not fence then
+    ended_fence = now - 1
+    fields_to_set[#fields_to_set + 1] = 'k'
+    fields_to_set[#fields_to_set + 1] = 'mutex/1'
   end
-  -- The fence never falls, also when the record was lost: the server's clock is its floor (P2).
-  f, g = math.max((f or 0) + 1, now), now
-  local left = 1000 * math.max(ttl, hold)
-  e, owner_changed = now + left, true           -- R16
-  if by ~= manager then
-    -- now as text; a number of 16 digits is dear to print.
-    local at = clock[1] .. string.sub('00000' .. clock[2], -6)
-    local fence = f == now and at or string.format('%.0f', f)
-    message = table.concat({ owner, fence, at, string.format('%.0f', left), d, key }, ' ')
+  -- P2: the fence never falls. The stored one counts because the clock may have gone back (R15),
+  -- the clock because the record may have been lost.
+  fence, granted_at = math.max((fence or 0) + 1, now), now
+  -- R16 (hold_at_least): a lease lasts at least as long as the lock must be held.
+  local lease_us = 1000 * math.max(ttl, hold)
+  lease_end, owner_changed = now + lease_us, true
+  if new_manager ~= manager then
+    --include record_now_text.lua
+    local fence_text = fence == now and now_text or string.format('%.0f', fence)
+    message = table.concat({ owner, fence_text, now_text, string.format('%.0f', lease_us), previous,
+                             record_key }, ' ')
   elseif owner ~= token then
-    grants = { owner, f, now, left, d }
+    grants = { owner, fence, now, lease_us, previous }
   end
 end

@@ -1,47 +1,41 @@
--- Purpose: the part with which all mutex scripts begin: it unpacks the record and keeps served time.
---   The parts stand as text where a script says --include, and speak to each other by these locals. As functions they would
---   cost each time that they are made, 2,500 instructions each, and with a table for what they share, each time that one
---   looks into it: a third of what a hand-over took. tonumber() reads a text twice, arithmetic (+ 0) once.
---   All reads come before the first write, so that WRONGTYPE writes nothing (R20).
--- Expects: state, queue, owner: the fields 's', 'q' and 'o' · clock: the server's time · now: the same in µs
--- KEYS: 1 the record (HASH) · 2 the queue (LIST); absent in the single-key form (R11)
+-- Purpose: the part that every mutex script begins with. It unpacks the record and brings served
+--   time up to date.
+--   A part is included as text, and the parts share the locals that are declared here. A function
+--   would cost 2,500 instructions each time that a script makes it, and a table for the shared
+--   values one lookup per use: together a third of what a hand-over took. tonumber() parses a text
+--   twice, arithmetic (+ 0) once. Names of locals cost nothing.
+--   R20 (write order): all reads come before the first write, so that WRONGTYPE writes nothing.
+-- Expects: packed_state, packed_queue, owner: the fields 's', 'q' and 'o' · clock: the reply to
+--   TIME · now: the same in µs
+-- KEYS: 1 the record (HASH) · 2 the queue (LIST); absent in the single-key form of R11
 -- ARGV: 1 the caller's manager · 2 P + T in µs · 3 H in µs · 4 prefix of the grant channels
--- Returns: nothing, unless the record is of another kind; each script's answer is {status, now in µs, 1 if there is more to
---   do, what the status says, another waiter's grant}
-local key, list, manager = KEYS[1], KEYS[2], ARGV[1]
--- Numbers that are always read together lie packed in one field: a field costs a script more to read, to parse and to
--- print than all else that it does.
--- s: end, grant, fence, fence of the last grant that ended without a release, the key's expiry in s, ttl and hold in ms,
---    how the last holder ended (d), how that other grant did (y); -1 is not known
--- q: entries, waiters' records, time and served time when last looked at, ticket last given, ticket last served, expiry
-local STATE, QUEUE, STAMP = '<ddddI4I4I4bb', '<I4I4ddddI4', '<dd'
-local e, g, f, x, t, ttl, hold, d, y = 0, nil, nil, 0, 0, 0, 0, -1, -1
-local n, r, s, v, q, h, tq = 0, 0, now, 0, 0, 0, 0
-local owner_changed, state_changed, queue_changed, forgot, unserved
--- Fields to write, with room for ten words so that it does not grow bit by bit.
-local set = { nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
-local del = {}                                  -- fields to delete
-local alive, dead = nil, {}                     -- the caller, if it counts as alive; managers that do not, and their tokens
-local popped, tails, rewritten = 0, 0, nil      -- what leaves the list: at its head, at its tail, or all for these
-local removed, appended                         -- the caller's token, if it leaves the queue, or enters it
-local more, by, request, label = 0, nil, nil, nil   -- the manager and the words of who is granted the lock in this call
-local grants, message = {}, nil                 -- what is told of that grant: to the caller, or to another manager
+-- Returns: nothing, unless the record is of another kind. A script's reply is {status, now in µs,
+--   1 if there is more to do, the fields of that status, another waiter's grant}.
+local record_key, queue_key, manager = KEYS[1], KEYS[2], ARGV[1]
+-- Numbers that are always read together are packed into one field: to read, parse and print a field
+-- costs a script more than all else that it does. The field 's' holds, in this order: lease_end,
+-- granted_at, fence, ended_fence (of the last grant that ended without a release), expires_at (the
+-- record's key, in s), ttl and hold (in ms), previous (how the last holder ended), ended_how (how
+-- the grant with ended_fence ended). -1 is unknown.
+local STATE = '<ddddI4I4I4bb'
+local lease_end, granted_at, fence, ended_fence = 0, nil, nil, 0
+local expires_at, ttl, hold, previous, ended_how = 0, 0, 0, -1, -1
+local owner_changed, state_changed
+-- If this call grants the lock: the manager, request and label of the new owner.
+local new_manager, new_request, new_label
+-- How that grant is announced: in the reply to the caller, or as a message to another manager.
+local grants, message = {}, nil
 
-if state then
-  e, g, f, x, t, ttl, hold, d, y = struct.unpack(STATE, state)
-  -- R15: an end further off than any lease reaches means that the server's clock went back.
-  local cap = 1000 * math.max(ttl, hold)
-  if e - now > cap then e, state_changed = now + cap, true end
+if packed_state then
+  lease_end, granted_at, fence, ended_fence, expires_at, ttl, hold, previous, ended_how =
+    struct.unpack(STATE, packed_state)
+  -- R15 (clock went back): no lease reaches this far, so the server's clock was set back. The lease
+  -- is cut to its full length, or the lock would stay taken until the clock is there again.
+  local lease_us = 1000 * math.max(ttl, hold)
+  if lease_end - now > lease_us then lease_end, state_changed = now + lease_us, true end
 else
   -- Another kind, or another version of this protocol, is refused before any write.
-  local kind = redis.call('HGET', key, 'k')
+  local kind = redis.call('HGET', record_key, 'k')
   if kind and kind ~= 'mutex/1' then return { 'kind', now, 0, kind } end
 end
-if queue then
-  n, r, s, v, q, h, tq = struct.unpack(QUEUE, queue)
-  -- R2: served time grows only by what scripts saw pass, so an outage or a clock step ages nobody.
-  local passed, step = now - s, ARGV[2] + 0
-  unserved = passed > step
-  v = v + math.max(0, math.min(passed, step))
-  s = now
-end
+--include queue_record.lua

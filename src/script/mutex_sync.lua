@@ -1,39 +1,40 @@
--- Purpose: what a process that waits asks once per check period: it keeps the process's waiters alive,
---   hands over a lock whose holder's time is up, and tells what the process may have missed. It never
---   enqueues (R4).
+-- Purpose: a process that waits sends this once per check period. It keeps the process's waiters
+--   alive, hands over a lock whose holder's lease is over, and reports what the process may have
+--   missed. R4 (lost places): it never enqueues.
 -- KEYS: 1 the record · 2 the queue
--- ARGV: 1-4 as in mutex_record.lua · 5 not_after: server time in µs past which nothing is done
---   · 6 the newest waiting token of this process
--- Returns: synced {owner or '', fence, granted at, left, previous, entries, since, newest is known,
---   ticket last served, 1 if the owner waited here and is the caller's} · absent (no record at all) · late · kind {kind}
+-- ARGV: 1-4 as in mutex_record.lua · 5 not_after: the server time in µs after which the script does
+--   nothing · 6 the newest waiting token of this process
+-- Returns: synced {owner or '', fence, granted at, left, previous, entries, since, 1 if the newest
+--   token is known, ticket last served, 1 if the owner waited here and is the caller's} · absent
+--   (no record at all) · late · kind {kind}
 local newest, length = ARGV[6], redis.call('LLEN', KEYS[2])
-local state, queue, owner, waiter, own, asked =
+local packed_state, packed_queue, owner, waiter, own_stamp, stored_request =
   unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. newest, 'm:' .. ARGV[1], 'a'))
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
+--include record_clock.lua
 --include mutex_record.lua
+-- R5 (dated requests): a late copy would keep alive a process that may be dead by now.
 if now > ARGV[5] + 0 then return { 'late', now, 0 } end
-if not state then return { 'absent', now, 0 } end
--- R11: a queue shorter than the record says has lost entries, so every place in it is void.
-if length < n then
-  --include queue_forget.lua
-  waiter = nil
-end
--- A list that is not the one that was counted may be a new one.
-if length ~= n then queue_changed, tq = true, 0 end
-n = length
-local token, refreshed                          -- a sync is nobody's own
+if not packed_state then return { 'absent', now, 0 } end
+--include queue_check.lua
+-- A sync belongs to no token.
+local token, stamp_refreshed
 --include mutex_lapse.lua
 --include queue_stamp.lua
-alive = manager                                 -- R3
+-- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
+live_manager = manager
 --include mutex_promote.lua
 --include mutex_grant.lua
-local known = waiter or owner == newest
-local ticket, holder = string.match(owner and (request or asked) or '', '^(%d+) %d+ (%S+)')
-local ours = ticket and ticket ~= '0' and holder == manager
+local newest_known = waiter or owner == newest
+-- R13 (unwanted grants): an owner of the caller's that waited here (its ticket is not 0) is one
+-- that the caller must know. If it does not, it releases it.
+local ticket, owner_manager =
+  string.match(owner and (new_request or stored_request) or '', '^(%d+) %d+ (%S+)')
+local owner_waited_here = ticket and ticket ~= '0' and owner_manager == manager
 --include mutex_delete.lua
-local expire_first = #del == 0 and popped == 0 and tails == 0   -- what is deleted came first
+-- R20 (write order): a deletion that came first has made the script one that may finish.
+local expire_first = #fields_to_delete == 0 and heads_popped == 0 and tails_popped == 0
 --include mutex_write.lua
-if message then redis.pcall('PUBLISH', ARGV[4] .. by, message) end
-return { 'synced', now, more, owner or '', f, g, math.max(0, e - now), d, n, since, known and 1 or 0, h, ours and 1 or 0,
-         unpack(grants) }
+if message then redis.pcall('PUBLISH', ARGV[4] .. new_manager, message) end
+return { 'synced', now, more, owner or '', fence, granted_at, math.max(0, lease_end - now),
+         previous, entries, since, newest_known and 1 or 0, served_ticket,
+         owner_waited_here and 1 or 0, unpack(grants) }

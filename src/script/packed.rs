@@ -1,73 +1,93 @@
-//! The packed fields of a record, as mutex_record.lua and permit_record.lua say.
+//! The packed fields of a record. The names are those of the scripts' locals: mutex_record.lua,
+//! permit_record.lua and queue_record.lua say what each means.
 
-/// `s`
+/// The field `s`: the state of a mutex.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct State {
-    pub(crate) end: u64,
-    pub(crate) granted: u64,
+    /// Server time in µs; also of a cooling. 0 when the lock is cleared.
+    pub(crate) lease_end: u64,
+    pub(crate) granted_at: u64,
+    /// The fence of the newest grant.
     pub(crate) fence: u64,
-    /// Of the last grant that ended without a release.
-    pub(crate) ended: u64,
-    /// In s.
-    pub(crate) expires: u32,
+    /// The fence of the last grant that ended without a release.
+    pub(crate) ended_fence: u64,
+    /// When the record's key expires, in s.
+    pub(crate) expires_at: u32,
     /// In ms.
     pub(crate) ttl: u32,
+    /// In ms.
     pub(crate) hold: u32,
+    /// How the last holder ended.
     pub(crate) previous: i8,
-    pub(crate) how: i8,
+    /// How the grant with `ended_fence` ended.
+    pub(crate) ended_how: i8,
 }
 
-/// `q`
+/// The field `q` of a mutex, `n` of permits: the state of the queue.
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Queue {
+    /// Entries in the list, dead ones included.
     pub(crate) entries: u32,
-    pub(crate) waiters: u32,
-    pub(crate) looked: u64,
-    pub(crate) served: u64,
-    pub(crate) given: u64,
-    pub(crate) taken: u64,
-    /// In s.
-    pub(crate) expires: u32,
+    pub(crate) waiter_records: u32,
+    /// When `served_time` was brought up to date.
+    pub(crate) looked_at: u64,
+    /// In µs (R2, served time).
+    pub(crate) served_time: u64,
+    /// The last ticket that was given out.
+    pub(crate) last_ticket: u64,
+    /// The last ticket that was served.
+    pub(crate) served_ticket: u64,
+    /// When the list expires, in s.
+    pub(crate) queue_expires_at: u32,
 }
 
-/// `p`
+/// The field `p`: the state of permits.
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Permits {
-    /// The last that was not a reader's.
+    /// The last fence that was not a reader's.
     pub(crate) fence: u64,
-    /// No holder lapses before; 0 if there is none.
-    pub(crate) look_from: u64,
+    /// No holder lapses before this; 0 if there is none.
+    pub(crate) next_lapse: u64,
     /// In ms.
-    pub(crate) shortest: u32,
-    pub(crate) longest: u32,
-    /// In s.
-    pub(crate) expires: u32,
-    pub(crate) holders_expire: u32,
+    pub(crate) shortest_lease: u32,
+    /// In ms.
+    pub(crate) longest_lease: u32,
+    /// When the record's key expires, in s.
+    pub(crate) expires_at: u32,
+    /// When the holders' key expires, in s.
+    pub(crate) holders_expire_at: u32,
     pub(crate) capacity: u32,
-    pub(crate) taken: u32,
-    pub(crate) how: i8,
-}
-
-/// Of a holder of permits; then come its words.
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Holder {
-    pub(crate) end: u64,
-    /// In ms.
-    pub(crate) ttl: u32,
-    pub(crate) hold: u32,
-    pub(crate) permits: u32,
-    pub(crate) stands: i8,
+    pub(crate) permits_taken: u32,
+    /// How the last holder ended.
     pub(crate) previous: i8,
 }
 
-/// `m:<manager>`
+/// A holder of permits. Its text follows.
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) lease_end: u64,
+    /// In ms.
+    pub(crate) ttl: u32,
+    /// In ms.
+    pub(crate) hold: u32,
+    /// How many permits it has.
+    pub(crate) weight: u32,
+    /// 0 and 1 hold, 2 cools, 3 lapsed, 4 was released by force.
+    pub(crate) phase: i8,
+    /// How the holder before it ended.
+    pub(crate) previous: i8,
+}
+
+/// The field `m:<manager>`.
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    pub(crate) until: u64,
+    /// The served time up to which the manager counts as alive.
+    pub(crate) alive_until: u64,
+    /// The server time at which this row of stamps began.
     pub(crate) since: u64,
 }
 
@@ -81,7 +101,7 @@ impl Packed<'_> {
         Some(*number)
     }
 
-    /// Whole, as all of them are.
+    /// A whole number, as all of Lua's are here.
     fn double(&mut self) -> Option<u64> {
         Some(f64::from_le_bytes(self.take()?) as u64)
     }
@@ -95,22 +115,23 @@ impl Packed<'_> {
     }
 }
 
-/// A holder of permits whose time is over by then, grace included; `None` for one that holds none any more.
-pub(crate) fn over(holder: &[u8], end: u64) -> Option<Vec<u8>> {
-    const STANDS: usize = 20;
-    const HOLDS: u8 = 1;
-    let mut over = holder.to_vec();
-    over.get_mut(..8)?.copy_from_slice(&double(end));
-    let stands = over.get_mut(STANDS)?;
-    let holds = *stands <= HOLDS;
-    *stands = HOLDS;
-    holds.then_some(over)
+/// The packed holder with its lease over at that time, and its grace used up. `None` if it does not
+/// hold permits any more.
+pub(crate) fn end_lease(holder: &[u8], lease_end: u64) -> Option<Vec<u8>> {
+    const PHASE: usize = 20;
+    const HAD_GRACE: u8 = 1;
+    let mut ended = holder.to_vec();
+    ended.get_mut(..8)?.copy_from_slice(&double(lease_end));
+    let phase = ended.get_mut(PHASE)?;
+    let holds = *phase <= HAD_GRACE;
+    *phase = HAD_GRACE;
+    holds.then_some(ended)
 }
 
-/// The state of permits, with their holders to be looked at from then on.
-pub(crate) fn look_at(state: &[u8], from: u64) -> Option<Vec<u8>> {
+/// The packed state of permits with this `next_lapse`: from then on a script looks at the holders.
+pub(crate) fn set_next_lapse(state: &[u8], next_lapse: u64) -> Option<Vec<u8>> {
     let mut state = state.to_vec();
-    state.get_mut(8..16)?.copy_from_slice(&double(from));
+    state.get_mut(8..16)?.copy_from_slice(&double(next_lapse));
     Some(state)
 }
 
@@ -122,28 +143,33 @@ impl State {
     pub(crate) fn unpack(bytes: &[u8]) -> Option<State> {
         let mut packed = Packed(bytes);
         Some(State {
-            end: packed.double()?,
-            granted: packed.double()?,
+            lease_end: packed.double()?,
+            granted_at: packed.double()?,
             fence: packed.double()?,
-            ended: packed.double()?,
-            expires: packed.word()?,
+            ended_fence: packed.double()?,
+            expires_at: packed.word()?,
             ttl: packed.word()?,
             hold: packed.word()?,
             previous: packed.byte()?,
-            how: packed.byte()?,
+            ended_how: packed.byte()?,
         })
     }
 
     pub(crate) fn pack(&self) -> Vec<u8> {
-        let mut bytes = [self.end, self.granted, self.fence, self.ended]
-            .map(double)
-            .concat();
+        let mut bytes = [
+            self.lease_end,
+            self.granted_at,
+            self.fence,
+            self.ended_fence,
+        ]
+        .map(double)
+        .concat();
         bytes.extend(
-            [self.expires, self.ttl, self.hold]
+            [self.expires_at, self.ttl, self.hold]
                 .map(u32::to_le_bytes)
                 .concat(),
         );
-        bytes.extend([self.previous, self.how].map(|n| n as u8));
+        bytes.extend([self.previous, self.ended_how].map(|n| n as u8));
         bytes
     }
 }
@@ -154,23 +180,30 @@ impl Queue {
         let mut packed = Packed(bytes);
         Some(Queue {
             entries: packed.word()?,
-            waiters: packed.word()?,
-            looked: packed.double()?,
-            served: packed.double()?,
-            given: packed.double()?,
-            taken: packed.double()?,
-            expires: packed.word()?,
+            waiter_records: packed.word()?,
+            looked_at: packed.double()?,
+            served_time: packed.double()?,
+            last_ticket: packed.double()?,
+            served_ticket: packed.double()?,
+            queue_expires_at: packed.word()?,
         })
     }
 
     pub(crate) fn pack(&self) -> Vec<u8> {
-        let mut bytes = [self.entries, self.waiters].map(u32::to_le_bytes).concat();
+        let mut bytes = [self.entries, self.waiter_records]
+            .map(u32::to_le_bytes)
+            .concat();
         bytes.extend(
-            [self.looked, self.served, self.given, self.taken]
-                .map(double)
-                .concat(),
+            [
+                self.looked_at,
+                self.served_time,
+                self.last_ticket,
+                self.served_ticket,
+            ]
+            .map(double)
+            .concat(),
         );
-        bytes.extend(self.expires.to_le_bytes());
+        bytes.extend(self.queue_expires_at.to_le_bytes());
         bytes
     }
 }
@@ -180,13 +213,13 @@ impl Stamp {
     pub(crate) fn unpack(bytes: &[u8]) -> Option<Stamp> {
         let mut packed = Packed(bytes);
         Some(Stamp {
-            until: packed.double()?,
+            alive_until: packed.double()?,
             since: packed.double()?,
         })
     }
 
     pub(crate) fn pack(&self) -> Vec<u8> {
-        [self.until, self.since].map(double).concat()
+        [self.alive_until, self.since].map(double).concat()
     }
 }
 
@@ -196,58 +229,58 @@ impl Permits {
         let mut packed = Packed(bytes);
         Some(Permits {
             fence: packed.double()?,
-            look_from: packed.double()?,
-            shortest: packed.word()?,
-            longest: packed.word()?,
-            expires: packed.word()?,
-            holders_expire: packed.word()?,
+            next_lapse: packed.double()?,
+            shortest_lease: packed.word()?,
+            longest_lease: packed.word()?,
+            expires_at: packed.word()?,
+            holders_expire_at: packed.word()?,
             capacity: packed.word()?,
-            taken: packed.word()?,
-            how: packed.byte()?,
+            permits_taken: packed.word()?,
+            previous: packed.byte()?,
         })
     }
 
     pub(crate) fn pack(&self) -> Vec<u8> {
-        let mut bytes = [self.fence, self.look_from].map(double).concat();
+        let mut bytes = [self.fence, self.next_lapse].map(double).concat();
         let words = [
-            self.shortest,
-            self.longest,
-            self.expires,
-            self.holders_expire,
+            self.shortest_lease,
+            self.longest_lease,
+            self.expires_at,
+            self.holders_expire_at,
             self.capacity,
-            self.taken,
+            self.permits_taken,
         ];
         bytes.extend(words.map(u32::to_le_bytes).concat());
-        bytes.push(self.how as u8);
+        bytes.push(self.previous as u8);
         bytes
     }
 }
 
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 impl Holder {
-    /// With its words.
+    /// With its text.
     pub(crate) fn unpack(bytes: &[u8]) -> Option<(Holder, &[u8])> {
         let mut packed = Packed(bytes);
         let holder = Holder {
-            end: packed.double()?,
+            lease_end: packed.double()?,
             ttl: packed.word()?,
             hold: packed.word()?,
-            permits: packed.word()?,
-            stands: packed.byte()?,
+            weight: packed.word()?,
+            phase: packed.byte()?,
             previous: packed.byte()?,
         };
         Some((holder, packed.0))
     }
 
-    pub(crate) fn pack(&self, words: &str) -> Vec<u8> {
-        let mut bytes = double(self.end).to_vec();
+    pub(crate) fn pack(&self, text: &str) -> Vec<u8> {
+        let mut bytes = double(self.lease_end).to_vec();
         bytes.extend(
-            [self.ttl, self.hold, self.permits]
+            [self.ttl, self.hold, self.weight]
                 .map(u32::to_le_bytes)
                 .concat(),
         );
-        bytes.extend([self.stands, self.previous].map(|n| n as u8));
-        bytes.extend(words.as_bytes());
+        bytes.extend([self.phase, self.previous].map(|n| n as u8));
+        bytes.extend(text.as_bytes());
         bytes
     }
 }

@@ -1,29 +1,36 @@
--- Purpose: the part that makes a lease, and says who is to be told of it.
--- Expects: permit_record.lua before it · token: the caller's own · whom, ticket, by: whose it is, its place, its manager
---   · terms, label, ttl, hold, weight: what it asked for, 'ttl fixed hold permits' and the rest
+-- Purpose: the part that makes one lease, and the announcement of it.
+-- Expects: permit_record.lua before it · token: the caller's own · new_holder, ticket, new_manager:
+--   the token that gets the permits, its ticket, its manager · lease_params, label, ttl, hold,
+--   weight: its request, 'ttl fixed hold permits' and the parts of it
 -- KEYS: as in permit_record.lua
 -- ARGV: as in permit_record.lua
 -- Returns: nothing
 do
-  -- Readers share the last writer's fence. It never falls, also when the record was lost: the server's clock is its
-  -- floor (P2).
-  if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then f = math.max(f + 1, now) end
-  local lasts = math.max(ttl, hold)             -- R16
-  local left = 1000 * lasts
-  local fence = f == now and at or string.format('%.0f', f)
-  used, longest, state_changed = used + weight, math.max(longest, lasts), true
-  shortest = b > 0 and math.min(shortest, lasts) or lasts
-  b = b > 0 and math.min(b, now + left) or now + left
-  hold_set[#hold_set + 1] = whom
-  hold_set[#hold_set + 1] = struct.pack(HOLDER, now + left, ttl, hold, weight, 0, d)
-    .. table.concat({ kind, fence, ticket, at, by, terms, label }, ' ')
-  if whom == token then
-    mine = { 'granted', now, 0, f, now, left, d }
-  elseif by == manager then
-    local i = #grants
-    grants[i + 1], grants[i + 2], grants[i + 3], grants[i + 4], grants[i + 5] = whom, f, now, left, d
+  -- P2: readers share the fence of the writer before them, everybody else gets a new one. It never
+  -- falls. If the record was lost, the server's clock is its floor.
+  if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then fence = math.max(fence + 1, now) end
+  -- R16 (hold_at_least): a lease lasts at least as long as the permits must be held.
+  local lease_ms = math.max(ttl, hold)
+  local lease_us = 1000 * lease_ms
+  local fence_text = fence == now and now_text or string.format('%.0f', fence)
+  permits_taken, longest_lease, state_changed =
+    permits_taken + weight, math.max(longest_lease, lease_ms), true
+  shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
+  next_lapse = next_lapse > 0 and math.min(next_lapse, now + lease_us) or now + lease_us
+  holders_to_set[#holders_to_set + 1] = new_holder
+  holders_to_set[#holders_to_set + 1] =
+    struct.pack(HOLDER, now + lease_us, ttl, hold, weight, 0, previous)
+    .. table.concat({ kind, fence_text, ticket, now_text, new_manager, lease_params, label }, ' ')
+  if new_holder == token then
+    own_grant = { 'granted', now, 0, fence, now, lease_us, previous }
+  elseif new_manager == manager then
+    local count = #grants
+    grants[count + 1], grants[count + 2], grants[count + 3], grants[count + 4], grants[count + 5] =
+      new_holder, fence, now, lease_us, previous
   else
-    messages[#messages + 1] = by
-    messages[#messages + 1] = table.concat({ 'permit', whom, fence, at, string.format('%.0f', left), d, key }, ' ')
+    messages[#messages + 1] = new_manager
+    messages[#messages + 1] =
+      table.concat({ 'permit', new_holder, fence_text, now_text, string.format('%.0f', lease_us),
+                     previous, record_key }, ' ')
   end
 end

@@ -1,10 +1,13 @@
--- Purpose: the part for a queue whose entries are gone (evicted, deleted): nobody's place is known any more (R4, R11).
+-- Purpose: the part for a queue that lost entries (evicted, deleted). Nobody's place is known any
+--   more, so all waiters and stamps go, and every process finds out by its next sync (R4, R11).
 -- Expects: the record part before it
 -- KEYS: as in the record part
 -- ARGV: as in the record part
 -- Returns: nothing
-for _, field in ipairs(redis.call('HKEYS', key)) do
-  if string.find(field, '^[wm]:') and field ~= 'm:' .. manager then del[#del + 1] = field end
+for _, field in ipairs(redis.call('HKEYS', record_key)) do
+  if string.find(field, '^[wm]:') and field ~= 'm:' .. manager then
+    fields_to_delete[#fields_to_delete + 1] = field
+  end
 end
-n, r, h, tq, popped = 0, 0, q, 0, 0
-queue_changed, forgot = true, true
+entries, waiter_records, served_ticket, queue_expires_at, heads_popped = 0, 0, last_ticket, 0, 0
+queue_changed, queue_forgotten = true, true

@@ -1,24 +1,27 @@
--- Purpose: the part that takes what is dead out of the list when somebody leaves the queue (R19).
--- Expects: the record part before it · token: the caller's own · waiter: whether it stood in the queue
+-- Purpose: the part that takes dead entries out of the list when a waiter leaves the queue. R19
+--   (dead entries): dead entries at the tail go, and a list that is mostly dead is rewritten, so
+--   that waiters that come and leave do not make it grow.
+-- Expects: the record part before it · token: the caller's own · waiter: whether it was queued
 -- KEYS: as in the record part
 -- ARGV: as in the record part
 -- Returns: nothing
--- R19: dead entries at the tail go, and a queue that is mostly dead is rewritten.
-if waiter and list then
-  while tails < math.min(64, n) do
-    local last = redis.call('LINDEX', list, -1 - tails)
-    if not last or (last ~= token and redis.call('HEXISTS', key, 'w:' .. last) == 1) then break end
-    tails = tails + 1
+if waiter and queue_key then
+  while tails_popped < math.min(64, entries) do
+    local last = redis.call('LINDEX', queue_key, -1 - tails_popped)
+    if not last or (last ~= token and redis.call('HEXISTS', record_key, 'w:' .. last) == 1) then
+      break
+    end
+    tails_popped = tails_popped + 1
   end
-  n = n - tails
-  if n > 2 * r + 64 then
-    rewritten = {}
-    local all = redis.call('LRANGE', list, popped, -1 - tails)
-    for i = 1, #all do
-      if all[i] ~= token and redis.call('HEXISTS', key, 'w:' .. all[i]) == 1 then
-        rewritten[#rewritten + 1] = all[i]
+  entries = entries - tails_popped
+  if entries > 2 * waiter_records + 64 then
+    rewritten_queue = {}
+    local tokens = redis.call('LRANGE', queue_key, heads_popped, -1 - tails_popped)
+    for i = 1, #tokens do
+      if tokens[i] ~= token and redis.call('HEXISTS', record_key, 'w:' .. tokens[i]) == 1 then
+        rewritten_queue[#rewritten_queue + 1] = tokens[i]
       end
     end
-    n, tq = #rewritten, 0
+    entries, queue_expires_at = #rewritten_queue, 0
   end
 end

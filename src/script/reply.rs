@@ -1,7 +1,9 @@
-//! What the scripts answer. Whatever does not have the promised shape is [`Malformed`]: never a panic,
-//! never a grant.
+//! Reads what the scripts reply, with one function per verb. Anything but the promised shape is
+//! [`Malformed`]: it never panics, and it never becomes a grant.
 
-use std::str::FromStr;
+mod fields;
+mod seen;
+
 use std::time::Duration;
 
 use redis::Value;
@@ -10,22 +12,22 @@ use super::{Call, Family, Token, Verb};
 use crate::key::Key;
 use crate::loss::PreviousHolder;
 
-/// A reply that does not have the shape that its script promises.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a reply of an unexpected shape: {0}")]
-pub(crate) struct Malformed(String);
+pub(crate) use fields::Malformed;
+use fields::{
+    Result, flag, malformed, micros, number, plain, previous, previous_from, since_of, text, token,
+};
+pub(crate) use seen::Seen;
+use seen::seen;
 
-type Result<T> = std::result::Result<T, Malformed>;
-
-/// An answer of one of our scripts.
+/// What one of our scripts replied.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Reply {
-    /// The server's time in µs, when the reply has it.
+    /// The server's time in µs, if the reply has it.
     pub(crate) now: Option<u64>,
     /// There is more of the same to do: call again at once.
     pub(crate) more: bool,
     pub(crate) outcome: Outcome,
-    /// Other waiters of the caller's manager who were handed a lock in the same step.
+    /// Other waiters of the caller's manager that were granted a lock in the same step.
     pub(crate) grants: Vec<Grant>,
 }
 
@@ -36,7 +38,7 @@ pub(crate) struct Grant {
     pub(crate) fence: u64,
     /// Server time in µs.
     pub(crate) granted_at: u64,
-    /// Time left when this was said.
+    /// The time that was left when the server wrote this.
     pub(crate) left: Duration,
     pub(crate) previous: PreviousHolder,
 }
@@ -55,7 +57,7 @@ pub(crate) enum Outcome {
     },
     Late,
     More,
-    /// The single-key form does not do here (R11).
+    /// R11 (missing keys): this record needs both keys.
     Queued,
     /// The record is of this kind and version, not of ours.
     Kind(String),
@@ -77,7 +79,7 @@ pub(crate) enum Outcome {
     },
     Synced {
         owner: Option<Grant>,
-        /// The owner stood in the queue, for this manager.
+        /// The owner waited in the queue, and it is this manager's.
         owner_waited_here: bool,
         left: Duration,
         since: u64,
@@ -94,225 +96,26 @@ pub(crate) enum Outcome {
     },
 }
 
-/// What `inspect` saw.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Seen {
-    /// As the record has it.
-    pub(crate) kind: String,
-    pub(crate) fence: u64,
-    pub(crate) holders: Vec<Holder>,
-    pub(crate) waiters: u64,
-    pub(crate) queue: Vec<String>,
-}
-
-/// One who holds what was looked at, or whose lease cools.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Holder {
-    pub(crate) cools: bool,
-    pub(crate) fence: u64,
-    pub(crate) granted_at: u64,
-    pub(crate) left: Duration,
-    /// How many permits it has; of a mutex 1.
-    pub(crate) permits: u32,
-    pub(crate) request: String,
-}
-
 impl Reply {
     pub(crate) fn parse(call: &Call, value: &Value) -> Result<Reply> {
-        if let (Verb::Lookup { tokens }, Family::Mutex) = (&call.verb, call.spec.family) {
-            return lookup(tokens.len(), value);
+        let family = call.spec.family;
+        match &call.verb {
+            Verb::Acquire { token, .. } => acquire(family, *token, value),
+            Verb::Release { token, .. } => release(family, *token, value),
+            Verb::Renew { .. } => renew(value),
+            Verb::Sync { newest } => sync(family, *newest, value),
+            Verb::Inspect { .. } => inspect(family, value),
+            Verb::Lookup { tokens } => match family {
+                Family::Mutex => lookup_of_mutex(tokens.len(), value),
+                Family::Permit => lookup_of_permits(tokens, value),
+            },
         }
-        let short = |now, outcome| {
-            Ok(Reply {
-                now,
-                more: false,
-                outcome,
-                grants: Vec::new(),
-            })
-        };
-        // Scripts about permits have no short ways, no form without the queue's key, and no one owner.
-        let of_mutex = call.spec.family == Family::Mutex;
-        let parts = match (&call.verb, value) {
-            (Verb::Release { .. }, Value::BulkString(word)) if word == b"released" && of_mutex => {
-                return short(None, Outcome::Released);
-            }
-            (_, Value::Array(parts)) => parts,
-            _ => return Err(malformed(value)),
-        };
-        if let (Verb::Acquire { token, .. }, [status, now, left, how]) = (&call.verb, &parts[..])
-            && of_mutex
-            && text(status)? == "granted"
-        {
-            return short(
-                Some(number(now)?),
-                Outcome::Granted(grant(*token, now, now, left, how)?),
-            );
-        }
-        let [status, now, more, said @ ..] = &parts[..] else {
-            return Err(malformed(value));
-        };
-        let (status, now, more) = (text(status)?, number(now)?, flag(more)?);
-        let own = match &call.verb {
-            Verb::Acquire { token, .. } | Verb::Release { token, .. } | Verb::Renew { token } => {
-                Some(*token)
-            }
-            _ => None,
-        };
-        // What the status says comes first, the rest is about others.
-        let (outcome, rest) = match (&call.verb, status.as_str(), said) {
-            (
-                Verb::Acquire { .. } | Verb::Release { .. },
-                "granted",
-                [fence, at, left, how, rest @ ..],
-            ) => {
-                let token = own.ok_or_else(|| malformed(value))?;
-                (Outcome::Granted(grant(token, fence, at, left, how)?), rest)
-            }
-            (Verb::Acquire { .. }, "waiting", [ticket, position, left, since, rest @ ..]) => {
-                let (ticket, position) = (number(ticket)?, number(position)?);
-                (
-                    Outcome::Waiting {
-                        ticket,
-                        position,
-                        left: micros(left)?,
-                        since: number(since)?,
-                    },
-                    rest,
-                )
-            }
-            (Verb::Acquire { .. }, "busy", [left, rest @ ..]) => (
-                Outcome::Busy {
-                    left: micros(left)?,
-                },
-                rest,
-            ),
-            (Verb::Acquire { .. } | Verb::Sync { .. }, "late", rest) => (Outcome::Late, rest),
-            (Verb::Acquire { .. }, "more", rest) => (Outcome::More, rest),
-            (Verb::Acquire { .. } | Verb::Release { .. }, "queued", rest) if of_mutex => {
-                (Outcome::Queued, rest)
-            }
-            (_, "kind", [kind, rest @ ..]) => (Outcome::Kind(text(kind)?), rest),
-            (Verb::Release { .. }, "released", rest) => (Outcome::Released, rest),
-            (Verb::Release { .. }, "refused", rest) => (Outcome::Refused, rest),
-            (Verb::Release { .. }, "already", rest) => (Outcome::Already, rest),
-            (Verb::Release { .. }, "lapsed", rest) => (Outcome::Lapsed, rest),
-            (Verb::Release { .. }, "forced", rest) => (Outcome::Forced, rest),
-            (Verb::Release { .. }, "lost", rest) => (Outcome::Lost, rest),
-            (Verb::Release { .. }, "unknown", rest) if of_mutex => (Outcome::Unknown, rest),
-            (Verb::Renew { .. }, "renewed", [left, fence, rest @ ..]) => (
-                Outcome::Renewed {
-                    left: micros(left)?,
-                    fence: number(fence)?,
-                },
-                rest,
-            ),
-            (Verb::Renew { .. }, "gone", [stored, ended, how, rest @ ..]) => (
-                Outcome::Gone {
-                    stored: number(stored)?,
-                    ended: number(ended)?,
-                    how: previous(how)?,
-                },
-                rest,
-            ),
-            (
-                Verb::Sync { newest },
-                "synced",
-                [
-                    owner,
-                    fence,
-                    at,
-                    left,
-                    how,
-                    entries,
-                    since,
-                    known,
-                    served,
-                    ours,
-                    rest @ ..,
-                ],
-            ) => {
-                number(entries)?;
-                // Of a lock that nobody owns, the last one.
-                let told = grant(*newest, fence, at, left, how)?;
-                let owner = match text(owner)?.as_str() {
-                    "" => None,
-                    _ if !of_mutex => return Err(malformed(value)),
-                    token => Some(Grant {
-                        token: Token::parse(token).ok_or_else(|| malformed(value))?,
-                        ..told
-                    }),
-                };
-                let synced = Outcome::Synced {
-                    owner,
-                    owner_waited_here: flag(ours)?,
-                    left: told.left,
-                    since: number(since)?,
-                    newest_known: flag(known)?,
-                    served: number(served)?,
-                };
-                (synced, rest)
-            }
-            (Verb::Sync { .. } | Verb::Inspect { .. }, "absent", rest) => (Outcome::Absent, rest),
-            (Verb::Inspect { .. }, "seen", said) => {
-                let seen = match call.spec.family {
-                    Family::Mutex => seen_mutex(said),
-                    Family::Permit => seen_permits(said),
-                };
-                (
-                    Outcome::Seen(Box::new(seen?.ok_or_else(|| malformed(value))?)),
-                    &[][..],
-                )
-            }
-            (Verb::Lookup { tokens }, "present", [since, told @ ..])
-                if told.len() == tokens.len() =>
-            {
-                let (mut waiting, mut holding) = (Vec::new(), Vec::new());
-                for (token, told) in tokens.iter().zip(told) {
-                    if let Value::Array(told) = told {
-                        let [fence, at, left, how] = &told[..] else {
-                            return Err(malformed(value));
-                        };
-                        holding.push(grant(*token, fence, at, left, how)?);
-                        // It is not gone; what it has, the grant says.
-                        waiting.push(true);
-                    } else {
-                        waiting.push(flag(told)?);
-                    }
-                }
-                let outcome = Outcome::Present {
-                    owner: None,
-                    since: number(since)?,
-                    waiting,
-                };
-                return Ok(Reply {
-                    now: Some(now),
-                    more,
-                    outcome,
-                    grants: holding,
-                });
-            }
-            _ => return Err(malformed(value)),
-        };
-        let mut grants = Vec::new();
-        for chunk in rest.chunks(5) {
-            let [token, fence, at, left, how] = chunk else {
-                return Err(malformed(value));
-            };
-            let token = Token::parse(&text(token)?).ok_or_else(|| malformed(value))?;
-            grants.push(grant(token, fence, at, left, how)?);
-        }
-        Ok(Reply {
-            now: Some(now),
-            more,
-            outcome,
-            grants,
-        })
     }
 }
 
 impl Grant {
-    /// The message of a grant, `token fence granted-at left previous key`, of permits with the word `permit` before it;
-    /// `None` for any other text.
+    /// Reads the message of a grant: `token fence granted-at left previous key`, with the word
+    /// `permit` before it if it is one of permits. `None` for any other text.
     pub(crate) fn from_message(prefix: &str, message: &str) -> Option<(Grant, Key, Family)> {
         let (family, message) = match message.strip_prefix("permit ") {
             Some(rest) => (Family::Permit, rest),
@@ -339,117 +142,195 @@ impl Grant {
     }
 }
 
-fn seen_mutex(said: &[Value]) -> Result<Option<Seen>> {
+fn acquire(family: Family, token: Token, value: &Value) -> Result<Reply> {
+    let expected = "granted, waiting, busy, late, more, queued or kind, each with its fields";
+    // The short way of a mutex. The grant was made now, and now is its fence.
+    if family == Family::Mutex
+        && let Value::Array(parts) = value
+        && let [status, now, left, how] = &parts[..]
+        && text(status)? == "granted"
+    {
+        let grant = grant(token, [now, now, left, how])?;
+        return Ok(Reply {
+            now: Some(grant.granted_at),
+            more: false,
+            outcome: Outcome::Granted(grant),
+            grants: Vec::new(),
+        });
+    }
+    let answer = Answer::read(expected, value)?;
+    match (answer.status, answer.fields) {
+        ("granted", [fence, at, left, how, others @ ..]) => {
+            let grant = grant(token, [fence, at, left, how])?;
+            answer.reply(Outcome::Granted(grant), others)
+        }
+        ("waiting", [ticket, position, left, since, others @ ..]) => {
+            let waiting = Outcome::Waiting {
+                ticket: number(ticket)?,
+                position: number(position)?,
+                left: micros(left)?,
+                since: number(since)?,
+            };
+            answer.reply(waiting, others)
+        }
+        ("busy", [left, others @ ..]) => {
+            let left = micros(left)?;
+            answer.reply(Outcome::Busy { left }, others)
+        }
+        ("late", others) => answer.reply(Outcome::Late, others),
+        ("more", others) => answer.reply(Outcome::More, others),
+        // Only a mutex has a form without the queue's key.
+        ("queued", others) if family == Family::Mutex => answer.reply(Outcome::Queued, others),
+        _ => answer.kind(),
+    }
+}
+
+fn release(family: Family, token: Token, value: &Value) -> Result<Reply> {
+    let expected = "released, granted, refused, already, lapsed, forced, lost, unknown, queued or \
+                    kind, each with its fields";
+    // The short way of a mutex does not ask for the time.
+    if family == Family::Mutex
+        && let Value::BulkString(word) = value
+        && word == b"released"
+    {
+        return Ok(Reply {
+            now: None,
+            more: false,
+            outcome: Outcome::Released,
+            grants: Vec::new(),
+        });
+    }
+    let answer = Answer::read(expected, value)?;
+    match (answer.status, answer.fields) {
+        ("granted", [fence, at, left, how, others @ ..]) => {
+            let grant = grant(token, [fence, at, left, how])?;
+            answer.reply(Outcome::Granted(grant), others)
+        }
+        ("released", others) => answer.reply(Outcome::Released, others),
+        ("refused", others) => answer.reply(Outcome::Refused, others),
+        ("already", others) => answer.reply(Outcome::Already, others),
+        ("lapsed", others) => answer.reply(Outcome::Lapsed, others),
+        ("forced", others) => answer.reply(Outcome::Forced, others),
+        ("lost", others) => answer.reply(Outcome::Lost, others),
+        ("unknown", others) if family == Family::Mutex => answer.reply(Outcome::Unknown, others),
+        // Only a mutex has a form without the queue's key.
+        ("queued", others) if family == Family::Mutex => answer.reply(Outcome::Queued, others),
+        _ => answer.kind(),
+    }
+}
+
+fn renew(value: &Value) -> Result<Reply> {
+    let answer = Answer::read("renewed, gone or kind, each with its fields", value)?;
+    match (answer.status, answer.fields) {
+        ("renewed", [left, fence, others @ ..]) => {
+            let renewed = Outcome::Renewed {
+                left: micros(left)?,
+                fence: number(fence)?,
+            };
+            answer.reply(renewed, others)
+        }
+        ("gone", [stored, ended, how, others @ ..]) => {
+            let gone = Outcome::Gone {
+                stored: number(stored)?,
+                ended: number(ended)?,
+                how: previous(how)?,
+            };
+            answer.reply(gone, others)
+        }
+        _ => answer.kind(),
+    }
+}
+
+fn sync(family: Family, newest: Token, value: &Value) -> Result<Reply> {
+    let expected = "synced, absent, late or kind, each with its fields";
+    let answer = Answer::read(expected, value)?;
+    let fields = match answer.status {
+        "synced" => answer.fields,
+        "absent" => return answer.reply(Outcome::Absent, answer.fields),
+        "late" => return answer.reply(Outcome::Late, answer.fields),
+        _ => return answer.kind(),
+    };
     let [
         owner,
         fence,
         at,
         left,
         how,
-        request,
-        label,
-        waiters,
-        queue @ ..,
-    ] = said
+        entries,
+        since,
+        known,
+        served,
+        waited,
+        others @ ..,
+    ] = fields
     else {
-        return Ok(None);
+        return Err(malformed(expected, value));
     };
-    previous(how)?;
-    let (fence, left, cools) = (number(fence)?, micros(left)?, text(owner)?.is_empty());
-    let request = format!("{} {}", text(request)?, text(label)?);
-    let holder = Holder {
-        cools,
-        fence,
-        granted_at: number(at)?,
-        left,
-        permits: 1,
-        request,
+    number(entries)?;
+    // If nobody owns the lock, the numbers are those of its last grant. The token of an owner comes
+    // below, in place of this one.
+    let last = grant(newest, [fence, at, left, how])?;
+    let owner = match text(owner)? {
+        "" => None,
+        // Permits have no single owner.
+        _ if family == Family::Permit => {
+            return Err(malformed("no owner, since these are permits", owner));
+        }
+        _ => Some(Grant {
+            token: token(owner)?,
+            ..last
+        }),
     };
-    // One that is free has nobody.
-    let holders = if cools && left.is_zero() {
-        Vec::new()
-    } else {
-        vec![holder]
+    let synced = Outcome::Synced {
+        owner,
+        owner_waited_here: flag(waited)?,
+        left: last.left,
+        since: number(since)?,
+        newest_known: flag(known)?,
+        served: number(served)?,
     };
-    let (kind, queue) = (
-        "mutex/1".to_owned(),
-        queue.iter().map(text).collect::<Result<_>>()?,
-    );
-    Ok(Some(Seen {
-        kind,
-        fence,
-        holders,
-        waiters: number(waiters)?,
-        queue,
-    }))
+    answer.reply(synced, others)
 }
 
-fn seen_permits(said: &[Value]) -> Result<Option<Seen>> {
-    let [kind, fence, waiters, count, said @ ..] = said else {
-        return Ok(None);
-    };
-    let count = number(count)?
-        .checked_mul(4)
-        .and_then(|count| usize::try_from(count).ok());
-    let Some((told, queue)) = count.and_then(|count| said.split_at_checked(count)) else {
-        return Ok(None);
-    };
-    let mut holders = Vec::new();
-    for holder in told.chunks(4) {
-        let [left, cools, permits, said] = holder else {
-            return Ok(None);
-        };
-        // `kind capacity fence`, and the rest as of a waiter.
-        let said = text(said)?;
-        let mut parts = said.splitn(4, ' ').skip(2);
-        let (Some(fence), Some(request)) = (parts.next().and_then(plain), parts.next()) else {
-            return Ok(None);
-        };
-        let Some(granted_at) = request.split(' ').nth(1).and_then(plain) else {
-            return Ok(None);
-        };
-        let Ok(permits) = number(permits)?.try_into() else {
-            return Ok(None);
-        };
-        let (cools, left, request) = (flag(cools)?, micros(left)?, request.to_owned());
-        holders.push(Holder {
-            cools,
-            fence,
-            granted_at,
-            left,
-            permits,
-            request,
-        });
+fn inspect(family: Family, value: &Value) -> Result<Reply> {
+    let answer = Answer::read("seen, absent or kind, each with its fields", value)?;
+    match answer.status {
+        "seen" => {
+            let seen = seen(family, answer.fields, value)?;
+            answer.reply(Outcome::Seen(Box::new(seen)), &[])
+        }
+        "absent" => answer.reply(Outcome::Absent, answer.fields),
+        _ => answer.kind(),
     }
-    let queue = queue.iter().map(text).collect::<Result<_>>()?;
-    Ok(Some(Seen {
-        kind: text(kind)?,
-        fence: number(fence)?,
-        holders,
-        waiters: number(waiters)?,
-        queue,
-    }))
 }
 
-fn lookup(asked: usize, value: &Value) -> Result<Reply> {
+/// The reply to HMGET: the owner, the manager's stamp, and the record of each token.
+fn lookup_of_mutex(tokens: usize, value: &Value) -> Result<Reply> {
     let Value::Array(fields) = value else {
-        return Err(malformed(value));
+        return Err(malformed("the fields that were asked for", value));
     };
-    if fields.len() != asked + 2 {
-        return Err(malformed(value));
+    let [owner, stamp, records @ ..] = &fields[..] else {
+        return Err(malformed("the fields that were asked for", value));
+    };
+    if records.len() != tokens {
+        return Err(malformed("a field for each token", value));
     }
-    let owner = known(&fields[0])?
-        .map(|token| Token::parse(&token).ok_or_else(|| malformed(value)))
-        .transpose()?;
-    let since = match &fields[1] {
-        Value::Nil => 0,
-        Value::BulkString(row) => since_of(row).ok_or_else(|| malformed(value))?,
-        _ => return Err(malformed(value)),
+    let owner = match owner {
+        Value::Nil => None,
+        owner => Some(token(owner)?),
     };
-    let waiting = fields[2..]
-        .iter()
-        .map(|field| Ok(known(field)?.is_some()))
-        .collect::<Result<_>>()?;
+    let since = match stamp {
+        Value::Nil => 0,
+        Value::BulkString(row) => {
+            since_of(row).ok_or_else(|| malformed("a stamp of two packed numbers", stamp))?
+        }
+        _ => return Err(malformed("a stamp", stamp)),
+    };
+    let is_waiting = |record: &Value| match record {
+        Value::Nil => Ok(false),
+        record => text(record).map(|_| true),
+    };
+    let waiting = records.iter().map(is_waiting).collect::<Result<_>>()?;
     Ok(Reply {
         now: None,
         more: false,
@@ -462,93 +343,101 @@ fn lookup(asked: usize, value: &Value) -> Result<Reply> {
     })
 }
 
-fn grant(token: Token, fence: &Value, at: &Value, left: &Value, how: &Value) -> Result<Grant> {
-    Ok(Grant {
-        token,
-        fence: number(fence)?,
-        granted_at: number(at)?,
-        left: micros(left)?,
-        previous: previous(how)?,
+fn lookup_of_permits(tokens: &[Token], value: &Value) -> Result<Reply> {
+    let answer = Answer::read("present with an entry for each token, or kind", value)?;
+    let (since, entries) = match (answer.status, answer.fields) {
+        ("present", [since, entries @ ..]) if entries.len() == tokens.len() => (since, entries),
+        _ => return answer.kind(),
+    };
+    let (mut waiting, mut grants) = (Vec::new(), Vec::new());
+    for (token, entry) in tokens.iter().zip(entries) {
+        if let Value::Array(fields) = entry {
+            let [fence, at, left, how] = &fields[..] else {
+                return Err(malformed("a grant of four fields", entry));
+            };
+            grants.push(grant(*token, [fence, at, left, how])?);
+            // The token is known, and its grant says the rest.
+            waiting.push(true);
+        } else {
+            waiting.push(flag(entry)?);
+        }
+    }
+    let outcome = Outcome::Present {
+        owner: None,
+        since: number(since)?,
+        waiting,
+    };
+    Ok(Reply {
+        now: Some(answer.now),
+        more: answer.more,
+        outcome,
+        grants,
     })
 }
 
-fn previous(value: &Value) -> Result<PreviousHolder> {
-    match value {
-        Value::Int(n) => previous_from(*n).ok_or_else(|| malformed(value)),
-        _ => Err(malformed(value)),
+/// What the replies of all scripts have in common. The fields are those of the status, then come
+/// grants to others.
+struct Answer<'a> {
+    status: &'a str,
+    now: u64,
+    more: bool,
+    fields: &'a [Value],
+    /// What the script may reply, and what it did reply.
+    expected: &'static str,
+    value: &'a Value,
+}
+
+impl<'a> Answer<'a> {
+    fn read(expected: &'static str, value: &'a Value) -> Result<Answer<'a>> {
+        let Value::Array(parts) = value else {
+            return Err(malformed(expected, value));
+        };
+        let [status, now, more, fields @ ..] = &parts[..] else {
+            return Err(malformed(expected, value));
+        };
+        Ok(Answer {
+            status: text(status)?,
+            now: number(now)?,
+            more: flag(more)?,
+            fields,
+            expected,
+            value,
+        })
+    }
+
+    /// The reply with this outcome, and with the grants to others that follow the fields.
+    fn reply(&self, outcome: Outcome, others: &[Value]) -> Result<Reply> {
+        let grants = others.chunks(5).map(|fields| match fields {
+            [of, fence, at, left, how] => grant(token(of)?, [fence, at, left, how]),
+            _ => Err(malformed("grants of five fields each", self.value)),
+        });
+        Ok(Reply {
+            now: Some(self.now),
+            more: self.more,
+            outcome,
+            grants: grants.collect::<Result<_>>()?,
+        })
+    }
+
+    /// The one status that every script may reply.
+    fn kind(&self) -> Result<Reply> {
+        match (self.status, self.fields) {
+            ("kind", [kind, others @ ..]) => {
+                self.reply(Outcome::Kind(text(kind)?.to_owned()), others)
+            }
+            _ => Err(malformed(self.expected, self.value)),
+        }
     }
 }
 
-fn previous_from(n: i64) -> Option<PreviousHolder> {
-    match n {
-        -1 => Some(PreviousHolder::Unknown),
-        0 => Some(PreviousHolder::Released),
-        1 => Some(PreviousHolder::Lapsed),
-        2 => Some(PreviousHolder::Forced),
-        _ => None,
-    }
-}
-
-fn number(value: &Value) -> Result<u64> {
-    match value {
-        Value::Int(n) => u64::try_from(*n).map_err(|_| malformed(value)),
-        _ => Err(malformed(value)),
-    }
-}
-
-fn flag(value: &Value) -> Result<bool> {
-    match number(value)? {
-        0 => Ok(false),
-        1 => Ok(true),
-        _ => Err(malformed(value)),
-    }
-}
-
-/// A number as the scripts write it, and in no other way.
-fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
-    text.parse()
-        .ok()
-        .filter(|number: &N| number.to_string() == text)
-}
-
-fn micros(value: &Value) -> Result<Duration> {
-    number(value).map(Duration::from_micros)
-}
-
-fn text(value: &Value) -> Result<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).map_err(|_| malformed(value)),
-        Value::SimpleString(text) => Ok(text.clone()),
-        _ => Err(malformed(value)),
-    }
-}
-
-/// Of a stamp and the time since when, packed as Lua's numbers are.
-fn since_of(row: &[u8]) -> Option<u64> {
-    let (stamp, since) = row.split_first_chunk()?;
-    whole(f64::from_le_bytes(*stamp)).and(whole(f64::from_le_bytes(since.try_into().ok()?)))
-}
-
-fn whole(number: f64) -> Option<u64> {
-    // From here on not every number is one of Lua's.
-    const TOO_LARGE: f64 = 9_007_199_254_740_992.0;
-    (number.fract() == 0.0 && (0.0..TOO_LARGE).contains(&number)).then_some(number as u64)
-}
-
-fn known(field: &Value) -> Result<Option<String>> {
-    if *field == Value::Nil {
-        Ok(None)
-    } else {
-        text(field).map(Some)
-    }
-}
-
-fn malformed(value: &Value) -> Malformed {
-    let mut shown = format!("{value:?}");
-    if let Some((at, _)) = shown.char_indices().nth(200) {
-        shown.truncate(at);
-    }
-    Malformed(shown)
+fn grant(token: Token, [fence, granted_at, left, how]: [&Value; 4]) -> Result<Grant> {
+    Ok(Grant {
+        token,
+        fence: number(fence)?,
+        granted_at: number(granted_at)?,
+        left: micros(left)?,
+        previous: previous(how)?,
+    })
 }
 
 #[cfg(test)]
@@ -559,7 +448,7 @@ mod tests {
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
     #[test]
-    fn what_is_nearly_an_answer_is_none() {
+    fn malformed_replies_are_refused() {
         let token = Token::parse(TOKEN).expect("a token");
         // A bar ends a line.
         let parse = |verb, value: String| {
@@ -655,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_an_answer_about_permits_is_none() {
+    fn malformed_replies_about_permits_are_refused() {
         let token = Token::parse(TOKEN).expect("a token");
         let parse = |verb, value: &str| {
             let key = Key::new("fairlock", "n").expect("a good name");
@@ -756,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nearly_a_message_is_none() {
+    fn malformed_messages_are_refused() {
         let good = format!("{TOKEN} 7 5 1000 -1 fairlock:{{a name}}");
         let read = |message: &str| Grant::from_message("fairlock", message);
         assert!(

@@ -105,66 +105,95 @@ impl Defect {
     fn edits(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Defect::R2 => &[(
-                "v = v + math.max(0, math.min(passed, step))",
-                "v = v + math.max(0, passed)",
+                "served_time = served_time + math.max(0, math.min(elapsed, step))",
+                "served_time = served_time + math.max(0, elapsed)",
             )],
-            Defect::R3 => &[(
-                "alive = manager                                 -- R3\n",
-                "",
-            )],
+            Defect::R3 => &[("live_manager = manager\n", "")],
             Defect::R10 => &[(
-                "dead[holder] = true\n      del[#del + 1] = 'm:' .. holder",
+                "skip[holder_manager] = true\n      \
+                 fields_to_delete[#fields_to_delete + 1] = 'm:' .. holder_manager",
                 "",
             )],
-            Defect::R11 => &[("if length < n then", "if false then")],
-            Defect::Grace => &[("~= string.format('%.0f', f) then", "~= '' then")],
-            Defect::Horizon => &[("v + ARGV[3]", "v + 3 * ARGV[3]")],
-            Defect::R15 => &[("if e - now > cap then", "if false then")],
-            Defect::Owner => &[("more, owner or '', f", "more, '', f")],
-            Defect::HandOver => &[("grants = { owner, f, now, left, d }", "grants = {}")],
-            Defect::HoldAtLeast => {
-                &[("(mode == 'used' or mode == 'lost') and cool > now", "false")]
-            }
-            Defect::Force => &[("f == fence and (owner", "f and (owner")],
+            Defect::R11 => &[("if length < entries then", "if false then")],
+            Defect::Grace => &[("~= string.format('%.0f', fence) then", "~= '' then")],
+            Defect::Horizon => &[("served_time + ARGV[3]", "served_time + 3 * ARGV[3]")],
+            Defect::R15 => &[("if lease_end - now > lease_us then", "if false then")],
+            Defect::Owner => &[("more, owner or '', fence", "more, '', fence")],
+            Defect::HandOver => &[(
+                "grants = { owner, fence, now, lease_us, previous }",
+                "grants = {}",
+            )],
+            Defect::HoldAtLeast => &[(
+                "(mode == 'used' or mode == 'lost') and cool_until > now",
+                "false",
+            )],
+            Defect::Force => &[(
+                "if fence == callers_fence and (owner",
+                "if fence and (owner",
+            )],
             Defect::OwnerUnchecked => &[(
                 "elseif owner == token then\n  -- R9",
                 "elseif owner then\n  -- R9",
             )],
             Defect::FenceKept => &[(
-                "f, g = math.max((f or 0) + 1, now), now",
-                "f, g = f or now, now",
+                "fence, granted_at = math.max((fence or 0) + 1, now), now",
+                "fence, granted_at = fence or now, now",
             )],
-            Defect::Capacity => &[("n == 0 and used + weight <= capacity then", "n == 0 then")],
+            Defect::Capacity => &[(
+                "entries == 0\n  and permits_taken + weight <= capacity then",
+                "entries == 0 then",
+            )],
             Defect::Overtaking => &[(
-                "n == 0 and used + weight <= capacity then",
-                "used + weight <= capacity then",
+                "entries == 0\n  and permits_taken + weight <= capacity then",
+                "permits_taken + weight <= capacity then",
             )],
-            Defect::PermitR10 => &[("if died and not dead[by] then", "if false then")],
+            Defect::PermitR10 => &[(
+                "if holder_died and not skip[holder_manager] then",
+                "if false then",
+            )],
             Defect::Tombstone => &[("ends = 3\n", "ends = true\n")],
-            Defect::PermitGrace => &[("stands == 0 and died", "stands < 2 and died")],
-            Defect::PermitR15 => &[(" or b - now > 1000 * shortest", "")],
-            Defect::ReaderRaises => &[("~= 'rw/' then f =", "~= '' then f =")],
-            Defect::PermitFenceKept => &[("then f = math.max(f + 1, now) end", "then end")],
+            Defect::PermitGrace => &[("phase == 0 and holder_died", "phase < 2 and holder_died")],
+            Defect::PermitR15 => &[(" or next_lapse - now > 1000 * shortest_lease", "")],
+            Defect::ReaderRaises => &[("~= 'rw/' then fence =", "~= '' then fence =")],
+            Defect::PermitFenceKept => &[("then fence = math.max(fence + 1, now) end", "then end")],
             Defect::ReleasesMore => &[(
-                "kept, used = nil, used - weight",
-                "kept, used = nil, used - weight - 1",
+                "kept_field, permits_taken = nil, permits_taken - weight",
+                "kept_field, permits_taken = nil, permits_taken - weight - 1",
             )],
-            Defect::DowngradesAll => &[("used - weight + 1, 1", "used - weight, 1")],
+            Defect::DowngradesAll => {
+                &[("permits_taken - weight + 1, 1", "permits_taken - weight, 1")]
+            }
             Defect::HoldersLost => &[(
-                "= 0, 0, state ~= false",
-                "= #all > 0 and 0 or used, 0, state ~= false",
+                "= 0, 0, packed_state ~= false",
+                "= #all > 0 and 0 or permits_taken, 0, packed_state ~= false",
             )],
-            Defect::RecordLost => &[("if not state or forced or", "if forced or")],
-            Defect::PermitHandOver => &[("local i = #grants", "local grants, i = {}, 0")],
-            Defect::Lookup => &[("if stands < 2 then told", "if false then told")],
-            Defect::PermitUnchecked => &[("elseif had and stands < 2 then", "elseif had then")],
-            Defect::PermitForce => &[("if forced == fence then", "if forced then")],
-            Defect::Unknown => &[("elseif x == fence then", "elseif false then")],
+            Defect::RecordLost => &[("if not packed_state or forced_fence\n", "if forced_fence\n")],
+            Defect::PermitHandOver => &[("local count = #grants", "local grants, count = {}, 0")],
+            Defect::Lookup => &[(
+                "if phase < 2 then\n      found",
+                "if false then\n      found",
+            )],
+            Defect::PermitUnchecked => &[(
+                "elseif packed_holder and phase < 2 then",
+                "elseif packed_holder then",
+            )],
+            Defect::PermitForce => &[(
+                "if forced_fence == holder_fence then",
+                "if forced_fence then",
+            )],
+            Defect::Unknown => &[(
+                "elseif ended_fence == callers_fence then",
+                "elseif false then",
+            )],
             Defect::TombstoneStep => &[(
-                "e - now > 1000 * cap then e,",
-                "e - now > 1000 * cap then ends, e, changed = stands > 2, 0, true end\n    if e - now > 1000 * cap then e,",
+                "if lease_end - now > 1000 * lease_ms then lease_end,",
+                "if lease_end - now > 1000 * lease_ms then ends, lease_end, changed = phase > 2, 0, true end\n    \
+                 if lease_end - now > 1000 * lease_ms then lease_end,",
             )],
-            Defect::Shortest => &[("math.min(shortest, lasts)", "math.max(shortest, lasts)")],
+            Defect::Shortest => &[(
+                "math.min(shortest_lease, lease_ms)",
+                "math.max(shortest_lease, lease_ms)",
+            )],
             Defect::MaxHold | Defect::Checks => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }

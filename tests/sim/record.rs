@@ -105,10 +105,10 @@ impl RecordView {
         self.fence = state.fence;
         let owner = fields.get("o").and_then(|token| token_of(token));
         let Some(token) = owner else {
-            if state.end > 0 {
+            if state.lease_end > 0 {
                 self.cooling.push(Cooling {
                     token: None,
-                    end: state.end,
+                    end: state.lease_end,
                     permits: 1,
                 });
             }
@@ -120,8 +120,8 @@ impl RecordView {
             token,
             manager: request.manager,
             fence: state.fence,
-            granted_at: state.granted,
-            end: state.end,
+            granted_at: state.granted_at,
+            end: state.lease_end,
             ttl: request.ttl,
             hold: request.hold,
             permits: 1,
@@ -136,9 +136,9 @@ impl RecordView {
         self.fence = state.fence;
         self.accounting = Some(Accounting {
             capacity: state.capacity,
-            taken: state.taken,
-            look_from: state.look_from,
-            shortest: u64::from(state.shortest) * 1000,
+            taken: state.permits_taken,
+            look_from: state.next_lapse,
+            shortest: u64::from(state.shortest_lease) * 1000,
         });
     }
 
@@ -149,9 +149,9 @@ impl RecordView {
             .or(fields.get("n"))
             .and_then(|packed| Queue::unpack(packed))
             .unwrap_or_default();
-        self.counted = counts.looked;
+        self.counted = counts.looked_at;
         self.entries = counts.entries as usize;
-        self.counted_waiters = counts.waiters as usize;
+        self.counted_waiters = counts.waiter_records as usize;
         self.waiter_records = fields.waiter_records();
     }
 
@@ -165,7 +165,7 @@ impl RecordView {
         let Ok(text) = std::str::from_utf8(text) else {
             return;
         };
-        match packed.stands {
+        match packed.phase {
             0 | 1 => {
                 // `kind capacity fence`, and the rest as in a waiter's record.
                 let mut words = text.splitn(4, ' ').skip(2);
@@ -176,17 +176,17 @@ impl RecordView {
                     manager: request.manager,
                     fence: fence.unwrap_or_default(),
                     granted_at: request.since,
-                    end: packed.end,
+                    end: packed.lease_end,
                     ttl: request.ttl,
                     hold: request.hold,
-                    permits: packed.permits,
-                    spared: packed.stands == 1,
+                    permits: packed.weight,
+                    spared: packed.phase == 1,
                 });
             }
             2 => self.cooling.push(Cooling {
                 token: Some(token),
-                end: packed.end,
-                permits: packed.permits,
+                end: packed.lease_end,
+                permits: packed.weight,
             }),
             // It stays so that its holder learns how it ended.
             _ => {}

@@ -362,9 +362,7 @@ impl RenewalThread {
                     if self.failing {
                         log::debug!("renewing {name:?} failed again: {fault}");
                     } else {
-                        log::warn!(
-                            "renewing {name:?} failed and will be on_try_reply again: {fault}"
-                        );
+                        log::warn!("renewing {name:?} failed and will be tried again: {fault}");
                     }
                     self.failing = true;
                 }

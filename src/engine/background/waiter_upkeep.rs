@@ -159,7 +159,7 @@ impl RenewalThread {
             Outcome::Late => engine.waiters.reschedule(name, now),
             outcome => {
                 let error = engine.out_of_place(call, &outcome);
-                log::warn!("waiter for {name:?}: {error}");
+                log::warn!("waiting for {name:?}: {error}");
                 for waiter in line {
                     let action = waiter
                         .state

@@ -78,7 +78,13 @@ fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Byte
         fields.get(&b"o"[..])?;
         let held = packed::State::unpack(state)?;
         let mut words = bytes_of(&["HSET", record, "u", &held.fence.to_string(), "s"]);
-        words.push(packed::State { end: now, ..held }.pack());
+        words.push(
+            packed::State {
+                lease_end: now,
+                ..held
+            }
+            .pack(),
+        );
         return Some((Family::Mutex, vec![words]));
     }
     let held = format!("{record}:h");
@@ -86,7 +92,7 @@ fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Byte
     let mut words = bytes_of(&["HSET", &held]);
     for (token, holder) in holders {
         words.extend(
-            packed::over(holder, now)
+            packed::end_lease(holder, now)
                 .map(|holder| [token.clone(), holder])
                 .into_iter()
                 .flatten(),
@@ -96,6 +102,6 @@ fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Byte
         return None;
     }
     let mut look = bytes_of(&["HSET", record, "p"]);
-    look.push(packed::look_at(fields.get(&b"p"[..])?, now)?);
+    look.push(packed::set_next_lapse(fields.get(&b"p"[..])?, now)?);
     Some((Family::Permit, vec![words, look]))
 }

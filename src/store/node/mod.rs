@@ -317,8 +317,8 @@ impl Node {
                 // One source brings the script back for all that follow it in the pipeline. Several acquires in an
                 // order always begin so: put again one by one, they could be enqueued in another (R4).
                 let wanted = put.form.by_source || (by_source && put.call.is_acquire());
-                let by_source =
-                    wanted && !std::mem::replace(&mut sources[put.call.script_id()], true);
+                let script = put.call.script_id().filter(|_| wanted);
+                let by_source = script.is_some_and(|id| !std::mem::replace(&mut sources[id], true));
                 put.call.command(
                     &self.caller_id,
                     Form {

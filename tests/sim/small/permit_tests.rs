@@ -140,8 +140,8 @@ fn permits_with_several_faults_break_nothing_as_far_as_is_looked() {
 #[test]
 fn a_token_that_stands_twice_in_the_queue_and_is_granted_twice_is_found() {
     let mutation = ScriptMutation {
-        line: "local waiter = whom ~= removed and not forgot and not passed[whom] and redis.call('HGET', key, field)",
-        instead: "local waiter = whom ~= removed and not forgot and redis.call('HGET', key, field)",
+        line: "local waiter = head ~= removed_token and not queue_forgotten and not skip[head]",
+        instead: "local waiter = head ~= removed_token and not queue_forgotten",
     };
     let budget = Budget {
         delays: 1,
@@ -160,8 +160,8 @@ fn a_token_that_stands_twice_in_the_queue_and_is_granted_twice_is_found() {
 #[test]
 fn a_grant_of_more_permits_than_there_are_is_found() {
     let mutation = ScriptMutation {
-        line: "if not mine and more == 0 and kind == wanted and n == 0 and used + weight <= capacity then",
-        instead: "if not mine and more == 0 and kind == wanted and n == 0 then",
+        line: "and permits_taken + weight <= capacity then",
+        instead: "then",
     };
     assert_found(Setting::readers_and_writers(1), mutation, NONE, "P1");
     assert_found(Setting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
@@ -170,7 +170,7 @@ fn a_grant_of_more_permits_than_there_are_is_found() {
 #[test]
 fn a_hand_over_of_more_permits_than_there_are_is_found() {
     let mutation = ScriptMutation {
-        line: "if lives and used + weight > capacity then break end",
+        line: "if is_alive and permits_taken + weight > capacity then break end",
         instead: "",
     };
     assert_found(Setting::readers_and_writers(1), mutation, NONE, "P1");
@@ -180,8 +180,8 @@ fn a_hand_over_of_more_permits_than_there_are_is_found() {
 #[test]
 fn a_reader_that_overtakes_a_writer_who_waits_is_found() {
     let mutation = ScriptMutation {
-        line: "if not mine and more == 0 and kind == wanted and n == 0 and used + weight <= capacity then",
-        instead: "if not mine and more == 0 and kind == wanted and used + weight <= capacity then",
+        line: "if not own_grant and more == 0 and kind == wanted_kind and entries == 0",
+        instead: "if not own_grant and more == 0 and kind == wanted_kind",
     };
     assert_found(Setting::readers_and_writers(1), mutation, NONE, "P3");
     assert_found(Setting::semaphore(3, [1, 2, 2]), mutation, NONE, "P3");
@@ -190,7 +190,7 @@ fn a_reader_that_overtakes_a_writer_who_waits_is_found() {
 #[test]
 fn a_grant_of_permits_that_does_not_raise_the_fence_is_found() {
     let mutation = ScriptMutation {
-        line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then f = math.max(f + 1, now) end",
+        line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then fence = math.max(fence + 1, now) end",
         instead: "",
     };
     assert_found(Setting::readers_and_writers(2), mutation, NONE, "P2");
@@ -200,8 +200,8 @@ fn a_grant_of_permits_that_does_not_raise_the_fence_is_found() {
 #[test]
 fn a_reader_with_a_fence_of_his_own_is_found() {
     let mutation = ScriptMutation {
-        line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then f = math.max(f + 1, now) end",
-        instead: "f = math.max(f + 1, now)",
+        line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then fence = math.max(fence + 1, now) end",
+        instead: "fence = math.max(fence + 1, now)",
     };
     assert_found(Setting::readers_and_writers(0), mutation, NONE, "one fence");
 }
@@ -210,7 +210,7 @@ fn a_reader_with_a_fence_of_his_own_is_found() {
 #[test]
 fn a_lapse_of_permits_that_does_not_void_the_places_of_the_dead_is_found() {
     let mutation = ScriptMutation {
-        line: "if died and not dead[by] then",
+        line: "if holder_died and not skip[holder_manager] then",
         instead: "if false then",
     };
     assert_found(
@@ -228,8 +228,8 @@ fn a_lapse_of_permits_that_does_not_void_the_places_of_the_dead_is_found() {
 #[test]
 fn a_hand_over_of_permits_that_does_not_skip_a_dead_head_is_found() {
     let mutation = ScriptMutation {
-        line: "local lives = by == alive or stamp and struct.unpack(STAMP, stamp) >= v",
-        instead: "local lives = true",
+        line: "local is_alive = waiter_manager == live_manager",
+        instead: "local is_alive = true",
     };
     assert_found(
         Setting::readers_and_writers(3),
@@ -261,7 +261,7 @@ fn a_request_that_takes_permits_too_late_is_found() {
 #[test]
 fn a_renewal_of_permits_that_does_not_renew_is_found() {
     let mutation = ScriptMutation {
-        line: "e = math.max(math.min(e, full), now + 1000 * ttl)",
+        line: "lease_end = math.max(math.min(lease_end, latest_end), now + 1000 * ttl)",
         instead: "",
     };
     assert_found(Setting::readers_and_writers(0), mutation, NONE, "P6");
@@ -270,8 +270,8 @@ fn a_renewal_of_permits_that_does_not_renew_is_found() {
 #[test]
 fn a_downgrade_that_gives_back_the_last_permit_is_found() {
     let mutation = ScriptMutation {
-        line: "used, weight = used - weight + 1, 1",
-        instead: "used, weight = 0, 1",
+        line: "permits_taken, weight = permits_taken - weight + 1, 1",
+        instead: "permits_taken, weight = 0, 1",
     };
     assert_found(Setting::readers_and_writers(2), mutation, NONE, "P1");
 }
@@ -279,8 +279,8 @@ fn a_downgrade_that_gives_back_the_last_permit_is_found() {
 #[test]
 fn a_downgrade_that_keeps_more_than_one_permit_is_found() {
     let mutation = ScriptMutation {
-        line: "used, weight = used - weight + 1, 1",
-        instead: "used, weight = used - weight + 2, 2",
+        line: "permits_taken, weight = permits_taken - weight + 1, 1",
+        instead: "permits_taken, weight = permits_taken - weight + 2, 2",
     };
     assert_found(Setting::readers_and_writers(2), mutation, NONE, "P1");
 }
@@ -288,8 +288,8 @@ fn a_downgrade_that_keeps_more_than_one_permit_is_found() {
 #[test]
 fn a_downgrade_that_gives_back_again_when_it_arrives_twice_is_found() {
     let mutation = ScriptMutation {
-        line: "used, weight = used - weight + 1, 1",
-        instead: "used = used - weight + 1",
+        line: "permits_taken, weight = permits_taken - weight + 1, 1",
+        instead: "permits_taken = permits_taken - weight + 1",
     };
     assert_found(
         Setting::readers_and_writers(2),
@@ -302,8 +302,8 @@ fn a_downgrade_that_gives_back_again_when_it_arrives_twice_is_found() {
 #[test]
 fn a_release_that_gives_back_what_others_hold_is_found() {
     let mutation = ScriptMutation {
-        line: "kept, used = nil, used - weight",
-        instead: "kept, used = nil, 0",
+        line: "kept_field, permits_taken = nil, permits_taken - weight",
+        instead: "kept_field, permits_taken = nil, 0",
     };
     assert_found(Setting::readers_and_writers(1), mutation, NONE, "P1");
     assert_found(Setting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
@@ -312,8 +312,8 @@ fn a_release_that_gives_back_what_others_hold_is_found() {
 #[test]
 fn a_holder_who_lapses_before_anybody_looks_is_found() {
     let mutation = ScriptMutation {
-        line: "b = b > 0 and math.min(b, now + left) or now + left",
-        instead: "b = now + left",
+        line: "next_lapse = next_lapse > 0 and math.min(next_lapse, now + lease_us) or now + lease_us",
+        instead: "next_lapse = now + lease_us",
     };
     assert_found(Setting::readers_and_writers(0), mutation, NONE, "P5");
     assert_found(Setting::semaphore(2, [1, 1, 1]), mutation, NONE, "P5");
@@ -322,8 +322,8 @@ fn a_holder_who_lapses_before_anybody_looks_is_found() {
 #[test]
 fn a_look_at_holders_that_forgets_the_first_who_lapses_is_found() {
     let mutation = ScriptMutation {
-        line: "used, longest, first = used + weight, math.max(longest, cap), math.min(first or e, e)",
-        instead: "used, longest, first = used + weight, math.max(longest, cap), math.max(first or e, e)",
+        line: "first_end = math.min(first_end or lease_end, lease_end)",
+        instead: "first_end = math.max(first_end or lease_end, lease_end)",
     };
     assert_found(Setting::readers_and_writers(0), mutation, NONE, "P5");
 }
@@ -332,8 +332,8 @@ fn a_look_at_holders_that_forgets_the_first_who_lapses_is_found() {
 #[test]
 fn a_holder_who_finds_that_his_own_permits_lapsed_is_found() {
     let mutation = ScriptMutation {
-        line: "elseif e <= now and whose ~= token then",
-        instead: "elseif e <= now then",
+        line: "elseif lease_end <= now and holder_token ~= token then",
+        instead: "elseif lease_end <= now then",
     };
     assert_found(
         Setting::semaphore(2, [1, 1, 2]),
@@ -349,7 +349,7 @@ fn a_holder_who_finds_that_his_own_permits_lapsed_is_found() {
 #[test]
 fn a_lookup_that_does_not_tell_of_a_grant_is_found() {
     let mutation = ScriptMutation {
-        line: "if stands < 2 then told = { fence + 0, at + 0, math.max(0, e - now), how } end",
+        line: "found = { holder_fence + 0, granted_at + 0, math.max(0, lease_end - now), holder_previous }",
         instead: "",
     };
     assert_found(
@@ -381,8 +381,8 @@ fn a_lapsed_holder_who_is_forgotten_at_once_is_found() {
 #[test]
 fn a_reader_whose_lapse_is_told_to_who_comes_next_is_found() {
     let mutation = ScriptMutation {
-        line: "if alone then d = ends - 2 end",
-        instead: "d = ends - 2",
+        line: "if may_leave_half_done then previous = ends - 2 end",
+        instead: "previous = ends - 2",
     };
     assert_found(
         Setting::readers_and_writers(1),
@@ -395,7 +395,7 @@ fn a_reader_whose_lapse_is_told_to_who_comes_next_is_found() {
 #[test]
 fn a_writer_whose_lapse_is_not_told_to_who_comes_next_is_found() {
     let mutation = ScriptMutation {
-        line: "if alone then d = ends - 2 end",
+        line: "if may_leave_half_done then previous = ends - 2 end",
         instead: "",
     };
     assert_found(
@@ -409,8 +409,8 @@ fn a_writer_whose_lapse_is_not_told_to_who_comes_next_is_found() {
 #[test]
 fn an_abandon_that_forgets_a_grant_of_permits_is_found() {
     let mutation = ScriptMutation {
-        line: "if stands < 2 and mode == 'keep_if_owner' then",
-        instead: "if stands < 2 and (mode == 'keep_if_owner' or mode == 'unused') then",
+        line: "if phase < 2 and mode == 'keep_if_owner' then",
+        instead: "if phase < 2 and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
     assert_found(
         Setting::readers_and_writers(1),

@@ -60,19 +60,19 @@ impl Record {
         if !shelf.queue.is_empty() || !shelf.stamps.is_empty() {
             let queue = Queue {
                 entries: shelf.queue.len() as u32,
-                waiters: shelf.waiters.len() as u32,
-                looked: NOW - u64::from(shelf.idle) * TICK,
-                served: SERVED,
-                given: 100 + u64::from(shelf.tickets),
-                taken: 100,
-                expires: EXPIRES as u32,
+                waiter_records: shelf.waiters.len() as u32,
+                looked_at: NOW - u64::from(shelf.idle) * TICK,
+                served_time: SERVED,
+                last_ticket: 100 + u64::from(shelf.tickets),
+                served_ticket: 100,
+                queue_expires_at: EXPIRES as u32,
             };
             fields.push((queue_field.to_owned(), queue.pack()));
         }
         for stamp in &shelf.stamps {
             let until = (SERVED as i64 + i64::from(stamp.ahead) * TICK as i64) as u64;
             let packed = packed::Stamp {
-                until,
+                alive_until: until,
                 since: fence(stamp.since),
             }
             .pack();
@@ -99,10 +99,10 @@ impl Record {
         let mut set = |name: &str, value: &str| fields.push((name.to_owned(), value.into()));
         let mut state = State {
             fence: fence(shelf.fence),
-            ended: fence(shelf.ended),
-            expires: EXPIRES as u32,
+            ended_fence: fence(shelf.ended),
+            expires_at: EXPIRES as u32,
             previous: -1,
-            how: 1,
+            ended_how: 1,
             ..State::default()
         };
         if let Some(owner) = shelf.holders.first() {
@@ -119,7 +119,7 @@ impl Record {
             if owner.stands == Stands::Spared {
                 set("u", &fence(shelf.fence).to_string());
             }
-            (state.granted, state.end) = (NOW, end(owner.left));
+            (state.granted_at, state.lease_end) = (NOW, end(owner.left));
             state.ttl = TTL_MS as u32;
         }
         fields.push(("s".to_owned(), state.pack()));
@@ -134,15 +134,15 @@ impl Record {
         };
         let state = Permits {
             fence: fence(shelf.fence),
-            look_from: shelf.look.map_or(0, end),
-            shortest: lasts,
-            longest: lasts,
-            expires: EXPIRES as u32,
+            next_lapse: shelf.look.map_or(0, end),
+            shortest_lease: lasts,
+            longest_lease: lasts,
+            expires_at: EXPIRES as u32,
             // Also if the key is not there: then whoever makes it must not count upon that.
-            holders_expire: EXPIRES as u32,
+            holders_expire_at: EXPIRES as u32,
             capacity: self.setting.kind.permits(),
-            taken: shelf.holding().map(|holder| holder.permits).sum(),
-            how: -1,
+            permits_taken: shelf.holding().map(|holder| holder.permits).sum(),
+            previous: -1,
         };
         state.pack()
     }
@@ -151,11 +151,11 @@ impl Record {
         let field = |holder: &Holder| {
             let lapsed = holder.stands == Stands::Lapsed;
             let packed = packed::Holder {
-                end: end(holder.left),
+                lease_end: end(holder.left),
                 ttl: TTL_MS as u32,
                 hold: 0,
-                permits: if lapsed { 0 } else { holder.permits },
-                stands: STANDS
+                weight: if lapsed { 0 } else { holder.permits },
+                phase: STANDS
                     .iter()
                     .find(|(_, stands)| *stands == holder.stands)
                     .map_or(0, |(number, _)| *number),
@@ -231,11 +231,11 @@ impl Record {
             .get(queue_field)
             .map(|packed| Queue::unpack(packed).ok_or("a queue's state that is too short"));
         let queue_state = queue_state.transpose()?.unwrap_or_default();
-        let taken = queue_state.taken;
-        shelf.tickets = queue_state.given.saturating_sub(taken) as u8;
+        let taken = queue_state.served_ticket;
+        shelf.tickets = queue_state.last_ticket.saturating_sub(taken) as u8;
         shelf.idle = ((NOW
             - queue_state
-                .looked
+                .looked_at
                 .clamp(NOW - u64::from(STEP + 1) * TICK, NOW))
             / TICK) as u8;
         for (name, value) in fields {
@@ -260,7 +260,7 @@ impl Record {
                     let client = parse(manager.trim_start_matches('c'))?;
                     let stamp =
                         packed::Stamp::unpack(value).ok_or_else(|| format!("a stamp {value:?}"))?;
-                    let ahead = stamp.until as i64 - queue_state.served as i64;
+                    let ahead = stamp.alive_until as i64 - queue_state.served_time as i64;
                     let ahead = if ahead < 0 {
                         -1
                     } else {
@@ -284,12 +284,14 @@ impl Record {
                 .map(|token| of_token(&text(token)))
                 .collect::<Result<_, _>>()?;
         }
-        if (queue_state.entries as usize, queue_state.waiters as usize)
-            != (shelf.queue.len(), shelf.waiters.len())
+        if (
+            queue_state.entries as usize,
+            queue_state.waiter_records as usize,
+        ) != (shelf.queue.len(), shelf.waiters.len())
         {
             return Err(format!(
                 "the record counts {} and {} in {shelf:?}",
-                queue_state.entries, queue_state.waiters
+                queue_state.entries, queue_state.waiter_records
             ));
         }
         if let Some((lost, _)) = shelf
@@ -324,14 +326,17 @@ impl Record {
         }
         (shelf.fence, shelf.look) = (
             mark(state.fence),
-            (state.look_from > 0).then(|| left(state.look_from)),
+            (state.next_lapse > 0).then(|| left(state.next_lapse)),
         );
         if shelf.look.is_some()
-            && (u64::from(state.shortest), u64::from(state.longest)) != (TTL_MS, TTL_MS)
+            && (
+                u64::from(state.shortest_lease),
+                u64::from(state.longest_lease),
+            ) != (TTL_MS, TTL_MS)
         {
             return Err(format!(
                 "P5: the shortest lease is {} ms, the longest {} ms",
-                state.shortest, state.longest
+                state.shortest_lease, state.longest_lease
             ));
         }
         for (token, value) in holders.into_iter().flatten() {
@@ -347,18 +352,18 @@ impl Record {
             let is_its = format!("{kind} {capacity}") == self.setting.spec(0).kind()
                 && rest == format!("c{} {terms} -", tok.client)
                 && (u64::from(packed.ttl), packed.hold) == (TTL_MS, 0);
-            let stands = STANDS.iter().find(|(number, _)| *number == packed.stands);
+            let stands = STANDS.iter().find(|(number, _)| *number == packed.phase);
             let Some((_, stands)) = stands.filter(|_| is_its) else {
                 return Err(format!("{tok:?} holds by {packed:?} {words:?}"));
             };
             let lapsed = *stands == Stands::Lapsed;
-            if (packed.permits == 0) != lapsed {
+            if (packed.weight == 0) != lapsed {
                 return Err(format!(
                     "P1: {tok:?} has {} permits and is {stands:?}",
-                    packed.permits
+                    packed.weight
                 ));
             }
-            let (permits, stands, left) = (packed.permits, *stands, left(packed.end));
+            let (permits, stands, left) = (packed.weight, *stands, left(packed.lease_end));
             shelf.holders.push(Holder {
                 tok,
                 permits,
@@ -370,13 +375,13 @@ impl Record {
         }
         shelf.holders.sort();
         let taken: u32 = shelf.holding().map(|holder| holder.permits).sum();
-        if state.taken != taken {
+        if state.permits_taken != taken {
             return Err(format!(
                 "P1: {} permits count as taken in {shelf:?}",
-                state.taken
+                state.permits_taken
             ));
         }
-        Ok(state.how)
+        Ok(state.previous)
     }
 }
 
@@ -389,7 +394,7 @@ fn read_mutex(fields: &BTreeMap<Bytes, Bytes>, shelf: &mut Shelf) -> Result<i8, 
         .get(&b"s"[..])
         .map(|packed| State::unpack(packed).ok_or("a state that is too short"));
     let state = state.transpose()?.unwrap_or_default();
-    (shelf.fence, shelf.ended) = (mark(state.fence), mark(state.ended));
+    (shelf.fence, shelf.ended) = (mark(state.fence), mark(state.ended_fence));
     if let Some(owner) = field("o") {
         let tok = of_token(&owner)?;
         let request = field("a").unwrap_or_default();
@@ -409,11 +414,11 @@ fn read_mutex(fields: &BTreeMap<Bytes, Bytes>, shelf: &mut Shelf) -> Result<i8, 
             tok,
             permits: 1,
             fence: shelf.fence,
-            left: left(state.end),
+            left: left(state.lease_end),
             stands,
             waited,
         }];
-    } else if state.end > 0 {
+    } else if state.lease_end > 0 {
         return Err("an end without an owner, and nobody asked to hold at least".to_owned());
     }
     Ok(state.previous)

@@ -142,8 +142,8 @@ fn a_release_without_the_owner_check_is_found() {
 #[test]
 fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
     let mutation = ScriptMutation {
-        line: "local waiter = head ~= removed and not forgot and not dead[head] and redis.call('HGET', key, field)",
-        instead: "local waiter = popped > 1 and redis.call('HGET', key, field)",
+        line: "local waiter = head ~= removed_token and not queue_forgotten and not skip[head]",
+        instead: "local waiter = heads_popped > 0",
     };
     assert_found(Setting::mutex(), mutation, NONE, "stand in the queue");
 }
@@ -151,8 +151,8 @@ fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
 #[test]
 fn a_hand_over_that_does_not_raise_the_fence_is_found() {
     let mutation = ScriptMutation {
-        line: "f, g = math.max((f or 0) + 1, now), now",
-        instead: "f, g = math.max(f or 0, f and 0 or now), now",
+        line: "fence, granted_at = math.max((fence or 0) + 1, now), now",
+        instead: "fence, granted_at = math.max(fence or 0, fence and 0 or now), now",
     };
     assert_found(Setting::mutex(), mutation, NONE, "P2");
 }
@@ -160,8 +160,8 @@ fn a_hand_over_that_does_not_raise_the_fence_is_found() {
 #[test]
 fn a_hand_over_that_does_not_skip_a_dead_head_is_found() {
     let mutation = ScriptMutation {
-        line: "if process == alive or stamp and struct.unpack(STAMP, stamp) >= v then",
-        instead: "if true then",
+        line: "local is_alive = waiter_manager == live_manager",
+        instead: "local is_alive = true",
     };
     assert_found(
         Setting::mutex(),
@@ -211,7 +211,7 @@ fn a_request_that_takes_something_too_late_is_found() {
 #[test]
 fn a_renewal_that_does_not_renew_is_found() {
     let mutation = ScriptMutation {
-        line: "e, state_changed = math.max(e, now + 1000 * ttl), true",
+        line: "lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true",
         instead: "",
     };
     assert_found(Setting::mutex(), mutation, NONE, "P6");
@@ -221,7 +221,7 @@ fn a_renewal_that_does_not_renew_is_found() {
 #[test]
 fn a_served_time_that_stands_still_is_found() {
     let mutation = ScriptMutation {
-        line: "v = v + math.max(0, math.min(passed, step))",
+        line: "served_time = served_time + math.max(0, math.min(elapsed, step))",
         instead: "",
     };
     assert_found(Setting::mutex(), mutation, NONE, "R2");
@@ -231,8 +231,8 @@ fn a_served_time_that_stands_still_is_found() {
 #[test]
 fn a_check_that_takes_owners_of_others_for_its_own_is_found() {
     let mutation = ScriptMutation {
-        line: "local ours = ticket and ticket ~= '0' and holder == manager",
-        instead: "local ours = ticket and ticket ~= '0'",
+        line: "local owner_waited_here = ticket and ticket ~= '0' and owner_manager == manager",
+        instead: "local owner_waited_here = ticket and ticket ~= '0'",
     };
     assert_found(Setting::mutex(), mutation, NONE, "P1");
 }
@@ -241,7 +241,7 @@ fn a_check_that_takes_owners_of_others_for_its_own_is_found() {
 #[test]
 fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
     let mutation = ScriptMutation {
-        line: "dead[holder] = true",
+        line: "skip[holder_manager] = true",
         instead: "",
     };
     assert_found(

@@ -1,0 +1,159 @@
+//! The Lua sources: which script serves a verb for a family, and the parts that scripts include.
+
+use std::sync::LazyLock;
+
+use Family::{Mutex, Permit};
+use VerbName::{Acquire, Inspect, Lookup, Release, Renew, Sync};
+
+use super::{Family, Verb};
+
+/// How many scripts there are.
+pub(crate) const SCRIPTS: usize = 11;
+
+/// Family × verb → script. A script's number is its row. One pair has no script: a single command
+/// looks up the tokens of a mutex.
+const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
+    (Mutex, Acquire, include_str!("mutex_acquire.lua")),
+    (Mutex, Release, include_str!("mutex_release.lua")),
+    (Mutex, Renew, include_str!("mutex_renew.lua")),
+    (Mutex, Sync, include_str!("mutex_sync.lua")),
+    (Mutex, Inspect, include_str!("mutex_inspect.lua")),
+    (Permit, Acquire, include_str!("permit_acquire.lua")),
+    (Permit, Release, include_str!("permit_release.lua")),
+    (Permit, Renew, include_str!("permit_renew.lua")),
+    (Permit, Sync, include_str!("permit_sync.lua")),
+    (Permit, Inspect, include_str!("permit_inspect.lua")),
+    (Permit, Lookup, include_str!("permit_lookup.lua")),
+];
+
+/// The name of a [`Verb`], in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum VerbName {
+    Acquire,
+    Release,
+    Renew,
+    Sync,
+    Inspect,
+    Lookup,
+}
+
+impl VerbName {
+    fn of(verb: &Verb) -> VerbName {
+        match verb {
+            Verb::Acquire { .. } => Acquire,
+            Verb::Release { .. } => Release,
+            Verb::Renew { .. } => Renew,
+            Verb::Sync { .. } => Sync,
+            Verb::Inspect { .. } => Inspect,
+            Verb::Lookup { .. } => Lookup,
+        }
+    }
+}
+
+/// A script with all its parts, and the digest by which EVALSHA names it.
+pub(super) struct Script {
+    pub(super) source: String,
+    pub(super) sha: String,
+}
+
+/// The number of the script that serves this verb, if it has one.
+pub(super) fn script_id(family: Family, verb: &Verb) -> Option<usize> {
+    let verb = VerbName::of(verb);
+    TABLE
+        .iter()
+        .position(|(of_family, of_verb, _)| (*of_family, *of_verb) == (family, verb))
+}
+
+/// The script of that number.
+pub(super) fn script(id: usize) -> &'static Script {
+    &ALL_SCRIPTS[id]
+}
+
+/// All scripts, for a store that runs them itself.
+#[cfg(feature = "memory")]
+pub(crate) fn sources() -> impl Iterator<Item = &'static str> {
+    ALL_SCRIPTS.iter().map(|script| script.source.as_str())
+}
+
+/// Pairs of the line that includes a part, and the part.
+macro_rules! parts {
+    ($($file:literal,)*) => {
+        [$((concat!("--include ", $file, "\n"), include_str!($file)),)*]
+    };
+}
+
+/// The parts are included as text: a function would cost a script each time that it runs. A part
+/// comes before those that it includes.
+const PARTS: [(&str, &str); 26] = parts![
+    "mutex_record.lua",
+    "mutex_lapse.lua",
+    "mutex_promote.lua",
+    "mutex_grant.lua",
+    "mutex_delete.lua",
+    "mutex_write.lua",
+    "permit_record.lua",
+    "permit_reclaim.lua",
+    "permit_promote.lua",
+    "permit_grant.lua",
+    "permit_write.lua",
+    "permit_holders.lua",
+    "queue_record.lua",
+    "queue_head.lua",
+    "queue_alive.lua",
+    "queue_check.lua",
+    "queue_forget.lua",
+    "queue_enter.lua",
+    "queue_stamp.lua",
+    "queue_remove.lua",
+    "queue_leave.lua",
+    "queue_delete.lua",
+    "queue_inspect.lua",
+    "record_clock.lua",
+    "record_now_text.lua",
+    "record_rights.lua",
+];
+
+/// The rows of the table.
+static ALL_SCRIPTS: LazyLock<[Script; SCRIPTS]> = LazyLock::new(|| {
+    TABLE.map(|(_, _, verb)| {
+        let source = PARTS.iter().fold(verb.to_owned(), |source, (line, part)| {
+            source.replace(line, part)
+        });
+        let sha = redis::Script::new(&source).get_hash().to_owned();
+        Script { source, sha }
+    })
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_but_the_lookup_of_a_mutex_has_one_script() {
+        for family in [Mutex, Permit] {
+            for verb in [Acquire, Release, Renew, Sync, Inspect, Lookup] {
+                let is_its = |row: &&(Family, VerbName, &str)| (row.0, row.1) == (family, verb);
+                let scripts = TABLE.iter().filter(is_its).count();
+                let expected = usize::from((family, verb) != (Mutex, Lookup));
+                assert_eq!(scripts, expected, "{family:?} {verb:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn scripts_hold_the_text_of_all_their_parts() {
+        for (script, (family, verb, _)) in ALL_SCRIPTS.iter().zip(TABLE) {
+            assert!(!script.source.contains("--include "), "{family:?} {verb:?}");
+        }
+        for (line, _) in PARTS {
+            let mut texts = TABLE
+                .iter()
+                .map(|row| row.2)
+                .chain(PARTS.map(|part| part.1));
+            assert!(
+                texts.any(|text| text.contains(line)),
+                "nothing has {line:?}"
+            );
+        }
+    }
+}

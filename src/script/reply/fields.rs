@@ -1,0 +1,104 @@
+//! Reads the single values of a reply. Each reader says what it expected if something else came.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::loss::PreviousHolder;
+use crate::script::Token;
+
+/// A reply without the shape that its script promises.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a reply of an unexpected shape: expected {expected}, got {got}")]
+pub(crate) struct Malformed {
+    expected: &'static str,
+    got: String,
+}
+
+pub(super) type Result<T> = std::result::Result<T, Malformed>;
+
+pub(super) fn token(value: &Value) -> Result<Token> {
+    Token::parse(text(value)?).ok_or_else(|| malformed("a token", value))
+}
+
+pub(super) fn previous(value: &Value) -> Result<PreviousHolder> {
+    let previous = match value {
+        Value::Int(n) => previous_from(*n),
+        _ => None,
+    };
+    previous.ok_or_else(|| malformed("how the previous holder ended, -1 to 2", value))
+}
+
+pub(super) fn previous_from(n: i64) -> Option<PreviousHolder> {
+    match n {
+        -1 => Some(PreviousHolder::Unknown),
+        0 => Some(PreviousHolder::Released),
+        1 => Some(PreviousHolder::Lapsed),
+        2 => Some(PreviousHolder::Forced),
+        _ => None,
+    }
+}
+
+pub(super) fn number(value: &Value) -> Result<u64> {
+    let number = match value {
+        Value::Int(n) => u64::try_from(*n).ok(),
+        _ => None,
+    };
+    number.ok_or_else(|| malformed("a number, not below 0", value))
+}
+
+pub(super) fn flag(value: &Value) -> Result<bool> {
+    match number(value)? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(malformed("0 or 1", value)),
+    }
+}
+
+pub(super) fn micros(value: &Value) -> Result<Duration> {
+    number(value).map(Duration::from_micros)
+}
+
+pub(super) fn text(value: &Value) -> Result<&str> {
+    let text = match value {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(&**text),
+        _ => None,
+    };
+    text.ok_or_else(|| malformed("a text", value))
+}
+
+pub(super) fn texts(values: &[Value]) -> Result<Vec<String>> {
+    values
+        .iter()
+        .map(|value| text(value).map(str::to_owned))
+        .collect()
+}
+
+/// A number exactly as the scripts write it.
+pub(super) fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
+    text.parse()
+        .ok()
+        .filter(|number: &N| number.to_string() == text)
+}
+
+/// When the row began to which a stamp belongs: the second of two numbers, packed as Lua's are.
+pub(super) fn since_of(stamp: &[u8]) -> Option<u64> {
+    let (alive_until, since) = stamp.split_first_chunk()?;
+    whole(f64::from_le_bytes(*alive_until)).and(whole(f64::from_le_bytes(since.try_into().ok()?)))
+}
+
+fn whole(number: f64) -> Option<u64> {
+    // From 2^53 on, a number of Lua's need not be exact.
+    const TOO_LARGE: f64 = 9_007_199_254_740_992.0;
+    (number.fract() == 0.0 && (0.0..TOO_LARGE).contains(&number)).then_some(number as u64)
+}
+
+pub(super) fn malformed(expected: &'static str, value: &Value) -> Malformed {
+    let mut got = format!("{value:?}");
+    if let Some((at, _)) = got.char_indices().nth(200) {
+        got.truncate(at);
+    }
+    Malformed { expected, got }
+}

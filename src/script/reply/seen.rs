@@ -1,0 +1,120 @@
+//! Reads what an inspect saw: who holds a lock, and who waits for it.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::fields::{Result, flag, malformed, micros, number, plain, previous, text, texts};
+use crate::script::Family;
+
+/// What `inspect` saw.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Seen {
+    /// As the record has it.
+    pub(crate) kind: String,
+    pub(crate) fence: u64,
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) waiters: u64,
+    pub(crate) queue: Vec<String>,
+}
+
+/// A holder, or a lease that cools.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Holder {
+    pub(crate) cools: bool,
+    pub(crate) fence: u64,
+    pub(crate) granted_at: u64,
+    pub(crate) left: Duration,
+    /// How many permits it has: 1 for a mutex.
+    pub(crate) permits: u32,
+    pub(crate) request: String,
+}
+
+pub(super) fn seen(family: Family, fields: &[Value], value: &Value) -> Result<Seen> {
+    match family {
+        Family::Mutex => seen_of_mutex(fields, value),
+        Family::Permit => seen_of_permits(fields, value),
+    }
+}
+
+fn seen_of_mutex(fields: &[Value], value: &Value) -> Result<Seen> {
+    let [
+        owner,
+        fence,
+        at,
+        left,
+        how,
+        request,
+        label,
+        waiters,
+        queue @ ..,
+    ] = fields
+    else {
+        return Err(malformed("seen with the fields of a mutex", value));
+    };
+    previous(how)?;
+    let (fence, left, cools) = (number(fence)?, micros(left)?, text(owner)?.is_empty());
+    let holder = Holder {
+        cools,
+        fence,
+        granted_at: number(at)?,
+        left,
+        permits: 1,
+        request: format!("{} {}", text(request)?, text(label)?),
+    };
+    // A lock that is free still has the request of its last owner.
+    let is_free = cools && left.is_zero();
+    Ok(Seen {
+        kind: "mutex/1".to_owned(),
+        fence,
+        holders: if is_free { Vec::new() } else { vec![holder] },
+        waiters: number(waiters)?,
+        queue: texts(queue)?,
+    })
+}
+
+fn seen_of_permits(fields: &[Value], value: &Value) -> Result<Seen> {
+    let wrong = || malformed("seen with the fields of permits", value);
+    let [kind, fence, waiters, count, rest @ ..] = fields else {
+        return Err(wrong());
+    };
+    let count = usize::try_from(number(count)?).ok();
+    let length = count.and_then(|count| count.checked_mul(4));
+    let (holders, queue) = length
+        .and_then(|length| rest.split_at_checked(length))
+        .ok_or_else(wrong)?;
+    let holders = holders.chunks(4).map(|holder| match holder {
+        [left, cools, permits, text] => holder_of_permits(left, cools, permits, text),
+        _ => Err(wrong()),
+    });
+    Ok(Seen {
+        kind: text(kind)?.to_owned(),
+        fence: number(fence)?,
+        holders: holders.collect::<Result<_>>()?,
+        waiters: number(waiters)?,
+        queue: texts(queue)?,
+    })
+}
+
+/// The text is `kind capacity fence`, and then a request as a waiter's record has it.
+fn holder_of_permits(
+    left: &Value,
+    cools: &Value,
+    permits: &Value,
+    holder: &Value,
+) -> Result<Holder> {
+    let wrong = || malformed("a holder's kind, capacity, fence and request", holder);
+    let mut parts = text(holder)?.splitn(4, ' ').skip(2);
+    let fence = parts.next().and_then(plain).ok_or_else(wrong)?;
+    let request = parts.next().ok_or_else(wrong)?;
+    let granted_at = request.split(' ').nth(1).and_then(plain);
+    Ok(Holder {
+        cools: flag(cools)?,
+        fence,
+        granted_at: granted_at.ok_or_else(wrong)?,
+        left: micros(left)?,
+        permits: u32::try_from(number(permits)?)
+            .map_err(|_| malformed("a number of permits", permits))?,
+        request: request.to_owned(),
+    })
+}
