@@ -86,7 +86,7 @@ fn two_holders_break_exclusion() {
 }
 
 #[test]
-fn fence_that_does_not_rise_breaks_fencing() {
+fn a_fence_that_does_not_rise_breaks_fencing() {
     for fence in [9, 10] {
         let last = [
             (Op::Unlock(A), Outcome::Released),
@@ -97,7 +97,7 @@ fn fence_that_does_not_rise_breaks_fencing() {
 }
 
 #[test]
-fn late_claim_of_an_earlier_grant_has_the_smaller_fence() {
+fn a_late_look_at_an_earlier_grant_bounds_its_fence_from_above() {
     let lost = |fence| {
         after_line(&[
             (Op::Unlock(A), Outcome::Released),
@@ -149,13 +149,13 @@ fn overtaking_breaks_the_order() {
 }
 
 #[test]
-fn refusal_of_a_free_lock_breaks_the_wake_up() {
+fn a_free_lock_that_is_refused_breaks_the_wake_up() {
     assert_breaks(&[(Op::TryLock(A), Outcome::Busy)], Promise::WakeUp);
     assert_breaks(&[(Op::Enqueue(A), waiting(1))], Promise::WakeUp);
 }
 
 #[test]
-fn second_fence_for_one_request_breaks_one_grant() {
+fn a_second_fence_for_one_request_breaks_one_grant() {
     assert_breaks(
         &[
             (Op::TryLock(A), granted(10)),
@@ -174,12 +174,12 @@ fn second_fence_for_one_request_breaks_one_grant() {
 }
 
 #[test]
-fn grant_of_a_misuse_breaks_bad_input() {
+fn misuse_that_is_granted_breaks_bad_input() {
     assert_breaks(&[(Op::Misuse, granted(1))], Promise::BadInput);
 }
 
 #[test]
-fn lapse_of_a_fixed_lease_costs_its_process_no_place() {
+fn a_fixed_lease_that_lapses_costs_its_process_no_place() {
     let again = attempt(4, 0, Lease::Fixed);
     let seen = after_line(&[(Op::Leave(B), Outcome::Done), (Op::Leave(C), Outcome::Done)]);
     let seen = [
@@ -202,7 +202,7 @@ fn lapse_of_a_fixed_lease_costs_its_process_no_place() {
 }
 
 #[test]
-fn lapse_of_a_renewed_lease_can_cost_a_place() {
+fn a_renewed_lease_that_lapses_can_cost_its_process_the_place() {
     let dead = attempt(1, 0, Lease::Renewed);
     let its_other = attempt(2, 0, Lease::Renewed);
     let seen = [
@@ -233,7 +233,7 @@ fn lapse_of_a_renewed_lease_can_cost_a_place() {
 }
 
 #[test]
-fn unnoticed_lapse_leaves_the_holder_its_release() {
+fn a_lapse_that_nobody_noticed_leaves_the_holder_its_release() {
     let seen = after_line(&[
         (Op::RunOut, Outcome::Done),
         (Op::Unlock(A), Outcome::Released),
@@ -271,7 +271,7 @@ fn more_permits_than_there_are_break_exclusion() {
 }
 
 #[test]
-fn light_request_that_overtakes_a_heavy_one_breaks_the_order() {
+fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
     let heavy_waits = [
         (Op::TryLock(A), granted(10)),
         (Op::Enqueue(HEAVY), waiting(1)),
@@ -302,7 +302,7 @@ fn light_request_that_overtakes_a_heavy_one_breaks_the_order() {
 }
 
 #[test]
-fn enough_free_permits_beside_a_waiter_break_the_wake_up() {
+fn permits_that_stay_free_while_somebody_waits_for_no_more_break_the_wake_up() {
     let seen = [(Op::TryLock(A), granted(10)), (Op::Enqueue(B), waiting(1))];
     assert_breaks_of(TWO, &seen, Promise::WakeUp);
     assert_breaks_of(
@@ -316,7 +316,7 @@ fn enough_free_permits_beside_a_waiter_break_the_wake_up() {
 }
 
 #[test]
-fn lost_guard_may_be_dropped_without_a_request() {
+fn a_guard_that_is_lost_may_be_dropped_without_a_request() {
     let [lost, next] = [attempt(1, 0, Lease::Fixed), attempt(2, 1, Lease::Fixed)];
     let told = [
         (Op::RunOut, Outcome::Done),
@@ -346,7 +346,7 @@ const WRITER: Attempt = Attempt {
 };
 
 #[test]
-fn readers_share_a_fence_and_writers_raise_it() {
+fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
     let first = [
         (Op::TryLock(WRITER), granted(10)),
         (Op::Unlock(WRITER), Outcome::Released),
@@ -377,7 +377,7 @@ fn readers_share_a_fence_and_writers_raise_it() {
 }
 
 #[test]
-fn readers_that_are_handed_the_lock_together_share_a_fence() {
+fn readers_who_are_handed_it_together_tell_each_other_s_fence() {
     let waits = [
         (Op::TryLock(WRITER), granted(10)),
         (Op::Enqueue(A), waiting(1)),
@@ -395,7 +395,7 @@ fn readers_that_are_handed_the_lock_together_share_a_fence() {
 }
 
 #[test]
-fn writer_beside_readers_breaks_exclusion() {
+fn a_writer_that_is_let_in_beside_readers_breaks_exclusion() {
     let again = Attempt {
         number: 6,
         ..WRITER

@@ -1,9 +1,11 @@
-//! Virtual processes on a virtual network, whatever goes wrong. A target of its own, so that nothing that goes by a
-//! real clock runs beside it.
+//! Random runs: the shipped code keeps all promises, and each defect breaks the promise that it
+//! should.
 //!
-//! `FAIRLOCK_STEPS` sets how long it is simulated, and `FAIRLOCK_SEED` where that begins; alone it plays one run.
+//! `FAIRLOCK_STEPS` sets the number of steps, and `FAIRLOCK_SEED` the first seed. With a seed alone
+//! the test plays one run.
 
-use std::{env, time::Instant};
+use std::env;
+use std::time::Instant;
 
 use super::defect::Defect;
 use super::model::Promise;
@@ -31,9 +33,10 @@ fn virtual_processes_keep_all_promises_whatever_goes_wrong() {
     );
 }
 
+/// Random runs with this defect break one of these promises.
 #[track_caller]
 fn assert_found(defect: Defect, promises: &[Promise]) {
-    let failure = simulate(0, STEPS, Some(defect)).expect_err("the defect is not found");
+    let failure = simulate(0, STEPS, Some(defect)).expect_err("no run shows the defect");
     println!("{defect:?}, after {} steps: {failure}", failure.steps());
     assert!(promises.contains(&failure.promise), "{failure}");
 }
