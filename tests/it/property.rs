@@ -13,7 +13,7 @@ mod play;
 
 use std::{cell::Cell, env, time::Duration};
 
-use crate::model::{Kind, Lease};
+use crate::model::{LeaseTerm, ModelKind};
 use proptest::{
     collection::vec,
     prelude::*,
@@ -39,7 +39,7 @@ fn clients_of_a_server_see_only_what_the_model_allows() {
 }
 
 #[test]
-fn clients_of_a_memory_see_only_what_the_model_allows() {
+fn clients_of_the_memory_store_see_only_what_the_model_allows() {
     assert_promises_hold(&InMemory::new());
 }
 
@@ -100,16 +100,16 @@ fn wish() -> impl Strategy<Value = Wish> {
         })
 }
 
-fn kinds() -> impl Strategy<Value = [Kind; NAMES as usize]> {
+fn kinds() -> impl Strategy<Value = [ModelKind; NAMES as usize]> {
     prop::array::uniform2(prop_oneof![
-        Just(Kind::Mutex),
-        Just(Kind::Semaphore(3)),
-        Just(Kind::ReadWrite(WRITER))
+        Just(ModelKind::Mutex),
+        Just(ModelKind::Semaphore(3)),
+        Just(ModelKind::ReadWrite(WRITER))
     ])
 }
 
 fn what() -> impl Strategy<Value = What> {
-    let lease = || prop_oneof![Just(Lease::Fixed), Just(Lease::Renewed)];
+    let lease = || prop_oneof![Just(LeaseTerm::Fixed), Just(LeaseTerm::Renewed)];
     prop_oneof![
         3 => lease().prop_map(What::TryLock),
         6 => lease().prop_map(What::Enqueue),

@@ -17,9 +17,9 @@ use grants::Grants;
 use super::accounting;
 use super::breach::Breach;
 use super::executed_call::ExecutedCall;
-use super::model::Lock;
+use super::model::ModelLock;
 use super::model::Promise;
-use super::model::{Attempt, Kind, Loss, Op, Outcome};
+use super::model::{Attempt, DataLoss, ModelKind, ModelOutcome, Op};
 use super::record::{HolderView, RecordView};
 use super::served_time::ServedTime;
 use crate::config::Config;
@@ -31,7 +31,7 @@ use crate::store::memory::keyspace::Keyspace;
 /// `clock`, are by the server's clock.
 pub(super) struct Checker {
     key: Key,
-    kind: Kind,
+    kind: ModelKind,
     /// T
     timeout: u64,
     /// What the server should have.
@@ -58,7 +58,7 @@ pub(super) struct Checker {
 
 #[derive(Clone)]
 struct ServerModel {
-    lock: Lock,
+    lock: ModelLock,
     served_time: ServedTime,
     /// A waiter came back to a place that it had left. It has a later ticket than those behind it.
     /// So positions, which count tickets, bound nothing until the queue has been empty.
@@ -77,10 +77,10 @@ pub(super) struct RanAt {
 }
 
 impl Checker {
-    pub(super) fn new(key: Key, kind: Kind, config: &Config) -> Checker {
+    pub(super) fn new(key: Key, kind: ModelKind, config: &Config) -> Checker {
         let step = micros(config.check_period + config.command_timeout);
         let model = ServerModel {
-            lock: Lock::new(kind),
+            lock: ModelLock::new(kind),
             served_time: ServedTime::new(step, micros(config.horizon)),
             returned: false,
             ended: HashMap::new(),
@@ -127,17 +127,22 @@ impl Checker {
     }
 
     /// The server lost data.
-    pub(super) fn on_data_lost(&mut self, now: u64, loss: Loss, keyspace: &Keyspace) {
+    pub(super) fn on_data_lost(&mut self, now: u64, loss: DataLoss, keyspace: &Keyspace) {
         // Nobody can miss a queue if the record counts no entries of it.
-        if loss != Loss::Queue || self.record.entries > 0 {
-            let after = self.model.lock.after(&Op::Lose(loss), &Outcome::Done);
-            self.model.lock =
-                after.map_or_else(|_| Lock::new(self.kind), |mut worlds| worlds.swap_remove(0));
+        if loss != DataLoss::Queue || self.record.entries > 0 {
+            let after = self
+                .model
+                .lock
+                .after(&Op::LoseData(loss), &ModelOutcome::Done);
+            self.model.lock = after.map_or_else(
+                |_| ModelLock::new(self.kind),
+                |mut worlds| worlds.swap_remove(0),
+            );
         }
-        if matches!(loss, Loss::All | Loss::Record) {
+        if matches!(loss, DataLoss::All | DataLoss::Record) {
             self.model.served_time = self.model.served_time.restarted();
         }
-        if matches!(loss, Loss::All | Loss::Holders) {
+        if matches!(loss, DataLoss::All | DataLoss::Holders) {
             self.model.ended.clear();
         }
         self.on_data_changed(now, keyspace);
@@ -261,11 +266,11 @@ impl Checker {
         at: RanAt,
         executed: &ExecutedCall<'_>,
         op: &Op,
-        outcome: &Outcome,
+        outcome: &ModelOutcome,
     ) -> Result<(), Breach> {
         let is_dated = matches!(executed.call.verb, Verb::Acquire { .. } | Verb::Sync { .. });
         if is_dated
-            && *outcome != Outcome::Late
+            && *outcome != ModelOutcome::Late
             && at.now > executed.times_out_at
             && executed.dated_after == self.clock_steps
         {
@@ -281,18 +286,18 @@ impl Checker {
         at: RanAt,
         before: &RecordView,
         executed: &ExecutedCall<'_>,
-        (op, outcome): (Op, Outcome),
+        (op, outcome): (Op, ModelOutcome),
     ) -> Result<(), Breach> {
         let after = self.record.clone();
-        let moment = self.moment(at.clock, before, executed);
-        let sight = self.sight(&after, executed.manager);
+        let view = self.server_view(at.clock, before, executed);
+        let observation = self.observation(&after, executed.manager);
         let lock = &self.model.lock;
-        let request = lock.request(moment.clone(), op.clone(), &outcome, &sight);
+        let request = lock.request(view.clone(), op.clone(), &outcome, &observation);
         let now = at.now;
         self.model.lock = request.map_err(|promise| {
             let said = format!(
                 "{op:?} at {now} µs ended in {outcome:?}, and left {after:?}; \
-                 before it the model was {lock:?}, at {moment:?}"
+                 before it the model was {lock:?}, at {view:?}"
             );
             Breach::new(promise, said)
         })?;

@@ -1,6 +1,6 @@
 //! Rules that can be left out of the protocol, to show that the simulator finds it.
 
-use super::model::Kind;
+use super::model::ModelKind;
 use super::mutation::ScriptMutation;
 
 /// A rule that the client leaves out, or a script that is wrong. Each says what is wrong with it.
@@ -200,8 +200,8 @@ impl Defect {
     }
 
     /// Whether runs of this kind can find it.
-    pub(super) fn concerns(self, kind: Kind) -> bool {
-        let is_mutex = kind == Kind::Mutex;
+    pub(super) fn concerns(self, kind: ModelKind) -> bool {
+        let is_mutex = kind == ModelKind::Mutex;
         match self {
             Defect::R10 | Defect::Grace | Defect::R15 | Defect::Owner | Defect::HandOver => {
                 is_mutex
@@ -223,7 +223,7 @@ impl Defect {
             | Defect::PermitForce
             | Defect::TombstoneStep
             | Defect::Shortest => !is_mutex,
-            Defect::ReaderRaises | Defect::DowngradesAll => matches!(kind, Kind::ReadWrite(_)),
+            Defect::ReaderRaises | Defect::DowngradesAll => matches!(kind, ModelKind::ReadWrite(_)),
             // All kinds have these rules. They show soonest where one caller alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,
             Defect::R2 | Defect::R3 | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R13 => true,

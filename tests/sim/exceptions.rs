@@ -2,7 +2,7 @@
 //! and what the exception does not cover.
 
 use super::defect::Defect;
-use super::model::Kind;
+use super::model::ModelKind;
 use super::model::Promise;
 use super::plan::{Action, LeaseTerms, NetworkFault};
 use super::scenarios::{
@@ -11,7 +11,7 @@ use super::scenarios::{
 
 /// The checker accepts these actions, and some run shows what the exception is for.
 #[track_caller]
-fn assert_accepted(kind: Kind, actions: &[(u64, Action)], shown_by: &str) {
+fn assert_accepted(kind: ModelKind, actions: &[(u64, Action)], shown_by: &str) {
     let runs = play_of(kind, actions, None);
     assert!(
         runs.iter().any(|run| run.transcript.contains(shown_by)),
@@ -25,7 +25,7 @@ fn assert_accepted(kind: Kind, actions: &[(u64, Action)], shown_by: &str) {
 
 /// With this defect every run breaks the promise.
 #[track_caller]
-fn assert_refused(kind: Kind, actions: &[(u64, Action)], defect: Defect, promise: Promise) {
+fn assert_refused(kind: ModelKind, actions: &[(u64, Action)], defect: Defect, promise: Promise) {
     for run in play_of(kind, actions, Some(defect)) {
         let breach = &run.breach;
         assert!(
@@ -65,10 +65,14 @@ fn check_says_nothing_about_a_later_place() {
         (470, fault(1, NetworkFault::DelayRequest { by: 150 })),
         (600, Action::DropRecord),
     ];
-    assert_accepted(Kind::Mutex, &[&actions[..], &check].concat(), "-> Absent");
+    assert_accepted(
+        ModelKind::Mutex,
+        &[&actions[..], &check].concat(),
+        "-> Absent",
+    );
     // If it learned of its place before, it takes it again first.
     assert_accepted(
-        Kind::Mutex,
+        ModelKind::Mutex,
         &[&actions[..], &[(450, Action::DropRecord)]].concat(),
         "-> Absent",
     );
@@ -90,7 +94,7 @@ fn check_says_nothing_about_a_later_loss() {
         (1_556, lose_reply),
         (2_020, Action::DropQueue),
     ];
-    assert_accepted(Kind::Mutex, &actions, "waiting: [false, true, false]");
+    assert_accepted(ModelKind::Mutex, &actions, "waiting: [false, true, false]");
 }
 
 /// The same exception, for a waiter that took its place before the loss. A copy of its request
@@ -116,7 +120,7 @@ fn late_copy_from_before_a_loss_takes_no_place_again() {
         .chain(found)
         .chain(lost)
         .collect();
-    assert_accepted(Kind::Mutex, &actions, "Absent");
+    assert_accepted(ModelKind::Mutex, &actions, "Absent");
 }
 
 /// P7, one grant for each token: the process never learned of the first grant, which lapsed. A
@@ -133,7 +137,7 @@ fn request_may_come_after_an_unknown_grant_has_lapsed() {
     actions.extend((0..21).map(|_| (2_700, reset)));
     let late = fault(0, NetworkFault::DelayRequest { by: 200 });
     actions.extend([(2_701, late), (3_100, try_lock(1, 9, 1))]);
-    assert_accepted(Kind::Mutex, &actions, "mode: Unused } -> Released");
+    assert_accepted(ModelKind::Mutex, &actions, "mode: Unused } -> Released");
 }
 
 /// P1: a forced release ended the grant before the holder learned of it. The holder learns of that
@@ -157,7 +161,7 @@ fn forced_grant_is_believed_in_until_its_first_renewal() {
         (300, force),
         (400, force),
     ];
-    assert_accepted(Kind::Mutex, &actions, "Gone");
+    assert_accepted(ModelKind::Mutex, &actions, "Gone");
 }
 
 /// P6: a mutex has room for one lease that ended without a release.
@@ -170,9 +174,14 @@ fn mutex_reports_only_its_last_lapse() {
         (150, lock(1, 50)),
         (3_100, pause(2, 6_000)),
     ];
-    assert_accepted(Kind::Mutex, &actions, "mode: Lost } -> Unknown");
-    assert_accepted(Kind::Mutex, &actions, "mode: Lost } -> Lapsed");
-    assert_refused(Kind::Mutex, &actions, Defect::Unknown, Promise::Exclusion);
+    assert_accepted(ModelKind::Mutex, &actions, "mode: Lost } -> Unknown");
+    assert_accepted(ModelKind::Mutex, &actions, "mode: Lost } -> Lapsed");
+    assert_refused(
+        ModelKind::Mutex,
+        &actions,
+        Defect::Unknown,
+        Promise::Exclusion,
+    );
 }
 
 /// P6: the server knows of a lapsed lease for one ttl from when the clock went back, and no longer.
@@ -251,5 +260,5 @@ fn request_dated_before_a_clock_step_may_come_too_late() {
         (599, fault(0, NetworkFault::DelayRequest { by: 2_000 })),
         (600, lock(0, 50)),
     ];
-    assert_accepted(Kind::Mutex, &actions, "Waiting { ticket: 3");
+    assert_accepted(ModelKind::Mutex, &actions, "Waiting { ticket: 3");
 }

@@ -5,11 +5,11 @@
 //!
 //! | test | it sees | it passes to the model |
 //! |---|---|---|
-//! | the property test | what clients see | operations and their outcomes. It guesses what happens in the background: `Worlds` keeps each `World` that agrees with what was seen. A world is a `Lock` and what is under way |
-//! | the simulator, `simulate` | each request at the server, and the record after it | the request, its answer and the record after it, to one `Lock` |
-//! | the search of small worlds, `small` | the same | the same, to a `Lock` made from the record before the request |
+//! | the property test | what clients see | operations and their outcomes. It guesses what happens in the background: `PossibleStates` keeps each `PossibleState` that agrees with what was seen. A possible state is a `ModelLock` and what is under way |
+//! | the simulator, `simulate` | each request at the server, and the record after it | the request, its answer and the record after it, to one `ModelLock` |
+//! | the search of small worlds, `small` | the same | the same, to a `ModelLock` made from the record before the request |
 //!
-//! The model has no clock. With each request it gets a `Moment`, which says what only the
+//! The model has no clock. With each request it gets a `ServerView`, which says what only the
 //! server's clock knows: whether the holder's time is over, who was silent for too long, and
 //! whether the server was away. The property test cannot know that, so it says when a lease ends.
 //! The record and the queue must show what the model has: the holders, their fences, and the

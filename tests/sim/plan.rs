@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::model::Kind;
+use super::model::ModelKind;
 use crate::script::LockSpec;
 
 /// A random number generator (splitmix64). The same seed makes the same run, on every machine.
@@ -183,20 +183,20 @@ const ACTIONS: u64 = 70;
 const SORTS: u64 = 19;
 
 /// How the run of a seed uses the name: every other run is of a mutex.
-pub(super) fn kind(seed: u64) -> Kind {
+pub(super) fn kind(seed: u64) -> ModelKind {
     match seed % 4 {
-        1 => Kind::Semaphore(3),
-        3 => Kind::ReadWrite(LockSpec::write().weight),
-        _ => Kind::Mutex,
+        1 => ModelKind::Semaphore(3),
+        3 => ModelKind::ReadWrite(LockSpec::write().weight),
+        _ => ModelKind::Mutex,
     }
 }
 
 /// How many permits a caller asks for.
-fn permits(kind: Kind, rng: &mut Rng) -> u32 {
+fn permits(kind: ModelKind, rng: &mut Rng) -> u32 {
     match kind {
-        Kind::Mutex => 1,
-        Kind::Semaphore(all) => 1 + [0, 0, 1, 2][rng.below(4) as usize] % all,
-        Kind::ReadWrite(all) => [1, 1, all][rng.below(3) as usize],
+        ModelKind::Mutex => 1,
+        ModelKind::Semaphore(all) => 1 + [0, 0, 1, 2][rng.below(4) as usize] % all,
+        ModelKind::ReadWrite(all) => [1, 1, all][rng.below(3) as usize],
     }
 }
 
@@ -215,7 +215,7 @@ struct Planner {
     /// Another generator for how many permits callers ask for: a mutex draws none, which must not
     /// shift the other draws.
     sizes: Rng,
-    kind: Kind,
+    kind: ModelKind,
     /// The sorts of faults that this run has, a bit for each. A run leaves out many: a fault that
     /// comes together with all the others hides behind them.
     enabled: u64,
@@ -247,7 +247,7 @@ impl Planner {
     }
 
     fn is_shared(&self) -> bool {
-        matches!(self.kind, Kind::ReadWrite(_))
+        matches!(self.kind, ModelKind::ReadWrite(_))
     }
 
     fn has(&self, sort: u64) -> bool {
@@ -371,7 +371,7 @@ impl Planner {
             15 => Action::DropRecord,
             16 => Action::DropQueue,
             18 => Action::Replicate,
-            37 if self.kind != Kind::Mutex && self.has(37) => Action::DropHolders,
+            37 if self.kind != ModelKind::Mutex && self.has(37) => Action::DropHolders,
             _ => return None,
         })
     }

@@ -3,13 +3,13 @@
 
 use super::breach::Breach;
 use super::defect::Defect;
-use super::model::{Kind, Promise};
+use super::model::{ModelKind, Promise};
 use super::plan::{Action, LeaseTerms, NetworkFault, PlannedAction};
 use super::run::Run;
 use super::sim_setting::SimSetting;
 use super::simulation::server_of;
 
-pub(super) const SEMAPHORE: Kind = Kind::Semaphore(3);
+pub(super) const SEMAPHORE: ModelKind = ModelKind::Semaphore(3);
 
 /// What a run broke, if anything, and what the server ran.
 pub(super) struct PlayedRun {
@@ -35,11 +35,11 @@ impl PlayedRun {
 
 /// Plays these actions of a mutex, at these times in ms.
 fn play(actions: &[(u64, Action)], defect: Option<Defect>) -> Vec<PlayedRun> {
-    play_of(Kind::Mutex, actions, defect)
+    play_of(ModelKind::Mutex, actions, defect)
 }
 
 pub(super) fn play_of(
-    kind: Kind,
+    kind: ModelKind,
     actions: &[(u64, Action)],
     defect: Option<Defect>,
 ) -> Vec<PlayedRun> {
@@ -107,11 +107,11 @@ pub(super) fn crash(process: u8) -> Action {
 
 #[track_caller]
 fn assert_keeps_promises(actions: &[(u64, Action)]) {
-    assert_keeps_promises_of(Kind::Mutex, actions);
+    assert_keeps_promises_of(ModelKind::Mutex, actions);
 }
 
 #[track_caller]
-fn assert_keeps_promises_of(kind: Kind, actions: &[(u64, Action)]) {
+fn assert_keeps_promises_of(kind: ModelKind, actions: &[(u64, Action)]) {
     for run in play_of(kind, actions, None) {
         run.assert_keeps_promises();
     }
@@ -210,7 +210,7 @@ fn process_that_received_nothing_is_served_afterwards() {
 /// One request passes over 64 heads. Then its sender sends it again.
 #[test]
 fn more_dead_heads_than_one_request_passes_over_are_passed() {
-    for kind in [Kind::Mutex, SEMAPHORE] {
+    for kind in [ModelKind::Mutex, SEMAPHORE] {
         let all = |process, hold| lock_permits(process, hold, kind.permits());
         let dead = (0..70).map(|waiter| (100 + waiter, all(1, 50)));
         let first = [(1, all(0, 4_000)), (300, all(2, 50)), (400, crash(1))];
@@ -256,7 +256,7 @@ fn token_that_is_queued_twice_is_granted_permits_once() {
 #[test]
 fn dead_token_that_is_queued_twice_counts_once() {
     let late = fault(1, NetworkFault::Reset { late: Some(250) });
-    for kind in [Kind::Mutex, SEMAPHORE] {
+    for kind in [ModelKind::Mutex, SEMAPHORE] {
         let all = |process, hold| lock_permits(process, hold, kind.permits());
         let actions = [
             (1, all(1, 9)),

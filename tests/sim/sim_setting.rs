@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::model::Kind;
+use super::model::ModelKind;
 use super::plan::LeaseTerms;
 use crate::config::{Config, LockOptions, Wanted};
 use crate::key::Key;
@@ -10,7 +10,7 @@ use crate::script::LockSpec;
 
 pub(super) struct SimSetting {
     /// What the name is used as.
-    pub(super) kind: Kind,
+    pub(super) kind: ModelKind,
     pub(super) config: Config,
     pub(super) key: Key,
     pub(super) ttl: Duration,
@@ -20,7 +20,7 @@ pub(super) struct SimSetting {
 }
 
 impl SimSetting {
-    pub(super) fn new(kind: Kind) -> SimSetting {
+    pub(super) fn new(kind: ModelKind) -> SimSetting {
         let ttl = Duration::from_secs(3);
         let wanted = Wanted {
             options: LockOptions::new().ttl(ttl),
@@ -39,10 +39,10 @@ impl SimSetting {
 
     pub(super) fn spec(&self, permits: u32) -> LockSpec {
         match self.kind {
-            Kind::Mutex => LockSpec::MUTEX,
-            Kind::Semaphore(all) => LockSpec::semaphore(all, permits),
-            Kind::ReadWrite(all) if permits == all => LockSpec::write(),
-            Kind::ReadWrite(_) => LockSpec::read(),
+            ModelKind::Mutex => LockSpec::MUTEX,
+            ModelKind::Semaphore(all) => LockSpec::semaphore(all, permits),
+            ModelKind::ReadWrite(all) if permits == all => LockSpec::write(),
+            ModelKind::ReadWrite(_) => LockSpec::read(),
         }
     }
 
@@ -50,7 +50,7 @@ impl SimSetting {
         let options = LockOptions::new().ttl(self.ttl);
         match terms {
             LeaseTerms::Renewed => options,
-            LeaseTerms::Fixed if self.kind == Kind::Mutex => {
+            LeaseTerms::Fixed if self.kind == ModelKind::Mutex => {
                 LockOptions::new().fixed_lease(self.ttl)
             }
             // Shorter than the leases beside it, so that leases of different length meet.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::Kind;
+use crate::model::ModelKind;
 use fairlock::memory::{Fault, Memory, Reply};
 use fairlock::{Endpoint, LockManager};
 
@@ -42,12 +42,12 @@ pub(super) trait Arm {
     fn lose_news(&self);
 
     /// Every holder's time is over, if there is one.
-    fn run_out(&self, name: &str, kind: Kind) {
+    fn run_out(&self, name: &str, kind: ModelKind) {
         self.script(scripts(kind).run_out, "return 1", name, &[]);
     }
 
     /// Every holder's time is over and a stranger's request is the first to see it. Whether there was one.
-    fn lapse(&self, name: &str, kind: Kind) -> bool {
+    fn lapse(&self, name: &str, kind: ModelKind) -> bool {
         let Scripts {
             run_out, release, ..
         } = scripts(kind);
@@ -56,7 +56,7 @@ pub(super) trait Arm {
     }
 
     /// A holder's request arrives once more. The number in its label, and the fence that it is answered.
-    fn repeat(&self, name: &str, kind: Kind) -> Option<(u16, u64)> {
+    fn repeat(&self, name: &str, kind: ModelKind) -> Option<(u16, u64)> {
         let Scripts {
             holder,
             acquire,
@@ -141,10 +141,10 @@ struct Scripts {
     asked: &'static str,
 }
 
-fn scripts(kind: Kind) -> Scripts {
+fn scripts(kind: ModelKind) -> Scripts {
     match kind {
         // With `u` at its fence, the lease has had its one time of grace.
-        Kind::Mutex => Scripts {
+        ModelKind::Mutex => Scripts {
             run_out: "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
                       do local s = redis.call('HGET', KEYS[1], 's')
                       redis.call('HSET', KEYS[1], 's', struct.pack('<d', 1) .. string.sub(s, 9),
@@ -157,7 +157,7 @@ fn scripts(kind: Kind) -> Scripts {
             asked: "60000 1 0 -\t0\t-\t",
         },
         // Of a holder the first number is its end, and its byte 21 says how it stands.
-        Kind::Semaphore(_) | Kind::ReadWrite(_) => Scripts {
+        ModelKind::Semaphore(_) | ModelKind::ReadWrite(_) => Scripts {
             run_out: "do local all, held = redis.call('HGETALL', KEYS[3]), false
                       for i = 1, #all, 2 do
                         if string.byte(all[i + 1], 21) < 2 then
@@ -184,11 +184,11 @@ fn scripts(kind: Kind) -> Scripts {
     }
 }
 
-fn as_in_records(kind: Kind) -> String {
+fn as_in_records(kind: ModelKind) -> String {
     match kind {
-        Kind::Mutex => "mutex/1".to_owned(),
-        Kind::Semaphore(permits) => format!("semaphore/1 {permits}"),
-        Kind::ReadWrite(permits) => format!("rw/1 {permits}"),
+        ModelKind::Mutex => "mutex/1".to_owned(),
+        ModelKind::Semaphore(permits) => format!("semaphore/1 {permits}"),
+        ModelKind::ReadWrite(permits) => format!("rw/1 {permits}"),
     }
 }
 
@@ -306,7 +306,7 @@ impl Arm for InMemory {
         self.memory.inject(Fault::LoseMessage);
     }
 
-    fn lapse(&self, name: &str, _: Kind) -> bool {
+    fn lapse(&self, name: &str, _: ModelKind) -> bool {
         self.memory.lapse(name)
     }
 }

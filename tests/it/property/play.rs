@@ -4,7 +4,9 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::model::{Attempt, Chance, Kind, Lease, Op, Outcome, Sight, Worlds};
+use crate::model::{
+    Attempt, LeaseTerm, Likelihood, ModelKind, ModelOutcome, Observation, Op, PossibleStates,
+};
 use fairlock::{
     Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, Waiter, WriteGuard,
 };
@@ -34,8 +36,8 @@ pub(super) struct Wish {
 
 #[derive(Debug, Clone)]
 pub(super) enum What {
-    TryLock(Lease),
-    Enqueue(Lease),
+    TryLock(LeaseTerm),
+    Enqueue(LeaseTerm),
     Claim,
     Leave,
     Unlock,
@@ -122,8 +124,8 @@ impl Deref for Guard {
 
 struct Name {
     text: String,
-    kind: Kind,
-    worlds: Worlds,
+    kind: ModelKind,
+    worlds: PossibleStates,
     /// All fences that were seen.
     fences: Vec<u64>,
 }
@@ -131,17 +133,17 @@ struct Name {
 impl<'a> Run<'a> {
     pub(super) fn new(
         arm: &'a dyn Arm,
-        kinds: [Kind; NAMES as usize],
+        kinds: [ModelKind; NAMES as usize],
         patience: Duration,
     ) -> Run<'a> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let run = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = |(i, kind): (u32, Kind)| {
+        let name = |(i, kind): (u32, ModelKind)| {
             let text = format!("{} {run}.{i}", ODD[(run + i) as usize % ODD.len()]);
             Name {
                 text,
                 kind,
-                worlds: Worlds::new(kind),
+                worlds: PossibleStates::new(kind),
                 fences: Vec::new(),
             }
         };
@@ -163,11 +165,11 @@ impl<'a> Run<'a> {
         let unsettles = match wish.what {
             What::Leave | What::Drop => 1,
             What::RunOut | What::Lapse | What::ForceRelease { .. } => {
-                self.names[name].worlds.holders().max(1)
+                self.names[name].worlds.most_holders().max(1)
             }
             _ => 0,
         };
-        let settled = |name: &Name| name.worlds.unsettled() + unsettles <= UNSETTLED_AT_MOST;
+        let settled = |name: &Name| name.worlds.most_unsettled() + unsettles <= UNSETTLED_AT_MOST;
         if unsettles > 0 && !self.names.iter().all(settled) {
             return Ok(());
         }
@@ -182,7 +184,7 @@ impl<'a> Run<'a> {
                 Some(at) => {
                     let (attempt, name, waiter) = self.waiters.remove(at);
                     self.twice(wish, attempt.client, name, Verb::Release, || drop(waiter));
-                    self.see(name, Op::Leave(attempt), Outcome::Done)
+                    self.see(name, Op::Cancel(attempt), ModelOutcome::Done)
                 }
                 None => Ok(()),
             },
@@ -193,7 +195,7 @@ impl<'a> Run<'a> {
                 Some(at) => {
                     let (attempt, name, guard) = self.guards.remove(at);
                     self.twice(wish, attempt.client, name, Verb::Release, || drop(guard));
-                    self.see(name, Op::Drop(attempt), Outcome::Done)
+                    self.see(name, Op::Drop(attempt), ModelOutcome::Done)
                 }
                 None => Ok(()),
             },
@@ -209,7 +211,7 @@ impl<'a> Run<'a> {
                     let (attempt, name, guard) = &self.guards[at];
                     let (attempt, name) = (*attempt, *name);
                     let end = self.twice(wish, attempt.client, name, Verb::Renew, || guard.renew());
-                    let outcome = self.kept(end, Outcome::Renewed)?;
+                    let outcome = self.kept(end, ModelOutcome::Renewed)?;
                     self.see(name, Op::Renew(attempt), outcome)
                 }
                 None => Ok(()),
@@ -229,9 +231,9 @@ impl<'a> Run<'a> {
                     .force_release(&self.names[name].text, fence);
                 let taken = self.known(end)?;
                 let outcome = if taken {
-                    Outcome::Released
+                    ModelOutcome::Released
                 } else {
-                    Outcome::Refused
+                    ModelOutcome::Refused
                 };
                 self.see(
                     name,
@@ -249,14 +251,15 @@ impl<'a> Run<'a> {
                 if let Some(sight) = &sight {
                     self.names[name].fences.extend(sight.holders.values());
                 }
-                self.see(name, Op::Inspect, Outcome::Seen(sight))
+                self.see(name, Op::Inspect, ModelOutcome::Seen(sight))
             }
             What::Repeat => {
                 let repeated = self
                     .arm
                     .repeat(&self.names[name].text, self.names[name].kind);
-                let outcome =
-                    repeated.map_or(Outcome::Refused, |(_, fence)| Outcome::Granted { fence });
+                let outcome = repeated.map_or(ModelOutcome::Refused, |(_, fence)| {
+                    ModelOutcome::Granted { fence }
+                });
                 self.see(
                     name,
                     Op::Repeat(repeated.map(|(number, _)| number)),
@@ -266,9 +269,9 @@ impl<'a> Run<'a> {
             What::Misuse => {
                 let end = misuse(self.manager(wish), &self.names[name].text, wish.pick);
                 let outcome = if matches!(end, Err(Error::Config { .. })) {
-                    Outcome::Forbidden
+                    ModelOutcome::Forbidden
                 } else {
-                    Outcome::Done
+                    ModelOutcome::Done
                 };
                 self.see(name, Op::Misuse, outcome)
             }
@@ -280,7 +283,7 @@ impl<'a> Run<'a> {
             What::RunOut => {
                 self.arm
                     .run_out(&self.names[name].text, self.names[name].kind);
-                self.see(name, Op::RunOut, Outcome::Done)
+                self.see(name, Op::Expire, ModelOutcome::Done)
             }
             What::Lapse => {
                 let held = self
@@ -290,9 +293,9 @@ impl<'a> Run<'a> {
                     name,
                     Op::Lapse,
                     if held {
-                        Outcome::Released
+                        ModelOutcome::Released
                     } else {
-                        Outcome::Refused
+                        ModelOutcome::Refused
                     },
                 )
             }
@@ -306,7 +309,7 @@ impl<'a> Run<'a> {
         }
         for name in 0..NAMES {
             let last = Wish {
-                what: What::Enqueue(Lease::Fixed),
+                what: What::Enqueue(LeaseTerm::Fixed),
                 ..still(name)
             };
             self.fulfil(&last)?;
@@ -314,7 +317,7 @@ impl<'a> Run<'a> {
         let mut served = Instant::now();
         while !self.waiters.is_empty() {
             let (chance, at) = self.next_to_serve();
-            if chance == Chance::Some {
+            if chance == Likelihood::Possible {
                 // A look leaves fewer worlds, and nobody has to be waited for in vain.
                 let name = self.waiters[at].1 as u8;
                 self.fulfil(&still(name))?;
@@ -324,7 +327,7 @@ impl<'a> Run<'a> {
                 served = Instant::now();
             } else if served.elapsed() > self.patience {
                 return Err(self.fail("P4: nobody is served"));
-            } else if chance == Chance::Some {
+            } else if chance == Likelihood::Possible {
                 // In another world it is another's turn.
                 self.waiters.rotate_left(at + 1);
             }
@@ -339,85 +342,89 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    fn next_to_serve(&self) -> (Chance, usize) {
+    fn next_to_serve(&self) -> (Likelihood, usize) {
         let chance = |(attempt, name, _): &(Attempt, usize, Place)| {
-            self.names[*name].worlds.chance(*attempt)
+            self.names[*name].worlds.likelihood(*attempt)
         };
         let first = |wanted| {
             self.waiters
                 .iter()
                 .position(|waiter| chance(waiter) == wanted)
         };
-        for wanted in [Chance::Certain, Chance::Some] {
+        for wanted in [Likelihood::Certain, Likelihood::Possible] {
             if let Some(at) = first(wanted) {
                 return (wanted, at);
             }
         }
-        (Chance::None, 0)
+        (Likelihood::Impossible, 0)
     }
 
-    fn try_lock(&mut self, wish: &Wish, lease: Lease) -> Seen {
+    fn try_lock(&mut self, wish: &Wish, lease: LeaseTerm) -> Seen {
         let (attempt, name) = (self.attempt(wish, lease), usize::from(wish.name));
         let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
         let Name { text, kind, .. } = &self.names[name];
         let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
-            Kind::Mutex => Ok(manager.try_lock(text)?.map(Guard::Plain)),
-            Kind::Semaphore(permits) => Ok(manager
+            ModelKind::Mutex => Ok(manager.try_lock(text)?.map(Guard::Plain)),
+            ModelKind::Semaphore(permits) => Ok(manager
                 .semaphore(text, permits)
                 .try_acquire_many(attempt.permits)?
                 .map(Guard::Plain)),
-            Kind::ReadWrite(all) if attempt.permits == all => {
+            ModelKind::ReadWrite(all) if attempt.permits == all => {
                 Ok(manager.rw_lock(text).try_write()?.map(Guard::Writer))
             }
-            Kind::ReadWrite(_) => Ok(manager.rw_lock(text).try_read()?.map(Guard::Reader)),
+            ModelKind::ReadWrite(_) => Ok(manager.rw_lock(text).try_read()?.map(Guard::Reader)),
         });
         match self.known(end)? {
             Some(guard) => self.keep(attempt, name, guard, Op::TryLock(attempt)),
-            None => self.see(name, Op::TryLock(attempt), Outcome::Busy),
+            None => self.see(name, Op::TryLock(attempt), ModelOutcome::Busy),
         }
     }
 
-    fn enqueue(&mut self, wish: &Wish, lease: Lease) -> Seen {
+    fn enqueue(&mut self, wish: &Wish, lease: LeaseTerm) -> Seen {
         let (attempt, name) = (self.attempt(wish, lease), usize::from(wish.name));
         let manager = self.arm.managers()[usize::from(attempt.client)].with(options(attempt));
         let Name { text, kind, .. } = &self.names[name];
         let end = self.twice(wish, attempt.client, name, Verb::Acquire, || match *kind {
-            Kind::Mutex => Ok(Place::Plain(manager.enqueue(text)?)),
-            Kind::Semaphore(permits) => Ok(Place::Plain(
+            ModelKind::Mutex => Ok(Place::Plain(manager.enqueue(text)?)),
+            ModelKind::Semaphore(permits) => Ok(Place::Plain(
                 manager
                     .semaphore(text, permits)
                     .enqueue_many(attempt.permits)?,
             )),
-            Kind::ReadWrite(all) if attempt.permits == all => {
+            ModelKind::ReadWrite(all) if attempt.permits == all => {
                 Ok(Place::Writer(manager.rw_lock(text).enqueue_write()?))
             }
-            Kind::ReadWrite(_) => Ok(Place::Reader(manager.rw_lock(text).enqueue_read()?)),
+            ModelKind::ReadWrite(_) => Ok(Place::Reader(manager.rw_lock(text).enqueue_read()?)),
         });
         let waiter = self.known(end)?;
         let position = waiter.position();
         self.waiters.push((attempt, name, waiter));
-        self.see(name, Op::Enqueue(attempt), Outcome::Waiting { position })
+        self.see(
+            name,
+            Op::Enqueue(attempt),
+            ModelOutcome::Waiting { position },
+        )
     }
 
     /// Waits as long as the model gives reason to. Whether it is a guard now.
     fn claim(&mut self, at: usize) -> Seen<bool> {
         let (attempt, name, mut waiter) = self.waiters.remove(at);
-        let chance = self.names[name].worlds.chance(attempt);
+        let chance = self.names[name].worlds.likelihood(attempt);
         let patience = match chance {
-            Chance::None => Duration::ZERO,
-            Chance::Some => P,
-            Chance::Certain => self.patience,
+            Likelihood::Impossible => Duration::ZERO,
+            Likelihood::Possible => P,
+            Likelihood::Certain => self.patience,
         };
         let end = waiter.wait_for(patience);
         match self.known(end)? {
             Some(guard) => {
-                self.keep(attempt, name, guard, Op::Claim(attempt))?;
+                self.keep(attempt, name, guard, Op::TakeGrant(attempt))?;
                 Ok(true)
             }
             None => {
                 self.waiters.insert(at, (attempt, name, waiter));
-                self.see(name, Op::Claim(attempt), Outcome::NotYet)?;
-                if chance == Chance::Certain {
+                self.see(name, Op::TakeGrant(attempt), ModelOutcome::NotYet)?;
+                if chance == Likelihood::Certain {
                     return Err(
                         self.fail(&format!("P4: {attempt:?} is not told that it was granted"))
                     );
@@ -433,7 +440,7 @@ impl<'a> Run<'a> {
             Some(wish) => self.twice(wish, attempt.client, name, Verb::Release, || guard.unlock()),
             None => guard.unlock(),
         };
-        let outcome = self.kept(end, Outcome::Released)?;
+        let outcome = self.kept(end, ModelOutcome::Released)?;
         self.see(name, Op::Unlock(attempt), outcome)
     }
 
@@ -451,9 +458,9 @@ impl<'a> Run<'a> {
         let outcome = match writer.downgrade() {
             Ok(reader) => {
                 self.guards.push((attempt, name, Guard::Reader(reader)));
-                Outcome::Downgraded
+                ModelOutcome::Downgraded
             }
-            Err(error) => self.kept(Err(error), Outcome::Downgraded)?,
+            Err(error) => self.kept(Err(error), ModelOutcome::Downgraded)?,
         };
         self.see(name, Op::Downgrade(attempt), outcome)
     }
@@ -462,15 +469,15 @@ impl<'a> Run<'a> {
         let fence = guard.fence();
         self.guards.push((attempt, name, guard));
         self.names[name].fences.push(fence);
-        self.see(name, op, Outcome::Granted { fence })
+        self.see(name, op, ModelOutcome::Granted { fence })
     }
 
-    fn attempt(&mut self, wish: &Wish, lease: Lease) -> Attempt {
+    fn attempt(&mut self, wish: &Wish, lease: LeaseTerm) -> Attempt {
         self.attempts += 1;
         let permits = match self.names[usize::from(wish.name)].kind {
-            Kind::Mutex => 1,
-            Kind::Semaphore(permits) => 1 + u32::from(wish.permits) % permits,
-            Kind::ReadWrite(all) => {
+            ModelKind::Mutex => 1,
+            ModelKind::Semaphore(permits) => 1 + u32::from(wish.permits) % permits,
+            ModelKind::ReadWrite(all) => {
                 if wish.permits.is_multiple_of(3) {
                     all
                 } else {
@@ -508,7 +515,7 @@ impl<'a> Run<'a> {
         end
     }
 
-    fn see(&mut self, name: usize, op: Op, outcome: Outcome) -> Seen {
+    fn see(&mut self, name: usize, op: Op, outcome: ModelOutcome) -> Seen {
         let line = format!("  {:?}: {op:?} -> {outcome:?}\n", self.names[name].text);
         if !self.trail.ends_with(&line) {
             self.trail += &line;
@@ -524,10 +531,10 @@ impl<'a> Run<'a> {
         end.map_err(|error| self.fail(&format!("{error}")))
     }
 
-    fn kept(&self, end: fairlock::Result<()>, well: Outcome) -> Seen<Outcome> {
+    fn kept(&self, end: fairlock::Result<()>, well: ModelOutcome) -> Seen<ModelOutcome> {
         match end {
             Ok(()) => Ok(well),
-            Err(Error::Lost { .. }) => Ok(Outcome::Lost),
+            Err(Error::Lost { .. }) => Ok(ModelOutcome::Lost),
             Err(error) => Err(self.fail(&format!("{error}"))),
         }
     }
@@ -557,18 +564,18 @@ fn pick(wish: &Wish, of: usize) -> Option<usize> {
 fn options(attempt: Attempt) -> LockOptions {
     let terms = LockOptions::new().label(attempt.number.to_string());
     match attempt.lease {
-        Lease::Renewed => terms.ttl(TTL),
-        Lease::Fixed => terms.fixed_lease(TTL),
+        LeaseTerm::Renewed => terms.ttl(TTL),
+        LeaseTerm::Fixed => terms.fixed_lease(TTL),
     }
 }
 
-fn sight(info: &LockInfo) -> Sight {
+fn sight(info: &LockInfo) -> Observation {
     let number = |label: &str| {
         label
             .parse()
             .unwrap_or_else(|e| panic!("the label {label:?} is no number: {e}"))
     };
-    Sight {
+    Observation {
         // Whoever holds it has a fence.
         holders: info
             .holders

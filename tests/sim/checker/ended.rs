@@ -5,7 +5,7 @@ use crate::loss::PreviousHolder;
 use crate::script::{Outcome as Reported, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::Kind;
+use crate::sim::model::ModelKind;
 use crate::sim::model::Promise;
 use crate::sim::record::HolderView;
 
@@ -52,7 +52,7 @@ impl Checker {
 
     /// A mutex keeps what it knows as long as its record lasts.
     fn is_forgotten(&self, clock: u64, ended: &EndedLease) -> bool {
-        self.kind != Kind::Mutex && ended.known_until <= clock
+        self.kind != ModelKind::Mutex && ended.known_until <= clock
     }
 
     /// Forgets the leases that a request finds to be forgotten. A clock that goes back does not
@@ -84,12 +84,12 @@ impl ServerModel {
     /// A lease ended without a release, at this time of the server's clock.
     pub(super) fn lease_ended(
         &mut self,
-        kind: Kind,
+        kind: ModelKind,
         holder: &HolderView,
         how: PreviousHolder,
         clock: u64,
     ) {
-        if kind == Kind::Mutex {
+        if kind == ModelKind::Mutex {
             self.none_is_last();
         }
         self.ended.insert(

@@ -7,7 +7,7 @@ use crate::loss::PreviousHolder;
 use crate::script::{Mode, Outcome, Token, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Kind, Promise};
+use crate::sim::model::{ModelKind, Promise};
 use crate::sim::record::{HolderView, RecordView};
 
 /// What became of each token.
@@ -88,7 +88,7 @@ impl Checker {
             Verb::Release { token, fence, mode }
                 if *executed.outcome == Outcome::Released && mode != Mode::Downgrade =>
             {
-                if mode == Mode::Lost && self.kind == Kind::Mutex {
+                if mode == Mode::Lost && self.kind == ModelKind::Mutex {
                     self.model.none_is_last();
                 }
                 if mode == Mode::Forced {

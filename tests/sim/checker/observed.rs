@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Attempt, Lease, Moment, Op, Outcome, Sight};
+use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
@@ -17,34 +17,34 @@ impl Checker {
         &mut self,
         before: &RecordView,
         executed: &ExecutedCall<'_>,
-    ) -> Option<(Op, Outcome)> {
+    ) -> Option<(Op, ModelOutcome)> {
         let op = self.operation(before, executed)?;
-        self.model.returned |= matches!(op, Op::Return(_));
+        self.model.returned |= matches!(op, Op::Rejoin(_));
         use script::Outcome as Reported;
         let outcome = match executed.outcome {
-            Reported::Granted(grant) => Outcome::Granted { fence: grant.fence },
-            Reported::Waiting { position, .. } => Outcome::Waiting {
+            Reported::Granted(grant) => ModelOutcome::Granted { fence: grant.fence },
+            Reported::Waiting { position, .. } => ModelOutcome::Waiting {
                 position: Some(*position).filter(|_| !self.model.returned),
             },
-            Reported::Busy { .. } => Outcome::Busy,
-            Reported::Late => Outcome::Late,
-            Reported::More => Outcome::Again,
-            Reported::Released if matches!(op, Op::Downgrade(_)) => Outcome::Downgraded,
-            Reported::Released => Outcome::Released,
-            Reported::Renewed { .. } => Outcome::Renewed,
-            Reported::Synced { .. } => Outcome::Done,
-            Reported::Absent => Outcome::Absent,
+            Reported::Busy { .. } => ModelOutcome::Busy,
+            Reported::Late => ModelOutcome::Late,
+            Reported::More => ModelOutcome::SendAgain,
+            Reported::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
+            Reported::Released => ModelOutcome::Released,
+            Reported::Renewed { .. } => ModelOutcome::Renewed,
+            Reported::Synced { .. } => ModelOutcome::Done,
+            Reported::Absent => ModelOutcome::Absent,
             Reported::Refused | Reported::Already if matches!(op, Op::ForceRelease { .. }) => {
-                Outcome::Refused
+                ModelOutcome::Refused
             }
             Reported::Already
             | Reported::Lapsed
             | Reported::Forced
             | Reported::Lost
             | Reported::Unknown
-            | Reported::Gone { .. } => Outcome::Lost,
+            | Reported::Gone { .. } => ModelOutcome::Lost,
             // No request of a run has any of these answers.
-            _ => Outcome::Forbidden,
+            _ => ModelOutcome::Forbidden,
         };
         Some((op, outcome))
     }
@@ -63,9 +63,9 @@ impl Checker {
                 // An earlier request of the token may have been a release, which says neither.
                 let attempt = Attempt {
                     lease: if is_fixed {
-                        Lease::Fixed
+                        LeaseTerm::Fixed
                     } else {
-                        Lease::Renewed
+                        LeaseTerm::Renewed
                     },
                     permits: executed.call.spec.weight,
                     ..self.attempt(*token, client)
@@ -78,7 +78,7 @@ impl Checker {
                 if !may_wait {
                     Op::TryLock(attempt)
                 } else if has_dead_entry && !before.is_queued(*token) {
-                    Op::Return(attempt)
+                    Op::Rejoin(attempt)
                 } else {
                     // A token that waits has one place, where its entry counts.
                     Op::Enqueue(attempt)
@@ -107,7 +107,7 @@ impl Checker {
                     Mode::Used => Op::Unlock(attempt),
                     Mode::Lost => Op::Drop(attempt),
                     Mode::Downgrade => Op::Downgrade(attempt),
-                    Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Leave(attempt),
+                    Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
                 }
             }
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
@@ -117,12 +117,12 @@ impl Checker {
     }
 
     /// What only the server's clock knew when it ran the request.
-    pub(super) fn moment(
+    pub(super) fn server_view(
         &self,
         clock: u64,
         before: &RecordView,
         executed: &ExecutedCall<'_>,
-    ) -> Moment {
+    ) -> ServerView {
         let ServerModel {
             served_time, lock, ..
         } = &self.model;
@@ -140,22 +140,23 @@ impl Checker {
         );
         let takes = mode == Some(Mode::Forced) && *executed.outcome != Reported::Already;
         let token_of = |number: u16| self.tokens[usize::from(number)];
-        let cools = |own: &HolderView| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
-        Moment {
+        let must_cool =
+            |own: &HolderView| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
+        ServerView {
             clock,
-            over: lock
+            expired: lock
                 .taken_by()
                 .filter(|number| before.is_over(token_of(*number), clock))
                 .collect(),
-            rested: lock
+            cooled: lock
                 .taken_by()
                 .filter(|number| before.has_rested(token_of(*number), clock))
                 .collect(),
             silent: served_time.silent(clock),
             outage: served_time.is_outage(clock),
             grace: self.spared_since(before),
-            counts_anew: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
-            cools: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(cools),
+            recounts: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
+            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(must_cool),
             reach: reach(before, executed),
         }
     }
@@ -174,7 +175,7 @@ impl Checker {
     }
 
     /// The holders and the queue, by the numbers of attempts.
-    pub(super) fn sight(&mut self, record: &RecordView, manager: &str) -> Sight {
+    pub(super) fn observation(&mut self, record: &RecordView, manager: &str) -> Observation {
         let client = self.client(manager);
         let mut number = |token: Token| self.attempt(token, client).number;
         let holders = record
@@ -189,7 +190,7 @@ impl Checker {
                 queue.push(number);
             }
         }
-        Sight { holders, queue }
+        Observation { holders, queue }
     }
 
     pub(super) fn client(&mut self, manager: &str) -> u8 {
@@ -206,7 +207,7 @@ impl Checker {
             Attempt {
                 number,
                 client,
-                lease: Lease::Renewed,
+                lease: LeaseTerm::Renewed,
                 permits: 1,
             }
         })

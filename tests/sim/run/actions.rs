@@ -7,7 +7,7 @@ use crate::engine::{Doubt, Request};
 use crate::script::{Mode, Token, Verb};
 use crate::sim::checker::RanAt;
 use crate::sim::defect::Defect;
-use crate::sim::model::{Kind, Loss};
+use crate::sim::model::{DataLoss, ModelKind};
 use crate::sim::plan::{Action, LeaseTerms, Rng};
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::store::memory::keyspace::Keyspace;
@@ -179,15 +179,15 @@ impl Run<'_> {
             Action::StepClock { by } => self.step_clock(by),
             Action::FlushAll => self.lose_all(),
             Action::DropRecord => {
-                let loss = if self.setting.kind == Kind::Mutex {
-                    Loss::All
+                let loss = if self.setting.kind == ModelKind::Mutex {
+                    DataLoss::All
                 } else {
-                    Loss::Record
+                    DataLoss::Record
                 };
                 self.delete(self.setting.key.record(), loss);
             }
-            Action::DropQueue => self.delete(self.setting.key.queue(), Loss::Queue),
-            Action::DropHolders => self.delete(&self.setting.key.holders(), Loss::Holders),
+            Action::DropQueue => self.delete(self.setting.key.queue(), DataLoss::Queue),
+            Action::DropHolders => self.delete(&self.setting.key.holders(), DataLoss::Holders),
             _ => {}
         }
     }
@@ -212,10 +212,10 @@ impl Run<'_> {
 
     fn lose_all(&mut self) {
         self.server.state().keyspace = Keyspace::default();
-        self.lose(Loss::All);
+        self.lose(DataLoss::All);
     }
 
-    fn lose(&mut self, loss: Loss) {
+    fn lose(&mut self, loss: DataLoss) {
         self.checker
             .on_data_lost(self.now / 1000, loss, &self.server.state().keyspace);
         self.note_lost_places();
@@ -237,7 +237,7 @@ impl Run<'_> {
         }
     }
 
-    fn delete(&mut self, key: &str, loss: Loss) {
+    fn delete(&mut self, key: &str, loss: DataLoss) {
         let clock = self.server_clock();
         let words = [b"DEL".to_vec(), key.as_bytes().to_vec()];
         self.server
