@@ -262,7 +262,7 @@ impl Planner {
     }
 
     /// Draws one action, and sometimes one that hits the process while its request is in flight.
-    /// The order of the draws makes the run: whoever changes it changes the run of every seed.
+    /// The order of the draws makes the run: a change to it changes the run of every seed.
     fn add_next(&mut self) {
         self.at += self.rng.below(self.pace);
         let sort = self.rng.below(SORTS * 2);

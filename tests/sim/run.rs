@@ -3,6 +3,7 @@
 mod actions;
 mod callers;
 mod network;
+mod server;
 mod time_watch;
 
 use std::collections::{BTreeMap, HashMap};
@@ -96,7 +97,7 @@ enum SimEvent {
 }
 
 impl SimEvent {
-    /// The process that it is for. `None`: it is for the server, or for whoever has a slot.
+    /// The process that it is for. `None`: it is for the server, or for the process in a slot.
     fn process(&self) -> Option<u64> {
         match self {
             SimEvent::Action(_) | SimEvent::Arrive(_) => None,

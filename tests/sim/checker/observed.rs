@@ -71,17 +71,10 @@ impl Checker {
                     ..self.attempt(*token, client)
                 };
                 self.attempts.insert(*token, attempt);
-                let has_dead_entry = before
-                    .queue
-                    .iter()
-                    .any(|entry| entry.token == *token && !entry.waits);
-                if !may_wait {
-                    Op::TryLock(attempt)
-                } else if has_dead_entry && !before.is_queued(*token) {
-                    Op::Rejoin(attempt)
+                if *may_wait {
+                    enqueue(before, *token, attempt)
                 } else {
-                    // A token that waits has one place, where its entry counts.
-                    Op::Enqueue(attempt)
+                    Op::TryLock(attempt)
                 }
             }
             // Readers share a fence. A forced release that is sent twice ends one lease, so the
@@ -101,15 +94,7 @@ impl Checker {
                 client,
                 fence: *fence,
             },
-            Verb::Release { token, mode, .. } => {
-                let attempt = self.attempt(*token, client);
-                match mode {
-                    Mode::Used => Op::Unlock(attempt),
-                    Mode::Lost => Op::Drop(attempt),
-                    Mode::Downgrade => Op::Downgrade(attempt),
-                    Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
-                }
-            }
+            Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
             Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
@@ -211,6 +196,30 @@ impl Checker {
                 permits: 1,
             }
         })
+    }
+}
+
+/// An acquire that may wait. Its token comes back to a place that it had left if only a dead entry
+/// of it is in the queue.
+fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
+    let has_dead_entry = before
+        .queue
+        .iter()
+        .any(|entry| entry.token == token && !entry.waits);
+    // A token that waits has one place, where its entry counts.
+    if has_dead_entry && !before.is_queued(token) {
+        Op::Rejoin(attempt)
+    } else {
+        Op::Enqueue(attempt)
+    }
+}
+
+fn release(mode: Mode, attempt: Attempt) -> Op {
+    match mode {
+        Mode::Used => Op::Unlock(attempt),
+        Mode::Lost => Op::Drop(attempt),
+        Mode::Downgrade => Op::Downgrade(attempt),
+        Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
     }
 }
 

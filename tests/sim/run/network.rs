@@ -1,18 +1,14 @@
-//! Requests, replies and messages on their way.
+//! Pipelines: how a process sends them, and what it does when they end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
-use crate::script::{Call, Form, Mode, Outcome, Reply, Token, Verb};
-use crate::sim::breach::Breach;
+use crate::script::{Call, Form, Mode, Outcome, Reply, Verb};
 use crate::sim::defect::Defect;
-use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::Promise;
 use crate::sim::plan::NetworkFault;
 use crate::sim::process::{
-    CallerState, FlightOwner, LastCheck, Resent, SimCaller, SimConnection, SimFlight, SimProcess,
-    no_connection, no_reply,
+    FlightOwner, LastCheck, Resent, SimConnection, SimFlight, SimProcess, no_connection, no_reply,
 };
 use crate::store::memory::words_of;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
@@ -24,6 +20,33 @@ struct Dates {
     dated_after: u32,
     /// When the sender stops waiting for its replies, in ns of the run.
     times_out_at: u64,
+}
+
+/// When the next request of a pipeline arrives, and how long its reply takes.
+struct Way {
+    arrives: u64,
+    /// `None`: the replies of this request and of those behind it are lost.
+    reply_after: Option<u64>,
+}
+
+impl Way {
+    /// Applies the fault to this request and to those behind it. `false`: they are lost.
+    fn disturb(&mut self, fault: Option<NetworkFault>) -> bool {
+        match fault {
+            None => {}
+            Some(NetworkFault::LoseRequest | NetworkFault::Reset { late: None }) => return false,
+            Some(NetworkFault::LoseReply) => self.reply_after = None,
+            Some(NetworkFault::DelayRequest { by }) => self.arrives += by * MS,
+            Some(NetworkFault::DelayReply { by }) => {
+                self.reply_after = self.reply_after.map(|after| after + by * MS);
+            }
+            Some(NetworkFault::Reset { late: Some(by) }) => {
+                self.arrives += by * MS;
+                self.reply_after = None;
+            }
+        }
+        true
+    }
 }
 
 impl Run<'_> {
@@ -122,26 +145,18 @@ impl Run<'_> {
         self.note_network_fault(process, network_fault, dates);
         let calls = Arc::clone(&process.flights[&flight].calls);
         let hit = process.rng.below(calls.len() as u64) as usize;
-        let mut arrives = self.now;
-        let mut reply_after = Some(process.latency());
+        let mut way = Way {
+            arrives: self.now,
+            reply_after: Some(process.latency()),
+        };
         let mut order: Vec<usize> = (0..calls.len()).collect();
         if self.defect == Some(Defect::R4) {
             order.reverse();
         }
         for index in order {
-            arrives += process.latency();
-            match network_fault.filter(|_| index == hit) {
-                None => {}
-                Some(NetworkFault::LoseRequest | NetworkFault::Reset { late: None }) => break,
-                Some(NetworkFault::LoseReply) => reply_after = None,
-                Some(NetworkFault::DelayRequest { by }) => arrives += by * MS,
-                Some(NetworkFault::DelayReply { by }) => {
-                    reply_after = reply_after.map(|after| after + by * MS)
-                }
-                Some(NetworkFault::Reset { late: Some(by) }) => {
-                    arrives += by * MS;
-                    reply_after = None;
-                }
+            way.arrives += process.latency();
+            if index == hit && !way.disturb(network_fault) {
+                break;
             }
             let under_way = &process.flights[&flight];
             if under_way.answers[index].is_some() {
@@ -161,13 +176,13 @@ impl Run<'_> {
                 )),
                 epoch: self.epoch,
                 sent_at: self.now,
-                reply_after,
+                reply_after: way.reply_after,
                 times_out_at: (dates.times_out_at + MS) / 1000,
                 dated_after: dates.dated_after,
                 token_age: self.token_age(call),
                 by_renewal: matches!(under_way.owner, FlightOwner::Renewal(_)),
             };
-            self.at(arrives, SimEvent::Arrive(Box::new(request)));
+            self.at(way.arrives, SimEvent::Arrive(Box::new(request)));
         }
         let process = process.number;
         if matches!(network_fault, Some(NetworkFault::Reset { .. })) {
@@ -237,180 +252,6 @@ impl Run<'_> {
             }),
             _ => None,
         }
-    }
-
-    /// A request reaches the server.
-    pub(super) fn arrive(&mut self, request: Box<RequestInFlight>) -> Result<(), Breach> {
-        let cut_until = self
-            .process(request.process)
-            .map_or(0, |process| process.cut_until);
-        let held_back_until = self.hangs_until.max(cut_until);
-        if request.epoch != self.epoch || self.now < self.down_until {
-            return Ok(());
-        }
-        if held_back_until > self.now {
-            self.at(held_back_until, SimEvent::Arrive(request));
-            return Ok(());
-        }
-        let clock = self.server_clock();
-        let value = self.server.run(clock, &request.words);
-        self.watch.on_sign_of_life(&request.manager);
-        let call = &request.calls[request.index];
-        let reply = match &value {
-            Ok(value) => Reply::parse(call, value).map_err(|malformed| malformed.to_string()),
-            Err(error) => Err(error.clone()),
-        };
-        let reply =
-            reply.map_err(|error| Breach::new(Promise::BadInput, format!("{call:?}: {error}")))?;
-        self.check_request(&request, &reply)?;
-        self.send_messages();
-        let is_heard = self
-            .process(request.process)
-            .is_none_or(|process| process.inbound_lost_until <= self.now);
-        if let Some(after) = request.reply_after.filter(|_| is_heard) {
-            let reply = ReplyInFlight {
-                process: request.process,
-                flight: request.flight,
-                index: request.index,
-                epoch: request.epoch,
-                ran_at: self.now,
-                clock_steps: self.checker.clock_steps(),
-                value,
-            };
-            self.at(self.now + after, SimEvent::Reply(Box::new(reply)));
-        }
-        Ok(())
-    }
-
-    /// What must hold of a request that the server has run.
-    fn check_request(&mut self, request: &RequestInFlight, reply: &Reply) -> Result<(), Breach> {
-        let call = &request.calls[request.index];
-        self.record_in_transcript(request, &reply.outcome);
-        let executed = ExecutedCall {
-            call,
-            manager: &request.manager,
-            outcome: &reply.outcome,
-            more: reply.more,
-            times_out_at: request.times_out_at,
-            dated_after: request.dated_after,
-        };
-        let at = self.ran_at();
-        self.checker
-            .on_executed(at, &self.server.state().keyspace, &executed)?;
-        if let (Verb::Acquire { token, .. }, Outcome::Waiting { .. } | Outcome::Granted(_)) =
-            (&call.verb, &reply.outcome)
-        {
-            self.check_order(request, *token)?;
-        }
-        // R6 (token lifetime): the client releases a token only for so long. A copy of a later
-        // request could take the lock for good. A request that is sent again on another connection
-        // has two command timeouts.
-        let config = &self.setting.config;
-        if request.token_age > (self.setting.ttl + config.command_timeout * 2).as_nanos() as u64 {
-            return Err(Breach::new(
-                Promise::OneGrant,
-                format!(
-                    "{call:?} was sent {} ms after its first",
-                    request.token_age / MS
-                ),
-            ));
-        }
-        Ok(())
-    }
-
-    fn record_in_transcript(&mut self, request: &RequestInFlight, outcome: &Outcome) {
-        let Some(transcript) = &mut self.transcript else {
-            return;
-        };
-        let ms = self.now as f64 / MS as f64;
-        let mut line = format!(
-            "{ms:>10.3} ms  {} of {}: {:?}",
-            request.index, request.manager, request.calls[request.index].verb
-        );
-        if let Some(at) = line.find(", params: ") {
-            line.replace_range(at.., " }");
-        }
-        transcript.push(format!("{line} -> {outcome:?}"));
-    }
-
-    /// Puts on their way the messages that the last request published.
-    fn send_messages(&mut self) {
-        for message in self.server.published() {
-            let to = self
-                .processes
-                .iter_mut()
-                .flatten()
-                .find(|p| p.caller_id.channel().as_bytes() == message.channel);
-            let Some(process) =
-                to.filter(|process| process.subscribed && process.inbound_lost_until <= self.now)
-            else {
-                continue;
-            };
-            let Some(late) = process.late_messages.pop_front().unwrap_or(Some(0)) else {
-                continue;
-            };
-            let at = self.now + late + process.latency();
-            let event = SimEvent::Message {
-                process: process.number,
-                subscription: process.subscription,
-                text: String::from_utf8_lossy(&message.text).into_owned(),
-            };
-            self.at(at, event);
-        }
-    }
-
-    /// P3, R4 (lost places): a process takes its lost places again in the order in which its
-    /// callers came.
-    fn check_order(&mut self, request: &RequestInFlight, token: Token) -> Result<(), Breach> {
-        let process = self
-            .processes
-            .iter_mut()
-            .flatten()
-            .find(|process| process.number == request.process);
-        let Some(process) = process else {
-            return Ok(());
-        };
-        let Some((id, caller)) = process
-            .callers
-            .iter_mut()
-            .find(|(_, caller)| caller.waits_by(token))
-        else {
-            return Ok(());
-        };
-        let id = *id;
-        let lost_at = caller.lost_at.take();
-        // The last check says nothing about a waiter that learned of its place after the check was
-        // sent, nor about a loss that came after the check.
-        let LastCheck { sent, ran_at } = process.last_check;
-        let is_known_lost = |caller: &SimCaller| {
-            caller.lost_at == lost_at
-                && matches!(caller.state, CallerState::Waiting)
-                && process.local(caller.since) < sent
-                && Some(ran_at) > lost_at
-        };
-        let earlier = process
-            .callers
-            .range(..id)
-            .find(|(_, caller)| is_known_lost(caller));
-        // A copy from before the loss does not take a place again.
-        let takes_again = request.by_renewal && lost_at.is_some_and(|lost| lost < request.sent_at);
-        match earlier.filter(|_| takes_again) {
-            Some((_, earlier)) => {
-                let earlier = earlier.waiter.as_ref().map(|waiter| waiter.token());
-                Err(Breach::new(
-                    Promise::Order,
-                    format!("{token:?} took a place again before {earlier:?}, which came first"),
-                ))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn process(&self, number: u64) -> Option<&SimProcess> {
-        self.processes
-            .iter()
-            .flatten()
-            .find(|process| process.number == number)
     }
 
     /// A reply reaches its process.
