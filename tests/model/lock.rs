@@ -24,7 +24,7 @@ pub(crate) struct ModelLock {
     last_turn: u32,
     /// The fence of that turn, which readers share.
     last_fence: FenceRange,
-    /// These released too early. Their permits are nobody's, and are not free until their least
+    /// These released too early. Nobody has their permits, and they are not free until their least
     /// hold time is over (R16: hold_at_least).
     cooling: Vec<ModelGrant>,
     /// Permits that count as taken although the server lost their holders.

@@ -1,4 +1,4 @@
-//! The model itself: what it allows and what it forbids.
+//! Tests of the model itself: what it allows and what it forbids.
 
 use super::model::{Attempt, Likelihood, ModelKind, ModelOutcome, Op, PossibleStates, Promise};
 use super::model::{LeaseTerm, Observation};
@@ -26,7 +26,7 @@ fn waiting(position: u64) -> ModelOutcome {
     }
 }
 
-/// What was seen up to the last is allowed, and the last breaks this.
+/// The model allows all observations but the last, and the last breaks this promise.
 #[track_caller]
 fn assert_breaks(seen: &[(Op, ModelOutcome)], promise: Promise) {
     assert_breaks_of(ModelKind::Mutex, seen, promise);
@@ -39,25 +39,25 @@ fn allowed(seen: &[(Op, ModelOutcome)]) -> PossibleStates {
 
 #[track_caller]
 fn allowed_of(kind: ModelKind, seen: &[(Op, ModelOutcome)]) -> PossibleStates {
-    let mut worlds = PossibleStates::new(kind);
+    let mut states = PossibleStates::new(kind);
     for (op, outcome) in seen {
-        worlds
+        states
             .observe(op, outcome)
             .unwrap_or_else(|violation| panic!("{violation}"));
     }
-    worlds
+    states
 }
 
 #[track_caller]
 fn assert_breaks_of(kind: ModelKind, seen: &[(Op, ModelOutcome)], promise: Promise) {
     let (last, before) = seen.split_last().unwrap();
-    let mut worlds = allowed_of(kind, before);
-    let violation = worlds.observe(&last.0, &last.1).unwrap_err();
+    let mut states = allowed_of(kind, before);
+    let violation = states.observe(&last.0, &last.1).unwrap_err();
     assert_eq!(violation.broken, [promise].into(), "{violation}");
 }
 
-/// A holds it, B and C wait.
-fn line() -> Vec<(Op, ModelOutcome)> {
+/// A holds the lock, and B and C wait.
+fn a_holds_b_and_c_wait() -> Vec<(Op, ModelOutcome)> {
     vec![
         (Op::TryLock(A), granted(10)),
         (Op::Enqueue(B), waiting(1)),
@@ -65,8 +65,8 @@ fn line() -> Vec<(Op, ModelOutcome)> {
     ]
 }
 
-fn after_line(more: &[(Op, ModelOutcome)]) -> Vec<(Op, ModelOutcome)> {
-    [line(), more.to_vec()].concat()
+fn then(more: &[(Op, ModelOutcome)]) -> Vec<(Op, ModelOutcome)> {
+    [a_holds_b_and_c_wait(), more.to_vec()].concat()
 }
 
 #[test]
@@ -76,11 +76,11 @@ fn two_holders_break_exclusion() {
         Promise::Exclusion,
     );
     assert_breaks(
-        &after_line(&[(Op::TakeGrant(B), granted(11))]),
+        &then(&[(Op::TakeGrant(B), granted(11))]),
         Promise::Exclusion,
     );
     assert_breaks(
-        &after_line(&[(Op::Unlock(A), ModelOutcome::Lost)]),
+        &then(&[(Op::Unlock(A), ModelOutcome::Lost)]),
         Promise::Exclusion,
     );
 }
@@ -92,14 +92,14 @@ fn fence_that_does_not_rise_breaks_fencing() {
             (Op::Unlock(A), ModelOutcome::Released),
             (Op::TakeGrant(B), granted(fence)),
         ];
-        assert_breaks(&after_line(&last), Promise::Fencing);
+        assert_breaks(&then(&last), Promise::Fencing);
     }
 }
 
 #[test]
 fn late_look_at_an_old_grant_bounds_its_fence() {
     let lost = |fence| {
-        after_line(&[
+        then(&[
             (Op::Unlock(A), ModelOutcome::Released),
             (Op::Lapse, ModelOutcome::Released),
             (Op::TakeGrant(C), granted(20)),
@@ -107,14 +107,14 @@ fn late_look_at_an_old_grant_bounds_its_fence() {
         ])
     };
     allowed(&lost(15));
-    // It can also have waited again, and then there is no grant that it could have.
+    // B may also have waited again. Then it has no grant, and its release cannot succeed.
     assert_breaks(
         &[lost(15), vec![(Op::Unlock(B), ModelOutcome::Released)]].concat(),
         Promise::Exclusion,
     );
-    let mut worlds = allowed(&lost(15)[..6]);
+    let mut states = allowed(&lost(15)[..6]);
     assert!(
-        worlds
+        states
             .observe(&Op::TakeGrant(B), &granted(25))
             .unwrap_err()
             .broken
@@ -128,24 +128,28 @@ fn overtaking_breaks_the_order() {
         (Op::Unlock(A), ModelOutcome::Released),
         (Op::TakeGrant(C), granted(11)),
     ];
-    assert_breaks(&after_line(&last), Promise::Order);
+    assert_breaks(&then(&last), Promise::Order);
     let shown = Observation {
         holders: [(A.number, 10)].into(),
         queue: vec![C.number, B.number],
     };
     assert_breaks(
-        &after_line(&[(Op::Inspect, ModelOutcome::Seen(Some(shown)))]),
+        &then(&[(Op::Inspect, ModelOutcome::Seen(Some(shown)))]),
         Promise::Order,
     );
     assert_breaks(
-        &[&line()[..2], &[(Op::Enqueue(C), waiting(1))]].concat(),
+        &[
+            &a_holds_b_and_c_wait()[..2],
+            &[(Op::Enqueue(C), waiting(1))],
+        ]
+        .concat(),
         Promise::Order,
     );
     let barging = [
         (Op::Unlock(A), ModelOutcome::Released),
         (Op::TryLock(attempt(4, 0, LeaseTerm::Fixed)), granted(11)),
     ];
-    assert_breaks(&after_line(&barging), Promise::Order);
+    assert_breaks(&then(&barging), Promise::Order);
 }
 
 #[test]
@@ -168,7 +172,7 @@ fn second_fence_for_one_request_breaks_one_grant() {
         queue: vec![B.number, B.number],
     };
     assert_breaks(
-        &after_line(&[(Op::Inspect, ModelOutcome::Seen(Some(twice)))]),
+        &then(&[(Op::Inspect, ModelOutcome::Seen(Some(twice)))]),
         Promise::OneGrant,
     );
 }
@@ -181,7 +185,7 @@ fn misuse_that_is_granted_breaks_bad_input() {
 #[test]
 fn lapse_of_a_fixed_lease_costs_no_place() {
     let again = attempt(4, 0, LeaseTerm::Fixed);
-    let seen = after_line(&[
+    let seen = then(&[
         (Op::Cancel(B), ModelOutcome::Done),
         (Op::Cancel(C), ModelOutcome::Done),
     ]);
@@ -194,13 +198,13 @@ fn lapse_of_a_fixed_lease_costs_no_place() {
     ]
     .concat();
     assert_eq!(
-        allowed(&[&line()[..1], &seen[5..]].concat()).likelihood(again),
+        allowed(&[&a_holds_b_and_c_wait()[..1], &seen[5..]].concat()).likelihood(again),
         Likelihood::Certain
     );
     assert_eq!(
         allowed(&seen).likelihood(C),
         Likelihood::Possible,
-        "its leave may still be under way"
+        "the release of C may still be under way"
     );
 }
 
@@ -214,12 +218,12 @@ fn lapse_of_a_renewed_lease_can_cost_a_place() {
         (Op::Enqueue(C), waiting(2)),
         (Op::Expire, ModelOutcome::Done),
     ];
-    let worlds = allowed(&seen);
+    let states = allowed(&seen);
     assert_eq!(
-        (worlds.likelihood(its_other), worlds.likelihood(C)),
+        (states.likelihood(its_other), states.likelihood(C)),
         (Likelihood::Possible, Likelihood::Possible)
     );
-    // Passed over, it comes after C, and not before.
+    // If the server passed it over, it comes after C and not before.
     let passed = [
         &seen[..],
         &[
@@ -237,12 +241,12 @@ fn lapse_of_a_renewed_lease_can_cost_a_place() {
 
 #[test]
 fn unnoticed_lapse_still_allows_a_release() {
-    let seen = after_line(&[
+    let seen = then(&[
         (Op::Expire, ModelOutcome::Done),
         (Op::Unlock(A), ModelOutcome::Released),
     ]);
     assert_eq!(allowed(&seen).likelihood(B), Likelihood::Certain);
-    let noticed = after_line(&[
+    let noticed = then(&[
         (Op::Expire, ModelOutcome::Done),
         (
             Op::TryLock(attempt(4, 1, LeaseTerm::Fixed)),
@@ -254,6 +258,7 @@ fn unnoticed_lapse_still_allows_a_release() {
         Promise::Exclusion,
     );
 }
+
 const TWO: ModelKind = ModelKind::Semaphore(2);
 const HEAVY: Attempt = Attempt {
     permits: 2,
@@ -303,9 +308,9 @@ fn small_request_that_overtakes_a_large_one_breaks_the_order() {
     .concat();
     assert_breaks_of(TWO, &seen, Promise::Order);
     let served = [&light_waits[..], &[(Op::Unlock(A), ModelOutcome::Released)]].concat();
-    let worlds = allowed_of(TWO, &served);
+    let states = allowed_of(TWO, &served);
     assert_eq!(
-        (worlds.likelihood(HEAVY), worlds.likelihood(C)),
+        (states.likelihood(HEAVY), states.likelihood(C)),
         (Likelihood::Certain, Likelihood::Impossible)
     );
 }
@@ -330,12 +335,12 @@ fn dropping_a_lost_guard_needs_no_request() {
         attempt(1, 0, LeaseTerm::Fixed),
         attempt(2, 1, LeaseTerm::Fixed),
     ];
-    let told = [
+    let loses_lease = [
         (Op::Expire, ModelOutcome::Done),
         (Op::TryLock(next), granted(11)),
         (Op::Renew(lost), ModelOutcome::Lost),
     ];
-    // Nobody has noticed that the next one's time is over, too.
+    // The lease of the next holder has expired too, and nobody has noticed.
     let dropped = [
         (Op::Expire, ModelOutcome::Done),
         (Op::Drop(lost), ModelOutcome::Done),
@@ -346,7 +351,7 @@ fn dropping_a_lost_guard_needs_no_request() {
     };
     let seen = [
         &[(Op::TryLock(lost), granted(10))][..],
-        &told,
+        &loses_lease,
         &dropped,
         &[(forced, ModelOutcome::Released)],
     ]
