@@ -1,96 +1,107 @@
-//! What can be left out of the protocol, to see that the simulator finds it.
+//! Rules that can be left out of the protocol, to show that the simulator finds it.
 
 use super::model::ModelKind;
-use crate::script;
-use crate::store::memory::server::Server;
+use super::mutation::ScriptMutation;
 
-/// A rule that is left out, or a line of a script that is wrong.
+/// A rule that the client leaves out, or a script that is wrong. Each says what is wrong with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Defect {
-    /// Served time grows by all time that passes, an outage included.
+    /// R2 (served time): it grows by all time that passes, an outage included.
     R2,
-    /// A process that asks is not taken for alive before the lock is given on.
+    /// R3 (signs of life): a process that sends an acquire or a sync does not count as alive when
+    /// the same script hands the lock over.
     R3,
-    /// Lost places are taken again in the wrong order.
+    /// R4 (lost places): they are taken again in the wrong order.
     R4,
-    /// Requests are good for longer than their callers wait.
+    /// R5 (dated requests): a request may take the lock after its caller has stopped waiting.
     R5,
-    /// A token is sent for as long as it takes.
+    /// R6 (token lifetime): a waiter never replaces its token.
     R6,
-    /// What is given back is not given back again while a late copy could take it.
+    /// R7 (late copies): a release is not repeated while a late copy of the acquire could still
+    /// take the lock.
     R7,
-    /// News of a grant counts at once, whatever request of its token is in flight.
+    /// R8 (grant during a request): a message counts at once, although a request of its token is
+    /// in flight.
     R8,
-    /// A lease that lapses leaves the places of its process as they are.
+    /// R10 (places of the dead): a lease that lapses leaves the places of its process as they are.
     R10,
-    /// A queue that lost its entries is not noticed.
+    /// R11 (missing keys): nobody notices that the queue has lost its entries.
     R11,
-    /// A grant that nobody wants is not given back.
+    /// R13 (unwanted grants): they are not released.
     R13,
-    /// A lease that lapsed in an outage is spared again and again.
+    /// A lease that lapsed in an outage gets its grace again and again.
     Grace,
-    /// The silent keep their places for three times as long.
+    /// Silent waiters keep their places three times as long.
     Horizon,
-    /// A lease from before the clock went back lasts until the clock is there again.
+    /// R15 (clock went back): a lease from before the step lasts until the clock is there again.
     R15,
-    /// A check does not tell who the owner is.
+    /// A sync does not report the owner.
     Owner,
-    /// A release does not tell who of its own process has the lock then.
+    /// A release does not report that it handed the lock to another waiter of its own process.
     HandOver,
-    /// Nobody who waits looks whether the holder's time is over.
+    /// No waiter checks whether the holder's lease is over.
     Checks,
-    /// A lock is given on before its least time is over.
+    /// R16 (hold_at_least): the lock is handed over too soon.
     HoldAtLeast,
-    /// A lock is held past its longest time.
+    /// A lock is held past its `max_hold`.
     MaxHold,
-    /// A force takes a lock whatever its fence is.
+    /// A forced release ends the lease without comparing its fence.
     Force,
-    /// Whoever asks releases the lock.
+    /// A release succeeds for a caller that does not own the lock.
     OwnerUnchecked,
     /// A hand-over repeats the fence of the grant before.
     FenceKept,
-    /// Permits are granted though there are not as many left.
+    /// More permits are granted than are left.
     Capacity,
-    /// Who asks for what is left is not kept waiting by those who stand there for more.
+    /// A request for few permits overtakes a waiter that needs more.
     Overtaking,
-    /// As [`Defect::R10`], of permits.
+    /// Like [`Defect::R10`], for permits.
     PermitR10,
-    /// A holder that lapsed is forgotten at once.
+    /// A lapsed holder is forgotten at once.
     Tombstone,
-    /// As [`Defect::Grace`], of permits.
+    /// Like [`Defect::Grace`], for permits.
     PermitGrace,
-    /// As [`Defect::R15`], of permits.
+    /// Like [`Defect::R15`], for permits.
     PermitR15,
-    /// A reader has a fence of its own.
+    /// A reader gets a fence of its own.
     ReaderRaises,
-    /// A writer, or who takes a semaphore's permits, has the fence of the one before.
+    /// A writer, or a caller that takes a semaphore's permits, gets the fence of the grant before.
     PermitFenceKept,
-    /// A release gives back one permit too many.
+    /// A release returns one permit too many.
     ReleasesMore,
-    /// A downgrade gives back all permits.
+    /// A downgrade returns all permits.
     DowngradesAll,
-    /// That the holders were lost is not noticed.
+    /// Nobody notices that the holders were lost.
     HoldersLost,
-    /// That the record was lost and the holders were not is not noticed.
+    /// Nobody notices that the record was lost while the holders were not.
     RecordLost,
-    /// As [`Defect::HandOver`], of permits.
+    /// Like [`Defect::HandOver`], for permits.
     PermitHandOver,
-    /// Who looks for a grant whose message was lost is told that it waits.
+    /// A lookup after a lost message answers that the token still waits.
     Lookup,
-    /// As [`Defect::OwnerUnchecked`], of permits: also who holds none any more.
+    /// Like [`Defect::OwnerUnchecked`], for permits: a caller that holds none any more succeeds.
     PermitUnchecked,
-    /// As [`Defect::Force`], of permits.
+    /// Like [`Defect::Force`], for permits.
     PermitForce,
-    /// Whose lease lapsed is told that nothing is known of it.
+    /// The holder of a lapsed lease gets the answer that nothing is known about it.
     Unknown,
-    /// A holder that lapsed is forgotten when the clock goes back.
+    /// A lapsed holder is forgotten when the clock goes back.
     TombstoneStep,
-    /// The longest lease is noted in the place of the shortest, by which it is seen that the clock went back.
+    /// The record notes the longest lease instead of the shortest. By the shortest a script sees
+    /// that the clock went back.
     Shortest,
 }
 
 impl Defect {
-    /// Lines of the scripts, and what takes the place of each.
+    /// The lines of the scripts that it changes. None for a defect of the client.
+    pub(super) fn mutations(self) -> Vec<ScriptMutation> {
+        self.edits()
+            .iter()
+            .map(|&(line, instead)| ScriptMutation { line, instead })
+            .collect()
+    }
+
+    /// Each line, and what replaces it.
     fn edits(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Defect::R2 => &[(
@@ -107,7 +118,7 @@ impl Defect {
             Defect::Grace => &[("~= string.format('%.0f', fence) then", "~= '' then")],
             Defect::Horizon => &[("served_time + ARGV[3]", "served_time + 3 * ARGV[3]")],
             Defect::R15 => &[("if lease_end - now > lease_us then", "if false then")],
-            Defect::Owner => &[("owner or '', fence", "'', fence")],
+            Defect::Owner => &[("more, owner or '', fence", "more, '', fence")],
             Defect::HandOver => &[(
                 "grants = { owner, fence, now, lease_us, previous }",
                 "grants = {}",
@@ -188,12 +199,9 @@ impl Defect {
         }
     }
 
-    /// Whether it can be found in runs of this kind.
+    /// Whether runs of this kind can find it.
     pub(super) fn concerns(self, kind: ModelKind) -> bool {
-        let (is_mutex, is_shared) = (
-            kind == ModelKind::Mutex,
-            matches!(kind, ModelKind::ReadWrite(_)),
-        );
+        let is_mutex = kind == ModelKind::Mutex;
         match self {
             Defect::R10 | Defect::Grace | Defect::R15 | Defect::Owner | Defect::HandOver => {
                 is_mutex
@@ -215,26 +223,11 @@ impl Defect {
             | Defect::PermitForce
             | Defect::TombstoneStep
             | Defect::Shortest => !is_mutex,
-            Defect::ReaderRaises | Defect::DowngradesAll => is_shared,
-            // Of what all have in common, these show soonest where one alone can hold.
+            Defect::ReaderRaises | Defect::DowngradesAll => matches!(kind, ModelKind::ReadWrite(_)),
+            // All kinds have these rules. They show soonest where one caller alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,
             Defect::R2 | Defect::R3 | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R13 => true,
             Defect::Horizon | Defect::Checks | Defect::HoldAtLeast | Defect::MaxHold => true,
-        }
-    }
-
-    /// Gives a server the scripts with this defect.
-    pub(super) fn put_into(self, server: &mut Server) {
-        for (line, other) in self.edits() {
-            let sources: Vec<&str> = script::sources()
-                .filter(|source| source.contains(line))
-                .collect();
-            assert!(!sources.is_empty(), "{self:?}: no script has {line:?}");
-            for source in sources {
-                server
-                    .replace(source, &source.replace(line, other))
-                    .expect("the script with the defect is Lua");
-            }
         }
     }
 }

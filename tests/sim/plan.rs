@@ -1,18 +1,18 @@
-//! What is done to the virtual processes, their network and their server, as a list that can be printed, cut short and
-//! played again.
+//! What happens to the virtual processes, their network and their server. It is a list that can be
+//! printed, shortened and played again.
 
 use std::fmt;
 
 use super::model::ModelKind;
 use crate::script::LockSpec;
 
-/// A generator of numbers (splitmix64). The same seed makes the same run, on every machine.
+/// A random number generator (splitmix64). The same seed makes the same run, on every machine.
 #[derive(Debug, Clone)]
-pub(super) struct Chance(u64);
+pub(super) struct Rng(u64);
 
-impl Chance {
-    pub(super) fn new(seed: u64) -> Chance {
-        Chance(seed)
+impl Rng {
+    pub(super) fn new(seed: u64) -> Rng {
+        Rng(seed)
     }
 
     pub(super) fn next(&mut self) -> u64 {
@@ -23,13 +23,13 @@ impl Chance {
         z ^ (z >> 31)
     }
 
-    /// Below `end`.
+    /// A number below `end`.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// Short for the most part, and now and then as long as anything in the protocol, or longer.
-    fn while_ms(&mut self) -> u64 {
+    /// A duration in ms: mostly short, sometimes as long as any time in the protocol, or longer.
+    fn duration_ms(&mut self) -> u64 {
         let longest = [40, 400, 1_200, 2_500, 5_000, 9_000];
         1 + match self.below(8) {
             0..3 => self.below(longest[0]),
@@ -38,47 +38,49 @@ impl Chance {
         }
     }
 
-    fn step_ms(&mut self) -> i64 {
-        let size = self.while_ms() as i64;
+    /// A step of a clock in ms, forward or back.
+    fn clock_step_ms(&mut self) -> i64 {
+        let size = self.duration_ms() as i64;
         if self.below(2) == 0 { size } else { -size }
     }
 }
 
-/// What becomes of the next request of a process. All times are in ms.
+/// What goes wrong with the next request of a process. All times are in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mishap {
-    Lose,
+pub(super) enum NetworkFault {
+    LoseRequest,
     LoseReply,
-    Delay {
+    DelayRequest {
         by: u64,
     },
     DelayReply {
         by: u64,
     },
-    /// Its connection ends; the request arrives all the same, if not `None`, so late.
+    /// The connection ends. The request may arrive all the same, that much later.
     Reset {
         late: Option<u64>,
     },
 }
 
-/// On what terms somebody wants the lock.
+/// The options with which a caller asks for the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Terms {
+pub(super) enum LeaseTerms {
     Renewed,
     Fixed,
     HoldAtLeast,
     MaxHold,
 }
 
-/// One thing that is done. `process` is a slot: who crashed there is followed by a new process.
+/// One thing that somebody does, or that goes wrong. `process` is a slot: after a crash a new
+/// process takes its slot. All times are in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deed {
-    /// Somebody wants so many permits, waits for at most so long, and then holds them.
+pub(super) enum Action {
+    /// A caller asks for permits, waits until its timeout, and then holds them.
     Lock {
         process: u8,
-        patience: Option<u64>,
+        timeout: Option<u64>,
         hold: u64,
-        terms: Terms,
+        terms: LeaseTerms,
         permits: u32,
     },
     TryLock {
@@ -86,11 +88,11 @@ pub(super) enum Deed {
         hold: u64,
         permits: u32,
     },
-    Mishap {
+    NetworkFault {
         process: u8,
-        what: Mishap,
+        fault: NetworkFault,
     },
-    /// Somebody takes the lock away from whoever was seen to have it, now or before.
+    /// A caller takes the lock by force from a holder that it saw, now or earlier.
     Force {
         process: u8,
         stale: bool,
@@ -113,29 +115,29 @@ pub(super) enum Deed {
     Crash {
         process: u8,
     },
-    /// Nothing gets through to the server or from it, and arrives afterwards.
+    /// Nothing passes between the process and the server. It arrives afterwards.
     Cut {
         process: u8,
         pause: u64,
     },
-    /// Its requests arrive, and neither replies nor messages come back.
-    Deaf {
+    /// The process's requests arrive. It gets neither replies nor messages.
+    LoseInbound {
         process: u8,
         pause: u64,
     },
-    /// Whoever has waited there for longest drops its place.
-    Drop {
+    /// The caller that has waited longest there drops its waiter.
+    DropWaiter {
         process: u8,
     },
-    /// A guard there is renewed by its owner.
-    Renew {
+    /// The owner of a guard renews it.
+    RenewGuard {
         process: u8,
     },
-    /// A guard there that has all permits gives back all but one.
-    Downgrade {
+    /// A guard that has all permits releases all but one.
+    DowngradeGuard {
         process: u8,
     },
-    /// The server hangs, and goes on with what was sent to it meanwhile.
+    /// The server hangs. Then it goes on with the requests that reached it in that time.
     Hang {
         pause: u64,
     },
@@ -145,7 +147,7 @@ pub(super) enum Deed {
     },
     /// The replica catches up.
     Replicate,
-    /// The replica takes over, with a clock that differs by so much.
+    /// The replica takes over. Its clock differs by so much.
     FailOver {
         clock: i64,
         pause: u64,
@@ -156,30 +158,31 @@ pub(super) enum Deed {
     FlushAll,
     DropRecord,
     DropQueue,
-    /// The key of those who hold permits.
+    /// The key with the holders of permits is lost.
     DropHolders,
 }
 
-/// A deed and when it is done, in ms since the start.
+/// An action and its time, in ms since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Planned {
+pub(super) struct PlannedAction {
     pub(super) at: u64,
-    pub(super) deed: Deed,
+    pub(super) action: Action,
 }
 
-impl fmt::Display for Planned {
+impl fmt::Display for PlannedAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:>6} ms  {:?}", self.at, self.deed)
+        write!(f, "{:>6} ms  {:?}", self.at, self.action)
     }
 }
 
-/// How many slots for processes there are; one more is for the last word.
+/// How many slots for processes there are. One more is for the caller that comes last.
 pub(super) const SLOTS: u8 = 3;
-/// How many deeds a run has.
-const DEEDS: u64 = 70;
+/// A run has fewer actions than this, and at least half as many.
+const ACTIONS: u64 = 70;
+/// How many sorts of actions a run may leave out.
 const SORTS: u64 = 19;
 
-/// What the name is used as in the run of a seed: every other one is of a mutex.
+/// How the run of a seed uses the name: every other run is of a mutex.
 pub(super) fn kind(seed: u64) -> ModelKind {
     match seed % 4 {
         1 => ModelKind::Semaphore(3),
@@ -188,175 +191,239 @@ pub(super) fn kind(seed: u64) -> ModelKind {
     }
 }
 
-/// How many permits somebody asks for.
-fn permits(kind: ModelKind, chance: &mut Chance) -> u32 {
+/// How many permits a caller asks for.
+fn permits(kind: ModelKind, rng: &mut Rng) -> u32 {
     match kind {
         ModelKind::Mutex => 1,
-        ModelKind::Semaphore(all) => 1 + [0, 0, 1, 2][chance.below(4) as usize] % all,
-        ModelKind::ReadWrite(all) => [1, 1, all][chance.below(3) as usize],
+        ModelKind::Semaphore(all) => 1 + [0, 0, 1, 2][rng.below(4) as usize] % all,
+        ModelKind::ReadWrite(all) => [1, 1, all][rng.below(3) as usize],
     }
 }
 
-/// What a seed stands for. Each run has some sorts of faults and not others: a fault that comes with all the others
-/// hides behind them.
-pub(super) fn plan(seed: u64) -> Vec<Planned> {
-    let mut chance = Chance::new(seed ^ 0x5eed);
-    let kind = kind(seed);
-    let shared = matches!(kind, ModelKind::ReadWrite(_));
-    let mut sizes = Chance::new(seed ^ 0x517e);
-    let enabled = chance.next() & chance.next();
-    let pace = [60, 150, 400][chance.below(3) as usize];
-    // Now and then so long that a lease must be renewed more than once.
-    let longest_hold = [20, 300, 20, 300, 2_500, 2_500, 9_000][chance.below(7) as usize];
-    let mut at = 0;
-    let mut planned = Vec::new();
-    while planned.len() < (DEEDS / 2 + seed % (DEEDS / 2)) as usize {
-        at += chance.below(pace);
-        let sort = chance.below(SORTS * 2);
-        let process = chance.below(u64::from(SLOTS)) as u8;
-        let hold = 1 + chance.below(longest_hold);
-        let deed = match sort {
-            s if (2..SORTS).contains(&s) && enabled >> s & 1 == 0 => continue,
-            0 | 19..27 => {
-                let patience = (chance.below(4) == 0).then(|| chance.while_ms());
-                let terms = match chance.below(12) {
-                    0..2 => Terms::Fixed,
-                    2 => Terms::HoldAtLeast,
-                    3 => Terms::MaxHold,
-                    _ => Terms::Renewed,
-                };
-                Deed::Lock {
-                    process,
-                    patience,
-                    hold,
-                    terms,
-                    permits: permits(kind, &mut sizes),
-                }
-            }
-            1 => Deed::TryLock {
+/// The actions of a seed's run.
+pub(super) fn plan(seed: u64) -> Vec<PlannedAction> {
+    let mut planner = Planner::new(seed);
+    let wanted = (ACTIONS / 2 + seed % (ACTIONS / 2)) as usize;
+    while planner.planned.len() < wanted {
+        planner.add_next();
+    }
+    planner.planned
+}
+
+struct Planner {
+    rng: Rng,
+    /// Another generator for how many permits callers ask for: a mutex draws none, which must not
+    /// shift the other draws.
+    sizes: Rng,
+    kind: ModelKind,
+    /// The sorts of faults that this run has, a bit for each. A run leaves out many: a fault that
+    /// comes together with all the others hides behind them.
+    enabled: u64,
+    /// The longest time between two actions, in ms.
+    pace: u64,
+    longest_hold: u64,
+    /// When the last action happens, in ms.
+    at: u64,
+    planned: Vec<PlannedAction>,
+}
+
+impl Planner {
+    fn new(seed: u64) -> Planner {
+        let mut rng = Rng::new(seed ^ 0x5eed);
+        let enabled = rng.next() & rng.next();
+        let pace = [60, 150, 400][rng.below(3) as usize];
+        // Sometimes so long that a lease must be renewed more than once.
+        let longest_hold = [20, 300, 20, 300, 2_500, 2_500, 9_000][rng.below(7) as usize];
+        Planner {
+            rng,
+            sizes: Rng::new(seed ^ 0x517e),
+            kind: kind(seed),
+            enabled,
+            pace,
+            longest_hold,
+            at: 0,
+            planned: Vec::new(),
+        }
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self.kind, ModelKind::ReadWrite(_))
+    }
+
+    fn has(&self, sort: u64) -> bool {
+        self.enabled >> sort & 1 == 1
+    }
+
+    fn push(&mut self, action: Action) {
+        self.planned.push(PlannedAction {
+            at: self.at,
+            action,
+        });
+    }
+
+    /// Draws one action, and sometimes one that hits the process while its request is in flight.
+    /// The order of the draws makes the run: a change to it changes the run of every seed.
+    fn add_next(&mut self) {
+        self.at += self.rng.below(self.pace);
+        let sort = self.rng.below(SORTS * 2);
+        let process = self.rng.below(u64::from(SLOTS)) as u8;
+        let hold = 1 + self.rng.below(self.longest_hold);
+        let action = match sort {
+            s if (2..SORTS).contains(&s) && !self.has(s) => None,
+            0 | 19..27 => Some(self.lock(process, hold)),
+            1 => Some(Action::TryLock {
                 process,
                 hold,
-                permits: permits(kind, &mut sizes),
-            },
-            2 | 27..31 if enabled & 4 != 0 => {
-                let by = chance.while_ms();
-                let what = match chance.below(6) {
-                    0 => Mishap::Lose,
-                    1 => Mishap::LoseReply,
-                    2 => Mishap::Delay { by },
-                    3 => Mishap::DelayReply { by },
-                    4 => Mishap::Reset { late: None },
-                    _ => Mishap::Reset { late: Some(by) },
-                };
-                Deed::Mishap { process, what }
-            }
-            3 => Deed::LoseMessage { process },
-            4 => Deed::DelayMessage {
-                process,
-                by: chance.while_ms(),
-            },
-            5 => Deed::Unsubscribe {
-                process,
-                pause: chance.while_ms(),
-            },
-            6 => Deed::Pause {
-                process,
-                pause: chance.while_ms(),
-            },
-            7 => Deed::Crash { process },
-            8 => Deed::Cut {
-                process,
-                pause: chance.while_ms(),
-            },
-            9 => Deed::Hang {
-                pause: chance.while_ms(),
-            },
-            10 => Deed::Restart {
-                keep: true,
-                pause: chance.while_ms(),
-            },
-            11 => Deed::Restart {
-                keep: false,
-                pause: chance.while_ms(),
-            },
-            12 => {
-                let deed = Deed::FailOver {
-                    clock: chance.step_ms(),
-                    pause: chance.while_ms(),
-                };
-                // Else it has what it had when it caught up last, which may be nothing.
-                if chance.below(2) == 0 {
-                    planned.push(Planned {
-                        at,
-                        deed: Deed::Replicate,
-                    });
-                    at += chance.below(pace);
-                }
-                deed
-            }
-            13 => Deed::StepClock {
-                by: chance.step_ms(),
-            },
-            14 => Deed::FlushAll,
-            15 => Deed::DropRecord,
-            16 => Deed::DropQueue,
-            17 => Deed::Force {
-                process,
-                stale: chance.below(4) == 0,
-            },
-            18 => Deed::Replicate,
-            31 if enabled >> 31 & 1 == 1 => Deed::Deaf {
-                process,
-                pause: chance.while_ms(),
-            },
-            32 | 33 if enabled >> 32 & 1 == 1 => Deed::Drop { process },
-            34 | 35 if enabled >> 34 & 1 == 1 => Deed::Renew { process },
-            36 if shared => Deed::Downgrade { process },
-            37 if kind != ModelKind::Mutex && enabled >> 37 & 1 == 1 => Deed::DropHolders,
-            _ => continue,
+                permits: permits(self.kind, &mut self.sizes),
+            }),
+            2 | 27..31 if self.has(2) => Some(self.network_fault(process)),
+            3..=8 | 17 | 31..=36 => self.on_process(sort, process),
+            _ => self.on_server(sort),
         };
-        planned.push(Planned { at, deed });
-        // What goes wrong while a request is under way is worth more than what goes wrong in between.
-        let soon = at + chance.below(3);
-        let pause = chance.while_ms();
-        let after = match chance.below(24) {
-            0 if enabled >> 8 & 1 == 1 => Deed::Cut { process, pause },
-            1 if enabled >> 9 & 1 == 1 => Deed::Hang { pause },
-            2 if enabled >> 6 & 1 == 1 => Deed::Pause { process, pause },
-            3 if enabled >> 7 & 1 == 1 => Deed::Crash { process },
-            4..8 if enabled >> 2 & 1 == 1 => {
-                planned.push(Planned {
-                    at,
-                    deed: Deed::Mishap {
-                        process,
-                        what: Mishap::LoseReply,
-                    },
-                });
-                Deed::Mishap {
-                    process,
-                    what: Mishap::Delay {
-                        by: chance.below(320),
-                    },
-                }
-            }
-            8..11 if shared => Deed::Downgrade { process },
-            _ => continue,
-        };
-        planned.push(Planned {
-            at: soon,
-            deed: after,
-        });
-        at = soon;
+        let Some(action) = action else { return };
+        self.push(action);
+        self.add_soon_after(process);
     }
-    planned
+
+    fn lock(&mut self, process: u8, hold: u64) -> Action {
+        let timeout = (self.rng.below(4) == 0).then(|| self.rng.duration_ms());
+        let terms = match self.rng.below(12) {
+            0..2 => LeaseTerms::Fixed,
+            2 => LeaseTerms::HoldAtLeast,
+            3 => LeaseTerms::MaxHold,
+            _ => LeaseTerms::Renewed,
+        };
+        Action::Lock {
+            process,
+            timeout,
+            hold,
+            terms,
+            permits: permits(self.kind, &mut self.sizes),
+        }
+    }
+
+    fn network_fault(&mut self, process: u8) -> Action {
+        let by = self.rng.duration_ms();
+        let fault = match self.rng.below(6) {
+            0 => NetworkFault::LoseRequest,
+            1 => NetworkFault::LoseReply,
+            2 => NetworkFault::DelayRequest { by },
+            3 => NetworkFault::DelayReply { by },
+            4 => NetworkFault::Reset { late: None },
+            _ => NetworkFault::Reset { late: Some(by) },
+        };
+        Action::NetworkFault { process, fault }
+    }
+
+    fn on_process(&mut self, sort: u64, process: u8) -> Option<Action> {
+        Some(match sort {
+            3 => Action::LoseMessage { process },
+            4 => Action::DelayMessage {
+                process,
+                by: self.rng.duration_ms(),
+            },
+            5 => Action::Unsubscribe {
+                process,
+                pause: self.rng.duration_ms(),
+            },
+            6 => Action::Pause {
+                process,
+                pause: self.rng.duration_ms(),
+            },
+            7 => Action::Crash { process },
+            8 => Action::Cut {
+                process,
+                pause: self.rng.duration_ms(),
+            },
+            17 => Action::Force {
+                process,
+                stale: self.rng.below(4) == 0,
+            },
+            31 if self.has(31) => Action::LoseInbound {
+                process,
+                pause: self.rng.duration_ms(),
+            },
+            32 | 33 if self.has(32) => Action::DropWaiter { process },
+            34 | 35 if self.has(34) => Action::RenewGuard { process },
+            36 if self.is_shared() => Action::DowngradeGuard { process },
+            _ => return None,
+        })
+    }
+
+    fn on_server(&mut self, sort: u64) -> Option<Action> {
+        Some(match sort {
+            9 => Action::Hang {
+                pause: self.rng.duration_ms(),
+            },
+            10 => Action::Restart {
+                keep: true,
+                pause: self.rng.duration_ms(),
+            },
+            11 => Action::Restart {
+                keep: false,
+                pause: self.rng.duration_ms(),
+            },
+            12 => self.fail_over(),
+            13 => Action::StepClock {
+                by: self.rng.clock_step_ms(),
+            },
+            14 => Action::FlushAll,
+            15 => Action::DropRecord,
+            16 => Action::DropQueue,
+            18 => Action::Replicate,
+            37 if self.kind != ModelKind::Mutex && self.has(37) => Action::DropHolders,
+            _ => return None,
+        })
+    }
+
+    fn fail_over(&mut self) -> Action {
+        let action = Action::FailOver {
+            clock: self.rng.clock_step_ms(),
+            pause: self.rng.duration_ms(),
+        };
+        // Otherwise the replica has what it had when it last caught up, perhaps nothing.
+        if self.rng.below(2) == 0 {
+            self.push(Action::Replicate);
+            self.at += self.rng.below(self.pace);
+        }
+        action
+    }
+
+    /// A fault while a request is in flight finds more than a fault between two requests.
+    fn add_soon_after(&mut self, process: u8) {
+        let soon = self.at + self.rng.below(3);
+        let pause = self.rng.duration_ms();
+        let action = match self.rng.below(24) {
+            0 if self.has(8) => Action::Cut { process, pause },
+            1 if self.has(9) => Action::Hang { pause },
+            2 if self.has(6) => Action::Pause { process, pause },
+            3 if self.has(7) => Action::Crash { process },
+            4..8 if self.has(2) => {
+                self.push(Action::NetworkFault {
+                    process,
+                    fault: NetworkFault::LoseReply,
+                });
+                let by = self.rng.below(320);
+                Action::NetworkFault {
+                    process,
+                    fault: NetworkFault::DelayRequest { by },
+                }
+            }
+            8..11 if self.is_shared() => Action::DowngradeGuard { process },
+            _ => return,
+        };
+        self.at = soon;
+        self.push(action);
+    }
 }
 
-/// Leaves out what is not needed for `fails` to hold, first by halves and then one by one; plays at most `tries` times.
+/// Leaves out what `fails` does not need, first by halves and then one by one. It calls `fails` at
+/// most `tries` times.
 pub(super) fn shorten(
-    mut planned: Vec<Planned>,
+    mut planned: Vec<PlannedAction>,
     mut tries: u32,
-    fails: &mut dyn FnMut(&[Planned]) -> bool,
-) -> Vec<Planned> {
+    fails: &mut dyn FnMut(&[PlannedAction]) -> bool,
+) -> Vec<PlannedAction> {
     let mut size = planned.len().div_ceil(2);
     loop {
         let mut from = 0;

@@ -1,4 +1,4 @@
-//! A virtual process: an engine by hand, its callers, and its side of the network.
+//! A virtual process: an engine without its threads, its callers, and its side of the network.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::plan::{self, Chance, Mishap};
+use super::plan::{LeaseTerms, NetworkFault, Rng};
 use super::shown_clock::shown_clock;
 use crate::config::Config;
 use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
@@ -18,131 +18,144 @@ use crate::script::{Call, CallerId, Token};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
 
-pub(super) struct Process {
+/// Times are in ns of the run, unless they are of the type [`Time`]: those are by its own clock.
+pub(super) struct SimProcess {
     pub(super) number: u64,
     pub(super) engine: SteppedEngine,
     pub(super) caller_id: Arc<CallerId>,
-    shown: Arc<AtomicU64>,
-    /// Its clock showed this at the start of the run, and runs by so many ppm too fast.
+    /// What its clock shows the engine.
+    clock_ns: Arc<AtomicU64>,
+    /// What its clock showed at the start of the run. It runs too fast by so many ppm.
     boot: u64,
     ppm: i64,
-    /// The newest anchor of all connections, for the dates of messages.
+    /// The newest anchor of all connections. It dates messages.
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
-    /// How many steps the server's clock had made then.
+    /// How many steps the server's clock had made at that anchor.
     pub(super) newest_after: u32,
-    pub(super) pool: Option<Connection>,
-    pub(super) link: Option<Connection>,
-    pub(super) flights: BTreeMap<u64, Flight>,
-    pub(super) callers: BTreeMap<u64, Caller>,
-    /// When the check was sent whose answer came last, by its clock, and when the server ran it.
-    pub(super) checked: (Time, u64),
-    /// The renewal thread waits for the answers to a pipeline.
+    pub(super) pool: Option<SimConnection>,
+    pub(super) link: Option<SimConnection>,
+    pub(super) flights: BTreeMap<u64, SimFlight>,
+    pub(super) callers: BTreeMap<u64, SimCaller>,
+    pub(super) last_check: LastCheck,
+    /// The renewal thread waits for the replies to a pipeline.
     pub(super) link_busy: bool,
-    /// When it is to be looked at next, whatever comes.
+    /// When its threads run next, even if nothing arrives.
     pub(super) wake_at: u64,
     pub(super) paused_until: u64,
     pub(super) cut_until: u64,
-    pub(super) deaf_until: u64,
-    pub(super) away: Away,
-    /// What a mishap holds up has come through by then.
+    pub(super) inbound_lost_until: u64,
+    pub(super) outage: Outage,
+    /// By then everything has arrived that a network fault delays.
     pub(super) troubled_until: u64,
-    /// What came of it is known by then: the request that it struck is given up.
-    pub(super) mishap_until: u64,
+    /// By then the process knows the outcome of a network fault: the request that it hit has timed
+    /// out.
+    pub(super) fault_known_by: u64,
     pub(super) subscribed: bool,
-    /// Each subscription has its number: what was under way to an earlier one is lost.
+    /// The number of its subscription. A message on its way to an earlier one is lost.
     pub(super) subscription: u64,
-    pub(super) mishaps: VecDeque<Mishap>,
-    /// `None`: the message is lost.
+    pub(super) network_faults: VecDeque<NetworkFault>,
+    /// How late the next messages come. `None`: the message is lost.
     pub(super) late_messages: VecDeque<Option<u64>>,
     /// Tokens whose grant was dated by an anchor from before a step of the clock.
     pub(super) misdated: Vec<Token>,
-    pub(super) chance: Chance,
+    pub(super) rng: Rng,
 }
 
-/// The newest time in which the server could not be reached.
+/// The check whose reply came last.
+#[derive(Clone, Copy)]
+pub(super) struct LastCheck {
+    /// When the process sent it.
+    pub(super) sent: Time,
+    /// When the server ran it.
+    pub(super) ran_at: u64,
+}
+
+/// The newest time in which the process could not reach the server.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Away {
+pub(super) struct Outage {
     began: u64,
     ended: u64,
-    /// What could not be given back in a long one ends with its ttl (P7).
-    pub(super) excused_until: u64,
+    /// A release that a long outage prevented is replaced by the lapse of the lease, a ttl after
+    /// the outage (P7).
+    pub(super) excepted_until: u64,
 }
 
-impl Away {
-    pub(super) fn lasts(&mut self, now: u64, until: u64, ttl: u64, turn: u64) {
+impl Outage {
+    pub(super) fn extend(&mut self, now: u64, until: u64, ttl: u64, per_waiter: u64) {
         if now > self.ended + ttl / 6 {
             self.began = now;
         }
         self.ended = self.ended.max(until);
         if self.ended - self.began > ttl / 2 {
-            self.excused_until = self.ended + ttl + turn;
+            self.excepted_until = self.ended + ttl + per_waiter;
         }
     }
 }
 
 /// A connection to the server of this epoch.
-pub(super) struct Connection {
+pub(super) struct SimConnection {
     pub(super) epoch: u64,
     pub(super) anchor: Anchor,
     pub(super) clock_steps: u32,
 }
 
-/// A pipeline under way.
-pub(super) struct Flight {
-    pub(super) whose: Whose,
+/// A pipeline that was sent and has not ended.
+pub(super) struct SimFlight {
+    pub(super) owner: FlightOwner,
     pub(super) calls: Arc<Vec<Call>>,
     pub(super) answers: Vec<Option<Answer>>,
     pub(super) sent: Time,
     pub(super) resent: Resent,
-    /// The largest bound that was sent with its calls (R7).
+    /// R7 (late copies): the largest bound that was sent with its calls.
     pub(super) not_after: u64,
 }
 
-/// What was sent before on connections that ended.
+/// What was sent earlier, on connections that ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Resent {
     pub(super) times: u32,
     pub(super) not_after: u64,
 }
 
-pub(super) enum Whose {
+pub(super) enum FlightOwner {
     Renewal(Tasks),
     Caller(u64),
 }
 
 /// A thread that wants the lock once.
-pub(super) struct Caller {
+pub(super) struct SimCaller {
     pub(super) request: Arc<Request>,
-    pub(super) terms: plan::Terms,
-    pub(super) place: Option<QueuedWaiter>,
-    pub(super) doing: Doing,
-    /// Since when it does that.
+    pub(super) terms: LeaseTerms,
+    pub(super) waiter: Option<QueuedWaiter>,
+    pub(super) state: CallerState,
+    /// When it entered that state.
     pub(super) since: u64,
-    /// When it stops to wait, and when it stops to ask in vain.
-    pub(super) until: u64,
-    pub(super) patient_until: u64,
+    /// When it stops waiting.
+    pub(super) deadline: u64,
+    /// When it stops sending again what nobody answers.
+    pub(super) retry_until: u64,
     pub(super) hold: u64,
-    /// When its place in the queue went with data that the server lost, if it has no other yet.
-    pub(super) lost: Option<u64>,
-    /// When it must let go, whatever its renewals say.
-    pub(super) ends_at: u64,
+    /// When its place in the queue was lost with the server's data, if it has no other yet.
+    pub(super) lost_at: Option<u64>,
+    /// When its hold must end, whatever its renewals say.
+    pub(super) must_end_by: u64,
 }
 
-/// | doing     | what comes next                                    |
-/// |-----------|----------------------------------------------------|
-/// | Asking    | the answer to its acquire, or a pause and another   |
-/// | Waiting   | its grant, or its deadline                          |
-/// | Leaving   | the answer to its release, and then the lock or not |
-/// | Trying    | the answer to an acquire that does not wait         |
-/// | Holding   | the end of its work                                 |
-/// | Releasing | the answer to its release                           |
-/// | Forcing   | the answer to its release of another's lock         |
-/// | Renewing  | the answer to its renewal of another's guard        |
-/// | Downgrading | the same, to its downgrade                        |
-pub(super) enum Doing {
-    Asking,
+/// | state       | what comes next                                        |
+/// |-------------|--------------------------------------------------------|
+/// | Acquiring   | the reply to its acquire, or a pause and another acquire |
+/// | Waiting     | its grant, or its deadline                             |
+/// | Cancelling  | the reply to its release, and then the lock or nothing |
+/// | Trying      | the reply to an acquire that does not wait             |
+/// | Holding     | the end of its work                                    |
+/// | Releasing   | the reply to its release                               |
+/// | Forcing     | the reply to its release of another caller's lock      |
+/// | Renewing    | the reply to its renewal of another caller's guard     |
+/// | Downgrading | the reply to its downgrade of another caller's guard   |
+pub(super) enum CallerState {
+    Acquiring,
     Waiting,
-    Leaving,
+    Cancelling,
     Trying { token: Token, doubt: Doubt },
     Holding(Arc<Lease>),
     Releasing(Arc<Lease>, Time),
@@ -151,30 +164,76 @@ pub(super) enum Doing {
     Downgrading(Arc<Lease>, Time),
 }
 
-impl Process {
+impl CallerState {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            CallerState::Acquiring => "acquiring",
+            CallerState::Waiting => "waiting",
+            CallerState::Cancelling => "cancelling",
+            CallerState::Trying { .. } => "trying",
+            CallerState::Holding(_) => "holding",
+            CallerState::Releasing(..) => "releasing",
+            CallerState::Forcing => "forcing",
+            CallerState::Renewing(_) => "renewing",
+            CallerState::Downgrading(..) => "downgrading",
+        }
+    }
+}
+
+impl SimCaller {
+    /// A caller that only sends one call about a lease of somebody else.
+    pub(super) fn new(request: Arc<Request>, state: CallerState, now: u64) -> SimCaller {
+        SimCaller {
+            request,
+            terms: LeaseTerms::Renewed,
+            waiter: None,
+            state,
+            since: now,
+            deadline: u64::MAX,
+            retry_until: u64::MAX,
+            hold: 0,
+            lost_at: None,
+            must_end_by: u64::MAX,
+        }
+    }
+
+    /// Whether it waits by this token.
+    pub(super) fn waits_by(&self, token: Token) -> bool {
+        self.waiter
+            .as_ref()
+            .is_some_and(|waiter| waiter.token() == token)
+    }
+
+    /// Whether it is in the queue, or on its way there.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.state, CallerState::Waiting | CallerState::Acquiring)
+    }
+}
+
+impl SimProcess {
     pub(super) fn new(
         number: u64,
         config: &Config,
-        mut chance: Chance,
+        mut rng: Rng,
         now: u64,
-        away: Away,
-    ) -> Process {
-        let shown = Arc::new(AtomicU64::new(0));
+        outage: Outage,
+    ) -> SimProcess {
+        let clock_ns = Arc::new(AtomicU64::new(0));
         let newest = Arc::default();
-        let (step, horizon) = (config.check_period + config.command_timeout, config.horizon);
-        let caller_id = Arc::new(CallerId::new(&config.prefix, step, horizon));
-        let wire = Wire {
-            clock: shown_clock(Arc::clone(&shown)),
+        let step = config.check_period + config.command_timeout;
+        let caller_id = Arc::new(CallerId::new(&config.prefix, step, config.horizon));
+        let store = StubStore {
+            clock: shown_clock(Arc::clone(&clock_ns)),
             newest: Arc::clone(&newest),
         };
-        let boot = 1_000_000_000 * (1 + chance.below(1_000_000));
+        let boot = 1_000_000_000 * (1 + rng.below(1_000_000));
         // Two clocks run apart by at most 500 ppm.
-        let ppm = chance.below(501) as i64 - 250;
-        let mut process = Process {
+        let ppm = rng.below(501) as i64 - 250;
+        let mut process = SimProcess {
             number,
-            engine: SteppedEngine::new(config.clone(), Box::new(wire), Arc::clone(&caller_id)),
+            engine: SteppedEngine::new(config.clone(), Box::new(store), Arc::clone(&caller_id)),
             caller_id,
-            shown,
+            clock_ns,
             boot,
             ppm,
             newest,
@@ -183,27 +242,30 @@ impl Process {
             link: None,
             flights: BTreeMap::new(),
             callers: BTreeMap::new(),
-            checked: (Time::from_nanos(0), 0),
+            last_check: LastCheck {
+                sent: Time::from_nanos(0),
+                ran_at: 0,
+            },
             link_busy: false,
             wake_at: u64::MAX,
             paused_until: 0,
             cut_until: 0,
-            deaf_until: 0,
-            away,
+            inbound_lost_until: 0,
+            outage,
             troubled_until: 0,
-            mishap_until: 0,
+            fault_known_by: 0,
             subscribed: false,
             subscription: 0,
-            mishaps: VecDeque::new(),
+            network_faults: VecDeque::new(),
             late_messages: VecDeque::new(),
             misdated: Vec::new(),
-            chance,
+            rng,
         };
-        process.show(now);
+        process.set_clock(now);
         process
     }
 
-    /// Its clock's time at a moment of the run, in ns.
+    /// What its clock shows at a moment of the run.
     pub(super) fn local(&self, now: u64) -> Time {
         let drift = now as i128 * i128::from(self.ppm) / 1_000_000;
         Time::from_nanos((i128::from(self.boot + now) + drift) as u64)
@@ -215,33 +277,51 @@ impl Process {
         now.saturating_add(left).saturating_add(left / 1000 + 1)
     }
 
-    /// Until when something holds it up.
-    pub(super) fn trouble(&self) -> u64 {
+    /// When the last fault that holds it up is over, and known to it.
+    pub(super) fn disturbed_until(&self) -> u64 {
         self.troubled_until
-            .max(self.mishap_until)
+            .max(self.fault_known_by)
             .max(self.paused_until)
             .max(self.cut_until)
     }
 
-    pub(super) fn show(&mut self, now: u64) {
-        self.shown
+    pub(super) fn set_clock(&mut self, now: u64) {
+        self.clock_ns
             .store(self.local(now).as_nanos(), Ordering::Relaxed);
     }
 
-    /// For a way through the network, in ns.
-    pub(super) fn way(&mut self) -> u64 {
-        50_000 + self.chance.below(400_000)
+    /// How long one way through the network takes, in ns.
+    pub(super) fn latency(&mut self) -> u64 {
+        50_000 + self.rng.below(400_000)
+    }
+
+    /// The connection of the renewal thread, or of the callers.
+    pub(super) fn connection_of(&mut self, owner: &FlightOwner) -> &mut Option<SimConnection> {
+        match owner {
+            FlightOwner::Renewal(_) => &mut self.link,
+            FlightOwner::Caller(_) => &mut self.pool,
+        }
+    }
+
+    /// The guards that its callers hold.
+    pub(super) fn guards(&self) -> impl Iterator<Item = Arc<Lease>> {
+        self.callers
+            .values()
+            .filter_map(|caller| match &caller.state {
+                CallerState::Holding(lease) => Some(Arc::clone(lease)),
+                _ => None,
+            })
     }
 }
 
-/// What the engine has in the place of connections: none that is free, so that what it does not do by way of the
-/// simulator goes to its renewal thread.
-pub(super) struct Wire {
+/// The engine's store. It has no free connection, so the engine hands everything that does not go
+/// through the simulator to its renewal thread.
+pub(super) struct StubStore {
     pub(super) clock: Clock,
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
 }
 
-impl Store for Wire {
+impl Store for StubStore {
     fn clock(&self) -> Clock {
         self.clock.clone()
     }
@@ -254,7 +334,7 @@ impl Store for Wire {
     }
 
     fn link(&self, _on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
-        Box::new(Unused)
+        Box::new(StubLink)
     }
 
     fn listen(
@@ -285,10 +365,10 @@ impl Store for Wire {
     }
 }
 
-/// The simulator runs the renewal thread's pipelines itself.
-struct Unused;
+/// The simulator runs the pipelines of the renewal thread itself.
+struct StubLink;
 
-impl Link for Unused {
+impl Link for StubLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
         calls
             .iter()

@@ -1,34 +1,39 @@
-//! A record with its queue and its holders, as far as what the promises say of them shows there. A mutex is one with at
-//! most one holder.
+//! A record with its queue and its holders, as the checks see it. A mutex is a record with at most
+//! one holder.
+
+use std::collections::BTreeMap;
 
 use crate::key::Key;
 use crate::script::Token;
 use crate::script::packed::{Holder as Packed, Permits, Queue, State};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 
-/// What is there of a name.
+/// What the keys of a name hold. All times are in µs.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Record {
-    /// Those who hold, their time over or not.
-    pub(super) holders: Vec<Holder>,
-    /// What is nobody's, and not free until its least time is over.
+pub(super) struct RecordView {
+    /// The holders, also those whose time is over.
+    pub(super) holders: Vec<HolderView>,
+    /// Permits that were released, and are not free until their `hold_at_least` is over.
     pub(super) cooling: Vec<Cooling>,
-    /// The fence given last; of a reader/writer lock that of the last writer.
+    /// The newest fence. For a reader/writer lock it is the fence of the last writer.
     pub(super) fence: u64,
-    /// When served time was brought up to date.
+    /// When served time was last brought up to date.
     pub(super) counted: u64,
+    /// How many entries of the list the record counts.
     pub(super) entries: usize,
-    /// How many waiters' records it counts, and how many there are.
-    pub(super) waiters: (usize, usize),
+    /// How many waiters' records it counts.
+    pub(super) counted_waiters: usize,
+    /// How many waiters' records there are.
+    pub(super) waiter_records: usize,
     /// The list, in its order.
-    pub(super) queue: Vec<Entry>,
-    /// What is counted of holders that are many, and looked at only now and then.
-    pub(super) books: Option<Books>,
+    pub(super) queue: Vec<QueueEntry>,
+    /// The counts of permits. A mutex has none.
+    pub(super) accounting: Option<Accounting>,
 }
 
-/// Whose time is told, and on what terms. All times are in µs.
+/// A lease as the server has it.
 #[derive(Debug, Clone)]
-pub(super) struct Holder {
+pub(super) struct HolderView {
     pub(super) token: Token,
     pub(super) manager: String,
     pub(super) fence: u64,
@@ -37,20 +42,20 @@ pub(super) struct Holder {
     pub(super) ttl: u64,
     pub(super) hold: u64,
     pub(super) permits: u32,
-    /// It had its time of grace.
+    /// It has had its time of grace.
     pub(super) spared: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Cooling {
-    /// Whose it was; of a mutex nothing tells.
+    /// The token of the last holder. The record of a mutex does not say.
     pub(super) token: Option<Token>,
     pub(super) end: u64,
     pub(super) permits: u32,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct QueueEntry {
     pub(super) token: Token,
     /// It has a waiter's record.
     pub(super) waits: bool,
@@ -58,188 +63,152 @@ pub(super) struct Entry {
     pub(super) permits: u32,
 }
 
+/// The counts by which scripts avoid looking at every holder of permits.
 #[derive(Debug, Clone)]
-pub(super) struct Books {
+pub(super) struct Accounting {
     pub(super) capacity: u32,
     pub(super) taken: u32,
-    /// No holder lapses before it; 0 if there is none.
+    /// When scripts next look at the holders: none lapses before. 0 if there is no holder.
     pub(super) look_from: u64,
     /// The shortest lease among them.
     pub(super) shortest: u64,
 }
 
-impl Record {
-    pub(super) fn read(keyspace: &Keyspace, key: &Key) -> Record {
-        let mut record = Record::default();
-        let hash = keyspace.hash_of(key.record()).map(|(hash, _)| hash);
-        let field = |field: &str| hash.and_then(|hash| hash.get(field.as_bytes()));
-        let text = |name: &str| field(name).and_then(|text| std::str::from_utf8(text).ok());
-        if let Some(state) = field("s").and_then(|packed| State::unpack(packed)) {
-            record.fence = state.fence;
-            let spared = text("u").and_then(|fence| fence.parse::<u64>().ok()) == Some(state.fence);
-            let owner = field("o").and_then(|token| token_of(token));
-            let request = Request::read(text("a").unwrap_or_default());
-            let Request {
-                manager, ttl, hold, ..
-            } = request;
-            let (fence, granted_at, end, permits) =
-                (state.fence, state.granted_at, state.lease_end, 1);
-            let holder = |token| Holder {
-                token,
-                manager,
-                fence,
-                granted_at,
-                end,
-                ttl,
-                hold,
-                permits,
-                spared,
-            };
-            record.cooling = match owner {
-                None if end > 0 => vec![Cooling {
-                    token: None,
-                    end,
-                    permits,
-                }],
-                _ => Vec::new(),
-            };
-            record.holders = owner.map(holder).into_iter().collect();
-        }
-        if let Some(state) = field("p").and_then(|packed| Permits::unpack(packed)) {
-            record.fence = state.fence;
-            let Permits {
-                capacity,
-                permits_taken: taken,
-                next_lapse: look_from,
-                shortest_lease: shortest,
-                ..
-            } = state;
-            record.books = Some(Books {
-                capacity,
-                taken,
-                look_from,
-                shortest: u64::from(shortest) * 1000,
-            });
-        }
-        for (field, holder) in keyspace
-            .hash_of(&key.holders())
-            .into_iter()
-            .flat_map(|(holders, _)| holders)
-        {
+impl RecordView {
+    pub(super) fn read(keyspace: &Keyspace, key: &Key) -> RecordView {
+        let mut record = RecordView::default();
+        let fields = Fields(keyspace.hash_of(key.record()).map(|(hash, _)| hash));
+        record.read_mutex(&fields);
+        record.read_accounting(&fields);
+        let holders = keyspace.hash_of(&key.holders());
+        for (field, holder) in holders.into_iter().flat_map(|(holders, _)| holders) {
             record.read_holder(field, holder);
         }
-        // Their tokens are not the same when a run is played again.
+        // Tokens are random: without this a run that is played again would see another order.
         record
             .holders
             .sort_by_key(|holder| (holder.granted_at, holder.fence));
-        // A mutex has its queue in one field, and permits in another.
-        let counts = field("q")
-            .or(field("n"))
-            .and_then(|packed| Queue::unpack(packed))
-            .unwrap_or_default();
-        (record.counted, record.entries) = (counts.looked_at, counts.entries as usize);
-        let fields = hash.into_iter().flat_map(|hash| hash.keys());
-        record.waiters = (
-            counts.waiter_records as usize,
-            fields.filter(|field| field.starts_with(b"w:")).count(),
-        );
-        let entry = |token: &Bytes| {
-            let waiter = hash.and_then(|hash| hash.get(&[b"w:", token.as_slice()].concat()));
-            let request = Request::read(
-                waiter
-                    .and_then(|text| std::str::from_utf8(text).ok())
-                    .unwrap_or_default(),
-            );
-            let Request {
-                manager, permits, ..
-            } = request;
-            Some(Entry {
-                token: token_of(token)?,
-                waits: waiter.is_some(),
-                manager,
-                permits,
-            })
-        };
+        record.read_counts(&fields);
         let list = keyspace.list_of(key.queue()).map(|(list, _)| list);
-        record.queue = list.into_iter().flatten().filter_map(entry).collect();
+        record.queue = list
+            .into_iter()
+            .flatten()
+            .filter_map(|token| fields.entry(token))
+            .collect();
         record
     }
 
+    fn read_mutex(&mut self, fields: &Fields<'_>) {
+        let Some(state) = fields.get("s").and_then(|packed| State::unpack(packed)) else {
+            return;
+        };
+        self.fence = state.fence;
+        let owner = fields.get("o").and_then(|token| token_of(token));
+        let Some(token) = owner else {
+            if state.lease_end > 0 {
+                self.cooling.push(Cooling {
+                    token: None,
+                    end: state.lease_end,
+                    permits: 1,
+                });
+            }
+            return;
+        };
+        let request = RecordedRequest::read(fields.text("a"));
+        let spared = fields.text("u").parse::<u64>().ok() == Some(state.fence);
+        self.holders.push(HolderView {
+            token,
+            manager: request.manager,
+            fence: state.fence,
+            granted_at: state.granted_at,
+            end: state.lease_end,
+            ttl: request.ttl,
+            hold: request.hold,
+            permits: 1,
+            spared,
+        });
+    }
+
+    fn read_accounting(&mut self, fields: &Fields<'_>) {
+        let Some(state) = fields.get("p").and_then(|packed| Permits::unpack(packed)) else {
+            return;
+        };
+        self.fence = state.fence;
+        self.accounting = Some(Accounting {
+            capacity: state.capacity,
+            taken: state.permits_taken,
+            look_from: state.next_lapse,
+            shortest: u64::from(state.shortest_lease) * 1000,
+        });
+    }
+
+    fn read_counts(&mut self, fields: &Fields<'_>) {
+        // A mutex has the counts of its queue in one field, and permits have them in another.
+        let counts = fields
+            .get("q")
+            .or(fields.get("n"))
+            .and_then(|packed| Queue::unpack(packed))
+            .unwrap_or_default();
+        self.counted = counts.looked_at;
+        self.entries = counts.entries as usize;
+        self.counted_waiters = counts.waiter_records as usize;
+        self.waiter_records = fields.waiter_records();
+    }
+
     fn read_holder(&mut self, field: &[u8], holder: &[u8]) {
-        let token = token_of(field.strip_prefix(b"c:").unwrap_or(field));
-        let (
-            Some(token),
-            Some((
-                Packed {
-                    lease_end: end,
-                    weight: permits,
-                    phase: stands,
-                    ..
-                },
-                text,
-            )),
-        ) = (token, Packed::unpack(holder))
-        else {
+        let Some(token) = token_of(field.strip_prefix(b"c:").unwrap_or(field)) else {
+            return;
+        };
+        let Some((packed, text)) = Packed::unpack(holder) else {
             return;
         };
         let Ok(text) = std::str::from_utf8(text) else {
             return;
         };
-        match stands {
+        match packed.phase {
             0 | 1 => {
-                // `kind capacity fence`, and the rest as of a waiter.
+                // `kind capacity fence`, and the rest as in a waiter's record.
                 let mut words = text.splitn(4, ' ').skip(2);
-                let fence = words
-                    .next()
-                    .and_then(|fence| fence.parse().ok())
-                    .unwrap_or_default();
-                let request = Request::read(words.next().unwrap_or_default());
-                let Request {
-                    manager,
-                    since: granted_at,
-                    ttl,
-                    hold,
-                    ..
-                } = request;
-                let spared = stands == 1;
-                self.holders.push(Holder {
+                let fence = words.next().and_then(|fence| fence.parse().ok());
+                let request = RecordedRequest::read(words.next().unwrap_or_default());
+                self.holders.push(HolderView {
                     token,
-                    manager,
-                    fence,
-                    granted_at,
-                    end,
-                    ttl,
-                    hold,
-                    permits,
-                    spared,
+                    manager: request.manager,
+                    fence: fence.unwrap_or_default(),
+                    granted_at: request.since,
+                    end: packed.lease_end,
+                    ttl: request.ttl,
+                    hold: request.hold,
+                    permits: packed.weight,
+                    spared: packed.phase == 1,
                 });
             }
             2 => self.cooling.push(Cooling {
                 token: Some(token),
-                end,
-                permits,
+                end: packed.lease_end,
+                permits: packed.weight,
             }),
-            // It stays so that its holder hears what became of it.
+            // It stays so that its holder learns how it ended.
             _ => {}
         }
     }
 
-    pub(super) fn holder(&self, token: Token) -> Option<&Holder> {
+    pub(super) fn holder(&self, token: Token) -> Option<&HolderView> {
         self.holders.iter().find(|holder| holder.token == token)
     }
 
-    /// Those who were made holders since `before`.
+    /// The holders that were granted after `before`.
     pub(super) fn granted_since<'a>(
         &'a self,
-        before: &'a Record,
-    ) -> impl Iterator<Item = &'a Holder> {
+        before: &'a RecordView,
+    ) -> impl Iterator<Item = &'a HolderView> {
         self.holders
             .iter()
             .filter(|holder| before.same(holder).is_none())
     }
 
     /// The same grant.
-    pub(super) fn same(&self, grant: &Holder) -> Option<&Holder> {
+    pub(super) fn same(&self, grant: &HolderView) -> Option<&HolderView> {
         let holder = self.holder(grant.token)?;
         ((holder.fence, holder.granted_at) == (grant.fence, grant.granted_at)).then_some(holder)
     }
@@ -249,26 +218,22 @@ impl Record {
         self.holder(token).is_some_and(|holder| holder.end <= clock)
     }
 
-    /// Whether the time for which what was this token's cools is over.
+    /// Whether nothing that this token released is still cooling.
     pub(super) fn has_rested(&self, token: Token, clock: u64) -> bool {
         let cools =
-            |cooling: &&Cooling| cooling.token.is_none_or(|of| of == token) && cooling.end > clock;
-        !self.cooling.iter().any(|cooling| cools(&cooling))
+            |cooling: &Cooling| cooling.token.is_none_or(|of| of == token) && cooling.end > clock;
+        !self.cooling.iter().any(cools)
     }
 
-    /// Whether a request that comes now looks whose time is over (R15 included).
+    /// Whether a request that arrives now looks for holders whose time is over (R15 included).
     pub(super) fn looks(&self, clock: u64) -> bool {
-        let looks = |Books {
-                         look_from,
-                         shortest,
-                         ..
-                     }: &Books| {
-            *look_from > 0 && (*look_from <= clock || *look_from - clock > *shortest)
-        };
-        self.books.as_ref().is_none_or(looks)
+        self.accounting.as_ref().is_none_or(|accounting| {
+            let from = accounting.look_from;
+            from > 0 && (from <= clock || from - clock > accounting.shortest)
+        })
     }
 
-    /// Permits of those who hold or cool, and whose time is not over at that time.
+    /// The permits of those that hold or cool, and whose time is not over at `clock`.
     pub(super) fn taken(&self, clock: u64) -> u32 {
         let holders = self
             .holders
@@ -284,30 +249,69 @@ impl Record {
             .sum()
     }
 
-    /// How many entries a request takes the list to have: as many as are counted, but one that checks counts anew, and
-    /// finds none that counts if some are lost.
-    pub(super) fn counted_entries(&self, checks: bool) -> usize {
+    /// How many entries count after a sync, which compares the count with the list. If some are
+    /// lost, none counts.
+    pub(super) fn entries_after_sync(&self) -> usize {
         match self.queue.len() {
-            length if checks && length < self.entries => 0,
-            length if checks => length,
-            _ => self.entries,
+            length if length < self.entries => 0,
+            length => length,
         }
     }
 
-    /// Who is next.
-    pub(super) fn head(&self) -> Option<&Entry> {
+    /// The first entry that waits.
+    pub(super) fn head(&self) -> Option<&QueueEntry> {
         self.queue.iter().find(|entry| entry.waits)
     }
 
-    pub(super) fn stands(&self, token: Token) -> bool {
+    pub(super) fn is_queued(&self, token: Token) -> bool {
         self.queue
             .iter()
             .any(|entry| entry.waits && entry.token == token)
     }
 }
 
-/// `ticket since manager ttl fixed hold`, and of permits how many; the times of what was asked for are in ms there.
-struct Request {
+/// The fields of the record, if there is one.
+struct Fields<'a>(Option<&'a BTreeMap<Bytes, Bytes>>);
+
+impl<'a> Fields<'a> {
+    fn get(&self, field: &str) -> Option<&'a Bytes> {
+        self.0.and_then(|hash| hash.get(field.as_bytes()))
+    }
+
+    /// Empty if there is no such field, or no text in it.
+    fn text(&self, field: &str) -> &'a str {
+        self.get(field)
+            .and_then(|text| std::str::from_utf8(text).ok())
+            .unwrap_or_default()
+    }
+
+    fn waiter(&self, token: &Bytes) -> Option<&'a Bytes> {
+        let field = [b"w:", token.as_slice()].concat();
+        self.0.and_then(|hash| hash.get(&field))
+    }
+
+    fn waiter_records(&self) -> usize {
+        let fields = self.0.into_iter().flat_map(BTreeMap::keys);
+        fields.filter(|field| field.starts_with(b"w:")).count()
+    }
+
+    /// An entry of the list, with what its waiter's record says.
+    fn entry(&self, token: &Bytes) -> Option<QueueEntry> {
+        let waiter = self.waiter(token);
+        let text = waiter.and_then(|text| std::str::from_utf8(text).ok());
+        let request = RecordedRequest::read(text.unwrap_or_default());
+        Some(QueueEntry {
+            token: token_of(token)?,
+            waits: waiter.is_some(),
+            manager: request.manager,
+            permits: request.permits,
+        })
+    }
+}
+
+/// `ticket since manager ttl fixed hold`, and for permits how many. There the ttl and the hold are
+/// in ms.
+struct RecordedRequest {
     since: u64,
     manager: String,
     ttl: u64,
@@ -315,11 +319,11 @@ struct Request {
     permits: u32,
 }
 
-impl Request {
-    fn read(text: &str) -> Request {
+impl RecordedRequest {
+    fn read(text: &str) -> RecordedRequest {
         let words: Vec<&str> = text.split(' ').collect();
         let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-        Request {
+        RecordedRequest {
             since: number(1).unwrap_or_default(),
             manager: words.get(2).copied().unwrap_or_default().to_owned(),
             ttl: number(3).unwrap_or_default() * 1000,

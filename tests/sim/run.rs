@@ -1,66 +1,69 @@
-//! One run: the deeds of a plan and what follows from them, in the order of their time.
+//! One run: the actions of a plan and what follows from them, in the order of their times.
 
+mod actions;
 mod callers;
-mod deeds;
 mod network;
-mod watch;
+mod server;
+mod time_watch;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::breach::Breach;
+use super::checker::Checker;
 use super::defect::Defect;
-use super::judge::{Broken, Judge};
 use super::model::Promise;
-use super::plan::{Chance, Deed, Planned, SLOTS, Terms};
-use super::process::{Away, Caller, Doing, Process};
-use super::simulation::Setting;
+use super::plan::{Action, LeaseTerms, PlannedAction, Rng, SLOTS};
+use super::process::{Outage, SimCaller, SimProcess};
+use super::sim_setting::SimSetting;
 use crate::script::{Call, Token};
 use crate::store::memory::keyspace::{self, Bytes, Keyspace};
 use crate::store::memory::server::Server;
-use watch::Watch;
+use time_watch::TimeWatch;
 
 const MS: u64 = 1_000_000;
 /// What the server's clock shows at the start, in µs.
-const BEGAN: i64 = 1_700_000_000_000_000;
-/// No deed lasts longer, in ns.
-const LONGEST: u64 = 9_100 * MS;
-/// A run that has not come to rest after so many events will not.
-const MOST_STEPS: u64 = 100_000;
+const CLOCK_AT_START: i64 = 1_700_000_000_000_000;
+/// No action lasts longer, in ns.
+const LONGEST_ACTION: u64 = 9_100 * MS;
+/// A run that has not come to rest after so many events never will.
+const MAX_STEPS: u64 = 100_000;
 
+/// Times are in ns since the start of the run, by no host's clock.
 pub(super) struct Run<'a> {
-    setting: &'a Setting,
+    setting: &'a SimSetting,
     defect: Option<Defect>,
     server: &'a mut Server,
-    judge: Judge,
-    chance: Chance,
-    /// In ns since the start, by no host's clock.
+    checker: Checker,
+    rng: Rng,
     now: u64,
-    events: BTreeMap<(u64, u64), Event>,
-    /// For events, flights, callers, processes and subscriptions.
+    events: BTreeMap<(u64, u64), SimEvent>,
+    /// The last number that was given to an event, flight, caller, process or subscription.
     numbers: u64,
-    processes: Vec<Option<Process>>,
-    /// How far the server's clock is ahead, in µs.
-    ahead: i64,
-    /// Another one for each server that takes the place of another, or is started anew.
+    processes: Vec<Option<SimProcess>>,
+    /// How far the server's clock is ahead of the run's time, in µs.
+    clock_ahead: i64,
+    /// It counts the servers: a restart or a failover starts the next epoch.
     epoch: u64,
     down_until: u64,
     hangs_until: u64,
-    away: Away,
+    outage: Outage,
     replica: Keyspace,
-    /// When each token of a waiter was sent first.
+    /// When each waiter's token was sent first.
     first_sent: HashMap<Token, u64>,
-    watch: Watch,
+    watch: TimeWatch,
     pub(super) steps: u64,
-    /// What the server ran and answered, if that is wanted.
-    pub(super) told: Option<Vec<String>>,
+    /// What the server ran and answered, a line for each request, if somebody wants it.
+    pub(super) transcript: Option<Vec<String>>,
 }
 
-/// What happens at its time. What is for a process waits while it is paused or cut off.
-enum Event {
-    Deed(Deed),
-    Arrive(Box<Sent>),
-    Reply(Box<Replied>),
-    GiveUp {
+/// Something that happens at its time. An event for a process waits while that is paused or cut
+/// off.
+enum SimEvent {
+    Action(Action),
+    Arrive(Box<RequestInFlight>),
+    Reply(Box<ReplyInFlight>),
+    TimeOut {
         process: u64,
         flight: u64,
     },
@@ -79,7 +82,7 @@ enum Event {
     Subscribe {
         process: u64,
     },
-    AskAgain {
+    Retry {
         process: u64,
         caller: u64,
     },
@@ -93,20 +96,39 @@ enum Event {
     },
 }
 
-/// A reply on its way.
-struct Replied {
+impl SimEvent {
+    /// The process that it is for. `None`: it is for the server, or for the process in a slot.
+    fn process(&self) -> Option<u64> {
+        match self {
+            SimEvent::Action(_) | SimEvent::Arrive(_) => None,
+            SimEvent::Reply(reply) => Some(reply.process),
+            SimEvent::TimeOut { process, .. }
+            | SimEvent::Reset { process, .. }
+            | SimEvent::Message { process, .. }
+            | SimEvent::Wake { process }
+            | SimEvent::Subscribe { process }
+            | SimEvent::Retry { process, .. }
+            | SimEvent::Deadline { process, .. }
+            | SimEvent::WorkDone { process, .. } => Some(*process),
+        }
+    }
+}
+
+/// A reply on its way to the process.
+struct ReplyInFlight {
     process: u64,
     flight: u64,
     index: usize,
     epoch: u64,
-    /// When the server answered, and how many steps its clock had made then.
+    /// When the server answered.
     ran_at: u64,
+    /// How many steps the server's clock had made then.
     clock_steps: u32,
     value: keyspace::CommandResult,
 }
 
-/// A request on its way.
-struct Sent {
+/// A request on its way to the server.
+struct RequestInFlight {
     process: u64,
     manager: String,
     flight: u64,
@@ -115,132 +137,128 @@ struct Sent {
     words: Vec<Bytes>,
     epoch: u64,
     sent_at: u64,
-    /// How long its reply takes, if that is not lost.
+    /// How long its reply takes. `None`: the reply is lost.
     reply_after: Option<u64>,
     /// In µs.
-    given_up_at: u64,
+    times_out_at: u64,
     dated_after: u32,
-    /// Since its token was sent first.
+    /// How long ago its token was sent first.
     token_age: u64,
-    /// It is the renewal thread's.
     by_renewal: bool,
 }
 
 impl<'a> Run<'a> {
     pub(super) fn new(
-        setting: &'a Setting,
+        setting: &'a SimSetting,
         server: &'a mut Server,
         seed: u64,
         defect: Option<Defect>,
     ) -> Run<'a> {
         server.state().keyspace = Keyspace::default();
-        let judge = Judge::new(setting.key.clone(), setting.kind, &setting.config);
+        let checker = Checker::new(setting.key.clone(), setting.kind, &setting.config);
         Run {
             setting,
             defect,
             server,
-            judge,
-            chance: Chance::new(seed),
+            checker,
+            rng: Rng::new(seed),
             now: 0,
             events: BTreeMap::new(),
             numbers: 0,
             processes: (0..=SLOTS).map(|_| None).collect(),
-            ahead: BEGAN,
+            clock_ahead: CLOCK_AT_START,
             epoch: 0,
             down_until: 0,
             hangs_until: 0,
-            away: Away::default(),
+            outage: Outage::default(),
             replica: Keyspace::default(),
             first_sent: HashMap::new(),
-            watch: Watch::default(),
+            watch: TimeWatch::default(),
             steps: 0,
-            told: None,
+            transcript: None,
         }
     }
 
-    /// Plays a plan; then nothing is done to anybody any more, all must be served, and one more who comes then, and
-    /// nothing may be left.
-    pub(super) fn play(&mut self, planned: &[Planned]) -> Result<(), Broken> {
-        for Planned { at, deed } in planned {
-            self.at(at * MS, Event::Deed(*deed));
+    /// Plays a plan. After it no more faults happen: the server must serve all callers, then one
+    /// more that comes last, and nothing may be left.
+    pub(super) fn play(&mut self, planned: &[PlannedAction]) -> Result<(), Breach> {
+        for PlannedAction { at, action } in planned {
+            self.at(at * MS, SimEvent::Action(*action));
         }
         let end = planned.last().map_or(0, |last| last.at * MS) + 1;
         while self.next_at() <= end {
             self.step()?;
         }
         self.now = end;
-        // What is under way or asleep comes at last.
+        // From here every message and request gets through.
         for process in self.processes.iter_mut().flatten() {
-            process.mishaps.clear();
+            process.network_faults.clear();
             process.late_messages.clear();
         }
-        // So do those who have yet to come, since their processes are stopped.
+        let rest_by = self.now + LONGEST_ACTION + self.recovery() + self.time_for_all_callers();
+        self.rest(rest_by, "waiters of the plan")?;
+        let last_caller = Action::Lock {
+            process: SLOTS,
+            timeout: None,
+            hold: 1,
+            terms: LeaseTerms::Renewed,
+            permits: self.setting.kind.permits(),
+        };
+        self.at(self.now, SimEvent::Action(last_caller));
+        self.step()?;
+        let rest_by = self.now + self.recovery() + self.setting.per_waiter();
+        self.rest(rest_by, "the caller that came last")?;
+        self.check_leftovers()
+    }
+
+    /// How long all callers may take one after the other. Callers whose processes are paused have
+    /// yet to start, and count too.
+    fn time_for_all_callers(&self) -> u64 {
         let to_come = self.events.values().filter_map(|event| match event {
-            Event::Deed(Deed::Lock { hold, .. } | Deed::TryLock { hold, .. }) => Some(hold * MS),
+            SimEvent::Action(Action::Lock { hold, .. } | Action::TryLock { hold, .. }) => {
+                Some(hold * MS)
+            }
             _ => None,
         });
         let holds = self.callers().map(|caller| caller.hold).chain(to_come);
-        let waits: u64 = holds
-            .map(|hold| hold + self.setting.moment.as_nanos() as u64 + self.per_turn())
-            .sum();
-        self.rest(
-            self.now + LONGEST + self.recovery() + waits,
-            "of those who wait",
-        )?;
-        let (terms, permits) = (Terms::Renewed, self.setting.kind.permits());
-        self.at(
-            self.now,
-            Event::Deed(Deed::Lock {
-                process: SLOTS,
-                patience: None,
-                hold: 1,
-                terms,
-                permits,
-            }),
-        );
-        self.step()?;
-        self.rest(
-            self.now + self.recovery() + self.per_turn(),
-            "who came last",
-        )?;
-        self.leftovers()
+        let hold_at_least = self.setting.bound.as_nanos() as u64;
+        holds
+            .map(|hold| hold + hold_at_least + self.setting.per_waiter())
+            .sum()
     }
 
-    /// One TTL and P for whoever crashed, another if those come first who died with him, and a step of grace.
+    /// A ttl and P for a crashed process, another ttl if waiters that died with it come first, and
+    /// a step of grace.
     fn recovery(&self) -> u64 {
         let config = &self.setting.config;
         let step = config.check_period + config.command_timeout;
         (self.setting.ttl * 2 + config.horizon + step * 3).as_nanos() as u64
     }
 
-    fn per_turn(&self) -> u64 {
-        (self.setting.config.check_period + self.setting.config.command_timeout * 3).as_nanos()
-            as u64
-    }
-
-    /// Goes on until nobody wants anything any more, and nothing is under way.
-    fn rest(&mut self, until: u64, whom: &str) -> Result<(), Broken> {
+    /// Goes on until no caller is left and nothing is under way.
+    fn rest(&mut self, until: u64, who: &str) -> Result<(), Breach> {
         while self.next_at() < u64::MAX {
             if self.callers().next().is_some() && self.next_at() > until {
-                let at = self
-                    .callers()
-                    .map(|caller| caller.doing.name())
-                    .collect::<Vec<_>>()
-                    .join(", ");
-                return Err((
-                    Promise::Service,
-                    format!("{whom}, after {} ms: {at}", until / MS),
-                ));
+                let states: Vec<&str> = self.callers().map(|caller| caller.state.name()).collect();
+                let said = format!(
+                    "{who} are not served after {} ms: {}",
+                    until / MS,
+                    states.join(", ")
+                );
+                return Err(Breach::new(Promise::Service, said));
             }
-            if self.steps > MOST_STEPS {
-                return Err((Promise::Service, "it does not come to rest".to_owned()));
+            if self.steps > MAX_STEPS {
+                return Err(Breach::new(
+                    Promise::Service,
+                    "the run does not come to rest",
+                ));
             }
             self.step()?;
         }
         Ok(())
     }
 
-    fn leftovers(&mut self) -> Result<(), Broken> {
+    fn check_leftovers(&mut self) -> Result<(), Breach> {
         let left: usize = self
             .processes
             .iter()
@@ -248,15 +266,19 @@ impl<'a> Run<'a> {
             .map(|process| process.engine.waiters())
             .sum();
         let clock = self.server_clock();
-        self.judge.leftovers(clock, &self.server.state().keyspace)?;
+        self.checker
+            .check_leftovers(clock, &self.server.state().keyspace)?;
         if left > 0 {
-            Err((Promise::Leftovers, format!("{left} tokens in registries")))
+            Err(Breach::new(
+                Promise::Leftovers,
+                format!("{left} tokens are left in registries"),
+            ))
         } else {
             Ok(())
         }
     }
 
-    fn callers(&self) -> impl Iterator<Item = &Caller> {
+    fn callers(&self) -> impl Iterator<Item = &SimCaller> {
         self.processes
             .iter()
             .flatten()
@@ -274,51 +296,31 @@ impl<'a> Run<'a> {
         self.numbers
     }
 
-    fn at(&mut self, at: u64, event: Event) {
+    fn at(&mut self, at: u64, event: SimEvent) {
         let number = self.number();
         self.events.insert((at, number), event);
     }
 
     fn server_clock(&self) -> u64 {
-        (self.now as i64 / 1000 + self.ahead) as u64
+        (self.now as i64 / 1000 + self.clock_ahead) as u64
     }
 
-    /// The main loop's body: the next event, and then a look at who believes to hold what.
-    fn step(&mut self) -> Result<(), Broken> {
+    /// One turn of THE MAIN LOOP: the next event, and then the checks of time.
+    fn step(&mut self) -> Result<(), Breach> {
         let Some(((at, _), event)) = self.events.pop_first() else {
             return Ok(());
         };
         self.now = self.now.max(at);
         self.steps += 1;
         match event {
-            Event::Deed(deed) => self.deed(deed),
-            Event::Arrive(sent) => self.arrive(sent)?,
-            Event::Reply(ref reply) => self.happen(reply.process, event),
-            Event::GiveUp { process, .. }
-            | Event::Reset { process, .. }
-            | Event::Message { process, .. }
-            | Event::Wake { process }
-            | Event::Subscribe { process }
-            | Event::AskAgain { process, .. }
-            | Event::Deadline { process, .. }
-            | Event::WorkDone { process, .. } => self.happen(process, event),
+            SimEvent::Action(action) => self.perform(action),
+            SimEvent::Arrive(request) => self.arrive(request)?,
+            event => {
+                if let Some(process) = event.process() {
+                    self.deliver(process, event);
+                }
+            }
         }
-        self.watch()
-    }
-}
-
-impl Doing {
-    fn name(&self) -> &'static str {
-        match self {
-            Doing::Asking => "asking",
-            Doing::Waiting => "waiting",
-            Doing::Leaving => "leaving",
-            Doing::Trying { .. } => "trying",
-            Doing::Holding(_) => "holding",
-            Doing::Releasing(..) => "releasing",
-            Doing::Forcing => "forcing",
-            Doing::Renewing(_) => "renewing",
-            Doing::Downgrading(..) => "downgrading",
-        }
+        self.check_times()
     }
 }

@@ -7,9 +7,9 @@ use fairlock::memory::{Fault, Memory, Reply};
 use fairlock::{Endpoint, LockManager};
 
 use super::sequence_run::CLIENTS;
-use crate::managers;
 use crate::backend::whole;
 use crate::fixtures::{Verb, build, request, with_ttl};
+use crate::managers;
 use crate::support::{Proxy, Server};
 
 /// Long enough that no lease ends by itself within a sequence.

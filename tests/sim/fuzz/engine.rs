@@ -17,7 +17,7 @@ use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Ta
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
-use crate::sim::process::{Wire, no_connection, no_reply};
+use crate::sim::process::{StubStore, no_connection, no_reply};
 use crate::sim::shown_clock::shown_clock;
 use crate::store::clock::Time;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
@@ -106,7 +106,7 @@ impl FuzzWorld {
         ));
         let local_clock = Arc::new(AtomicU64::new(LOCAL));
         let newest_anchor = Arc::default();
-        let wire = Wire {
+        let wire = StubStore {
             clock: shown_clock(Arc::clone(&local_clock)),
             newest: Arc::clone(&newest_anchor),
         };

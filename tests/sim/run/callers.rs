@@ -1,108 +1,105 @@
-//! What processes do with what they hear: callers, and the renewal thread's work.
+//! What processes do with what they receive: their callers, and their renewal threads.
 
 use std::sync::Arc;
 
-use super::{Event, MS, Run};
+use super::{MS, Run, SimEvent};
 use crate::engine::{Lease, Next};
 use crate::script::{Call, Token};
 use crate::sim::defect::Defect;
-use crate::sim::plan::Terms;
-use crate::sim::process::{Caller, Doing, Process, Resent, Whose, no_reply};
+use crate::sim::plan::LeaseTerms;
+use crate::sim::process::{CallerState, FlightOwner, Resent, SimCaller, SimProcess, no_reply};
 use crate::store::CallResult;
 use crate::store::clock::Time;
 
 impl Run<'_> {
-    /// Something for a process, which is carried out when it gets to run.
-    pub(super) fn happen(&mut self, number: u64, event: Event) {
+    /// Hands an event to its process, once that runs and is not cut off. A process that crashed
+    /// gets nothing.
+    pub(super) fn deliver(&mut self, number: u64, event: SimEvent) {
         let slot = self
             .processes
             .iter()
             .position(|p| p.as_ref().is_some_and(|p| p.number == number));
-        // Who is dead hears nothing.
         let Some(slot) = slot else { return };
         let Some(mut process) = self.processes[slot].take() else {
             return;
         };
-        let from_network = matches!(event, Event::Reply(_) | Event::Message { .. });
-        let not_before = process
-            .paused_until
-            .max(if from_network { process.cut_until } else { 0 });
+        let is_inbound = matches!(event, SimEvent::Reply(_) | SimEvent::Message { .. });
+        let cut_until = if is_inbound { process.cut_until } else { 0 };
+        let not_before = process.paused_until.max(cut_until);
         if not_before > self.now {
             self.at(not_before, event);
         } else {
-            process.show(self.now);
-            self.act(&mut process, event);
-            self.tend(&mut process);
+            process.set_clock(self.now);
+            self.handle(&mut process, event);
+            self.run_threads(&mut process);
         }
         self.processes[slot] = Some(process);
     }
 
-    pub(super) fn act(&mut self, process: &mut Process, event: Event) {
+    fn handle(&mut self, process: &mut SimProcess, event: SimEvent) {
         match event {
-            Event::Reply(reply) => {
+            SimEvent::Reply(reply) => {
                 if reply.epoch == self.epoch {
-                    self.replied(process, *reply);
+                    self.on_reply(process, *reply);
                 }
             }
-            Event::GiveUp { flight, .. } => self.complete(process, flight, &no_reply),
-            Event::Reset { flight, .. } => self.reset(process, flight),
-            Event::Message {
+            SimEvent::TimeOut { flight, .. } => self.complete(process, flight, &no_reply),
+            SimEvent::Reset { flight, .. } => self.on_reset(process, flight),
+            SimEvent::Message {
                 subscription, text, ..
             } => {
                 if process.subscribed && process.subscription == subscription {
-                    self.hear(process, &text);
+                    self.on_message(process, &text);
                 }
             }
-            // One for a moment that was put off since then is none.
-            Event::Wake { .. } if self.now < process.wake_at => {}
-            Event::Wake { .. } => process.wake_at = u64::MAX,
-            Event::Subscribe { .. } => self.subscribe(process),
-            Event::AskAgain { caller, .. } => self.ask(process, caller),
-            Event::Deadline { caller, .. } => self.leave_at_deadline(process, caller),
-            Event::WorkDone { caller, .. } => {
-                let Some(Caller {
-                    doing: Doing::Holding(lease),
-                    ..
-                }) = process.callers.get(&caller)
-                else {
-                    return;
-                };
-                let lease = Arc::clone(lease);
-                // Whoever renews or downgrades it has it as well.
-                let has_it = |caller: &Caller| match &caller.doing {
-                    Doing::Renewing(other) | Doing::Downgrading(other, _) => {
-                        Arc::ptr_eq(other, &lease)
-                    }
-                    _ => false,
-                };
-                if process.callers.values().any(has_it) {
-                    return self.at(self.now + 10 * MS, event);
-                }
-                match process.engine.begin_release(&lease) {
-                    Some(call) => {
-                        self.become_(
-                            process,
-                            caller,
-                            Doing::Releasing(lease, process.local(self.now)),
-                        );
-                        self.send(
-                            process,
-                            Whose::Caller(caller),
-                            Arc::new(vec![call]),
-                            Resent::default(),
-                        );
-                    }
-                    None => self.go(process, caller),
-                }
-            }
-            Event::Deed(_) | Event::Arrive(_) => {}
+            // The wake-up was put off since then.
+            SimEvent::Wake { .. } if self.now < process.wake_at => {}
+            SimEvent::Wake { .. } => process.wake_at = u64::MAX,
+            SimEvent::Subscribe { .. } => self.subscribe(process),
+            SimEvent::Retry { caller, .. } => self.send_acquire(process, caller),
+            SimEvent::Deadline { caller, .. } => self.cancel_at_deadline(process, caller),
+            SimEvent::WorkDone { caller, .. } => self.release_after_work(process, caller),
+            SimEvent::Action(_) | SimEvent::Arrive(_) => {}
         }
     }
 
-    pub(super) fn hear(&mut self, process: &mut Process, text: &str) {
-        // The first word is the token; of permits the second.
+    fn release_after_work(&mut self, process: &mut SimProcess, id: u64) {
+        let Some(SimCaller {
+            state: CallerState::Holding(lease),
+            ..
+        }) = process.callers.get(&id)
+        else {
+            return;
+        };
+        let lease = Arc::clone(lease);
+        // A caller that renews or downgrades the guard borrows it.
+        let borrows = |caller: &SimCaller| match &caller.state {
+            CallerState::Renewing(other) | CallerState::Downgrading(other, _) => {
+                Arc::ptr_eq(other, &lease)
+            }
+            _ => false,
+        };
+        if process.callers.values().any(borrows) {
+            let again = SimEvent::WorkDone {
+                process: process.number,
+                caller: id,
+            };
+            return self.at(self.now + 10 * MS, again);
+        }
+        match process.engine.begin_release(&lease) {
+            Some(call) => {
+                let state = CallerState::Releasing(lease, process.local(self.now));
+                self.set_state(process, id, state);
+                self.send_for_caller(process, id, call);
+            }
+            None => self.end_caller(process, id),
+        }
+    }
+
+    fn on_message(&mut self, process: &mut SimProcess, text: &str) {
+        // The first word is the token. For permits it is the second.
         let token = text.split(' ').take(2).find_map(Token::parse);
-        if process.newest_after < self.judge.clock_steps() {
+        if process.newest_after < self.checker.clock_steps() {
             process.misdated.extend(token);
         }
         if self.defect == Some(Defect::R8) {
@@ -112,7 +109,7 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn subscribe(&mut self, process: &mut Process) {
+    fn subscribe(&mut self, process: &mut SimProcess) {
         if process.subscribed {
             return;
         }
@@ -120,7 +117,7 @@ impl Run<'_> {
             let again = self.now + self.setting.config.back_off.as_nanos() as u64;
             return self.at(
                 again,
-                Event::Subscribe {
+                SimEvent::Subscribe {
                     process: process.number,
                 },
             );
@@ -130,280 +127,252 @@ impl Run<'_> {
         process.engine.on_subscribed();
     }
 
-    /// A caller has the answer to its call.
-    pub(super) fn answered(
+    /// The call of a caller has ended, with a reply or without.
+    pub(super) fn on_call_result(
         &mut self,
-        process: &mut Process,
+        process: &mut SimProcess,
         id: u64,
         calls: Arc<Vec<Call>>,
-        answer: CallResult,
+        result: CallResult,
     ) {
-        let Some(Caller {
-            request,
-            place,
-            doing,
-            since,
-            until,
-            patient_until,
-            ..
-        }) = process.callers.get_mut(&id)
-        else {
+        let Some(caller) = process.callers.get_mut(&id) else {
             return;
         };
-        let (call, engine) = (&calls[0], &process.engine);
-        match (doing, place) {
-            (Doing::Asking, Some(place)) => match engine.on_acquire_reply(place, call, answer) {
-                Next::Wait if self.now >= *until => {
-                    self.become_(process, id, Doing::Waiting);
-                    self.leave_at_deadline(process, id);
-                }
-                Next::Wait => self.become_(process, id, Doing::Waiting),
-                Next::AskAgain => self.ask(process, id),
-                Next::AskLater if self.now < (*until).min(*patient_until) => {
-                    let pause = self.setting.config.back_off.as_nanos() as u64 / 4;
-                    self.at(
-                        self.now + pause,
-                        Event::AskAgain {
-                            process: process.number,
-                            caller: id,
-                        },
-                    );
-                }
-                Next::AskLater | Next::Fail => self.go(process, id),
-            },
-            (Doing::Leaving, Some(place)) => {
-                let lease = engine.on_cancel_reply(place, Some((call, answer)));
-                self.hold_or_go(process, id, lease);
+        let call = &calls[0];
+        let engine = &process.engine;
+        match (&mut caller.state, &caller.waiter) {
+            (CallerState::Acquiring, Some(waiter)) => {
+                let next = engine.on_acquire_reply(waiter, call, result);
+                self.after_acquire(process, id, next);
             }
-            (Doing::Trying { token, doubt }, _) => {
-                match engine.on_try_reply(request, *token, call, doubt, answer) {
-                    Some(lease) => self.hold_or_go(process, id, lease),
-                    None if self.now
-                        < *since + self.setting.config.command_timeout.as_nanos() as u64 =>
-                    {
-                        self.send(process, Whose::Caller(id), calls, Resent::default());
+            (CallerState::Cancelling, Some(waiter)) => {
+                let lease = engine.on_cancel_reply(waiter, Some((call, result)));
+                self.hold_or_end(process, id, lease);
+            }
+            (CallerState::Trying { token, doubt }, _) => {
+                let timeout = self.setting.config.command_timeout.as_nanos() as u64;
+                match engine.on_try_reply(&caller.request, *token, call, doubt, result) {
+                    Some(lease) => self.hold_or_end(process, id, lease),
+                    None if self.now < caller.since + timeout => {
+                        self.send(process, FlightOwner::Caller(id), calls, Resent::default());
                     }
                     None => {
-                        engine.stop_trying(request, *token, call, *doubt);
-                        self.go(process, id);
+                        engine.stop_trying(&caller.request, *token, call, *doubt);
+                        self.end_caller(process, id);
                     }
                 }
             }
-            (Doing::Forcing, _) => self.go(process, id),
-            (Doing::Renewing(lease), _) => {
-                engine.on_renew_reply(lease, answer);
-                self.go(process, id);
+            (CallerState::Forcing, _) => self.end_caller(process, id),
+            (CallerState::Renewing(lease), _) => {
+                engine.on_renew_reply(lease, result);
+                self.end_caller(process, id);
             }
-            (Doing::Downgrading(lease, started), _) => {
-                engine.on_downgrade_reply(lease, call, *started, answer);
-                self.go(process, id);
+            (CallerState::Downgrading(lease, started), _) => {
+                engine.on_downgrade_reply(lease, call, *started, result);
+                self.end_caller(process, id);
             }
-            (Doing::Releasing(lease, started), _) => {
-                engine.on_release_reply(lease, call, *started, answer);
-                self.go(process, id);
+            (CallerState::Releasing(lease, started), _) => {
+                engine.on_release_reply(lease, call, *started, result);
+                self.end_caller(process, id);
             }
             _ => {}
         }
     }
 
-    pub(super) fn ask(&mut self, process: &mut Process, id: u64) {
-        let Some(Caller {
-            place: Some(place), ..
+    fn after_acquire(&mut self, process: &mut SimProcess, id: u64, next: Next) {
+        let Some(caller) = process.callers.get(&id) else {
+            return;
+        };
+        let deadline = caller.deadline;
+        let may_retry = self.now < deadline.min(caller.retry_until);
+        match next {
+            Next::Wait => {
+                self.set_state(process, id, CallerState::Waiting);
+                if self.now >= deadline {
+                    self.cancel_at_deadline(process, id);
+                }
+            }
+            Next::AskAgain => self.send_acquire(process, id),
+            Next::AskLater if may_retry => {
+                let pause = self.setting.config.back_off.as_nanos() as u64 / 4;
+                let retry = SimEvent::Retry {
+                    process: process.number,
+                    caller: id,
+                };
+                self.at(self.now + pause, retry);
+            }
+            Next::AskLater | Next::Fail => self.end_caller(process, id),
+        }
+    }
+
+    pub(super) fn send_acquire(&mut self, process: &mut SimProcess, id: u64) {
+        let Some(SimCaller {
+            waiter: Some(waiter),
+            ..
         }) = process.callers.get(&id)
         else {
             return;
         };
         let now = process.local(self.now);
         if self.defect == Some(Defect::R6) {
-            process.engine.keep_token(place);
+            process.engine.keep_token(waiter);
         }
-        match process.engine.begin_acquire(place, now) {
-            Some(call) => self.send(
-                process,
-                Whose::Caller(id),
-                Arc::new(vec![call]),
-                Resent::default(),
-            ),
-            None => self.become_(process, id, Doing::Waiting),
+        match process.engine.begin_acquire(waiter, now) {
+            Some(call) => self.send_for_caller(process, id, call),
+            None => self.set_state(process, id, CallerState::Waiting),
         }
     }
 
-    pub(super) fn leave_at_deadline(&mut self, process: &mut Process, id: u64) {
-        let Some(Caller {
-            place: Some(place),
-            doing: Doing::Waiting,
+    fn cancel_at_deadline(&mut self, process: &mut SimProcess, id: u64) {
+        let Some(SimCaller {
+            waiter: Some(waiter),
+            state: CallerState::Waiting,
             ..
         }) = process.callers.get(&id)
         else {
             return;
         };
-        match process.engine.begin_cancel(place) {
+        match process.engine.begin_cancel(waiter) {
             Some(call) => {
-                self.become_(process, id, Doing::Leaving);
-                self.send(
-                    process,
-                    Whose::Caller(id),
-                    Arc::new(vec![call]),
-                    Resent::default(),
-                );
+                self.set_state(process, id, CallerState::Cancelling);
+                self.send_for_caller(process, id, call);
             }
             None => {
-                let lease = process.engine.on_cancel_reply(place, None);
-                self.hold_or_go(process, id, lease);
+                let lease = process.engine.on_cancel_reply(waiter, None);
+                self.hold_or_end(process, id, lease);
             }
         }
     }
 
-    pub(super) fn hold_or_go(&mut self, process: &mut Process, id: u64, lease: Option<Arc<Lease>>) {
+    fn hold_or_end(&mut self, process: &mut SimProcess, id: u64, lease: Option<Arc<Lease>>) {
         let Some(lease) = lease else {
-            return self.go(process, id);
+            return self.end_caller(process, id);
         };
         let left = lease.remaining(process.local(self.now));
         let Some(caller) = process.callers.get_mut(&id) else {
             return;
         };
-        // R12
-        if caller.place.take().is_some() && left < lease.request.ttl / 2 {
-            self.watch.claimed_late = Some(lease.token);
+        // R12 (doubtful grants): with less left, the waiter must have the grant confirmed.
+        if caller.waiter.take().is_some() && left < lease.request.ttl / 2 {
+            self.watch.taken_late = Some(lease.token);
         }
-        self.judge.claimed(lease.token);
-        (caller.since, caller.doing) = (self.now, Doing::Holding(lease));
-        if caller.terms == Terms::MaxHold {
-            caller.ends_at = self.now + self.setting.moment.as_nanos() as u64;
+        self.checker.on_guard_taken(lease.token);
+        caller.since = self.now;
+        caller.state = CallerState::Holding(lease);
+        if caller.terms == LeaseTerms::MaxHold {
+            caller.must_end_by = self.now + self.setting.bound.as_nanos() as u64;
         }
         let done = self.now + caller.hold;
         self.at(
             done,
-            Event::WorkDone {
+            SimEvent::WorkDone {
                 process: process.number,
                 caller: id,
             },
         );
     }
 
-    pub(super) fn become_(&self, process: &mut Process, id: u64, doing: Doing) {
+    fn set_state(&self, process: &mut SimProcess, id: u64, state: CallerState) {
         if let Some(caller) = process.callers.get_mut(&id) {
             caller.since = self.now;
-            caller.doing = doing;
+            caller.state = state;
         }
     }
 
-    /// It is dropped, with what it has.
-    pub(super) fn go(&self, process: &mut Process, id: u64) {
+    /// Drops a caller, with its waiter or guard.
+    fn end_caller(&self, process: &mut SimProcess, id: u64) {
         process.callers.remove(&id);
     }
 
-    /// It is dropped while it waits.
-    pub(super) fn drop_place(&self, process: &mut Process) {
+    /// Drops the caller that has waited longest.
+    pub(super) fn drop_waiter(&self, process: &mut SimProcess) {
         let first = process
             .callers
             .iter()
-            .find(|(_, caller)| matches!(caller.doing, Doing::Waiting));
+            .find(|(_, caller)| matches!(caller.state, CallerState::Waiting));
         if let Some(id) = first.map(|(id, _)| *id) {
-            self.go(process, id);
+            self.end_caller(process, id);
         }
     }
 
-    /// By a thread of its own.
-    pub(super) fn renew(&mut self, process: &mut Process) {
-        let Some(lease) = self.guards(process).next() else {
+    /// A thread of its own renews a guard.
+    pub(super) fn renew_guard(&mut self, process: &mut SimProcess) {
+        let Some(lease) = process.guards().next() else {
             return;
         };
         let Some(call) = process.engine.begin_renew(&lease) else {
             return;
         };
-        self.see_to(process, Arc::clone(&lease), Doing::Renewing(lease), call);
+        let request = Arc::clone(&lease.request);
+        let caller = SimCaller::new(request, CallerState::Renewing(lease), self.now);
+        self.start_guard_call(process, caller, call);
     }
 
-    /// The same.
-    pub(super) fn downgrade(&mut self, process: &mut Process) {
+    /// A thread of its own downgrades a guard.
+    pub(super) fn downgrade_guard(&mut self, process: &mut SimProcess) {
         let has_all = |lease: &Arc<Lease>| lease.request.spec.weight == self.setting.kind.permits();
-        let Some(lease) = self.guards(process).find(has_all) else {
+        let Some(lease) = process.guards().find(has_all) else {
             return;
         };
         let Some(call) = process.engine.begin_downgrade(&lease) else {
             return;
         };
-        let doing = Doing::Downgrading(Arc::clone(&lease), process.local(self.now));
-        self.see_to(process, lease, doing, call);
+        let request = Arc::clone(&lease.request);
+        let state = CallerState::Downgrading(lease, process.local(self.now));
+        let caller = SimCaller::new(request, state, self.now);
+        self.start_guard_call(process, caller, call);
     }
 
-    fn guards(&self, process: &Process) -> impl Iterator<Item = Arc<Lease>> {
-        process
-            .callers
-            .values()
-            .filter_map(|caller| match &caller.doing {
-                Doing::Holding(lease) => Some(Arc::clone(lease)),
-                _ => None,
-            })
-    }
-
-    /// Sends a call about another's guard.
-    fn see_to(&mut self, process: &mut Process, lease: Arc<Lease>, doing: Doing, call: Call) {
+    /// Sends a call about another caller's guard.
+    fn start_guard_call(&mut self, process: &mut SimProcess, caller: SimCaller, call: Call) {
         let id = self.number();
-        let caller = Caller {
-            request: Arc::clone(&lease.request),
-            terms: Terms::Renewed,
-            place: None,
-            doing,
-            until: u64::MAX,
-            patient_until: u64::MAX,
-            hold: 0,
-            since: self.now,
-            lost: None,
-            ends_at: u64::MAX,
-        };
         process.callers.insert(id, caller);
-        self.send(
-            process,
-            Whose::Caller(id),
-            Arc::new(vec![call]),
-            Resent::default(),
-        );
+        self.send_for_caller(process, id, call);
     }
 
-    /// Whoever was woken looks, and the renewal thread sends what is due.
-    pub(super) fn tend(&mut self, process: &mut Process) {
-        let waiting = |caller: &Caller| matches!(caller.doing, Doing::Waiting);
-        let ids: Vec<u64> = process
+    pub(super) fn send_for_caller(&mut self, process: &mut SimProcess, id: u64, call: Call) {
+        let calls = Arc::new(vec![call]);
+        self.send(process, FlightOwner::Caller(id), calls, Resent::default());
+    }
+
+    /// Lets the threads of a process run: waiters look for their grants, and the renewal thread
+    /// sends what is due.
+    pub(super) fn run_threads(&mut self, process: &mut SimProcess) {
+        let waiting: Vec<u64> = process
             .callers
             .iter()
-            .filter(|(_, c)| waiting(c))
+            .filter(|(_, caller)| matches!(caller.state, CallerState::Waiting))
             .map(|(id, _)| *id)
             .collect();
-        for id in ids {
-            let place = process
+        for id in waiting {
+            let waiter = process
                 .callers
                 .get(&id)
-                .and_then(|caller| caller.place.as_ref());
-            if let Some(lease) = place.and_then(|place| process.engine.take_grant(place)) {
-                self.hold_or_go(process, id, Some(lease));
+                .and_then(|caller| caller.waiter.as_ref());
+            if let Some(lease) = waiter.and_then(|waiter| process.engine.take_grant(waiter)) {
+                self.hold_or_end(process, id, Some(lease));
             }
         }
         while !process.link_busy {
             let (tasks, calls) = process.engine.collect();
             if calls.is_empty() {
-                let due = process.engine.next_due();
-                if due < Time::NEVER {
-                    let at = process.moment(self.now, due);
-                    if at < process.wake_at {
-                        process.wake_at = at;
-                        self.at(
-                            at,
-                            Event::Wake {
-                                process: process.number,
-                            },
-                        );
-                    }
-                }
-                return;
+                return self.wake_when_due(process);
             }
-            self.send(
-                process,
-                Whose::Renewal(tasks),
-                Arc::new(calls),
-                Resent::default(),
-            );
+            let owner = FlightOwner::Renewal(tasks);
+            self.send(process, owner, Arc::new(calls), Resent::default());
+        }
+    }
+
+    fn wake_when_due(&mut self, process: &mut SimProcess) {
+        let due = process.engine.next_due();
+        if due == Time::NEVER {
+            return;
+        }
+        let at = process.moment(self.now, due);
+        if at < process.wake_at {
+            process.wake_at = at;
+            let process = process.number;
+            self.at(at, SimEvent::Wake { process });
         }
     }
 }

@@ -1,75 +1,95 @@
-//! Requests, replies and messages on their way.
+//! Pipelines: how a process sends them, and what it does when they end.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Event, MS, Replied, Run, Sent};
-use crate::script::{Call, Form, Mode, Outcome, Reply, Token, Verb};
+use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
+use crate::script::{Call, Form, Mode, Outcome, Reply, Verb};
 use crate::sim::defect::Defect;
-use crate::sim::judge::{Broken, Ran};
-use crate::sim::model::Promise;
-use crate::sim::plan::Mishap;
+use crate::sim::plan::NetworkFault;
 use crate::sim::process::{
-    Caller, Connection, Doing, Flight, Process, Resent, Whose, no_connection, no_reply,
+    FlightOwner, LastCheck, Resent, SimConnection, SimFlight, SimProcess, no_connection, no_reply,
 };
-use crate::store::clock::Time;
 use crate::store::memory::server::words_of;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
+/// How a pipeline was dated when it was sent.
+struct Dates {
+    not_after: u64,
+    /// How many steps the server's clock had made at the anchor.
+    dated_after: u32,
+    /// When the sender stops waiting for its replies, in ns of the run.
+    times_out_at: u64,
+}
+
+/// When the next request of a pipeline arrives, and how long its reply takes.
+struct Way {
+    arrives: u64,
+    /// `None`: the replies of this request and of those behind it are lost.
+    reply_after: Option<u64>,
+}
+
+impl Way {
+    /// Applies the fault to this request and to those behind it. `false`: they are lost.
+    fn disturb(&mut self, fault: Option<NetworkFault>) -> bool {
+        match fault {
+            None => {}
+            Some(NetworkFault::LoseRequest | NetworkFault::Reset { late: None }) => return false,
+            Some(NetworkFault::LoseReply) => self.reply_after = None,
+            Some(NetworkFault::DelayRequest { by }) => self.arrives += by * MS,
+            Some(NetworkFault::DelayReply { by }) => {
+                self.reply_after = self.reply_after.map(|after| after + by * MS);
+            }
+            Some(NetworkFault::Reset { late: Some(by) }) => {
+                self.arrives += by * MS;
+                self.reply_after = None;
+            }
+        }
+        true
+    }
+}
+
 impl Run<'_> {
-    pub(super) fn is_reachable(&self, process: &Process) -> bool {
+    pub(super) fn is_reachable(&self, process: &SimProcess) -> bool {
         self.now >= self.down_until.max(self.hangs_until).max(process.cut_until)
     }
 
     /// Puts a pipeline on its way, or ends it at once if there is no connection.
     pub(super) fn send(
         &mut self,
-        process: &mut Process,
-        whose: Whose,
+        process: &mut SimProcess,
+        owner: FlightOwner,
         calls: Arc<Vec<Call>>,
         resent: Resent,
     ) {
         let sent = process.local(self.now);
         let flight = self.number();
-        let renewal = matches!(whose, Whose::Renewal(_));
-        process.link_busy |= renewal;
-        let answers = calls.iter().map(|call| self.unsent(call, sent)).collect();
+        process.link_busy |= matches!(owner, FlightOwner::Renewal(_));
+        let answers = calls
+            .iter()
+            .map(|call| self.answer_of_defect(call))
+            .map(|reply| {
+                reply.map(|reply| Answer {
+                    reply,
+                    sent,
+                    resent: false,
+                })
+            })
+            .collect();
+        let dates = self.connect(process, &owner);
+        let not_after = dates.as_ref().map_or(0, |dates| dates.not_after);
         process.flights.insert(
             flight,
-            Flight {
-                whose,
-                calls: Arc::clone(&calls),
+            SimFlight {
+                owner,
+                calls,
                 answers,
                 sent,
                 resent,
-                not_after: resent.not_after,
+                not_after: resent.not_after.max(not_after),
             },
         );
-        let is_reachable = self.is_reachable(process);
-        let (epoch, server) = (self.epoch, self.server_clock());
-        let clock_steps = self.judge.clock_steps();
-        let connection = if renewal {
-            &mut process.link
-        } else {
-            &mut process.pool
-        };
-        if connection
-            .as_ref()
-            .is_none_or(|connection| connection.epoch != epoch)
-        {
-            // The handshake takes no time here, and tells the server's.
-            let anchor = Anchor {
-                server,
-                sent,
-                received: sent,
-            };
-            *connection = is_reachable.then_some(Connection {
-                epoch,
-                anchor,
-                clock_steps,
-            });
-        }
-        let Some(connection) = connection else {
+        let Some(dates) = dates else {
             let fault = || {
                 if resent.times > 0 {
                     StoreFault::InDoubt(Box::new(no_connection()))
@@ -79,370 +99,217 @@ impl Run<'_> {
             };
             return self.complete(process, flight, &fault);
         };
+        self.put_on_the_way(process, flight, &dates);
+        self.complete_if_answered(process, flight);
+    }
+
+    /// Makes sure that there is a connection to the server of this epoch, and dates what is sent
+    /// on it now. `None`: the server cannot be reached.
+    fn connect(&self, process: &mut SimProcess, owner: &FlightOwner) -> Option<Dates> {
+        let sent = process.local(self.now);
+        let is_reachable = self.is_reachable(process);
+        let connection = process.connection_of(owner);
+        if connection
+            .as_ref()
+            .is_none_or(|connection| connection.epoch != self.epoch)
+        {
+            // The handshake takes no time here. It reports the server's time.
+            *connection = is_reachable.then_some(SimConnection {
+                epoch: self.epoch,
+                anchor: Anchor {
+                    server: self.server_clock(),
+                    sent,
+                    received: sent,
+                },
+                clock_steps: self.checker.clock_steps(),
+            });
+        }
+        let connection = connection.as_ref()?;
         let timeout = self.setting.config.command_timeout;
         let slack = if self.defect == Some(Defect::R5) {
             timeout.as_micros() as u64 * 2
         } else {
             0
         };
-        let not_after = connection.anchor.server_time_at_least(sent + timeout) + slack;
-        let dated_after = connection.clock_steps;
-        if let Some(flight) = process.flights.get_mut(&flight) {
-            flight.not_after = flight.not_after.max(not_after);
-        }
-        let give_up = process.moment(self.now, sent + timeout);
-        let mishap = process.mishaps.pop_front();
-        if mishap.is_some() {
-            process.mishap_until = process.mishap_until.max(give_up);
-        }
-        if let Some(
-            Mishap::Delay { by } | Mishap::DelayReply { by } | Mishap::Reset { late: Some(by) },
-        ) = mishap
-        {
-            process.troubled_until = process.troubled_until.max(self.now + by * MS);
-        }
-        let struck = process.chance.below(calls.len() as u64) as usize;
-        let mut arrives = self.now;
-        let mut reply_after = Some(process.way());
+        Some(Dates {
+            not_after: connection.anchor.server_time_at_least(sent + timeout) + slack,
+            dated_after: connection.clock_steps,
+            times_out_at: process.moment(self.now, sent + timeout),
+        })
+    }
+
+    /// Schedules the arrivals of a pipeline's requests, and what ends it if replies are missing.
+    /// The process's next network fault hits one of its requests.
+    fn put_on_the_way(&mut self, process: &mut SimProcess, flight: u64, dates: &Dates) {
+        let network_fault = process.network_faults.pop_front();
+        self.note_network_fault(process, network_fault, dates);
+        let calls = Arc::clone(&process.flights[&flight].calls);
+        let hit = process.rng.below(calls.len() as u64) as usize;
+        let mut way = Way {
+            arrives: self.now,
+            reply_after: Some(process.latency()),
+        };
         let mut order: Vec<usize> = (0..calls.len()).collect();
         if self.defect == Some(Defect::R4) {
             order.reverse();
         }
         for index in order {
-            let call = &calls[index];
-            arrives += process.way();
-            let mut lost = false;
-            match mishap.filter(|_| index == struck) {
-                None => {}
-                Some(Mishap::Lose | Mishap::Reset { late: None }) => lost = true,
-                Some(Mishap::LoseReply) => reply_after = None,
-                Some(Mishap::Delay { by }) => arrives += by * MS,
-                Some(Mishap::DelayReply { by }) => {
-                    reply_after = reply_after.map(|after| after + by * MS)
-                }
-                Some(Mishap::Reset { late: Some(by) }) => {
-                    (arrives, reply_after) = (arrives + by * MS, None)
-                }
-            }
-            if lost {
+            way.arrives += process.latency();
+            if index == hit && !way.disturb(network_fault) {
                 break;
             }
-            if process.flights[&flight].answers[index].is_some() {
+            let under_way = &process.flights[&flight];
+            if under_way.answers[index].is_some() {
                 continue;
             }
-            let token_age = match call.verb {
-                Verb::Acquire { token, .. } => {
-                    self.now - *self.first_sent.entry(token).or_insert(self.now)
-                }
-                _ => 0,
-            };
-            let words = words_of(&call.command(&process.caller_id, Form::default(), not_after));
-            let sent = Sent {
+            let call = &calls[index];
+            let request = RequestInFlight {
                 process: process.number,
                 manager: process.caller_id.manager.clone(),
                 flight,
                 calls: Arc::clone(&calls),
                 index,
-                words,
-                epoch,
+                words: words_of(&call.command(
+                    &process.caller_id,
+                    Form::default(),
+                    dates.not_after,
+                )),
+                epoch: self.epoch,
                 sent_at: self.now,
-                reply_after,
-                given_up_at: (give_up + MS) / 1000,
-                dated_after,
-                token_age,
-                by_renewal: renewal,
+                reply_after: way.reply_after,
+                times_out_at: (dates.times_out_at + MS) / 1000,
+                dated_after: dates.dated_after,
+                token_age: self.token_age(call),
+                by_renewal: matches!(under_way.owner, FlightOwner::Renewal(_)),
             };
-            self.at(arrives, Event::Arrive(Box::new(sent)));
+            self.at(way.arrives, SimEvent::Arrive(Box::new(request)));
         }
-        match mishap {
-            Some(Mishap::Reset { .. }) => {
-                self.at(
-                    self.now + 200_000,
-                    Event::Reset {
-                        process: process.number,
-                        flight,
-                    },
-                );
-            }
-            _ => self.at(
-                give_up,
-                Event::GiveUp {
-                    process: process.number,
-                    flight,
-                },
-            ),
+        let process = process.number;
+        if matches!(network_fault, Some(NetworkFault::Reset { .. })) {
+            self.at(self.now + 200_000, SimEvent::Reset { process, flight });
+        } else {
+            self.at(dates.times_out_at, SimEvent::TimeOut { process, flight });
         }
-        self.complete_if_answered(process, flight);
     }
 
-    /// R13 left out: what is not wanted is not given back. Or checks are left out, as if all were well.
-    pub(super) fn unsent(&self, call: &Call, sent: Time) -> Option<Answer> {
-        if let (Verb::Sync { .. }, Some(Defect::Checks)) = (&call.verb, self.defect) {
-            let (left, served) = (Duration::from_secs(1), 0);
-            let outcome = Outcome::Synced {
-                owner: None,
-                owner_waited_here: false,
-                left,
-                since: 0,
-                newest_known: true,
-                served,
-            };
-            let reply = Reply {
+    /// Notes until when a network fault excuses the process from the bounds of time.
+    fn note_network_fault(
+        &self,
+        process: &mut SimProcess,
+        network_fault: Option<NetworkFault>,
+        dates: &Dates,
+    ) {
+        if network_fault.is_some() {
+            process.fault_known_by = process.fault_known_by.max(dates.times_out_at);
+        }
+        if let Some(
+            NetworkFault::DelayRequest { by }
+            | NetworkFault::DelayReply { by }
+            | NetworkFault::Reset { late: Some(by) },
+        ) = network_fault
+        {
+            process.troubled_until = process.troubled_until.max(self.now + by * MS);
+        }
+    }
+
+    /// How long ago the token of an acquire was sent first.
+    fn token_age(&mut self, call: &Call) -> u64 {
+        match call.verb {
+            Verb::Acquire { token, .. } => {
+                self.now - *self.first_sent.entry(token).or_insert(self.now)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The answer that a defect gives instead of the server. Without R13 the client never releases
+    /// an unwanted grant. Without checks every check finds that all is well.
+    fn answer_of_defect(&self, call: &Call) -> Option<Reply> {
+        match (&call.verb, self.defect) {
+            (Verb::Sync { .. }, Some(Defect::Checks)) => Some(Reply {
                 now: Some(self.server_clock()),
                 more: false,
-                outcome,
-                grants: Vec::new(),
-            };
-            return Some(Answer {
-                reply,
-                sent,
-                resent: false,
-            });
-        }
-        let given_back = matches!(
-            call.verb,
-            Verb::Release {
-                mode: Mode::Unused,
-                ..
-            }
-        );
-        let reply = || Reply {
-            now: Some(u64::MAX),
-            more: false,
-            outcome: Outcome::Released,
-            grants: Vec::new(),
-        };
-        (given_back && self.defect == Some(Defect::R13)).then(|| Answer {
-            reply: reply(),
-            sent,
-            resent: false,
-        })
-    }
-
-    pub(super) fn arrive(&mut self, sent: Box<Sent>) -> Result<(), Broken> {
-        let cut = self
-            .process(sent.process)
-            .map_or(0, |process| process.cut_until);
-        let held_back = self.hangs_until.max(cut);
-        if sent.epoch != self.epoch || self.now < self.down_until {
-            return Ok(());
-        }
-        if held_back > self.now {
-            self.at(held_back, Event::Arrive(sent));
-            return Ok(());
-        }
-        let clock = self.server_clock();
-        let value = self.server.run(clock, &sent.words);
-        self.watch.hear_of(&sent.manager);
-        let call = &sent.calls[sent.index];
-        let reply = match &value {
-            Ok(value) => Reply::parse(call, value).map_err(|malformed| malformed.to_string()),
-            Err(error) => Err(error.clone()),
-        };
-        let reply = reply.map_err(|error| (Promise::BadInput, format!("{call:?}: {error}")))?;
-        if let Some(told) = &mut self.told {
-            let ms = self.now as f64 / MS as f64;
-            let mut line = format!(
-                "{ms:>10.3} ms  {} of {}: {:?}",
-                sent.index, sent.manager, call.verb
-            );
-            if let Some(at) = line.find(", params: ") {
-                line.replace_range(at.., " }");
-            }
-            told.push(format!("{line} -> {:?}", reply.outcome));
-        }
-        let ran = Ran {
-            call,
-            manager: &sent.manager,
-            outcome: &reply.outcome,
-            more: reply.more,
-            given_up_at: sent.given_up_at,
-            dated_after: sent.dated_after,
-        };
-        self.judge
-            .ran(self.now / 1000, clock, &self.server.state().keyspace, &ran)?;
-        if let (Verb::Acquire { token, .. }, Outcome::Waiting { .. } | Outcome::Granted(_)) =
-            (&call.verb, &reply.outcome)
-        {
-            self.look_at_order(&sent, *token)?;
-        }
-        // R6: a token that nobody gives back any more could be taken by a copy that comes later. What is sent again
-        // on another connection has two command timeouts for that.
-        let config = &self.setting.config;
-        if sent.token_age > (self.setting.ttl + config.command_timeout * 2).as_nanos() as u64 {
-            return Err((
-                Promise::OneGrant,
-                format!(
-                    "{call:?} was sent {} ms after its first",
-                    sent.token_age / MS
-                ),
-            ));
-        }
-        for message in self.server.published() {
-            let to = self
-                .processes
-                .iter_mut()
-                .flatten()
-                .find(|p| p.caller_id.channel().as_bytes() == message.channel);
-            let Some(process) =
-                to.filter(|process| process.subscribed && process.deaf_until <= self.now)
-            else {
-                continue;
-            };
-            let Some(late) = process.late_messages.pop_front().unwrap_or(Some(0)) else {
-                continue;
-            };
-            let text = String::from_utf8_lossy(&message.text).into_owned();
-            let (at, subscription) = (self.now + late + process.way(), process.subscription);
-            let process = process.number;
-            self.at(
-                at,
-                Event::Message {
-                    process,
-                    subscription,
-                    text,
+                outcome: Outcome::Synced {
+                    owner: None,
+                    owner_waited_here: false,
+                    left: Duration::from_secs(1),
+                    since: 0,
+                    newest_known: true,
+                    served: 0,
                 },
-            );
-        }
-        let is_heard = self
-            .process(sent.process)
-            .is_none_or(|process| process.deaf_until <= self.now);
-        if let Some(after) = sent.reply_after.filter(|_| is_heard) {
-            let Sent {
-                process,
-                flight,
-                index,
-                epoch,
-                ..
-            } = *sent;
-            let (ran_at, clock_steps) = (self.now, self.judge.clock_steps());
-            let reply = Replied {
-                process,
-                flight,
-                index,
-                epoch,
-                ran_at,
-                clock_steps,
-                value,
-            };
-            self.at(self.now + after, Event::Reply(Box::new(reply)));
-        }
-        Ok(())
-    }
-
-    /// P3, R4: the places of a process that were lost are taken again in the order in which they came.
-    fn look_at_order(&mut self, sent: &Sent, token: Token) -> Result<(), Broken> {
-        let process = self
-            .processes
-            .iter_mut()
-            .flatten()
-            .find(|process| process.number == sent.process);
-        let Some(process) = process else {
-            return Ok(());
-        };
-        let has_token = |caller: &Caller| {
-            caller
-                .place
-                .as_ref()
-                .is_some_and(|place| place.token() == token)
-        };
-        let Some((at, caller)) = process
-            .callers
-            .iter_mut()
-            .find(|(_, caller)| has_token(caller))
-        else {
-            return Ok(());
-        };
-        let (at, was_lost) = (*at, caller.lost.take());
-        // A check that was sent before somebody heard that he stands, or that came before the loss, tells nothing of him.
-        let (checked, ran_at) = process.checked;
-        let is_told =
-            |caller: &Caller| process.local(caller.since) < checked && Some(ran_at) > was_lost;
-        let is_lost = |caller: &Caller| {
-            caller.lost == was_lost && matches!(caller.doing, Doing::Waiting) && is_told(caller)
-        };
-        let earlier = process
-            .callers
-            .range(..at)
-            .find(|(_, caller)| is_lost(caller));
-        // A copy from before the loss takes nothing again.
-        let takes_again = sent.by_renewal && was_lost.is_some_and(|lost| lost < sent.sent_at);
-        match earlier.filter(|_| takes_again) {
-            Some((_, earlier)) => {
-                let token_of = earlier.place.as_ref().map(|place| place.token());
-                Err((
-                    Promise::Order,
-                    format!("{token:?} took a place again before {token_of:?}, which came first"),
-                ))
-            }
-            None => Ok(()),
+                grants: Vec::new(),
+            }),
+            (
+                Verb::Release {
+                    mode: Mode::Unused, ..
+                },
+                Some(Defect::R13),
+            ) => Some(Reply {
+                now: Some(u64::MAX),
+                more: false,
+                outcome: Outcome::Released,
+                grants: Vec::new(),
+            }),
+            _ => None,
         }
     }
 
-    pub(super) fn process(&self, number: u64) -> Option<&Process> {
-        self.processes
-            .iter()
-            .flatten()
-            .find(|process| process.number == number)
-    }
-
-    // What the processes do.
-
-    pub(super) fn replied(&mut self, process: &mut Process, reply: Replied) {
-        let Replied {
-            flight,
-            index,
-            ran_at,
-            clock_steps,
-            value,
-            ..
-        } = reply;
-        let local = process.local(self.now);
-        let Some(under_way) = process.flights.get_mut(&flight) else {
+    /// A reply reaches its process.
+    pub(super) fn on_reply(&mut self, process: &mut SimProcess, reply: ReplyInFlight) {
+        let received = process.local(self.now);
+        let Some(under_way) = process.flights.get_mut(&reply.flight) else {
             return;
         };
-        let call = &under_way.calls[index];
-        let parsed = value.ok().and_then(|value| Reply::parse(call, &value).ok());
-        let mut reply = parsed.expect("it was read when it was sent");
-        let renewal = matches!(under_way.whose, Whose::Renewal(_));
-        if let Some(server) = reply.now {
+        let call = &under_way.calls[reply.index];
+        let value = reply.value.ok();
+        let parsed = value.and_then(|value| Reply::parse(call, &value).ok());
+        let mut parsed = parsed.expect("the server's answer was parsed when it was sent");
+        let is_renewal = matches!(under_way.owner, FlightOwner::Renewal(_));
+        let sent = under_way.sent;
+        if let Some(server) = parsed.now {
             let anchor = Anchor {
                 server,
-                sent: under_way.sent,
-                received: local,
+                sent,
+                received,
             };
-            let connection = if renewal {
+            let connection = if is_renewal {
                 &mut process.link
             } else {
                 &mut process.pool
             };
             if let Some(connection) = connection {
-                (connection.anchor, connection.clock_steps) = (anchor, clock_steps);
+                connection.anchor = anchor;
+                connection.clock_steps = reply.clock_steps;
             }
             *process.newest.lock() = Some(anchor);
-            process.newest_after = clock_steps;
+            process.newest_after = reply.clock_steps;
         }
         if matches!(call.verb, Verb::Sync { .. }) {
-            process.checked = (under_way.sent, ran_at);
+            process.last_check = LastCheck {
+                sent,
+                ran_at: reply.ran_at,
+            };
         }
-        if renewal && self.defect == Some(Defect::R7) && matches!(call.verb, Verb::Release { .. }) {
-            reply.now = Some(u64::MAX);
+        let is_release = matches!(call.verb, Verb::Release { .. });
+        if is_renewal && is_release && self.defect == Some(Defect::R7) {
+            parsed.now = Some(u64::MAX);
         }
-        under_way.answers[index] = Some(Answer {
-            reply,
-            sent: under_way.sent,
+        under_way.answers[reply.index] = Some(Answer {
+            reply: parsed,
+            sent,
             resent: under_way.resent.times > 0,
         });
-        self.complete_if_answered(process, flight);
+        self.complete_if_answered(process, reply.flight);
     }
 
     /// The connection has ended. A caller's call is sent again on another, twice at most.
-    pub(super) fn reset(&mut self, process: &mut Process, flight: u64) {
+    pub(super) fn on_reset(&mut self, process: &mut SimProcess, flight: u64) {
         let Some(under_way) = process.flights.get(&flight) else {
             return;
         };
-        // Not after it was asleep: a call and what is sent again for it has two command timeouts.
-        if let Whose::Caller(caller) = under_way.whose
+        // Not after the process was paused for long: a call, with what is sent again for it, has
+        // two command timeouts.
+        if let FlightOwner::Caller(caller) = under_way.owner
             && under_way.resent.times < 2
             && process.local(self.now) < under_way.sent + self.setting.config.command_timeout * 2
         {
@@ -453,12 +320,12 @@ impl Run<'_> {
             };
             process.flights.remove(&flight);
             process.pool = None;
-            return self.send(process, Whose::Caller(caller), calls, resent);
+            return self.send(process, FlightOwner::Caller(caller), calls, resent);
         }
         self.complete(process, flight, &no_reply);
     }
 
-    pub(super) fn complete_if_answered(&mut self, process: &mut Process, flight: u64) {
+    fn complete_if_answered(&mut self, process: &mut SimProcess, flight: u64) {
         if process
             .flights
             .get(&flight)
@@ -468,15 +335,15 @@ impl Run<'_> {
         }
     }
 
-    /// Whoever sent it goes on; calls without an answer have this fault.
+    /// The sender of a pipeline goes on. Calls without an answer end with this fault.
     pub(super) fn complete(
         &mut self,
-        process: &mut Process,
+        process: &mut SimProcess,
         flight: u64,
         fault: &dyn Fn() -> StoreFault,
     ) {
-        let Some(Flight {
-            whose,
+        let Some(SimFlight {
+            owner,
             calls,
             answers,
             not_after,
@@ -485,28 +352,24 @@ impl Run<'_> {
         else {
             return;
         };
-        let unanswered = answers.iter().any(Option::is_none);
-        let mut answers: Vec<_> = answers
+        if answers.iter().any(Option::is_none) {
+            *process.connection_of(&owner) = None;
+        }
+        let mut results: Vec<_> = answers
             .into_iter()
             .map(|answer| CallResult {
                 answer: answer.ok_or_else(fault),
                 not_after,
             })
             .collect();
-        match whose {
-            Whose::Renewal(tasks) => {
-                if unanswered {
-                    process.link = None;
-                }
+        match owner {
+            FlightOwner::Renewal(tasks) => {
                 process.link_busy = false;
-                process.engine.on_replies(tasks, &calls, answers);
+                process.engine.on_replies(tasks, &calls, results);
             }
-            Whose::Caller(caller) => {
-                if unanswered {
-                    process.pool = None;
-                }
-                if let Some(answer) = answers.pop() {
-                    self.answered(process, caller, calls, answer);
+            FlightOwner::Caller(caller) => {
+                if let Some(result) = results.pop() {
+                    self.on_call_result(process, caller, calls, result);
                 }
             }
         }

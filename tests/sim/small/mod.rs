@@ -65,7 +65,6 @@
 mod check;
 mod client;
 mod event;
-mod mutant;
 mod peace;
 mod permit_tests;
 mod record_keys;
@@ -78,7 +77,6 @@ mod setting;
 mod tests;
 mod world;
 
-pub(crate) use mutant::Mutant;
 pub(crate) use report::{Report, SmallViolation};
 pub(crate) use search::explore;
 pub(crate) use setting::SmallSetting;

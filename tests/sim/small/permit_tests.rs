@@ -1,9 +1,10 @@
 //! The same with permits: readers and writers, and a semaphore of which a process takes several
 //! permits.
 
-use super::{Budget, Mutant, SmallSetting};
+use super::{Budget, SmallSetting};
 
 use super::tests::{NONE, assert_found, assert_holds, limit_or};
+use crate::sim::mutation::ScriptMutation;
 
 /// How many worlds of each setting and each fault a test visits, unless the environment says
 /// otherwise.
@@ -147,7 +148,7 @@ fn permits_with_several_faults_break_nothing() {
 /// but must be granted once.
 #[test]
 fn double_grant_to_a_token_queued_twice_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "local waiter = head ~= removed_token and not queue_forgotten and not skip[head]",
         instead: "local waiter = head ~= removed_token and not queue_forgotten",
     };
@@ -158,7 +159,7 @@ fn double_grant_to_a_token_queued_twice_is_found() {
     };
     assert_found(
         SmallSetting::readers_and_writers(1),
-        mutant,
+        mutation,
         budget,
         "count as taken",
     );
@@ -171,53 +172,53 @@ fn double_grant_to_a_token_queued_twice_is_found() {
 
 #[test]
 fn grant_of_more_permits_than_exist_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "and permits_taken + weight <= capacity then",
         instead: "then",
     };
-    assert_found(SmallSetting::readers_and_writers(1), mutant, NONE, "P1");
-    assert_found(SmallSetting::semaphore(2, [1, 1, 2]), mutant, NONE, "P1");
+    assert_found(SmallSetting::readers_and_writers(1), mutation, NONE, "P1");
+    assert_found(SmallSetting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
 }
 
 #[test]
 fn hand_over_of_more_permits_than_exist_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if is_alive and permits_taken + weight > capacity then break end",
         instead: "",
     };
-    assert_found(SmallSetting::readers_and_writers(1), mutant, NONE, "P1");
-    assert_found(SmallSetting::semaphore(2, [1, 1, 2]), mutant, NONE, "P1");
+    assert_found(SmallSetting::readers_and_writers(1), mutation, NONE, "P1");
+    assert_found(SmallSetting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
 }
 
 #[test]
 fn reader_that_overtakes_a_waiting_writer_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if not own_grant and more == 0 and kind == wanted_kind and entries == 0",
         instead: "if not own_grant and more == 0 and kind == wanted_kind",
     };
-    assert_found(SmallSetting::readers_and_writers(1), mutant, NONE, "P3");
-    assert_found(SmallSetting::semaphore(3, [1, 2, 2]), mutant, NONE, "P3");
+    assert_found(SmallSetting::readers_and_writers(1), mutation, NONE, "P3");
+    assert_found(SmallSetting::semaphore(3, [1, 2, 2]), mutation, NONE, "P3");
 }
 
 #[test]
 fn permit_grant_without_a_new_fence_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then fence = math.max(fence + 1, now) end",
         instead: "",
     };
-    assert_found(SmallSetting::readers_and_writers(2), mutant, NONE, "P2");
-    assert_found(SmallSetting::semaphore(2, [1, 1, 1]), mutant, NONE, "P2");
+    assert_found(SmallSetting::readers_and_writers(2), mutation, NONE, "P2");
+    assert_found(SmallSetting::semaphore(2, [1, 1, 1]), mutation, NONE, "P2");
 }
 
 #[test]
 fn reader_with_its_own_fence_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then fence = math.max(fence + 1, now) end",
         instead: "fence = math.max(fence + 1, now)",
     };
     assert_found(
         SmallSetting::readers_and_writers(0),
-        mutant,
+        mutation,
         NONE,
         "one fence",
     );
@@ -225,13 +226,13 @@ fn reader_with_its_own_fence_is_found() {
 
 #[test]
 fn r10_permit_lapse_that_keeps_places_of_the_dead_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if holder_died and not skip[holder_manager] then",
         instead: "if false then",
     };
     assert_found(
         SmallSetting::readers_and_writers(3),
-        mutant,
+        mutation,
         Budget {
             delays: 1,
             crashes: 1,
@@ -243,13 +244,13 @@ fn r10_permit_lapse_that_keeps_places_of_the_dead_is_found() {
 
 #[test]
 fn permit_hand_over_to_a_dead_head_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "local is_alive = waiter_manager == live_manager",
         instead: "local is_alive = true",
     };
     assert_found(
         SmallSetting::readers_and_writers(3),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P3",
     );
@@ -257,13 +258,13 @@ fn permit_hand_over_to_a_dead_head_is_found() {
 
 #[test]
 fn r5_permit_grant_to_a_late_request_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if now > not_after then return { 'late', now, 0 } end",
         instead: "",
     };
     assert_found(
         SmallSetting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget {
             delays: 1,
             give_ups: 1,
@@ -275,40 +276,40 @@ fn r5_permit_grant_to_a_late_request_is_found() {
 
 #[test]
 fn permit_renewal_that_extends_nothing_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "lease_end = math.max(math.min(lease_end, latest_end), now + 1000 * ttl)",
         instead: "",
     };
-    assert_found(SmallSetting::readers_and_writers(0), mutant, NONE, "P6");
+    assert_found(SmallSetting::readers_and_writers(0), mutation, NONE, "P6");
 }
 
 #[test]
 fn downgrade_that_releases_the_last_permit_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "permits_taken, weight = permits_taken - weight + 1, 1",
         instead: "permits_taken, weight = 0, 1",
     };
-    assert_found(SmallSetting::readers_and_writers(2), mutant, NONE, "P1");
+    assert_found(SmallSetting::readers_and_writers(2), mutation, NONE, "P1");
 }
 
 #[test]
 fn downgrade_that_keeps_two_permits_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "permits_taken, weight = permits_taken - weight + 1, 1",
         instead: "permits_taken, weight = permits_taken - weight + 2, 2",
     };
-    assert_found(SmallSetting::readers_and_writers(2), mutant, NONE, "P1");
+    assert_found(SmallSetting::readers_and_writers(2), mutation, NONE, "P1");
 }
 
 #[test]
 fn downgrade_that_releases_again_on_its_second_arrival_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "permits_taken, weight = permits_taken - weight + 1, 1",
         instead: "permits_taken = permits_taken - weight + 1",
     };
     assert_found(
         SmallSetting::readers_and_writers(2),
-        mutant,
+        mutation,
         Budget { resends: 1, ..NONE },
         "P1",
     );
@@ -316,42 +317,42 @@ fn downgrade_that_releases_again_on_its_second_arrival_is_found() {
 
 #[test]
 fn release_of_permits_that_others_hold_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "kept_field, permits_taken = nil, permits_taken - weight",
         instead: "kept_field, permits_taken = nil, 0",
     };
-    assert_found(SmallSetting::readers_and_writers(1), mutant, NONE, "P1");
-    assert_found(SmallSetting::semaphore(2, [1, 1, 2]), mutant, NONE, "P1");
+    assert_found(SmallSetting::readers_and_writers(1), mutation, NONE, "P1");
+    assert_found(SmallSetting::semaphore(2, [1, 1, 2]), mutation, NONE, "P1");
 }
 
 #[test]
 fn lapse_before_the_noted_next_lapse_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "next_lapse = next_lapse > 0 and math.min(next_lapse, now + lease_us) or now + lease_us",
         instead: "next_lapse = now + lease_us",
     };
-    assert_found(SmallSetting::readers_and_writers(0), mutant, NONE, "P5");
-    assert_found(SmallSetting::semaphore(2, [1, 1, 1]), mutant, NONE, "P5");
+    assert_found(SmallSetting::readers_and_writers(0), mutation, NONE, "P5");
+    assert_found(SmallSetting::semaphore(2, [1, 1, 1]), mutation, NONE, "P5");
 }
 
 #[test]
 fn recount_that_forgets_the_first_lapse_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "first_end = math.min(first_end or lease_end, lease_end)",
         instead: "first_end = math.max(first_end or lease_end, lease_end)",
     };
-    assert_found(SmallSetting::readers_and_writers(0), mutant, NONE, "P5");
+    assert_found(SmallSetting::readers_and_writers(0), mutation, NONE, "P5");
 }
 
 #[test]
 fn r9_holder_that_notices_its_own_lapse_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "elseif lease_end <= now and holder_token ~= token then",
         instead: "elseif lease_end <= now then",
     };
     assert_found(
         SmallSetting::semaphore(2, [1, 1, 2]),
-        mutant,
+        mutation,
         Budget {
             requests: 3,
             ..NONE
@@ -362,13 +363,13 @@ fn r9_holder_that_notices_its_own_lapse_is_found() {
 
 #[test]
 fn lookup_that_omits_a_grant_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "found = { holder_fence + 0, granted_at + 0, math.max(0, lease_end - now), holder_previous }",
         instead: "",
     };
     assert_found(
         SmallSetting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget {
             messages: 1,
             ..NONE
@@ -379,13 +380,13 @@ fn lookup_that_omits_a_grant_is_found() {
 
 #[test]
 fn lapsed_holder_that_is_deleted_at_once_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "ends = 3",
         instead: "ends = true",
     };
     assert_found(
         SmallSetting::semaphore(2, [1, 1, 2]),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P6",
     );
@@ -394,13 +395,13 @@ fn lapsed_holder_that_is_deleted_at_once_is_found() {
 /// Readers never leave work half done, so their lapse is not reported.
 #[test]
 fn reported_lapse_of_a_reader_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if may_leave_half_done then previous = ends - 2 end",
         instead: "previous = ends - 2",
     };
     assert_found(
         SmallSetting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P6",
     );
@@ -408,13 +409,13 @@ fn reported_lapse_of_a_reader_is_found() {
 
 #[test]
 fn unreported_lapse_of_a_writer_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if may_leave_half_done then previous = ends - 2 end",
         instead: "",
     };
     assert_found(
         SmallSetting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P6",
     );
@@ -422,13 +423,13 @@ fn unreported_lapse_of_a_writer_is_found() {
 
 #[test]
 fn abandon_that_keeps_granted_permits_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if phase < 2 and mode == 'keep_if_owner' then",
         instead: "if phase < 2 and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
     assert_found(
         SmallSetting::readers_and_writers(1),
-        mutant,
+        mutation,
         Budget {
             messages: 1,
             give_ups: 1,

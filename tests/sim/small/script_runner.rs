@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::check;
-use super::mutant::Mutant;
 use super::record_keys::{NOW, RecordKeys, TICK, TTL_MS, fence, mark, real_token, small_token};
 use super::record_state::{
     Arrival, CLIENTS, Execution, HORIZON, RecordState, STEP, SmallAnswer, SmallGrant, SmallReply,
@@ -15,6 +14,7 @@ use super::record_state::{
 use super::setting::SmallSetting;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Grant, Outcome, Reply, Verb};
+use crate::sim::mutation::{ScriptMutation, server_with};
 use crate::store::memory::server::Server;
 
 const PREFIX: &str = "f";
@@ -30,7 +30,7 @@ pub(super) struct ScriptRunner {
 }
 
 impl ScriptRunner {
-    pub(super) fn new(setting: SmallSetting, mutant: Option<&Mutant>) -> ScriptRunner {
+    pub(super) fn new(setting: SmallSetting, mutation: Option<&ScriptMutation>) -> ScriptRunner {
         let ticks = |n: u8| Duration::from_micros(TICK * u64::from(n));
         let caller_id = |client| {
             let mut caller_id = CallerId::new(PREFIX, ticks(STEP), ticks(HORIZON));
@@ -38,9 +38,7 @@ impl ScriptRunner {
             caller_id
         };
         ScriptRunner {
-            server: Server::with_scripts(&|source| {
-                mutant.map_or_else(|| source.to_owned(), |m| m.alter(source))
-            }),
+            server: server_with(mutation.copied().as_slice()),
             setting,
             keys: RecordKeys {
                 setting,

@@ -6,12 +6,12 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::check;
 use super::event::SmallEvent;
-use super::mutant::Mutant;
 use super::record_state::CLIENTS;
 use super::report::{Report, SmallViolation, Trace};
 use super::script_runner::ScriptRunner;
 use super::setting::SmallSetting;
 use super::world::{Budget, SmallWorld};
+use crate::sim::mutation::ScriptMutation;
 
 /// Searches all worlds of a setting that these faults can lead to. Stops early at the first
 /// violation or at `limit` worlds.
@@ -19,9 +19,9 @@ pub(crate) fn explore(
     setting: SmallSetting,
     budget: Budget,
     limit: usize,
-    mutant: Option<&Mutant>,
+    mutation: Option<&ScriptMutation>,
 ) -> Report {
-    Search::new(setting, budget, mutant).run(limit)
+    Search::new(setting, budget, mutation).run(limit)
 }
 
 /// A reached world, and the world before it.
@@ -41,11 +41,11 @@ pub(super) struct Search {
 }
 
 impl Search {
-    fn new(setting: SmallSetting, budget: Budget, mutant: Option<&Mutant>) -> Search {
+    fn new(setting: SmallSetting, budget: Budget, mutation: Option<&ScriptMutation>) -> Search {
         let mut start = SmallWorld::new(setting, budget);
         start.simplify();
         Search {
-            runner: ScriptRunner::new(setting, mutant),
+            runner: ScriptRunner::new(setting, mutation),
             start,
             reached: Vec::new(),
             ids: HashMap::new(),

@@ -11,7 +11,8 @@
 use std::env;
 use std::time::Instant;
 
-use super::{Budget, Mutant, Report, SmallSetting, SmallViolation, explore};
+use super::{Budget, Report, SmallSetting, SmallViolation, explore};
+use crate::sim::mutation::ScriptMutation;
 
 /// How many worlds of the larger sets of faults a test visits, unless the environment says
 /// otherwise.
@@ -128,13 +129,13 @@ fn three_clients_with_several_faults_break_nothing() {
 
 #[test]
 fn release_without_the_owner_check_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "elseif owner == token then",
         instead: "elseif owner then",
     };
     assert_found(
         SmallSetting::mutex(),
-        mutant,
+        mutation,
         Budget {
             give_ups: 1,
             ..NONE
@@ -145,31 +146,31 @@ fn release_without_the_owner_check_is_found() {
 
 #[test]
 fn hand_over_that_forgets_the_queue_head_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "local waiter = head ~= removed_token and not queue_forgotten and not skip[head]",
         instead: "local waiter = heads_popped > 0",
     };
-    assert_found(SmallSetting::mutex(), mutant, NONE, "not in the queue");
+    assert_found(SmallSetting::mutex(), mutation, NONE, "not in the queue");
 }
 
 #[test]
 fn hand_over_without_a_new_fence_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "fence, granted_at = math.max((fence or 0) + 1, now), now",
         instead: "fence, granted_at = math.max(fence or 0, fence and 0 or now), now",
     };
-    assert_found(SmallSetting::mutex(), mutant, NONE, "P2");
+    assert_found(SmallSetting::mutex(), mutation, NONE, "P2");
 }
 
 #[test]
 fn hand_over_to_a_dead_head_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "local is_alive = waiter_manager == live_manager",
         instead: "local is_alive = true",
     };
     assert_found(
         SmallSetting::mutex(),
-        mutant,
+        mutation,
         Budget { crashes: 1, ..NONE },
         "P3",
     );
@@ -177,13 +178,13 @@ fn hand_over_to_a_dead_head_is_found() {
 
 #[test]
 fn abandon_that_keeps_a_grant_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "elseif owner == token and mode == 'keep_if_owner' then",
         instead: "elseif owner == token and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
     assert_found(
         SmallSetting::mutex(),
-        mutant,
+        mutation,
         Budget {
             messages: 1,
             give_ups: 1,
@@ -195,13 +196,13 @@ fn abandon_that_keeps_a_grant_is_found() {
 
 #[test]
 fn r5_grant_to_a_late_request_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "if now > not_after then return { 'late', now, 0 } end",
         instead: "",
     };
     assert_found(
         SmallSetting::mutex(),
-        mutant,
+        mutation,
         Budget {
             delays: 1,
             give_ups: 1,
@@ -213,40 +214,40 @@ fn r5_grant_to_a_late_request_is_found() {
 
 #[test]
 fn renewal_that_extends_nothing_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true",
         instead: "",
     };
-    assert_found(SmallSetting::mutex(), mutant, NONE, "P6");
+    assert_found(SmallSetting::mutex(), mutation, NONE, "P6");
 }
 
 #[test]
 fn r2_served_time_that_never_grows_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "served_time = served_time + math.max(0, math.min(elapsed, step))",
         instead: "",
     };
-    assert_found(SmallSetting::mutex(), mutant, NONE, "R2");
+    assert_found(SmallSetting::mutex(), mutation, NONE, "R2");
 }
 
 #[test]
 fn r13_sync_that_claims_a_foreign_owner_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "local owner_waited_here = ticket and ticket ~= '0' and owner_manager == manager",
         instead: "local owner_waited_here = ticket and ticket ~= '0'",
     };
-    assert_found(SmallSetting::mutex(), mutant, NONE, "P1");
+    assert_found(SmallSetting::mutex(), mutation, NONE, "P1");
 }
 
 #[test]
 fn r10_lapse_that_keeps_places_of_the_dead_is_found() {
-    let mutant = Mutant {
+    let mutation = ScriptMutation {
         line: "skip[holder_manager] = true",
         instead: "",
     };
     assert_found(
         SmallSetting::mutex(),
-        mutant,
+        mutation,
         Budget {
             delays: 1,
             crashes: 1,
@@ -280,19 +281,14 @@ pub(crate) fn assert_holds(setting: SmallSetting, budget: Budget, limit: usize) 
 #[track_caller]
 pub(crate) fn assert_found(
     setting: SmallSetting,
-    mutant: Mutant,
+    mutation: ScriptMutation,
     budget: Budget,
     what: &str,
 ) -> SmallViolation {
-    assert!(
-        mutant.lines_changed() > 0,
-        "no script has the line {:?} any more",
-        mutant.line
-    );
-    let report = explore_and_print(setting, budget, 200_000, Some(&mutant));
+    let report = explore_and_print(setting, budget, 200_000, Some(&mutation));
     let violation = report
         .violation
-        .unwrap_or_else(|| panic!("{mutant:?} was not found in {} worlds", report.worlds));
+        .unwrap_or_else(|| panic!("{mutation:?} was not found in {} worlds", report.worlds));
     assert!(
         violation.what.contains(what),
         "another check found it: {violation}"
@@ -309,10 +305,10 @@ fn explore_and_print(
     setting: SmallSetting,
     budget: Budget,
     limit: usize,
-    mutant: Option<&Mutant>,
+    mutation: Option<&ScriptMutation>,
 ) -> Report {
     let started = Instant::now();
-    let report = explore(setting, budget, limit, mutant);
+    let report = explore(setting, budget, limit, mutation);
     println!(
         "{:.1} s, {setting}, {budget:?}: {report}",
         started.elapsed().as_secs_f64()

@@ -1,22 +1,23 @@
-//! Served time: how long the server has been there for those who wait, by which the silent are told from the dead (R2).
+//! R2 (served time): how long the server was there for those who wait. It tells a silent waiter
+//! from a dead one.
 
 use std::collections::BTreeMap;
 
 /// All times are in µs, by the server's clock.
 #[derive(Debug, Clone)]
-pub(super) struct Served {
+pub(super) struct ServedTime {
     step: u64,
     horizon: u64,
     total: u64,
-    /// When it was brought up to date last.
+    /// When the total was last brought up to date.
     counted: Option<u64>,
     /// Served time at the last sign of life of each client.
     signs: BTreeMap<u8, u64>,
 }
 
-impl Served {
-    pub(super) fn new(step: u64, horizon: u64) -> Served {
-        Served {
+impl ServedTime {
+    pub(super) fn new(step: u64, horizon: u64) -> ServedTime {
+        ServedTime {
             step,
             horizon,
             total: 0,
@@ -25,12 +26,13 @@ impl Served {
         }
     }
 
-    /// That of a record which has yet to be made.
-    pub(super) fn anew(&self) -> Served {
-        Served::new(self.step, self.horizon)
+    /// The served time of a record that does not exist yet.
+    pub(super) fn restarted(&self) -> ServedTime {
+        ServedTime::new(self.step, self.horizon)
     }
 
-    /// Of the time between two requests no more than a step counts, and none if the clock went back.
+    /// At most one step counts of the time between two requests, and nothing if the clock went
+    /// back.
     fn at(&self, clock: u64) -> u64 {
         self.total
             + self
@@ -39,21 +41,22 @@ impl Served {
     }
 
     pub(super) fn count(&mut self, clock: u64) {
-        (self.total, self.counted) = (self.at(clock), Some(clock));
+        self.total = self.at(clock);
+        self.counted = Some(clock);
     }
 
     pub(super) fn sign(&mut self, client: u8) {
         self.signs.insert(client, self.total);
     }
 
-    /// Those of whom nothing was heard for longer than the horizon, a bit for each.
+    /// The clients that gave no sign of life for longer than the horizon, a bit for each.
     pub(super) fn silent(&self, clock: u64) -> u128 {
         let now = self.at(clock);
         let silent = self.signs.iter().filter(|(_, at)| *at + self.horizon < now);
         silent.fold(0, |mask, (client, _)| mask | 1 << client)
     }
 
-    /// Nobody was served for longer than a step.
+    /// Whether the server served nobody for longer than a step.
     pub(super) fn is_outage(&self, clock: u64) -> bool {
         self.counted
             .is_some_and(|counted| clock > counted + self.step)

@@ -1,0 +1,120 @@
+//! What must hold of a record after any request: each lease has its time, and the counts are right.
+
+use super::breach::Breach;
+use super::executed_call::ExecutedCall;
+use super::model::Promise;
+use super::record::{Accounting, HolderView, RecordView};
+use crate::script::{Outcome, Verb};
+
+/// P1, P5: a grant and a renewal give a lease its full time and no more. No request shortens it.
+///
+/// R15 (clock went back): a request that waits shortens a lease from before the step, so that it
+/// ends in its time.
+pub(super) fn check_lease_times(
+    clock: u64,
+    before: &RecordView,
+    after: &RecordView,
+    executed: &ExecutedCall<'_>,
+) -> Result<(), Breach> {
+    let waits = matches!(
+        executed.outcome,
+        Outcome::Waiting { .. } | Outcome::Synced { .. }
+    );
+    let looks = waits && before.looks(clock);
+    for holder in &after.holders {
+        let full = clock + holder.ttl.max(holder.hold);
+        let is_renewed =
+            matches!(executed.call.verb, Verb::Renew { token } if token == holder.token);
+        let (least, most) = match before.same(holder) {
+            None => (full, full),
+            Some(_) if is_renewed => (clock + holder.ttl, full),
+            Some(before) if looks => (before.end.min(full), full),
+            Some(before) => (before.end.min(full), before.end.max(full)),
+        };
+        if !(least..=most).contains(&holder.end) {
+            let promise = if holder.end < least {
+                Promise::Exclusion
+            } else {
+                Promise::Service
+            };
+            let said = format!(
+                "the lease of {:?} ends at {}, and should end between {least} and {most}",
+                holder.token, holder.end
+            );
+            return Err(Breach::new(promise, said));
+        }
+    }
+    Ok(())
+}
+
+/// The counts by which scripts avoid looking at every holder and waiter are right.
+///
+/// `missing` permits count as taken although their holders were lost.
+pub(super) fn check_counts(record: &RecordView, missing: u32) -> Result<(), Breach> {
+    if record.counted_waiters != record.waiter_records {
+        let said = format!(
+            "the record counts {} waiters' records, and there are {}",
+            record.counted_waiters, record.waiter_records
+        );
+        return Err(Breach::new(Promise::Leftovers, said));
+    }
+    let Some(accounting) = &record.accounting else {
+        return Ok(());
+    };
+    check_taken(record, accounting, missing)?;
+    check_shortest(record, accounting)?;
+    check_next_look(record, accounting)
+}
+
+/// The holders have no more permits than there are, and as many as count as taken.
+fn check_taken(record: &RecordView, accounting: &Accounting, missing: u32) -> Result<(), Breach> {
+    let held = record.taken(0);
+    let Accounting {
+        capacity, taken, ..
+    } = *accounting;
+    if held > capacity {
+        return Err(Breach::new(
+            Promise::Exclusion,
+            format!("{held} permits are held of {capacity}"),
+        ));
+    }
+    if taken != held + missing {
+        let promise = if taken < held {
+            Promise::Exclusion
+        } else {
+            Promise::Service
+        };
+        let said =
+            format!("{taken} permits count as taken; {held} are held and {missing} were lost");
+        return Err(Breach::new(promise, said));
+    }
+    Ok(())
+}
+
+/// R15 (clock went back): scripts see it by the shortest lease.
+fn check_shortest(record: &RecordView, accounting: &Accounting) -> Result<(), Breach> {
+    let shortest = accounting.shortest;
+    let is_shorter = |holder: &HolderView| holder.ttl.max(holder.hold) < shortest;
+    if record.holders.iter().any(is_shorter) {
+        let said = format!(
+            "the record notes {shortest} µs as the shortest lease of {:?}",
+            record.holders
+        );
+        return Err(Breach::new(Promise::Service, said));
+    }
+    Ok(())
+}
+
+/// No holder lapses before scripts next look at the holders.
+fn check_next_look(record: &RecordView, accounting: &Accounting) -> Result<(), Breach> {
+    let look_from = accounting.look_from;
+    let holders = record.holders.iter().map(|holder| holder.end);
+    let cooling = record.cooling.iter().map(|cooling| cooling.end);
+    match holders.chain(cooling).min() {
+        Some(first) if look_from == 0 || look_from > first => {
+            let said = format!("a holder lapses at {first}, and scripts look only at {look_from}");
+            Err(Breach::new(Promise::Service, said))
+        }
+        _ => Ok(()),
+    }
+}

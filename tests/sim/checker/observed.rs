@@ -1,0 +1,244 @@
+//! What the server ran and left, in the terms of the model.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::{Checker, ServerModel};
+use crate::script::{self, Mode, Token, Verb};
+use crate::sim::executed_call::ExecutedCall;
+use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::record::{HolderView, RecordView};
+
+/// How many heads of a queue one request looks at.
+const MAX_HEADS: usize = 64;
+
+impl Checker {
+    /// The request and its answer in the terms of the model. `None` for a request that only looks.
+    pub(super) fn observed(
+        &mut self,
+        before: &RecordView,
+        executed: &ExecutedCall<'_>,
+    ) -> Option<(Op, ModelOutcome)> {
+        let op = self.operation(before, executed)?;
+        self.model.returned |= matches!(op, Op::Rejoin(_));
+        use script::Outcome as Reported;
+        let outcome = match executed.outcome {
+            Reported::Granted(grant) => ModelOutcome::Granted { fence: grant.fence },
+            Reported::Waiting { position, .. } => ModelOutcome::Waiting {
+                position: Some(*position).filter(|_| !self.model.returned),
+            },
+            Reported::Busy { .. } => ModelOutcome::Busy,
+            Reported::Late => ModelOutcome::Late,
+            Reported::More => ModelOutcome::SendAgain,
+            Reported::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
+            Reported::Released => ModelOutcome::Released,
+            Reported::Renewed { .. } => ModelOutcome::Renewed,
+            Reported::Synced { .. } => ModelOutcome::Done,
+            Reported::Absent => ModelOutcome::Absent,
+            Reported::Refused | Reported::Already if matches!(op, Op::ForceRelease { .. }) => {
+                ModelOutcome::Refused
+            }
+            Reported::Already
+            | Reported::Lapsed
+            | Reported::Forced
+            | Reported::Lost
+            | Reported::Unknown
+            | Reported::Gone { .. } => ModelOutcome::Lost,
+            // No request of a run has any of these answers.
+            _ => ModelOutcome::Forbidden,
+        };
+        Some((op, outcome))
+    }
+
+    fn operation(&mut self, before: &RecordView, executed: &ExecutedCall<'_>) -> Option<Op> {
+        let client = self.client(executed.manager);
+        Some(match &executed.call.verb {
+            Verb::Acquire {
+                token,
+                may_wait,
+                params,
+                ..
+            } => {
+                // `ttl fixed hold label`
+                let is_fixed = params.split(' ').nth(1) == Some("1");
+                // An earlier request of the token may have been a release, which says neither.
+                let attempt = Attempt {
+                    lease: if is_fixed {
+                        LeaseTerm::Fixed
+                    } else {
+                        LeaseTerm::Renewed
+                    },
+                    permits: executed.call.spec.weight,
+                    ..self.attempt(*token, client)
+                };
+                self.attempts.insert(*token, attempt);
+                if *may_wait {
+                    enqueue(before, *token, attempt)
+                } else {
+                    Op::TryLock(attempt)
+                }
+            }
+            // Readers share a fence. A forced release that is sent twice ends one lease, so the
+            // model must not apply it to another holder.
+            Verb::Release {
+                token,
+                mode: Mode::Forced,
+                ..
+            } if *executed.outcome == script::Outcome::Already && self.forced.contains(token) => {
+                Op::ForceRelease { client, fence: 0 }
+            }
+            Verb::Release {
+                fence,
+                mode: Mode::Forced,
+                ..
+            } => Op::ForceRelease {
+                client,
+                fence: *fence,
+            },
+            Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
+            Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
+            Verb::Sync { .. } => Op::Sync { client },
+            Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
+        })
+    }
+
+    /// What only the server's clock knew when it ran the request.
+    pub(super) fn server_view(
+        &self,
+        clock: u64,
+        before: &RecordView,
+        executed: &ExecutedCall<'_>,
+    ) -> ServerView {
+        let ServerModel {
+            served_time, lock, ..
+        } = &self.model;
+        let (token, mode) = match executed.call.verb {
+            Verb::Acquire { token, .. } | Verb::Renew { token } => (Some(token), None),
+            Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
+            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Lookup { .. } => (None, None),
+        };
+        let own = token.and_then(|token| before.holder(token));
+        let asks_for_its_own = own.is_some() && matches!(mode, None | Some(Mode::KeepIfOwner));
+        use script::Outcome as Reported;
+        let does_nothing = matches!(
+            executed.outcome,
+            Reported::Late | Reported::Absent | Reported::Renewed { .. } | Reported::Gone { .. }
+        );
+        let takes = mode == Some(Mode::Forced) && *executed.outcome != Reported::Already;
+        let token_of = |number: u16| self.tokens[usize::from(number)];
+        let must_cool =
+            |own: &HolderView| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
+        ServerView {
+            clock,
+            expired: lock
+                .taken_by()
+                .filter(|number| before.is_over(token_of(*number), clock))
+                .collect(),
+            cooled: lock
+                .taken_by()
+                .filter(|number| before.has_rested(token_of(*number), clock))
+                .collect(),
+            silent: served_time.silent(clock),
+            outage: served_time.is_outage(clock),
+            grace: self.spared_since(before),
+            recounts: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
+            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(must_cool),
+            reach: reach(before, executed),
+        }
+    }
+
+    /// The holders that the last request gave a step of grace.
+    fn spared_since(&self, before: &RecordView) -> BTreeSet<u16> {
+        let was_spared = |holder: &&HolderView| {
+            let after = self.record.same(holder);
+            !holder.spared && after.is_some_and(|after| after.spared)
+        };
+        let spared = before.holders.iter().filter(was_spared);
+        spared
+            .filter_map(|holder| self.attempts.get(&holder.token))
+            .map(|attempt| attempt.number)
+            .collect()
+    }
+
+    /// The holders and the queue, by the numbers of attempts.
+    pub(super) fn observation(&mut self, record: &RecordView, manager: &str) -> Observation {
+        let client = self.client(manager);
+        let mut number = |token: Token| self.attempt(token, client).number;
+        let holders = record
+            .holders
+            .iter()
+            .map(|holder| (number(holder.token), holder.fence))
+            .collect();
+        let mut queue: Vec<u16> = Vec::new();
+        for entry in record.queue.iter().filter(|entry| entry.waits) {
+            let number = number(entry.token);
+            if !queue.contains(&number) {
+                queue.push(number);
+            }
+        }
+        Observation { holders, queue }
+    }
+
+    pub(super) fn client(&mut self, manager: &str) -> u8 {
+        let next = self.clients.len() as u8;
+        *self.clients.entry(manager.to_owned()).or_insert(next)
+    }
+
+    /// The attempt of a token. Until its acquire says more, it counts as renewed and as asking for
+    /// one permit.
+    fn attempt(&mut self, token: Token, client: u8) -> Attempt {
+        let number = self.tokens.len() as u16;
+        *self.attempts.entry(token).or_insert_with(|| {
+            self.tokens.push(token);
+            Attempt {
+                number,
+                client,
+                lease: LeaseTerm::Renewed,
+                permits: 1,
+            }
+        })
+    }
+}
+
+/// An acquire that may wait. Its token comes back to a place that it had left if only a dead entry
+/// of it is in the queue.
+fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
+    let has_dead_entry = before
+        .queue
+        .iter()
+        .any(|entry| entry.token == token && !entry.waits);
+    // A token that waits has one place, where its entry counts.
+    if has_dead_entry && !before.is_queued(token) {
+        Op::Rejoin(attempt)
+    } else {
+        Op::Enqueue(attempt)
+    }
+}
+
+fn release(mode: Mode, attempt: Attempt) -> Op {
+    match mode {
+        Mode::Used => Op::Unlock(attempt),
+        Mode::Lost => Op::Drop(attempt),
+        Mode::Downgrade => Op::Downgrade(attempt),
+        Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
+    }
+}
+
+/// How many waiters the request can pass over or grant, if there are more entries than one request
+/// looks at. A waiter that the request removes is not among them.
+fn reach(before: &RecordView, executed: &ExecutedCall<'_>) -> Option<usize> {
+    let entries = match executed.call.verb {
+        Verb::Sync { .. } => before.entries_after_sync(),
+        _ => before.entries,
+    };
+    if entries <= MAX_HEADS || before.queue.len() < MAX_HEADS {
+        return None;
+    }
+    let removed = match executed.call.verb {
+        Verb::Release { token, mode, .. } if mode != Mode::Forced => Some(token),
+        _ => None,
+    };
+    let heads = before.queue[..MAX_HEADS]
+        .iter()
+        .filter(|entry| entry.waits && Some(entry.token) != removed);
+    Some(heads.map(|entry| entry.token).collect::<HashSet<_>>().len())
+}

@@ -1,0 +1,184 @@
+//! What happens to a request at the server, and to the messages that it publishes.
+
+use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
+use crate::script::{Outcome, Reply, Token, Verb};
+use crate::sim::breach::Breach;
+use crate::sim::executed_call::ExecutedCall;
+use crate::sim::model::Promise;
+use crate::sim::process::{CallerState, LastCheck, SimCaller, SimProcess};
+
+impl Run<'_> {
+    /// A request reaches the server.
+    pub(super) fn arrive(&mut self, request: Box<RequestInFlight>) -> Result<(), Breach> {
+        let cut_until = self
+            .process(request.process)
+            .map_or(0, |process| process.cut_until);
+        let held_back_until = self.hangs_until.max(cut_until);
+        if request.epoch != self.epoch || self.now < self.down_until {
+            return Ok(());
+        }
+        if held_back_until > self.now {
+            self.at(held_back_until, SimEvent::Arrive(request));
+            return Ok(());
+        }
+        let clock = self.server_clock();
+        let value = self.server.run(clock, &request.words);
+        self.watch.on_sign_of_life(&request.manager);
+        let call = &request.calls[request.index];
+        let reply = match &value {
+            Ok(value) => Reply::parse(call, value).map_err(|malformed| malformed.to_string()),
+            Err(error) => Err(error.clone()),
+        };
+        let reply =
+            reply.map_err(|error| Breach::new(Promise::BadInput, format!("{call:?}: {error}")))?;
+        self.check_request(&request, &reply)?;
+        self.send_messages();
+        let is_heard = self
+            .process(request.process)
+            .is_none_or(|process| process.inbound_lost_until <= self.now);
+        if let Some(after) = request.reply_after.filter(|_| is_heard) {
+            let reply = ReplyInFlight {
+                process: request.process,
+                flight: request.flight,
+                index: request.index,
+                epoch: request.epoch,
+                ran_at: self.now,
+                clock_steps: self.checker.clock_steps(),
+                value,
+            };
+            self.at(self.now + after, SimEvent::Reply(Box::new(reply)));
+        }
+        Ok(())
+    }
+
+    /// What must hold of a request that the server has run.
+    fn check_request(&mut self, request: &RequestInFlight, reply: &Reply) -> Result<(), Breach> {
+        let call = &request.calls[request.index];
+        self.record_in_transcript(request, &reply.outcome);
+        let executed = ExecutedCall {
+            call,
+            manager: &request.manager,
+            outcome: &reply.outcome,
+            more: reply.more,
+            times_out_at: request.times_out_at,
+            dated_after: request.dated_after,
+        };
+        let at = self.ran_at();
+        self.checker
+            .on_executed(at, &self.server.state().keyspace, &executed)?;
+        if let (Verb::Acquire { token, .. }, Outcome::Waiting { .. } | Outcome::Granted(_)) =
+            (&call.verb, &reply.outcome)
+        {
+            self.check_order(request, *token)?;
+        }
+        // R6 (token lifetime): the client releases a token only for so long. A copy of a later
+        // request could take the lock for good. A request that is sent again on another connection
+        // has two command timeouts.
+        let config = &self.setting.config;
+        if request.token_age > (self.setting.ttl + config.command_timeout * 2).as_nanos() as u64 {
+            return Err(Breach::new(
+                Promise::OneGrant,
+                format!(
+                    "{call:?} was sent {} ms after its first",
+                    request.token_age / MS
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn record_in_transcript(&mut self, request: &RequestInFlight, outcome: &Outcome) {
+        let Some(transcript) = &mut self.transcript else {
+            return;
+        };
+        let ms = self.now as f64 / MS as f64;
+        let mut line = format!(
+            "{ms:>10.3} ms  {} of {}: {:?}",
+            request.index, request.manager, request.calls[request.index].verb
+        );
+        if let Some(at) = line.find(", params: ") {
+            line.replace_range(at.., " }");
+        }
+        transcript.push(format!("{line} -> {outcome:?}"));
+    }
+
+    /// Puts on their way the messages that the last request published.
+    fn send_messages(&mut self) {
+        for message in self.server.published() {
+            let to = self
+                .processes
+                .iter_mut()
+                .flatten()
+                .find(|p| p.caller_id.channel().as_bytes() == message.channel);
+            let Some(process) =
+                to.filter(|process| process.subscribed && process.inbound_lost_until <= self.now)
+            else {
+                continue;
+            };
+            let Some(late) = process.late_messages.pop_front().unwrap_or(Some(0)) else {
+                continue;
+            };
+            let at = self.now + late + process.latency();
+            let event = SimEvent::Message {
+                process: process.number,
+                subscription: process.subscription,
+                text: String::from_utf8_lossy(&message.text).into_owned(),
+            };
+            self.at(at, event);
+        }
+    }
+
+    /// P3, R4 (lost places): a process takes its lost places again in the order in which its
+    /// callers came.
+    fn check_order(&mut self, request: &RequestInFlight, token: Token) -> Result<(), Breach> {
+        let process = self
+            .processes
+            .iter_mut()
+            .flatten()
+            .find(|process| process.number == request.process);
+        let Some(process) = process else {
+            return Ok(());
+        };
+        let Some((id, caller)) = process
+            .callers
+            .iter_mut()
+            .find(|(_, caller)| caller.waits_by(token))
+        else {
+            return Ok(());
+        };
+        let id = *id;
+        let lost_at = caller.lost_at.take();
+        // The last check says nothing about a waiter that learned of its place after the check was
+        // sent, nor about a loss that came after the check.
+        let LastCheck { sent, ran_at } = process.last_check;
+        let is_known_lost = |caller: &SimCaller| {
+            caller.lost_at == lost_at
+                && matches!(caller.state, CallerState::Waiting)
+                && process.local(caller.since) < sent
+                && Some(ran_at) > lost_at
+        };
+        let earlier = process
+            .callers
+            .range(..id)
+            .find(|(_, caller)| is_known_lost(caller));
+        // A copy from before the loss does not take a place again.
+        let takes_again = request.by_renewal && lost_at.is_some_and(|lost| lost < request.sent_at);
+        match earlier.filter(|_| takes_again) {
+            Some((_, earlier)) => {
+                let earlier = earlier.waiter.as_ref().map(|waiter| waiter.token());
+                Err(Breach::new(
+                    Promise::Order,
+                    format!("{token:?} took a place again before {earlier:?}, which came first"),
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn process(&self, number: u64) -> Option<&SimProcess> {
+        self.processes
+            .iter()
+            .flatten()
+            .find(|process| process.number == number)
+    }
+}

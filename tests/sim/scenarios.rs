@@ -1,0 +1,330 @@
+//! Histories that random runs make seldom. Each is played with 20 seeds, which decide how long each
+//! way through the network takes.
+
+use super::breach::Breach;
+use super::defect::Defect;
+use super::model::{ModelKind, Promise};
+use super::plan::{Action, LeaseTerms, NetworkFault, PlannedAction};
+use super::run::Run;
+use super::sim_setting::SimSetting;
+use super::simulation::server_of;
+
+pub(super) const SEMAPHORE: ModelKind = ModelKind::Semaphore(3);
+
+/// What a run broke, if anything, and what the server ran.
+pub(super) struct PlayedRun {
+    pub(super) breach: Option<Breach>,
+    pub(super) transcript: String,
+}
+
+impl PlayedRun {
+    #[track_caller]
+    pub(super) fn assert_keeps_promises(&self) {
+        let PlayedRun { breach, transcript } = self;
+        assert!(breach.is_none(), "{breach:?}\n{transcript}");
+    }
+
+    /// The promise that it broke.
+    #[track_caller]
+    fn broken(&self) -> Promise {
+        let transcript = &self.transcript;
+        let breach = self.breach.as_ref();
+        breach.unwrap_or_else(|| panic!("{transcript}")).promise
+    }
+}
+
+/// Plays these actions of a mutex, at these times in ms.
+fn play(actions: &[(u64, Action)], defect: Option<Defect>) -> Vec<PlayedRun> {
+    play_of(ModelKind::Mutex, actions, defect)
+}
+
+pub(super) fn play_of(
+    kind: ModelKind,
+    actions: &[(u64, Action)],
+    defect: Option<Defect>,
+) -> Vec<PlayedRun> {
+    let setting = SimSetting::new(kind);
+    let mut server = server_of(defect);
+    let planned: Vec<PlannedAction> = actions
+        .iter()
+        .map(|&(at, action)| PlannedAction { at, action })
+        .collect();
+    let mut play = |seed| {
+        let mut run = Run::new(&setting, &mut server, seed, defect);
+        run.transcript = Some(Vec::new());
+        PlayedRun {
+            breach: run.play(&planned).err(),
+            transcript: run.transcript.unwrap_or_default().join("\n"),
+        }
+    };
+    (0..20).map(&mut play).collect()
+}
+
+/// A caller of this process takes one permit for so long, and waits as long as it takes.
+pub(super) fn lock(process: u8, hold: u64) -> Action {
+    lock_permits(process, hold, 1)
+}
+
+pub(super) fn lock_permits(process: u8, hold: u64, permits: u32) -> Action {
+    Action::Lock {
+        process,
+        timeout: None,
+        hold,
+        terms: LeaseTerms::Renewed,
+        permits,
+    }
+}
+
+pub(super) fn lock_for(process: u8, hold: u64, permits: u32, timeout: u64) -> Action {
+    Action::Lock {
+        process,
+        timeout: Some(timeout),
+        hold,
+        terms: LeaseTerms::Renewed,
+        permits,
+    }
+}
+
+pub(super) fn try_lock(process: u8, hold: u64, permits: u32) -> Action {
+    Action::TryLock {
+        process,
+        hold,
+        permits,
+    }
+}
+
+pub(super) fn fault(process: u8, fault: NetworkFault) -> Action {
+    Action::NetworkFault { process, fault }
+}
+
+pub(super) fn pause(process: u8, pause: u64) -> Action {
+    Action::Pause { process, pause }
+}
+
+pub(super) fn crash(process: u8) -> Action {
+    Action::Crash { process }
+}
+
+#[track_caller]
+fn assert_keeps_promises(actions: &[(u64, Action)]) {
+    assert_keeps_promises_of(ModelKind::Mutex, actions);
+}
+
+#[track_caller]
+fn assert_keeps_promises_of(kind: ModelKind, actions: &[(u64, Action)]) {
+    for run in play_of(kind, actions, None) {
+        run.assert_keeps_promises();
+    }
+}
+
+/// In random runs this happens about once in some million steps.
+#[test]
+fn r3_waiter_back_from_a_long_pause_keeps_its_place() {
+    let actions = [
+        (1, lock(0, 9_000)),
+        (300, lock(1, 50)),
+        (700, pause(1, 7_500)),
+        (4_600, crash(0)),
+    ];
+    assert_keeps_promises(&actions);
+    for run in play(&actions, Some(Defect::R3)) {
+        let promise = run.broken();
+        assert!(
+            matches!(promise, Promise::Order | Promise::WakeUp),
+            "{promise:?}\n{}",
+            run.transcript
+        );
+    }
+}
+
+#[test]
+fn dead_holder_gets_grace_for_one_outage_only() {
+    let actions = [
+        (1, lock(0, 9_000)),
+        (100, lock(0, 50)),
+        (200, lock(1, 50)),
+        (300, crash(0)),
+        (1_500, Action::Hang { pause: 2_000 }),
+        (3_700, Action::Hang { pause: 1_200 }),
+    ];
+    assert_keeps_promises(&actions);
+    for run in play(&actions, Some(Defect::Grace)) {
+        run.broken();
+    }
+}
+
+#[test]
+fn dead_holder_of_permits_gets_grace_for_one_outage_only() {
+    let actions = [
+        (1, lock_permits(0, 9_000, 3)),
+        (100, lock_permits(0, 50, 3)),
+        (200, lock_permits(1, 50, 3)),
+        (300, crash(0)),
+        (1_500, Action::Hang { pause: 2_000 }),
+        (3_700, Action::Hang { pause: 1_200 }),
+    ];
+    assert_keeps_promises_of(SEMAPHORE, &actions);
+    for run in play_of(SEMAPHORE, &actions, Some(Defect::PermitGrace)) {
+        run.broken();
+    }
+}
+
+#[test]
+fn dead_process_does_not_keep_a_lease_that_is_over() {
+    let actions = [(1, lock(0, 9_000)), (100, lock(1, 50)), (300, crash(0))];
+    assert_keeps_promises(&actions);
+    for run in play(&actions, Some(Defect::Checks)) {
+        let promise = run.broken();
+        let what = run.breach.map_or_else(String::new, |breach| breach.what);
+        assert!(
+            promise == Promise::Service && what.contains("was over"),
+            "{what}\n{}",
+            run.transcript
+        );
+    }
+}
+
+#[test]
+fn dropped_waiter_gives_up_its_place() {
+    let actions = [
+        (1, lock(0, 2_000)),
+        (100, lock(1, 50)),
+        (200, Action::DropWaiter { process: 1 }),
+    ];
+    for run in play(&actions, None) {
+        run.assert_keeps_promises();
+        let transcript = &run.transcript;
+        assert!(transcript.contains("mode: Unused"), "{transcript}");
+    }
+}
+
+#[test]
+fn process_that_received_nothing_is_served_afterwards() {
+    let deaf = Action::LoseInbound {
+        process: 1,
+        pause: 900,
+    };
+    assert_keeps_promises(&[(1, lock(0, 500)), (100, lock(1, 50)), (200, deaf)]);
+}
+
+/// One request passes over 64 heads. Then its sender sends it again.
+#[test]
+fn more_dead_heads_than_one_request_passes_over_are_passed() {
+    for kind in [ModelKind::Mutex, SEMAPHORE] {
+        let all = |process, hold| lock_permits(process, hold, kind.permits());
+        let dead = (0..70).map(|waiter| (100 + waiter, all(1, 50)));
+        let first = [(1, all(0, 4_000)), (300, all(2, 50)), (400, crash(1))];
+        let actions: Vec<(u64, Action)> = first.into_iter().chain(dead).collect();
+        let lapse = (401, crash(0));
+        // About when the last waiter finds that the lease is over.
+        let newcomer = (3_002, try_lock(0, 9, kind.permits()));
+        for (after, answer) in [
+            (&[][..], "-> Already"),
+            (&[lapse], "-> Synced"),
+            (&[lapse, newcomer], "-> More"),
+        ] {
+            let mut actions = [&actions, after].concat();
+            actions.sort_by_key(|(at, _)| *at);
+            let runs = play_of(kind, &actions, None);
+            assert!(
+                runs.iter().any(|run| run.transcript.contains(answer)),
+                "no answer was {answer}"
+            );
+            for run in runs {
+                run.assert_keeps_promises();
+            }
+        }
+    }
+}
+
+/// The loss spared its entry in the list, and it acquires again before it learns of the loss.
+#[test]
+fn token_that_is_queued_twice_is_granted_permits_once() {
+    let lost = fault(1, NetworkFault::LoseReply);
+    let actions = [
+        (88, lock_permits(0, 2_137, 3)),
+        (680, lock_permits(1, 2_167, 1)),
+        (856, Action::DropQueue),
+        (856, lost),
+        (1_003, lock_permits(1, 2_408, 1)),
+        (1_003, lost),
+    ];
+    assert_keeps_promises_of(SEMAPHORE, &actions);
+}
+
+/// The waiter left, a late copy of its acquire queued it again, and its process died.
+#[test]
+fn dead_token_that_is_queued_twice_counts_once() {
+    let late = fault(1, NetworkFault::Reset { late: Some(250) });
+    for kind in [ModelKind::Mutex, SEMAPHORE] {
+        let all = |process, hold| lock_permits(process, hold, kind.permits());
+        let actions = [
+            (1, all(1, 9)),
+            (50, all(0, 4_000)),
+            (100, late),
+            (101, lock_for(1, 50, kind.permits(), 100)),
+            (150, all(1, 50)),
+            (360, crash(1)),
+            (400, all(2, 50)),
+            (410, all(2, 50)),
+        ];
+        assert_keeps_promises_of(kind, &actions);
+    }
+}
+
+/// A late copy of the acquire takes the permit again while it cools, and is released too.
+#[test]
+fn permits_that_cool_twice_count_once() {
+    let late = fault(0, NetworkFault::Reset { late: Some(40) });
+    let cools = Action::Lock {
+        process: 0,
+        timeout: None,
+        hold: 17,
+        terms: LeaseTerms::HoldAtLeast,
+        permits: 1,
+    };
+    let actions = [(1, lock(0, 8)), (600, late), (700, cools)];
+    for run in play_of(SEMAPHORE, &actions, None) {
+        run.assert_keeps_promises();
+        let transcript = &run.transcript;
+        assert!(
+            transcript.matches("mode: Used } -> Released").count() > 2,
+            "it cooled once: {transcript}"
+        );
+    }
+}
+
+/// Only the renewals of the dead holder have seen that the clock went back.
+#[test]
+fn dead_permits_lapse_in_time_after_the_clock_went_back() {
+    for at in [3_700, 4_000] {
+        let actions = [
+            (1, lock(0, 9_000)),
+            (600, Action::StepClock { by: -3_500 }),
+            (1_200, crash(0)),
+            (at, lock_permits(1, 50, 3)),
+        ];
+        assert_keeps_promises_of(SEMAPHORE, &actions);
+    }
+}
+
+#[test]
+fn late_copy_of_an_acquire_takes_no_lock_for_good() {
+    let late = fault(1, NetworkFault::Reset { late: Some(270) });
+    for comes in [lock(1, 9), try_lock(1, 9, 1)] {
+        assert_keeps_promises(&[(1, lock(1, 8)), (600, late), (1300, comes)]);
+    }
+}
+
+#[test]
+fn waiter_waits_on_after_a_later_one_was_served() {
+    let actions = [
+        (1, lock(0, 125)),
+        (20, lock(0, 270)),
+        (200, fault(0, NetworkFault::LoseReply)),
+        (240, lock(0, 100)),
+        (310, Action::DropQueue),
+        (390, lock(1, 280)),
+    ];
+    assert_keeps_promises(&actions);
+}

@@ -1,0 +1,73 @@
+//! What runs have in common: one name, and a ttl of 3 s, from which all else is derived.
+
+use std::time::Duration;
+
+use super::model::ModelKind;
+use super::plan::LeaseTerms;
+use crate::config::{Config, Settings};
+use crate::key::Key;
+use crate::options::LockOptions;
+use crate::script::LockSpec;
+
+pub(super) struct SimSetting {
+    /// What the name is used as.
+    pub(super) kind: ModelKind,
+    pub(super) config: Config,
+    pub(super) key: Key,
+    pub(super) ttl: Duration,
+    /// The `hold_at_least`, the `max_hold` and, of permits, the fixed lease of callers that ask
+    /// for one.
+    pub(super) bound: Duration,
+}
+
+impl SimSetting {
+    pub(super) fn new(kind: ModelKind) -> SimSetting {
+        let ttl = Duration::from_secs(3);
+        let wanted = Settings {
+            options: LockOptions::new().ttl(ttl),
+            ..Settings::default()
+        };
+        let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
+        let key = Key::new(&config.prefix, "a").expect("it is a name");
+        SimSetting {
+            kind,
+            config,
+            key,
+            ttl,
+            bound: ttl / 3,
+        }
+    }
+
+    pub(super) fn spec(&self, permits: u32) -> LockSpec {
+        match self.kind {
+            ModelKind::Mutex => LockSpec::MUTEX,
+            ModelKind::Semaphore(all) => LockSpec::semaphore(all, permits),
+            ModelKind::ReadWrite(all) if permits == all => LockSpec::write(),
+            ModelKind::ReadWrite(_) => LockSpec::read(),
+        }
+    }
+
+    pub(super) fn options(&self, terms: LeaseTerms) -> LockOptions {
+        let options = LockOptions::new().ttl(self.ttl);
+        match terms {
+            LeaseTerms::Renewed => options,
+            LeaseTerms::Fixed if self.kind == ModelKind::Mutex => {
+                LockOptions::new().fixed_lease(self.ttl)
+            }
+            // Shorter than the leases beside it, so that leases of different length meet.
+            LeaseTerms::Fixed => LockOptions::new().fixed_lease(self.bound),
+            LeaseTerms::HoldAtLeast => options.hold_at_least(self.bound),
+            LeaseTerms::MaxHold => options.max_hold(self.bound),
+        }
+    }
+
+    /// How long the server may take to serve one waiter after the one before it: P + 3 T, in ns.
+    pub(super) fn per_waiter(&self) -> u64 {
+        (self.config.check_period + self.config.command_timeout * 3).as_nanos() as u64
+    }
+
+    /// P + T, in ns.
+    pub(super) fn step(&self) -> u64 {
+        (self.config.check_period + self.config.command_timeout).as_nanos() as u64
+    }
+}
