@@ -41,7 +41,7 @@ mod server_clock;
 mod server_faults;
 mod shutdown;
 mod small_pool;
-mod soak;
+mod soak_checker;
 mod subscription;
 mod support;
 mod support_works;

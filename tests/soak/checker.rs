@@ -1,17 +1,17 @@
-//! Decides from a history alone whether the promises were kept. Written apart from the engine: it
-//! knows what is promised (docs/SAFETY.md), and nothing of how that is done.
+//! Decides from a history alone whether the promises were kept. It shares no code with the engine:
+//! it knows what is promised (docs/SAFETY.md), but not how the engine does it.
 //!
-//! It accuses only where no order of what lay between the lines could be innocent. Where a promise
-//! does not hold by its own words (data were lost, a process was silent for too long), it spares,
-//! and counts that.
+//! It reports a violation only if no possible order of the events between the lines could be
+//! correct. Some promises have exceptions: data were lost, or a process was silent for too long.
+//! The checker excuses those cases and counts them.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use super::history::{Attempt, Fault, Grant, History};
 
-/// The numbers that the managers ran with, and what a noisy machine may add to a bound.
+/// The managers' timings, and the slack that a noisy machine may add to a bound.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Terms {
+pub(crate) struct Timings {
     pub(crate) ttl: Duration,
     pub(crate) check_period: Duration,
     pub(crate) command_timeout: Duration,
@@ -19,84 +19,83 @@ pub(crate) struct Terms {
     pub(crate) slack: Duration,
 }
 
-/// What was found about one promise.
+/// The result of checking one promise.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) rule: Rule,
-    /// How often it was found kept or broken.
-    pub(crate) judged: usize,
-    /// How often it looked broken, or was not looked at, where the promise says that it does not
-    /// hold.
-    pub(crate) spared: usize,
-    pub(crate) broken: Vec<String>,
+    /// How often it was found to be kept or violated.
+    pub(crate) checked: usize,
+    /// How often an exception of the promise applied: it looked violated, or was not checked.
+    pub(crate) excused: usize,
+    pub(crate) violations: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// P1: never is more held of a name than there is: of a mutex by one, of a reader/writer lock
-    /// by readers or by one writer, of a semaphore as many permits as it has.
+    /// P1: no more is held of a name than exists. A mutex has one holder, a reader/writer lock has
+    /// readers or one writer, and a semaphore has a fixed number of permits.
     Exclusion,
-    /// P2: fences rise in the order of grants; a reader has the last writer's.
+    /// P2: fences rise in the order of grants; a reader has the last writer's fence.
     Fences,
     /// P3: grants come in the order of the enqueues.
     Order,
-    /// P4, P9: no live waiter waits while there is enough for whoever waits, and nothing goes
-    /// wrong.
+    /// P4, P9: while no fault is active, no live waiter waits although there is enough for every
+    /// waiter.
     WakeUp,
-    /// P5: after a crash of a holder the next is granted in time.
+    /// P5: after a holder crashed, the next waiter is granted in time.
     Crash,
-    /// P6: what was lost is never held again.
+    /// P6: a lost lock is never held again.
     Loss,
-    /// P8: every call ends, and a try or a downgrade within its bound.
+    /// P8: every call ends, and each try and downgrade ends within its bound.
     End,
-    /// The resource accepted no write with a smaller fence than it had seen.
+    /// The resource accepted no write with a smaller fence than one it had seen.
     Resource,
     /// Every key that is left expires.
     Keys,
 }
 
 /// Kinds of faults after which Redis may have forgotten what it acknowledged.
-const LOSSES: [&str; 2] = ["server-emptied", "flushall"];
+const DATA_LOSSES: [&str; 2] = ["server-emptied", "flushall"];
 
-/// What takes nothing from anybody.
+/// Faults that cost no process a lock or a place.
 const HARMLESS: [&str; 1] = ["script-flush"];
 
-pub(crate) fn judge(history: &History, terms: &Terms) -> Vec<Finding> {
-    let case = Case::new(history, *terms);
+pub(crate) fn check(history: &History, timings: &Timings) -> Vec<Finding> {
+    let checker = HistoryChecker::new(history, *timings);
     vec![
-        case.exclusion(),
-        case.fences(),
-        case.order(),
-        case.wake_up(),
-        case.crashes(),
-        case.losses(),
-        case.ends(),
-        case.resource(),
-        case.keys(),
+        checker.exclusion(),
+        checker.fences(),
+        checker.order(),
+        checker.wake_up(),
+        checker.crashes(),
+        checker.losses(),
+        checker.ends(),
+        checker.resource(),
+        checker.keys(),
     ]
 }
 
-/// The longest time from a question that may wait to its end.
-pub(crate) fn longest_wait(history: &History, terms: &Terms) -> Duration {
-    let case = Case::new(history, *terms);
+/// The longest time from the start of a call that may wait to the end of its wait.
+pub(crate) fn longest_wait(history: &History, timings: &Timings) -> Duration {
+    let checker = HistoryChecker::new(history, *timings);
     let waits = history
         .attempts
         .iter()
         .filter(|a| a.may_wait())
-        .map(|a| case.over(a).saturating_sub(a.asked));
+        .map(|a| checker.wait_end(a).saturating_sub(a.asked));
     Duration::from_nanos(waits.max().unwrap_or(0))
 }
 
-struct Case<'a> {
+struct HistoryChecker<'a> {
     history: &'a History,
-    terms: Terms,
+    timings: Timings,
     names: BTreeMap<&'a str, Vec<&'a Attempt>>,
-    /// When each worker that was killed was killed.
+    /// When each killed worker was killed.
     deaths: BTreeMap<&'a str, u64>,
 }
 
-impl<'a> Case<'a> {
-    fn new(history: &'a History, terms: Terms) -> Case<'a> {
+impl<'a> HistoryChecker<'a> {
+    fn new(history: &'a History, timings: Timings) -> HistoryChecker<'a> {
         let mut names = BTreeMap::<_, Vec<_>>::new();
         for attempt in &history.attempts {
             names
@@ -110,9 +109,9 @@ impl<'a> Case<'a> {
             .filter(|f| f.kind == "kill")
             .map(|f| (f.victim.as_str(), f.from))
             .collect();
-        Case {
+        HistoryChecker {
             history,
-            terms,
+            timings,
             names,
             deaths,
         }
@@ -121,20 +120,20 @@ impl<'a> Case<'a> {
     fn exclusion(&self) -> Finding {
         let mut finding = Finding::new(Rule::Exclusion);
         for attempts in self.names.values() {
-            for (b, others) in meetings(attempts) {
-                finding.judged += 1;
-                let of = b.of.wish.of;
+            for (b, others) in overlaps(attempts) {
+                finding.checked += 1;
+                let of = b.of.demand.of;
                 let together =
-                    |others: &[Holding]| b.permits + others.iter().map(|a| a.permits).sum::<u64>();
+                    |others: &[Hold]| b.permits + others.iter().map(|a| a.permits).sum::<u64>();
                 if together(&others) <= of {
                     continue;
                 }
-                let certain: Vec<Holding> = others
+                let certain: Vec<Hold> = others
                     .into_iter()
                     .filter(|a| !self.lost_between(a.of, b.of))
                     .collect();
                 if together(&certain) <= of {
-                    finding.spared += 1;
+                    finding.excused += 1;
                     continue;
                 }
                 let all: Vec<_> = certain
@@ -142,7 +141,7 @@ impl<'a> Case<'a> {
                     .chain([&b])
                     .map(|h| (&h.of.id, h.permits, h.held))
                     .collect();
-                finding.accuse(format!(
+                finding.add_violation(format!(
                     "{:?} of {of} was held by these at once: {all:?}",
                     b.of.name
                 ));
@@ -161,7 +160,8 @@ impl<'a> Case<'a> {
         finding
     }
 
-    /// Whoever asked after another had its guard was granted later, also over a loss of data.
+    /// A caller that asked after another had its guard was granted later, even across a loss of
+    /// data.
     fn fences_after_grants(&self, attempts: &[&Attempt], finding: &mut Finding) {
         let grants: Vec<(&Attempt, &Grant)> = attempts
             .iter()
@@ -173,7 +173,7 @@ impl<'a> Case<'a> {
         let mut largest: Option<(&Attempt, &Grant)> = None;
         let mut own = BTreeMap::new();
         for (b, grant) in &grants {
-            finding.judged += 1;
+            finding.checked += 1;
             while let Some(earlier) = by_end.next_if(|(_, earlier)| earlier.at < b.asked) {
                 if largest.is_none_or(|(_, largest)| largest.fence < earlier.1.fence) {
                     largest = Some(earlier);
@@ -181,16 +181,16 @@ impl<'a> Case<'a> {
             }
             if let Some((a, earlier)) = largest.filter(|(_, earlier)| !b.may_follow(earlier.fence))
             {
-                finding.accuse(format!(
+                finding.add_violation(format!(
                     "{} was granted {:?} with {} after {} with {}",
                     b.id, b.name, grant.fence, a.id, earlier.fence
                 ));
             }
-            if b.wish.reads() {
+            if b.demand.reads() {
                 continue;
             }
             if let Some(a) = own.insert(grant.fence, &b.id) {
-                finding.accuse(format!(
+                finding.add_violation(format!(
                     "{a} and {} were both granted {:?} with {}",
                     b.id, b.name, grant.fence
                 ));
@@ -198,7 +198,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Of two that leave no room for each other, whoever held later was granted later.
+    /// If two holds exclude each other, the later hold has the later grant.
     fn fences_after_turns(&self, attempts: &[&Attempt], finding: &mut Finding) {
         let mut turns: Vec<_> = attempts
             .iter()
@@ -208,22 +208,22 @@ impl<'a> Case<'a> {
         by_end.sort_by_key(|(_, _, (_, last))| *last);
         let mut by_end = by_end.into_iter().peekable();
         turns.sort_by_key(|(_, _, (first, _))| *first);
-        // The last that ended, for each number of permits.
+        // The latest hold that ended, for each number of permits.
         let mut ended = BTreeMap::new();
         for (b, later, next) in turns {
             while let Some(turn) = by_end.next_if(|(_, _, (_, last))| *last < next.0) {
-                ended.insert(turn.0.wish.permits, turn);
+                ended.insert(turn.0.demand.permits, turn);
             }
             for (a, earlier, held) in ended.values() {
-                // Had it come first, it would have kept the other out, and been there still.
-                let excluded = a.wish.permits + b.least_permits() > a.wish.of;
+                // If `b` had been granted first, it would have kept `a` out, and would still hold.
+                let excluded = a.demand.permits + b.least_permits() > a.demand.of;
                 if !excluded || held.0 >= next.1 || b.may_follow(*earlier) {
                     continue;
                 }
                 if self.lost_between(a, b) && *earlier != later {
-                    finding.spared += 1;
+                    finding.excused += 1;
                 } else {
-                    finding.accuse(format!(
+                    finding.add_violation(format!(
                         "{} held {:?} with {later} after {} with {earlier}",
                         b.id, b.name, a.id
                     ));
@@ -232,17 +232,17 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// No writer comes between readers who hold at the same time.
+    /// No writer is granted between readers that hold at the same time, so their fences are equal.
     fn fences_at_once(&self, attempts: &[&Attempt], finding: &mut Finding) {
-        for (b, others) in meetings(attempts) {
+        for (b, others) in overlaps(attempts) {
             for a in others
                 .iter()
                 .filter(|a| a.reads && b.reads && a.fence != b.fence)
             {
                 if self.lost_between(a.of, b.of) {
-                    finding.spared += 1;
+                    finding.excused += 1;
                 } else {
-                    finding.accuse(format!(
+                    finding.add_violation(format!(
                         "{} and {} read {:?} at once, with {} and {}",
                         a.of.id, b.of.id, b.of.name, a.fence, b.fence
                     ));
@@ -254,7 +254,7 @@ impl<'a> Case<'a> {
     fn order(&self) -> Finding {
         let mut finding = Finding::new(Rule::Order);
         for attempts in self.names.values() {
-            let mut standing: Vec<&Attempt> = Vec::new();
+            let mut waiting: Vec<&Attempt> = Vec::new();
             let mut queued: Vec<&Attempt> = attempts
                 .iter()
                 .copied()
@@ -264,27 +264,30 @@ impl<'a> Case<'a> {
             let mut queued = queued.into_iter().peekable();
             for b in attempts {
                 while let Some(a) = queued.next_if(|a| a.queued.is_some_and(|at| at < b.asked)) {
-                    standing.push(a);
+                    waiting.push(a);
                 }
-                standing.retain(|a| self.stood_until(a).is_some_and(|until| until > b.asked));
+                waiting.retain(|a| self.queued_until(a).is_some_and(|until| until > b.asked));
                 let Some(grant) = &b.granted else { continue };
-                for a in &standing {
+                for a in &waiting {
                     let overtaken = match &a.granted {
-                        // A reader has the fence of the writer that came before it.
-                        Some(own) if a.wish.reads() && !b.wish.reads() => own.fence >= grant.fence,
+                        // A reader has the fence of the writer before it.
+                        Some(own) if a.demand.reads() && !b.demand.reads() => {
+                            own.fence >= grant.fence
+                        }
                         Some(own) => own.fence > grant.fence,
                         None => {
-                            a.stood.is_some_and(|at| at > grant.at) || self.was_passed_over(a, b)
+                            a.last_seen_queued.is_some_and(|at| at > grant.at)
+                                || self.was_overtaken(a, b)
                         }
                     };
-                    if overtaken && self.lost_its_place(a, grant.at) {
-                        finding.spared += 1;
+                    if overtaken && self.may_have_lost_its_place(a, grant.at) {
+                        finding.excused += 1;
                         continue;
                     }
-                    finding.judged += 1;
+                    finding.checked += 1;
                     if overtaken {
                         let (queued, asked) = (a.queued, b.asked);
-                        finding.accuse(format!(
+                        finding.add_violation(format!(
                             "{} was queued for {:?} at {queued:?}; {} asked ({}) at {asked} and was granted before it",
                             a.id, a.name, b.id, b.verb
                         ));
@@ -305,10 +308,10 @@ impl<'a> Case<'a> {
             .map(|f| (f.from, f.to))
             .collect();
         for attempts in self.names.values() {
-            let busy = union([self.taken(attempts), faults.clone()].concat());
+            let busy = union([self.unavailable(attempts), faults.clone()].concat());
             for attempt in attempts.iter().filter(|a| a.may_wait()) {
-                finding.judged += 1;
-                let over = self.over(attempt);
+                finding.checked += 1;
+                let over = self.wait_end(attempt);
                 let mut idle_from = attempt.asked;
                 let first = busy.partition_point(|(_, to)| *to < attempt.asked);
                 let ends = busy[first..]
@@ -318,8 +321,8 @@ impl<'a> Case<'a> {
                 for (from, to) in ends.chain([(over, over)]) {
                     let bound = self.bound_after_crashes(idle_from, from);
                     if from.saturating_sub(idle_from) > bound {
-                        finding.accuse(format!(
-                            "{} waited for {:?} from {idle_from} to {from}, while there was enough and all was well",
+                        finding.add_violation(format!(
+                            "{} waited for {:?} from {idle_from} to {from}, while there was enough and no fault was active",
                             attempt.id, attempt.name
                         ));
                     }
@@ -344,14 +347,14 @@ impl<'a> Case<'a> {
                 if !held {
                     continue;
                 }
-                // The living may have as much as keeps the others out.
+                // The live processes may hold enough to keep the others out.
                 let living: Vec<&Attempt> = attempts
                     .iter()
                     .copied()
                     .filter(|a| a.worker != *worker)
                     .collect();
-                let taken = self.taken(&living);
-                let free_at = taken
+                let unavailable = self.unavailable(&living);
+                let free_at = unavailable
                     .iter()
                     .find(|(from, to)| from <= died && to > died)
                     .map_or(*died, |(_, to)| *to);
@@ -364,29 +367,29 @@ impl<'a> Case<'a> {
                 let watched_until = next.unwrap_or(u64::MAX).min(free_at.saturating_add(bound));
                 let awaited = living
                     .iter()
-                    .any(|a| a.may_wait() && a.asked < *died && self.over(a) >= watched_until);
+                    .any(|a| a.may_wait() && a.asked < *died && self.wait_end(a) >= watched_until);
                 if !awaited {
                     continue;
                 }
-                // What the machine does to all in passing is what the slack is for.
-                let slack = nanos(self.terms.slack);
+                // The slack covers short pauses of the whole machine.
+                let slack = nanos(self.timings.slack);
                 let serious =
                     |f: &Fault| !f.is(&HARMLESS) && (f.kind != "gap" || f.to - f.from > slack);
                 let during =
                     |f: &Fault| f.victim != *worker && f.from < watched_until && f.to > *died;
-                let later = taken
+                let later = unavailable
                     .iter()
                     .any(|(from, to)| *from < watched_until && *to > free_at);
                 if watched_until > self.history.end
                     || later
                     || self.history.faults.iter().any(|f| serious(f) && during(f))
                 {
-                    finding.spared += 1;
+                    finding.excused += 1;
                     continue;
                 }
-                finding.judged += 1;
+                finding.checked += 1;
                 if next.is_none_or(|next| next.saturating_sub(free_at) > bound) {
-                    finding.accuse(format!(
+                    finding.add_violation(format!(
                         "{worker} died with {name:?} at {died}; the next grant was at {next:?}"
                     ));
                 }
@@ -395,13 +398,12 @@ impl<'a> Case<'a> {
         finding
     }
 
-    /// The times in which so much of a name may have been held that there was not enough for one of
-    /// those who may have waited for it. Whoever waits for much is not overtaken by those who wait
-    /// for little.
-    fn taken(&self, attempts: &[&Attempt]) -> Vec<(u64, u64)> {
+    /// The times in which too much of a name may have been held for one of its possible waiters. A
+    /// waiter for much also blocks those behind it, since waiters for little do not overtake it.
+    fn unavailable(&self, attempts: &[&Attempt]) -> Vec<(u64, u64)> {
         const BEGINS: u8 = 0;
         const ENDS: u8 = 1;
-        // What begins at a moment comes before what ends at it.
+        // At the same instant, beginnings come before ends.
         let mut events: Vec<(u64, u8, Event)> = Vec::new();
         let mut add = |(from, to): (u64, u64), event| {
             if from <= to {
@@ -409,12 +411,13 @@ impl<'a> Case<'a> {
             }
         };
         for a in attempts {
-            let over = self.over(a);
-            add((a.asked, over), Event::Waits(a.wish.permits));
+            let over = self.wait_end(a);
+            add((a.asked, over), Event::Waiting(a.demand.permits));
             let Some(grant) = &a.granted else {
-                // Of several that are wanted together the first are held while others are awaited.
+                // When several names are acquired together, the first may be held while the call
+                // waits for others.
                 if a.wants_others_too() {
-                    add((a.asked, over), Event::Has(a.wish.permits));
+                    add((a.asked, over), Event::Held(a.demand.permits));
                 }
                 continue;
             };
@@ -431,24 +434,24 @@ impl<'a> Case<'a> {
                 .max(grant.lost)
                 .unwrap_or(grant.at);
             let shared_from = grant.downgraded.unwrap_or(to).min(to);
-            add((from, shared_from), Event::Has(a.wish.permits));
+            add((from, shared_from), Event::Held(a.demand.permits));
             if shared_from < to {
-                add((shared_from, to), Event::Has(1));
+                add((shared_from, to), Event::Held(1));
             }
         }
         events.sort_unstable();
-        let of = attempts.first().map_or(1, |a| a.wish.of);
-        let (mut had, mut waiting) = (0, BTreeMap::<u64, usize>::new());
-        let mut taken = Vec::new();
+        let of = attempts.first().map_or(1, |a| a.demand.of);
+        let (mut held, mut waiting) = (0, BTreeMap::<u64, usize>::new());
+        let mut unavailable = Vec::new();
         let mut since = None;
         for (at, which, event) in events {
             match event {
-                Event::Has(permits) if which == BEGINS => had += permits,
-                Event::Has(permits) => had -= permits,
-                Event::Waits(permits) if which == BEGINS => {
+                Event::Held(permits) if which == BEGINS => held += permits,
+                Event::Held(permits) => held -= permits,
+                Event::Waiting(permits) if which == BEGINS => {
                     *waiting.entry(permits).or_default() += 1
                 }
-                Event::Waits(permits) => {
+                Event::Waiting(permits) => {
                     let of_these = waiting.get_mut(&permits).expect("it began");
                     *of_these -= 1;
                     if *of_these == 0 {
@@ -458,15 +461,15 @@ impl<'a> Case<'a> {
             }
             let most = waiting.last_key_value().map_or(0, |(permits, _)| *permits);
             match since {
-                None if had + most > of => since = Some(at),
-                Some(from) if had + most <= of => {
-                    taken.push((from, at));
+                None if held + most > of => since = Some(at),
+                Some(from) if held + most <= of => {
+                    unavailable.push((from, at));
                     since = None;
                 }
                 _ => {}
             }
         }
-        union(taken)
+        union(unavailable)
     }
 
     fn losses(&self) -> Finding {
@@ -479,9 +482,9 @@ impl<'a> Case<'a> {
             else {
                 continue;
             };
-            finding.judged += 1;
+            finding.checked += 1;
             if let Some(at) = grant.revived {
-                finding.accuse(format!(
+                finding.add_violation(format!(
                     "{} lost {:?}, and held it again at {at}",
                     attempt.id, attempt.name
                 ));
@@ -498,22 +501,22 @@ impl<'a> Case<'a> {
             .iter()
             .filter(|a| !self.deaths.contains_key(a.worker.as_str()))
         {
-            finding.judged += 1;
+            finding.checked += 1;
             let (id, verb, name) = (&attempt.id, &attempt.verb, &attempt.name);
             if attempt.ended.is_none() {
-                finding.accuse(format!("{id} asked ({verb}) for {name:?} and never ended"));
+                finding.add_violation(format!("{id} asked ({verb}) for {name:?} and never ended"));
             }
-            // Its process was stopped, or kept from running.
-            let asleep = |f: &&Fault| f.victim == attempt.worker && !f.kind.starts_with("link-");
+            // Its process was stopped, or got no CPU time.
+            let paused = |f: &&Fault| f.victim == attempt.worker && !f.kind.starts_with("link-");
             let took = |from: u64, until: u64| {
                 let part = |f: &Fault| f.to.min(until).saturating_sub(f.from.max(from));
                 (until - from)
-                    .saturating_sub(self.history.faults.iter().filter(asleep).map(part).sum())
+                    .saturating_sub(self.history.faults.iter().filter(paused).map(part).sum())
             };
-            let answered = took(attempt.asked, self.over(attempt));
+            let answered = took(attempt.asked, self.wait_end(attempt));
             if self.bound_of(verb).is_some_and(|bound| answered > bound) {
-                finding.accuse(format!(
-                    "{id} asked ({verb}) for {name:?} and had no answer for {answered} ns"
+                finding.add_violation(format!(
+                    "{id} asked ({verb}) for {name:?} and did not return for {answered} ns"
                 ));
             }
             let Some(grant) = &attempt.granted else {
@@ -523,9 +526,9 @@ impl<'a> Case<'a> {
                 .downgraded
                 .or(attempt.ended.as_ref().map(|(at, _)| *at));
             if let (Some(from), Some(until)) = (grant.downgrade, downgraded)
-                && took(from, until) > nanos(self.terms.command_timeout + self.terms.slack)
+                && took(from, until) > nanos(self.timings.command_timeout + self.timings.slack)
             {
-                finding.accuse(format!(
+                finding.add_violation(format!(
                     "{id} began to read {name:?} at {from}, which took until {until}"
                 ));
             }
@@ -537,10 +540,10 @@ impl<'a> Case<'a> {
         let mut finding = Finding::new(Rule::Resource);
         let mut newest = BTreeMap::<&str, u64>::new();
         for write in self.history.writes.iter().filter(|write| write.accepted) {
-            finding.judged += 1;
+            finding.checked += 1;
             let newest = newest.entry(&write.name).or_default();
             if write.fence < *newest {
-                finding.accuse(format!(
+                finding.add_violation(format!(
                     "a write to {:?} by {} with {} was accepted at {} after one with {newest}",
                     write.name, write.attempt, write.fence, write.at
                 ));
@@ -553,21 +556,21 @@ impl<'a> Case<'a> {
     fn keys(&self) -> Finding {
         let mut finding = Finding::new(Rule::Keys);
         for (key, left) in &self.history.keys {
-            finding.judged += 1;
+            finding.checked += 1;
             if *left < 0 {
-                finding.accuse(format!("{key} stays for ever"));
+                finding.add_violation(format!("{key} stays forever"));
             }
         }
         finding
     }
 
-    /// How long a call may take that does not wait for its turn.
+    /// The bound of a call that does not wait without a limit.
     fn bound_of(&self, verb: &str) -> Option<u64> {
-        let Terms {
+        let Timings {
             command_timeout,
             slack,
             ..
-        } = self.terms;
+        } = self.timings;
         match verb.split_once(':') {
             None if verb == "try_lock" => Some(nanos(command_timeout * 2 + slack)),
             None if verb == "try_lock_all" => Some(nanos(command_timeout * 3 + slack)),
@@ -581,34 +584,35 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Whether data may have been lost between these.
+    /// Whether data may have been lost between these times.
     fn data_lost(&self, from: u64, to: u64) -> bool {
         self.history
             .faults
             .iter()
-            .any(|f| f.is(&LOSSES) && f.from < to && f.to > from)
+            .any(|f| f.is(&DATA_LOSSES) && f.from < to && f.to > from)
     }
 
-    /// Whether that happened between these two grants.
+    /// Whether data may have been lost between the grants of these two.
     fn lost_between(&self, a: &Attempt, b: &Attempt) -> bool {
         self.data_lost(a.asked.min(b.asked), granted_at(a).max(granted_at(b)))
     }
 
-    /// Whether `a`, who never had a guard, was still waiting when `b` had one. It may have been
-    /// granted without having heard of it, unless that would have kept the other out.
-    fn was_passed_over(&self, a: &Attempt, b: &Attempt) -> bool {
-        a.wish.permits + b.wish.permits > a.wish.of
+    /// Whether `a`, which never got a guard, was still waiting when `b` got one. `a` may have been
+    /// granted without learning of it, unless its grant would have kept `b` out.
+    fn was_overtaken(&self, a: &Attempt, b: &Attempt) -> bool {
+        a.demand.permits + b.demand.permits > a.demand.of
             && self
-                .stood_until(a)
+                .queued_until(a)
                 .is_some_and(|until| until > granted_at(b))
     }
 
-    /// Whether P3 lets `a` go to the end of the queue before `until`.
-    fn lost_its_place(&self, a: &Attempt, until: u64) -> bool {
-        let terms = &self.terms;
-        // A lease or a silence from before it asked can still cost its process its places.
-        let from = a.asked.saturating_sub(nanos(terms.ttl + terms.horizon));
-        let reconnected = nanos(terms.command_timeout + terms.ttl / 20);
+    /// Whether P3 allows that `a` lost its place in the queue before `until`.
+    fn may_have_lost_its_place(&self, a: &Attempt, until: u64) -> bool {
+        let timings = &self.timings;
+        // A lapsed lease or a silence from before the request can still cost the process its
+        // places.
+        let from = a.asked.saturating_sub(nanos(timings.ttl + timings.horizon));
+        let reconnected = nanos(timings.command_timeout + timings.ttl / 20);
         let mut silent = 0;
         let mut outage = 0;
         for fault in self.history.faults.iter().filter(|f| f.from < until) {
@@ -621,9 +625,10 @@ impl<'a> Case<'a> {
                 outage += part;
             }
         }
-        // Its last sign of life can be a period and two timeouts old when the silence begins; the
-        // half of what is left of the horizon is for the machine.
-        let patience = nanos(terms.horizon - terms.check_period - terms.command_timeout * 2) / 2;
+        // When the silence begins, its last sign of life can be a check period and two timeouts
+        // old. Half of the rest of the horizon is left as slack for the machine.
+        let patience =
+            nanos(timings.horizon - timings.check_period - timings.command_timeout * 2) / 2;
         let lapsed = self.names[a.name.as_str()].iter().any(|other| {
             let Some(grant) = other
                 .granted
@@ -638,88 +643,90 @@ impl<'a> Case<'a> {
                 .as_ref()
                 .is_some_and(|(at, how)| *at > from && (grant.lost.is_some() || badly(how)))
         });
-        // Over a long outage leases end that nobody has heard of yet, and their processes count as
-        // dead.
+        // During a long outage leases lapse without any process noticing, and their processes count
+        // as dead.
         self.data_lost(a.asked, until)
             || silent > patience
-            || outage > nanos(terms.ttl / 4)
+            || outage > nanos(timings.ttl / 4)
             || lapsed
     }
 
-    /// Until when this one certainly stood in the queue, unless it was passed over; `None` if that
-    /// is not known.
-    fn stood_until(&self, a: &Attempt) -> Option<u64> {
+    /// Until when this waiter was certainly queued, unless it was overtaken; `None` if that is not
+    /// known.
+    fn queued_until(&self, a: &Attempt) -> Option<u64> {
         let died = self.deaths.get(a.worker.as_str()).copied();
-        match (&a.granted, a.left, &a.ended) {
+        match (&a.granted, a.cancelled, &a.ended) {
             (Some(grant), ..) => Some(grant.at),
-            (None, Some(left), _) => Some(left),
-            // It stayed for as long as it was told to.
+            (None, Some(cancelled), _) => Some(cancelled),
+            // It waited for its full time.
             (None, None, Some((_, how))) if how == "none" => {
                 let at_most: u64 = a.verb.strip_prefix("try_lock_for:")?.parse().ok()?;
                 Some(a.asked + at_most)
             }
-            // It ended with an error, at some moment before that.
+            // It ended with an error, and may have left the queue earlier.
             (None, None, Some(_)) => None,
             (None, None, None) => Some(died.unwrap_or(self.history.end)),
         }
     }
 
-    /// Until when this one waited.
-    fn over(&self, a: &Attempt) -> u64 {
+    /// When this call stopped waiting.
+    fn wait_end(&self, a: &Attempt) -> u64 {
         let ended = a
             .granted
             .as_ref()
             .map(|g| g.at)
-            .or(a.left)
+            .or(a.cancelled)
             .or(a.ended.as_ref().map(|(at, _)| *at));
         ended
             .or(self.deaths.get(a.worker.as_str()).copied())
             .unwrap_or(self.history.end)
     }
 
-    /// How long a lock may be out of everybody's hands: a ttl for each that died lately, at least
-    /// one, and what the next holder's process needs to find out.
+    /// How long a lock may stay unused: one TTL for each recent crash (at least one), and the time
+    /// in which the next holder's process notices.
     fn bound_after_crashes(&self, from: u64, to: u64) -> u64 {
-        let terms = &self.terms;
-        let lately = from.saturating_sub(nanos(terms.ttl * 2));
+        let timings = &self.timings;
+        let lately = from.saturating_sub(nanos(timings.ttl * 2));
         let crashes = self
             .deaths
             .values()
             .filter(|at| (lately..=to).contains(at))
             .count()
             .max(1) as u32;
-        nanos(terms.ttl * crashes + terms.check_period + terms.command_timeout + terms.slack)
+        nanos(
+            timings.ttl * crashes + timings.check_period + timings.command_timeout + timings.slack,
+        )
     }
 }
 
-/// So many permits that were held without a pause; the time is as of [`Grant::held`].
+/// Permits that were held without interruption; the times are as in [`Grant::held`].
 #[derive(Clone, Copy)]
-struct Holding<'a> {
+struct Hold<'a> {
     of: &'a Attempt,
     fence: u64,
     permits: u64,
-    /// As a reader, from the beginning or later.
+    /// Held as a reader, from the beginning or after a downgrade.
     reads: bool,
     held: (u64, u64),
 }
 
-impl<'a> Holding<'a> {
-    /// A writer that became a reader had all until then at least.
-    fn of(of: &'a Attempt) -> Vec<Holding<'a>> {
+impl<'a> Hold<'a> {
+    /// A writer that downgraded held everything at least until it began to downgrade.
+    fn of(of: &'a Attempt) -> Vec<Hold<'a>> {
         let Some(grant) = &of.granted else {
             return Vec::new();
         };
         let Some((first, last)) = grant.held else {
             return Vec::new();
         };
-        let whole = Holding {
+        let whole = Hold {
             of,
             fence: grant.fence,
-            permits: of.wish.permits,
-            reads: of.wish.reads(),
+            permits: of.demand.permits,
+            reads: of.demand.reads(),
             held: (first, last),
         };
-        let reader = Holding {
+        let reader = Hold {
             permits: 1,
             reads: true,
             ..whole
@@ -728,11 +735,11 @@ impl<'a> Holding<'a> {
             Some(at) if at <= first.min(last) => vec![reader],
             Some(at) if first < at && at < last => {
                 vec![
-                    Holding {
+                    Hold {
                         held: (first, at),
                         ..whole
                     },
-                    Holding {
+                    Hold {
                         held: (at, last),
                         ..reader
                     },
@@ -743,59 +750,58 @@ impl<'a> Holding<'a> {
     }
 }
 
-/// Each holding, with those others that certainly shared one moment of it, and with each other.
-fn meetings<'a>(attempts: &[&'a Attempt]) -> Vec<(Holding<'a>, Vec<Holding<'a>>)> {
-    let mut holdings: Vec<Holding> = attempts.iter().flat_map(|a| Holding::of(a)).collect();
+/// Each hold, with the others that certainly shared one moment with it and with each other.
+fn overlaps<'a>(attempts: &[&'a Attempt]) -> Vec<(Hold<'a>, Vec<Hold<'a>>)> {
+    let mut holdings: Vec<Hold> = attempts.iter().flat_map(|a| Hold::of(a)).collect();
     holdings.sort_by_key(|holding| holding.held.0.min(holding.held.1));
-    let mut open: Vec<Holding> = Vec::new();
-    let mut meetings = Vec::new();
+    let mut open: Vec<Hold> = Vec::new();
+    let mut overlaps = Vec::new();
     for b in holdings {
         open.retain(|a| a.held.0.max(a.held.1) >= b.held.0.min(b.held.1));
-        // Those that began before it cover its first moment, or, if there was a single look, all of
-        // the time around it.
+        // Holds that began earlier cover its first moment or, if there was a single observation,
+        // the whole time around it.
         let others = open
             .iter()
             .filter(|a| a.held.0 < b.held.1 && b.held.0 < a.held.1)
             .copied()
             .collect();
-        meetings.push((b, others));
+        overlaps.push((b, others));
         open.push(b);
     }
-    meetings
+    overlaps
 }
 
-/// What changes how much of a name is left.
+/// A change of how much of a name is left.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Has(u64),
-    Waits(u64),
+    Held(u64),
+    Waiting(u64),
 }
 
 impl Attempt {
-    /// Whether it stays until it is granted, for a time at least. A try that does not says nothing
-    /// about waiting.
+    /// Whether it waits for a grant. A try that does not wait says nothing about waiting.
     fn may_wait(&self) -> bool {
         self.queued.is_some() || self.verb == "lock"
     }
 
-    /// Whether it is one of several that are had together or not at all.
+    /// Whether it is one of several names that are acquired all or none.
     fn wants_others_too(&self) -> bool {
         self.verb.starts_with("lock_all") || self.verb.starts_with("try_lock_all")
     }
 
-    /// How many permits it had at last, or would have had.
+    /// How many permits it held at the end, or would have held.
     fn least_permits(&self) -> u64 {
         let downgrades = self
             .granted
             .as_ref()
             .is_some_and(|grant| grant.downgrade.is_some());
-        if downgrades { 1 } else { self.wish.permits }
+        if downgrades { 1 } else { self.demand.permits }
     }
 
-    /// Whether a grant with this fence can have come before this one.
+    /// Whether a grant with this fence may have come before this one.
     fn may_follow(&self, fence: u64) -> bool {
         let own = self.granted.as_ref().map_or(u64::MAX, |grant| grant.fence);
-        if self.wish.reads() {
+        if self.demand.reads() {
             fence <= own
         } else {
             fence < own
@@ -813,23 +819,23 @@ impl Finding {
     fn new(rule: Rule) -> Finding {
         Finding {
             rule,
-            judged: 0,
-            spared: 0,
-            broken: Vec::new(),
+            checked: 0,
+            excused: 0,
+            violations: Vec::new(),
         }
     }
 
-    fn accuse(&mut self, how: String) {
-        self.broken.push(how);
+    fn add_violation(&mut self, how: String) {
+        self.violations.push(how);
     }
 }
 
-/// Of attempts that were granted.
+/// When a granted attempt was granted.
 fn granted_at(a: &Attempt) -> u64 {
     a.granted.as_ref().map_or(0, |grant| grant.at)
 }
 
-/// The same times, in order and apart from each other.
+/// The same times, sorted and without overlaps.
 fn union(mut spans: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     spans.sort_unstable();
     let mut apart: Vec<(u64, u64)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Breaks something every few hundred ms, and mends it later.
+//! Injects a fault every few hundred ms, and repairs it later.
 
 use std::{
     collections::HashSet,
@@ -10,27 +10,27 @@ use std::{
 };
 
 use crate::{
-    checker::Terms,
-    record::{Record, now},
+    checker::Timings,
+    history_writer::{HistoryWriter, now},
     rng::Rng,
     support::{Child, Proxy, Server},
-    worker::Orders,
+    worker::WorkerConfig,
 };
 
-/// A worker's slot: who is in it now, and the link by which that one reaches the server.
+/// A worker's slot: the current worker process, and the link through which it reaches the server.
 struct Slot {
     life: usize,
     child: Child,
     link: Proxy,
-    /// Something is wrong with it just now.
+    /// It is affected by a fault right now.
     faulty: bool,
 }
 
-/// What is to be mended, and when.
+/// A repair that is due at some time.
 struct Repair {
     due: Instant,
     fault: usize,
-    of: ActiveFault,
+    active: ActiveFault,
 }
 
 #[derive(Clone, Copy)]
@@ -42,18 +42,18 @@ enum ActiveFault {
     ServerDown,
 }
 
-/// What may be done.
+/// Which faults to inject.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FaultMix {
     Everything,
-    /// Workers are paused, and nothing else happens.
+    /// Only pauses of workers.
     Pauses,
 }
 
 pub(crate) struct FaultInjector<'a> {
     server: &'a Server,
-    record: &'a Record,
-    terms: Terms,
+    history: &'a HistoryWriter,
+    timings: Timings,
     dir: &'a str,
     resource: &'a str,
     rng: Rng,
@@ -65,16 +65,16 @@ pub(crate) struct FaultInjector<'a> {
 impl<'a> FaultInjector<'a> {
     pub(crate) fn new(
         server: &'a Server,
-        record: &'a Record,
-        terms: Terms,
+        history: &'a HistoryWriter,
+        timings: Timings,
         [dir, resource]: [&'a str; 2],
         seed: u64,
     ) -> FaultInjector<'a> {
         let rng = Rng::new(seed);
         FaultInjector {
             server,
-            record,
-            terms,
+            history,
+            timings,
             dir,
             resource,
             rng,
@@ -84,7 +84,7 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Starts workers in so many slots.
+    /// Starts workers in this many slots.
     pub(crate) fn start_workers(&mut self, slots: usize) {
         for at in 0..slots {
             let link = Proxy::to(self.server.addr());
@@ -98,17 +98,21 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// The main loop.
+    /// THE MAIN LOOP: injects faults until the time is over, then repairs everything.
     pub(crate) fn run(&mut self, mix: FaultMix, lasting: Duration) {
         let until = Instant::now() + lasting;
-        // A crash that nothing else disturbs, so that what it costs can be measured: one soon, and
-        // then two a minute.
+        // Crashes without any other fault, so that their cost can be measured: one soon, then two a
+        // minute.
         let mut crash_due = Instant::now() + Duration::from_secs(10).min(lasting / 3);
         while Instant::now() < until {
             let pause = self.rng.ms(150..450);
             self.pass(pause);
             for slot in self.slots.iter_mut().filter(|slot| !slot.faulty) {
-                assert!(!slot.child.has_ended(), "ended by itself: {}", slot.child);
+                assert!(
+                    !slot.child.has_ended(),
+                    "a worker ended by itself: {}",
+                    slot.child
+                );
             }
             if mix == FaultMix::Everything && Instant::now() > crash_due {
                 crash_due += Duration::from_secs(30);
@@ -122,8 +126,8 @@ impl<'a> FaultInjector<'a> {
         self.repair_all();
     }
 
-    /// Lets all end what they have begun. Those that do not within the time are killed, without a
-    /// word in the history, in which they are then missed.
+    /// Lets all workers finish their attempts. Workers that do not end in time are killed. The
+    /// history does not mention that kill, so the checker finds that their attempts never ended.
     pub(crate) fn finish(&mut self, within: Duration) -> Result<(), String> {
         self.slots
             .iter_mut()
@@ -146,10 +150,12 @@ impl<'a> FaultInjector<'a> {
     }
 
     fn inject_one(&mut self) {
-        let server_is_up = !self
-            .repairs
-            .iter()
-            .any(|r| matches!(r.of, ActiveFault::ServerStopped | ActiveFault::ServerDown));
+        let server_is_up = !self.repairs.iter().any(|r| {
+            matches!(
+                r.active,
+                ActiveFault::ServerStopped | ActiveFault::ServerDown
+            )
+        });
         match (self.rng.below(100), self.healthy_slot()) {
             (0..=14, Some(victim)) => self.stop(victim),
             (15..=24, Some(victim)) => self.pause_briefly(victim),
@@ -197,14 +203,14 @@ impl<'a> FaultInjector<'a> {
     fn stop(&mut self, victim: usize) {
         let fault = self.begin(self.who(victim), "stop");
         self.slots[victim].child.stop();
-        let ttl = self.terms.ttl.as_millis() as usize;
+        let ttl = self.timings.ttl.as_millis() as usize;
         let away = self.rng.ms(ttl * 11 / 10..ttl * 16 / 10);
         self.repair_after(away, fault, ActiveFault::Stopped(victim));
     }
 
-    /// Stops a worker for so short that it costs it nothing.
+    /// Stops a worker so briefly that it loses nothing.
     fn pause_briefly(&mut self, victim: usize) {
-        let fault = self.begin(self.who(victim), "doze");
+        let fault = self.begin(self.who(victim), "brief-stop");
         self.slots[victim].child.stop();
         let away = self.rng.ms(20..120);
         self.repair_after(away, fault, ActiveFault::Stopped(victim));
@@ -262,25 +268,26 @@ impl<'a> FaultInjector<'a> {
 
     fn crash_while_quiet(&mut self) {
         self.repair_all();
-        let quiet = self.terms.ttl + self.terms.check_period + self.terms.command_timeout;
-        // What was mended has to settle before, or it would count as a part of the crash.
+        let quiet = self.timings.ttl + self.timings.check_period + self.timings.command_timeout;
+        // Wait until the effects of repaired faults are over, or they would count as costs of the
+        // crash.
         self.pass(quiet);
         let victim = self.stop_a_holder();
         let fault = self.begin(self.who(victim), "kill");
         self.slots[victim].child.kill();
         self.end(fault);
         self.slots[victim].faulty = true;
-        self.pass(quiet + self.terms.slack);
+        self.pass(quiet + self.timings.slack);
         self.repair(ActiveFault::Killed(victim));
     }
 
-    /// Stops one that holds something just now: the death of any other would cost nobody anything.
-    /// If none does for long, any will do.
+    /// Stops a worker that holds a lock right now: the death of any other would delay no process.
+    /// After many tries it takes any worker.
     fn stop_a_holder(&mut self) -> usize {
         let mut tries = 0;
         loop {
             let at = self.rng.below(self.slots.len());
-            let fault = self.begin(self.who(at), "doze");
+            let fault = self.begin(self.who(at), "brief-stop");
             self.slots[at].child.stop();
             tries += 1;
             let found = tries == 100 || self.holds(at);
@@ -295,8 +302,8 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    /// Whether somebody in this slot has written down that he has a guard, and not yet that he
-    /// gives it back.
+    /// Whether the history shows that a thread of this worker has a guard that it has not begun to
+    /// release.
     fn holds(&self, at: usize) -> bool {
         let path = Path::new(self.dir).join(format!("{}.log", self.who(at)));
         let text = fs::read_to_string(path).expect("a history");
@@ -311,19 +318,20 @@ impl<'a> FaultInjector<'a> {
         !guards.is_empty()
     }
 
-    fn repair_after(&mut self, after: Duration, fault: usize, of: ActiveFault) {
-        if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) = of
+    fn repair_after(&mut self, after: Duration, fault: usize, active: ActiveFault) {
+        if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) =
+            active
         {
             self.slots[slot].faulty = true;
         }
         self.repairs.push(Repair {
             due: Instant::now() + after,
             fault,
-            of,
+            active,
         });
     }
 
-    /// Lets time pass, and mends what is due.
+    /// Lets time pass, and makes the repairs that become due.
     fn pass(&mut self, time: Duration) {
         let until = Instant::now() + time;
         loop {
@@ -339,8 +347,8 @@ impl<'a> FaultInjector<'a> {
                 .is_some_and(|repair| repair.due <= Instant::now())
             {
                 let repair = self.repairs.remove(0);
-                self.repair(repair.of);
-                if !matches!(repair.of, ActiveFault::Killed(_)) {
+                self.repair(repair.active);
+                if !matches!(repair.active, ActiveFault::Killed(_)) {
                     self.end(repair.fault);
                 }
             } else if Instant::now() >= until {
@@ -359,8 +367,8 @@ impl<'a> FaultInjector<'a> {
         }
     }
 
-    fn repair(&mut self, wound: ActiveFault) {
-        match wound {
+    fn repair(&mut self, fault: ActiveFault) {
+        match fault {
             ActiveFault::Stopped(at) => self.slots[at].child.cont(),
             ActiveFault::Killed(at) => {
                 let life = self.slots[at].life + 1;
@@ -379,7 +387,7 @@ impl<'a> FaultInjector<'a> {
             ActiveFault::ServerDown => self.server.restart(),
         }
         if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) =
-            wound
+            fault
         {
             self.slots[slot].faulty = false;
         }
@@ -388,19 +396,19 @@ impl<'a> FaultInjector<'a> {
     fn launch(&self, at: usize, life: usize, link: &Proxy) -> Child {
         let (url, who) = (link.url(), format!("{at}.{life}"));
         let seed = (at * 1_000_003 + life) as u64;
-        let orders = Orders {
+        let config = WorkerConfig {
             url: &url,
-            ttl: self.terms.ttl,
+            ttl: self.timings.ttl,
             dir: self.dir,
             resource: self.resource,
             who: &who,
             seed,
         };
-        Child::spawn("work", &orders.args().each_ref().map(String::as_str))
+        Child::spawn("work", &config.args().each_ref().map(String::as_str))
     }
 
-    /// Somebody with whom nothing is wrong; at most half are faulty at a time, so that the others
-    /// get on.
+    /// A worker without a fault; at most half are faulty at a time, so that the others make
+    /// progress.
     fn healthy_slot(&mut self) -> Option<usize> {
         let well: Vec<usize> = (0..self.slots.len())
             .filter(|at| !self.slots[*at].faulty)
@@ -414,7 +422,7 @@ impl<'a> FaultInjector<'a> {
 
     fn begin(&mut self, victim: impl Display, kind: impl Display) -> usize {
         self.faults += 1;
-        self.record.of(
+        self.history.log_for(
             &victim.to_string(),
             now(),
             format_args!("begin {} {kind}", self.faults),
@@ -423,6 +431,6 @@ impl<'a> FaultInjector<'a> {
     }
 
     fn end(&self, fault: usize) {
-        self.record.now(format_args!("end {fault}"));
+        self.history.log(format_args!("end {fault}"));
     }
 }

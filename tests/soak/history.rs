@@ -1,65 +1,65 @@
-//! What everybody saw, read back from the files in which each process wrote it down. Knows nothing
+//! What all processes saw, read from the files that each of them wrote. This module knows nothing
 //! of fairlock.
 //!
-//! A line is `<ns> <wall ms> <who> <what> …`. The first number is of a clock that all processes of
-//! a machine share. A worker is called `<slot>.<life>`, so one that was killed and its successor
-//! differ; `-` is nobody, or everybody.
+//! A line is `<ns> <wall ms> <who> <what> …`. The first number comes from a clock that all
+//! processes of a machine share. A worker is called `<slot>.<life>`, so a killed worker and its
+//! successor have different names; `-` means no worker, or all.
 //!
 //! | line | by | its time |
 //! |---|---|---|
-//! | `ask <attempt> <name> <verb> [<wish>]` | worker | before the call; `try_lock_for:<ns>` |
+//! | `ask <attempt> <name> <verb> [<demand>]` | worker | before the call; `try_lock_for:<ns>` |
 //! | `queued <attempt>` | worker | after `enqueue` returned |
-//! | `stands <attempt> <ns before>` | worker | after a look at the queue that showed it there, and before it |
+//! | `waiting <attempt> <ns before>` | worker | after an inspection that showed it in the queue, and before that |
 //! | `granted <attempt> <fence>` | worker | after the guard was returned |
-//! | `held <attempt> <ns after>` | worker | before a look that said yes, and after it |
-//! | `lost <attempt>` | worker | after a look that said no |
+//! | `held <attempt> <ns after>` | worker | before `is_held` returned true, and after it |
+//! | `lost <attempt>` | worker | after `is_held` returned false |
 //! | `downgrade <attempt>`, `downgraded <attempt>` | worker | before a writer becomes a reader, and after it |
-//! | `leave <attempt>` | worker | before a waiter that was not granted is dropped |
-//! | `release <attempt>` | worker | before the guard is given back |
+//! | `cancel <attempt>` | worker | before a waiter that was not granted is dropped |
+//! | `release <attempt>` | worker | before the guard is released |
 //! | `ended <attempt> <how>` | worker | when the attempt is over, with a grant or without |
-//! | `gap <ns from>` | worker, coordinator | a thread that only looks at the clock was kept from it since then |
-//! | `begin <fault> <kind>`, `end <fault>` | fault injector, `who` is the victim | before the first blow, after the repair |
+//! | `gap <ns from>` | worker, coordinator | a thread that only reads the clock could not run since then |
+//! | `begin <fault> <kind>`, `end <fault>` | fault injector, `who` is the victim | before the fault, after the repair |
 //! | `write <attempt> <name> <fence> accepted` or `refused` | resource | in the order in which it decided |
-//! | `key <key> <pttl>` | coordinator | when all was over |
+//! | `key <key> <pttl>` | coordinator | at the end of the run |
 //!
-//! A wish is `read` or `write`, of a reader/writer lock, or `2/3`, for two permits of a semaphore's
-//! three; without one a mutex is wanted. Who wants several mutexes together asks for each, by an
-//! attempt of its own.
+//! A demand is `read` or `write` for a reader/writer lock, or `2/3` for two of a semaphore's three
+//! permits. Without a demand, the attempt is for a mutex. A call for several mutexes has one
+//! attempt for each.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// How much of a name is wanted. All that is held at the same time is never more than there is.
+/// How much of a name an attempt wants. What is held at the same time never exceeds `of`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct Demand {
     pub(crate) permits: u64,
     pub(crate) of: u64,
-    /// Of a reader/writer lock, in which readers have the fence of the writer before them.
+    /// For a reader/writer lock, whose readers have the fence of the writer before them.
     pub(crate) rw: bool,
 }
 
-impl Wish {
-    const MUTEX: Wish = Wish {
+impl Demand {
+    const MUTEX: Demand = Demand {
         permits: 1,
         of: 1,
         rw: false,
     };
-    const WRITE: Wish = Wish {
+    const WRITE: Demand = Demand {
         permits: u32::MAX as u64,
         of: u32::MAX as u64,
         rw: true,
     };
-    const READ: Wish = Wish {
+    const READ: Demand = Demand {
         permits: 1,
-        ..Wish::WRITE
+        ..Demand::WRITE
     };
 
-    fn read(word: &str) -> Option<Wish> {
+    fn read(word: &str) -> Option<Demand> {
         Some(match word {
-            "read" => Wish::READ,
-            "write" => Wish::WRITE,
+            "read" => Demand::READ,
+            "write" => Demand::WRITE,
             _ => {
                 let (permits, of) = word.split_once('/')?;
-                Wish {
+                Demand {
                     permits: permits.parse().ok()?,
                     of: of.parse().ok()?,
                     rw: false,
@@ -68,49 +68,49 @@ impl Wish {
         })
     }
 
-    /// Whether its fence is another's.
+    /// Whether it is a reader's, whose fence is the last writer's.
     pub(crate) fn reads(&self) -> bool {
         self.rw && self.permits < self.of
     }
 }
 
-/// One wish for a lock, from the question to the end.
+/// One call for a lock, from its start to its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attempt {
     pub(crate) id: String,
     pub(crate) worker: String,
     pub(crate) name: String,
     pub(crate) verb: String,
-    pub(crate) wish: Wish,
+    pub(crate) demand: Demand,
     pub(crate) asked: u64,
-    /// When it was first known to stand in the queue.
+    /// When it was first known to be queued.
     pub(crate) queued: Option<u64>,
-    /// Before the last look that showed it there.
-    pub(crate) stood: Option<u64>,
+    /// Before the last inspection that showed it in the queue.
+    pub(crate) last_seen_queued: Option<u64>,
     pub(crate) granted: Option<Grant>,
-    pub(crate) left: Option<u64>,
-    /// When and how it was over; absent if its worker died before.
+    pub(crate) cancelled: Option<u64>,
+    /// When and how it ended; absent if its worker died before that.
     pub(crate) ended: Option<(u64, String)>,
 }
 
-/// What a worker saw of the guard that it was given.
+/// What a worker saw of the guard that it got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) at: u64,
     pub(crate) fence: u64,
-    /// After the first look that said it is held, and before the last: it was held for all of the
-    /// time between. With a single look the end is before the beginning, and it was held at some
-    /// moment between them.
+    /// After the first call of `is_held` that returned true, and before the last: it was held all
+    /// the time between. With a single such call the end is before the beginning, and it was held
+    /// at some moment between them.
     pub(crate) held: Option<(u64, u64)>,
     pub(crate) lost: Option<u64>,
-    /// A look said that it is held though one before had said that it is lost.
+    /// When `is_held` returned true although it had returned false before.
     pub(crate) revived: Option<u64>,
     pub(crate) downgrade: Option<u64>,
     pub(crate) downgraded: Option<u64>,
     pub(crate) release: Option<u64>,
 }
 
-/// Something that was done to a worker, its link or the server, or that the machine did to all.
+/// A fault of a worker, its link or the server, or of the whole machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) kind: String,
@@ -119,7 +119,7 @@ pub(crate) struct Fault {
     pub(crate) to: u64,
 }
 
-/// A write that came to the resource which a lock protects.
+/// A write that arrived at the resource which a lock protects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Write {
     pub(crate) attempt: String,
@@ -129,21 +129,21 @@ pub(crate) struct Write {
     pub(crate) at: u64,
 }
 
-/// All that was seen.
+/// Everything that was seen.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) attempts: Vec<Attempt>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) writes: Vec<Write>,
-    /// Keys that were left, and for how many ms more; -1 is for ever.
+    /// Keys that were left, and for how many ms they stay; -1 means forever.
     pub(crate) keys: Vec<(String, i64)>,
-    /// The last moment of which there is a line.
+    /// The time of the last line.
     pub(crate) end: u64,
 }
 
 impl History {
-    /// Reads whole files. The line that somebody was killed over ends without a newline, and is
-    /// passed over; any other that does not fit is an error.
+    /// Reads whole files. A line without a newline is ignored, since its writer was killed while
+    /// writing it. Any other malformed line is an error.
     pub(crate) fn read<'a>(files: impl IntoIterator<Item = &'a str>) -> Result<History, String> {
         let mut history = History::default();
         let mut attempts = BTreeMap::new();
@@ -184,32 +184,32 @@ impl History {
         let words: Vec<&str> = words.collect();
         self.end = self.end.max(at);
         match (what, &words[..]) {
-            ("ask", [id, name, verb, wish @ ..]) if wish.len() < 2 => {
+            ("ask", [id, name, verb, demand @ ..]) if demand.len() < 2 => {
                 let attempt = Attempt {
                     id: id.to_string(),
                     worker: who.to_owned(),
                     name: name.to_string(),
                     verb: verb.to_string(),
-                    wish: wish
+                    demand: demand
                         .first()
-                        .map_or(Some(Wish::MUTEX), |word| Wish::read(word))?,
+                        .map_or(Some(Demand::MUTEX), |word| Demand::read(word))?,
                     asked: at,
                     queued: None,
-                    stood: None,
+                    last_seen_queued: None,
                     granted: None,
-                    left: None,
+                    cancelled: None,
                     ended: None,
                 };
-                // Nobody may use an id twice.
+                // Each id is used once.
                 if attempts.insert(id.to_string(), attempt).is_some() {
                     return None;
                 }
             }
             ("queued", [id]) => attempts.get_mut(*id)?.queued = Some(at),
-            ("stands", [id, before]) => {
+            ("waiting", [id, before]) => {
                 let attempt = attempts.get_mut(*id)?;
                 attempt.queued.get_or_insert(at);
-                attempt.stood = Some(before.parse().ok()?);
+                attempt.last_seen_queued = Some(before.parse().ok()?);
             }
             ("granted", [id, fence]) => {
                 let fence = fence.parse().ok()?;
@@ -242,7 +242,7 @@ impl History {
             }
             ("downgrade", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.downgrade = Some(at),
             ("downgraded", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.downgraded = Some(at),
-            ("leave", [id]) => attempts.get_mut(*id)?.left = Some(at),
+            ("cancel", [id]) => attempts.get_mut(*id)?.cancelled = Some(at),
             ("release", [id]) => attempts.get_mut(*id)?.granted.as_mut()?.release = Some(at),
             ("ended", [id, how]) => attempts.get_mut(*id)?.ended = Some((at, how.to_string())),
             ("gap", [from]) => {

@@ -1,19 +1,19 @@
-//! The soak: workers in several processes want the same locks, of every kind, while something is
-//! broken every few hundred ms. Each notes what it sees, and afterwards a checker that knows
-//! nothing of the engine decides from these notes alone whether the promises were kept.
+//! The soak: workers in several processes use the same locks, of every kind, while a fault is
+//! injected every few hundred ms. Each process logs what it sees. Afterwards a checker that knows
+//! nothing of the engine decides from these logs alone whether the promises were kept.
 //!
 //!     tests/run.sh --test soak                                       for a minute
 //!     tests/run.sh --test soak -- --seconds 600                      for ten
 //!     tests/run.sh --test soak -- --seconds 30 --without-fences      the resource ignores fences, workers are paused,
 //!                                                                    and the run fails unless that is found unsafe
 //!
-//! `FAIRLOCK_SEED` chooses what is broken, and in which order; the machine chooses when. The notes
-//! of a run that was not as it should be are kept, and `--check DIR` judges them again.
+//! `FAIRLOCK_SEED` determines the faults and their order; their timing depends on the machine. The
+//! logs of a failed run are kept, and `--check DIR` checks them again.
 
 mod checker;
 mod fault_injector;
 mod history;
-mod record;
+mod history_writer;
 mod resource;
 mod rng;
 #[path = "../it/support/mod.rs"]
@@ -30,18 +30,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use checker::{Finding, Rule, Terms};
+use checker::{Finding, Rule, Timings};
 use fault_injector::{FaultInjector, FaultMix};
 use history::History;
-use record::Record;
+use history_writer::HistoryWriter;
 use resource::Fences;
 use support::{SLACK, Server};
 
 const WORKERS: usize = 4;
 
-/// Short, so that leases end often, and with it all that is derived from it; see docs/SAFETY.md.
+/// Short, like the timings derived from it, so that leases end often; see docs/SAFETY.md.
 const TTL: Duration = Duration::from_secs(2);
-const TERMS: Terms = Terms {
+const TIMINGS: Timings = Timings {
     ttl: TTL,
     check_period: Duration::from_millis(250),
     command_timeout: Duration::from_millis(200),
@@ -49,7 +49,7 @@ const TERMS: Terms = Terms {
     slack: SLACK,
 };
 
-/// Workers whose locks others wait for hold them for four seconds at most, one after the other.
+/// Each worker holds a lock for at most four seconds, one after the other.
 const FINISH_WITHIN: Duration = Duration::from_secs(60);
 
 struct Options {
@@ -66,14 +66,14 @@ fn main() -> ExitCode {
     let options = Options::parse(env::args().skip(1));
     let dir = options.check.clone().unwrap_or_else(|| {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("soak-{}", process::id()));
-        fs::create_dir_all(&dir).expect("a place for the history");
+        fs::create_dir_all(&dir).expect("a directory for the history");
         run(&dir, &options);
         dir
     });
     let findings = report(&dir);
-    let broken: Vec<Rule> = findings
+    let violated: Vec<Rule> = findings
         .iter()
-        .filter(|f| !f.broken.is_empty())
+        .filter(|f| !f.violations.is_empty())
         .map(|f| f.rule)
         .collect();
     let expected: &[Rule] = if options.fences == Fences::Ignored {
@@ -81,15 +81,15 @@ fn main() -> ExitCode {
     } else {
         &[]
     };
-    // A promise that nothing has put to the test was not kept, it was not tried.
+    // A promise that was never checked counts as untested, not as kept.
     let tried = findings
         .iter()
-        .filter(|f| f.judged == 0 && f.rule != Rule::Crash)
+        .filter(|f| f.checked == 0 && f.rule != Rule::Crash)
         .count()
         == 0;
-    if broken == expected && tried {
+    if violated == expected && tried {
         println!(
-            "soak: as it should be: {}",
+            "soak: passed: {}",
             if expected.is_empty() {
                 "safe"
             } else {
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     println!(
-        "soak: NOT as it should be: broken {broken:?}, expected {expected:?}; see {}",
+        "soak: FAILED: violations of {violated:?}, expected {expected:?}; see {}",
         dir.display()
     );
     ExitCode::FAILURE
@@ -143,19 +143,19 @@ fn run(dir: &Path, options: &Options) {
         "soak: {:?} from FAIRLOCK_SEED={seed}, {WORKERS} workers, fences {:?}",
         options.lasting, options.fences
     );
-    // Whatever was written before a reply stays in the kernel when the server is killed, but only
-    // if no fsync of its own makes it put the writing off.
+    // Writes made before a reply stay in the kernel when the server is killed. With an fsync policy
+    // the server could delay its writes.
     let server = Server::tcp_with(&["--appendonly", "yes", "--appendfsync", "no"]);
-    let place = tempfile::tempdir().expect("a place for a socket");
-    let socket = place.path().join("resource");
-    resource::serve(&socket, Record::new(dir, "resource"), options.fences);
-    let record = Arc::new(Record::new(dir, "-"));
+    let socket_dir = tempfile::tempdir().expect("a directory for a socket");
+    let socket = socket_dir.path().join("resource");
+    resource::serve(&socket, HistoryWriter::new(dir, "resource"), options.fences);
+    let history = Arc::new(HistoryWriter::new(dir, "-"));
     thread::spawn({
-        let record = Arc::clone(&record);
-        move || record.watch_clock()
+        let history = Arc::clone(&history);
+        move || history.watch_clock()
     });
-    let paths = [dir, &socket].map(|path| path.to_str().expect("paths of our own are text"));
-    let mut injector = FaultInjector::new(&server, &record, TERMS, paths, seed);
+    let paths = [dir, &socket].map(|path| path.to_str().expect("our paths are UTF-8"));
+    let mut injector = FaultInjector::new(&server, &history, TIMINGS, paths, seed);
     injector.start_workers(WORKERS);
     let mix = if options.fences == Fences::Ignored {
         FaultMix::Pauses
@@ -165,19 +165,19 @@ fn run(dir: &Path, options: &Options) {
     injector.run(mix, options.lasting);
     let calm = Instant::now();
     if let Err(stuck) = injector.finish(FINISH_WITHIN) {
-        println!("soak: not ended within {FINISH_WITHIN:?}: {stuck}");
+        println!("soak: workers did not end within {FINISH_WITHIN:?}: {stuck}");
     }
     println!(
-        "soak: after the last fault all had ended within {:.1?}",
+        "soak: after the last fault all workers ended within {:.1?}",
         calm.elapsed()
     );
     for key in server.query::<Vec<String>>(&["KEYS", "*"]) {
         let left: i64 = server.query(&["PTTL", &key]);
-        record.now(format_args!("key {} {left}", key.replace(' ', "_")));
+        history.log(format_args!("key {} {left}", key.replace(' ', "_")));
     }
 }
 
-/// Prints what was found, and returns it.
+/// Prints the findings, and returns them.
 fn report(dir: &Path) -> Vec<Finding> {
     let mut files: Vec<_> = fs::read_dir(dir)
         .expect("a history")
@@ -204,15 +204,15 @@ fn report(dir: &Path) -> Vec<Finding> {
     let grants = history.attempts.iter().filter_map(|a| a.granted.as_ref());
     let mut kinds = BTreeMap::<&str, usize>::new();
     for attempt in history.attempts.iter().filter(|a| a.granted.is_some()) {
-        let kind = match attempt.wish {
-            wish if wish.reads() => "read",
-            wish if wish.rw => "write",
-            wish if wish.of == 1 => "mutex",
+        let kind = match attempt.demand {
+            demand if demand.reads() => "read",
+            demand if demand.rw => "write",
+            demand if demand.of == 1 => "mutex",
             _ => "semaphore",
         };
         *kinds.entry(kind).or_default() += 1;
     }
-    let stood = history
+    let queued = history
         .attempts
         .iter()
         .filter(|a| a.queued.is_some())
@@ -234,34 +234,34 @@ fn report(dir: &Path) -> Vec<Finding> {
         grants.filter(|g| g.lost.is_some()).count()
     );
     println!(
-        "of them {}, downgrades {downgrades}; seen in a queue {stood}",
+        "of them {}, downgrades {downgrades}; seen in a queue {queued}",
         list(&kinds)
     );
     println!("writes {}, refused {refused}", history.writes.len());
     println!("faults {}: {}", history.faults.len(), list(&faults));
     println!(
         "longest wait {:.1?}",
-        checker::longest_wait(&history, &TERMS)
+        checker::longest_wait(&history, &TIMINGS)
     );
 
-    let findings = checker::judge(&history, &TERMS);
+    let findings = checker::check(&history, &TIMINGS);
     println!(
-        "{:<12} {:>9} {:>7} {:>7}",
-        "rule", "judged", "spared", "broken"
+        "{:<12} {:>9} {:>7} {:>10}",
+        "rule", "checked", "excused", "violations"
     );
     for finding in &findings {
         let Finding {
             rule,
-            judged,
-            spared,
-            broken,
+            checked,
+            excused,
+            violations,
         } = finding;
         println!(
-            "{:<12} {judged:>9} {spared:>7} {:>7}",
+            "{:<12} {checked:>9} {excused:>7} {:>10}",
             format!("{rule:?}"),
-            broken.len()
+            violations.len()
         );
-        for how in broken.iter().take(5) {
+        for how in violations.iter().take(5) {
             println!("  {how}");
         }
     }

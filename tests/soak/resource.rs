@@ -1,4 +1,4 @@
-//! What the locks protect: something on its own, that decides about each write when it arrives.
+//! The resource that the locks protect. It decides about each write when the write arrives.
 
 use std::{
     collections::HashMap,
@@ -9,9 +9,9 @@ use std::{
     thread,
 };
 
-use crate::record::{Record, now};
+use crate::history_writer::{HistoryWriter, now};
 
-/// Whether it looks at fences.
+/// Whether the resource checks fences.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fences {
     Checked,
@@ -19,9 +19,9 @@ pub(crate) enum Fences {
 }
 
 /// Serves the resource at this path until the process ends.
-pub(crate) fn serve(path: &Path, record: Record, fences: Fences) {
-    let listener = UnixListener::bind(path).expect("a path of our own");
-    let newest = Arc::new(Mutex::new((HashMap::new(), record)));
+pub(crate) fn serve(path: &Path, history: HistoryWriter, fences: Fences) {
+    let listener = UnixListener::bind(path).expect("the path is free");
+    let newest = Arc::new(Mutex::new((HashMap::new(), history)));
     thread::spawn(move || {
         for client in listener.incoming().map_while(Result::ok) {
             let newest = Arc::clone(&newest);
@@ -30,12 +30,16 @@ pub(crate) fn serve(path: &Path, record: Record, fences: Fences) {
     });
 }
 
-fn answer(client: &UnixStream, newest: &Mutex<(HashMap<String, u64>, Record)>, fences: Fences) {
+fn answer(
+    client: &UnixStream,
+    newest: &Mutex<(HashMap<String, u64>, HistoryWriter)>,
+    fences: Fences,
+) {
     let mut client_says = BufReader::new(client);
     loop {
         let mut line = String::new();
         let read = client_says.read_line(&mut line);
-        // A client that was killed over a line has not written.
+        // The partial line of a killed client is no write.
         let Some(whole) = line.strip_suffix('\n').filter(|_| read.is_ok()) else {
             return;
         };
@@ -44,24 +48,26 @@ fn answer(client: &UnixStream, newest: &Mutex<(HashMap<String, u64>, Record)>, f
             panic!("not a write: {line:?}")
         };
         let number: u64 = fence.parse().expect("a fence");
-        let said = {
+        let reply = {
             let mut newest = newest.lock().unwrap();
-            let (seen, record) = &mut *newest;
+            let (seen, history) = &mut *newest;
             let seen = seen.entry(name.to_owned()).or_default();
             let accepted = fences == Fences::Ignored || number >= *seen;
             *seen = number.max(*seen);
-            let said = if accepted { "accepted" } else { "refused" };
-            // Written before anybody else is let in, so that the file has the order of the
-            // decisions.
-            record.at(now(), format_args!("write {attempt} {name} {fence} {said}"));
-            said
+            let reply = if accepted { "accepted" } else { "refused" };
+            // Log while still holding the mutex, so that the file has the order of the decisions.
+            history.log_at(
+                now(),
+                format_args!("write {attempt} {name} {fence} {reply}"),
+            );
+            reply
         };
-        // A client that was killed does not hear it.
-        let _ = writeln!(&*client, "{said}");
+        // A killed client does not read the reply, so the error is ignored.
+        let _ = writeln!(&*client, "{reply}");
     }
 }
 
-/// A worker's way to the resource.
+/// A worker's connection to the resource.
 pub(crate) struct Resource {
     stream: BufReader<UnixStream>,
 }
@@ -78,10 +84,10 @@ impl Resource {
         self.stream
             .get_mut()
             .write_all(line.as_bytes())
-            .expect("the resource listens");
-        let mut said = String::new();
+            .expect("the resource accepts the write");
+        let mut reply = String::new();
         self.stream
-            .read_line(&mut said)
+            .read_line(&mut reply)
             .expect("the resource answers");
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers that look random, from a seed (SplitMix64, https://prng.di.unimi.it/splitmix64.c).
+//! Pseudo-random numbers from a seed (SplitMix64, https://prng.di.unimi.it/splitmix64.c).
 
 use std::{ops::Range, time::Duration};
 

@@ -1,5 +1,5 @@
-//! A worker process: threads that want locks of every kind, hold them, write to what they protect,
-//! and note all of it.
+//! A worker process: its threads acquire locks of every kind, hold them, write to the resource, and
+//! log everything.
 
 use std::{
     fmt,
@@ -15,7 +15,7 @@ use std::{
 use fairlock::{Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, WriteGuard};
 
 use crate::{
-    record::{Record, now},
+    history_writer::{HistoryWriter, now},
     resource::Resource,
     rng::Rng,
     support::child::{receive, report},
@@ -27,8 +27,8 @@ const SEMAPHORES: [&str; 2] = ["desks", "looms"];
 const PERMITS: u32 = 3;
 const THREADS: usize = 8;
 
-/// What a worker is told when it is started.
-pub(crate) struct Orders<'a> {
+/// The parameters of a worker, passed as its arguments.
+pub(crate) struct WorkerConfig<'a> {
     pub(crate) url: &'a str,
     pub(crate) ttl: Duration,
     pub(crate) dir: &'a str,
@@ -37,7 +37,7 @@ pub(crate) struct Orders<'a> {
     pub(crate) seed: u64,
 }
 
-impl Orders<'_> {
+impl WorkerConfig<'_> {
     pub(crate) fn args(&self) -> [String; 6] {
         let ttl = self.ttl.as_millis().to_string();
         let seed = self.seed.to_string();
@@ -52,28 +52,28 @@ impl Orders<'_> {
     }
 }
 
-/// What is wanted of a name.
+/// What a thread requests of a name.
 #[derive(Clone, Copy)]
-enum Wish {
+enum LockRequest {
     Mutex,
     Read,
     Write,
     Permits(u32),
 }
 
-/// As the history has it.
-impl fmt::Display for Wish {
+/// The form that the history uses, see `history::Demand`.
+impl fmt::Display for LockRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wish::Mutex => write!(f, "1/1"),
-            Wish::Read => write!(f, "read"),
-            Wish::Write => write!(f, "write"),
-            Wish::Permits(permits) => write!(f, "{permits}/{PERMITS}"),
+            LockRequest::Mutex => write!(f, "1/1"),
+            LockRequest::Read => write!(f, "read"),
+            LockRequest::Write => write!(f, "write"),
+            LockRequest::Permits(permits) => write!(f, "{permits}/{PERMITS}"),
         }
     }
 }
 
-/// What is held.
+/// A guard of any kind.
 enum Guard {
     /// A mutex, or permits.
     One(LockGuard),
@@ -83,37 +83,37 @@ enum Guard {
 }
 
 /// One thread of a worker.
-struct Hand {
+struct WorkerThread {
     manager: LockManager,
     ttl: Duration,
-    record: Arc<Record>,
+    history: Arc<HistoryWriter>,
     resource: Resource,
     rng: Rng,
     who: String,
     attempts: usize,
 }
 
-/// The role: works until it is told `finish`, and then ends what it has begun.
+/// The child role: makes attempts until it receives `finish`, and then completes those in progress.
 pub(crate) fn work(args: &[String]) {
     let [url, ttl, dir, resource, who, seed] = args else {
-        panic!("what are {args:?}")
+        panic!("unexpected arguments: {args:?}")
     };
-    let ttl = Duration::from_millis(ttl.parse().expect("a ttl in ms"));
+    let ttl = Duration::from_millis(ttl.parse().expect("a TTL in ms"));
     let seed: u64 = seed.parse().expect("a seed");
-    let record = Arc::new(Record::new(Path::new(dir), who));
+    let history = Arc::new(HistoryWriter::new(Path::new(dir), who));
     thread::spawn({
-        let record = Arc::clone(&record);
-        move || record.watch_clock()
+        let history = Arc::clone(&history);
+        move || history.watch_clock()
     });
     let manager = connect(url, ttl);
     report("ready");
     let finish = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 0..THREADS {
-            let mut hand = Hand {
+            let mut thread = WorkerThread {
                 manager: manager.clone(),
                 ttl,
-                record: Arc::clone(&record),
+                history: Arc::clone(&history),
                 resource: Resource::connect(resource),
                 rng: Rng::new(seed.wrapping_mul(31).wrapping_add(number as u64)),
                 who: format!("{who}.{number}"),
@@ -122,17 +122,17 @@ pub(crate) fn work(args: &[String]) {
             let finish = &finish;
             scope.spawn(move || {
                 while !finish.load(Ordering::SeqCst) {
-                    hand.attempt();
+                    thread.attempt();
                 }
             });
         }
-        scope.spawn(|| watch_queues(&manager, &record, who, &finish));
+        scope.spawn(|| watch_queues(&manager, &history, who, &finish));
         while receive().is_some_and(|line| line != "finish") {}
         finish.store(true, Ordering::SeqCst);
     });
 }
 
-/// The server may be away just now.
+/// Connects, and retries while the server is away.
 fn connect(url: &str, ttl: Duration) -> LockManager {
     loop {
         match LockManager::builder(url)
@@ -148,28 +148,28 @@ fn connect(url: &str, ttl: Duration) -> LockManager {
     }
 }
 
-/// Nobody is told when his call for permits has reached the queue. So somebody else looks, and
-/// knows them by their labels.
-fn watch_queues(manager: &LockManager, record: &Record, who: &str, finish: &AtomicBool) {
+/// A blocking call does not report when it is queued. So this thread inspects the queues, and
+/// recognizes the calls by their labels.
+fn watch_queues(manager: &LockManager, history: &HistoryWriter, who: &str, finish: &AtomicBool) {
     let ours = format!("{who}.");
     for name in RW_LOCKS.iter().chain(&SEMAPHORES).cycle() {
         if finish.load(Ordering::SeqCst) {
             return;
         }
         let before = now();
-        // The server may be away just now.
+        // The server may be away right now.
         if let Ok(Some(info)) = manager.inspect(name) {
             let after = now();
             let labels = info.queue.iter().map(|party| &party.label);
             for id in labels.filter(|label| label.starts_with(&ours)) {
-                record.at(after, format_args!("stands {id} {before}"));
+                history.log_at(after, format_args!("waiting {id} {before}"));
             }
         }
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-impl Hand {
+impl WorkerThread {
     fn attempt(&mut self) {
         self.attempts += 1;
         let id = format!("{}.{}", self.who, self.attempts);
@@ -177,68 +177,70 @@ impl Hand {
             0..=2 => self.attempt_several(&id),
             3..=44 => {
                 let name = *self.rng.pick(&MUTEXES);
-                self.attempt_one(&id, name, Wish::Mutex);
+                self.attempt_one(&id, name, LockRequest::Mutex);
             }
             45..=74 => {
                 let name = *self.rng.pick(&RW_LOCKS);
-                let wish = if self.rng.percent(60) {
-                    Wish::Read
+                let request = if self.rng.percent(60) {
+                    LockRequest::Read
                 } else {
-                    Wish::Write
+                    LockRequest::Write
                 };
-                self.attempt_one(&id, name, wish);
+                self.attempt_one(&id, name, request);
             }
             _ => {
                 let name = *self.rng.pick(&SEMAPHORES);
-                let wish = Wish::Permits(1 + self.rng.below(PERMITS as usize) as u32);
-                self.attempt_one(&id, name, wish);
+                let request = LockRequest::Permits(1 + self.rng.below(PERMITS as usize) as u32);
+                self.attempt_one(&id, name, request);
             }
         }
         thread::sleep(self.rng.ms(0..20));
     }
 
-    fn attempt_one(&mut self, id: &str, name: &str, wish: Wish) {
+    fn attempt_one(&mut self, id: &str, name: &str, request: LockRequest) {
         let mut verb = *self
             .rng
             .pick(&["enqueue", "enqueue", "lock", "try_lock_for", "try_lock"]);
-        if verb == "enqueue" && !matches!(wish, Wish::Mutex) {
+        if verb == "enqueue" && !matches!(request, LockRequest::Mutex) {
             verb = "lock";
         }
         let at_most = self.rng.ms(10..800);
         match verb {
-            "try_lock_for" => self.record.now(format_args!(
-                "ask {id} {name} {verb}:{} {wish}",
+            "try_lock_for" => self.history.log(format_args!(
+                "ask {id} {name} {verb}:{} {request}",
                 at_most.as_nanos()
             )),
             _ => self
-                .record
-                .now(format_args!("ask {id} {name} {verb} {wish}")),
+                .history
+                .log(format_args!("ask {id} {name} {verb} {request}")),
         }
         let manager = self
             .manager
             .with(LockOptions::new().ttl(self.ttl).label(id));
         let (rw, permits) = (manager.rw_lock(name), manager.semaphore(name, PERMITS));
-        let got = match (wish, verb) {
-            (Wish::Mutex, "enqueue") => self.enqueue(&manager, id, name).map(one),
-            (Wish::Mutex, "lock") => manager.lock(name).map(Some).map(one),
-            (Wish::Mutex, "try_lock_for") => manager.try_lock_for(name, at_most).map(one),
-            (Wish::Mutex, _) => manager.try_lock(name).map(one),
-            (Wish::Read, "lock") => rw.read().map(Guard::Reader).map(Some),
-            (Wish::Read, "try_lock_for") => rw
+        let got = match (request, verb) {
+            (LockRequest::Mutex, "enqueue") => self.enqueue(&manager, id, name).map(one),
+            (LockRequest::Mutex, "lock") => manager.lock(name).map(Some).map(one),
+            (LockRequest::Mutex, "try_lock_for") => manager.try_lock_for(name, at_most).map(one),
+            (LockRequest::Mutex, _) => manager.try_lock(name).map(one),
+            (LockRequest::Read, "lock") => rw.read().map(Guard::Reader).map(Some),
+            (LockRequest::Read, "try_lock_for") => rw
                 .try_read_for(at_most)
                 .map(|guard| guard.map(Guard::Reader)),
-            (Wish::Read, _) => rw.try_read().map(|guard| guard.map(Guard::Reader)),
-            (Wish::Write, "lock") => rw.write().map(Guard::Writer).map(Some),
-            (Wish::Write, "try_lock_for") => rw
+            (LockRequest::Read, _) => rw.try_read().map(|guard| guard.map(Guard::Reader)),
+            (LockRequest::Write, "lock") => rw.write().map(Guard::Writer).map(Some),
+            (LockRequest::Write, "try_lock_for") => rw
                 .try_write_for(at_most)
                 .map(|guard| guard.map(Guard::Writer)),
-            (Wish::Write, _) => rw.try_write().map(|guard| guard.map(Guard::Writer)),
-            (Wish::Permits(n), "lock") => permits.acquire_many(n).map(Some).map(one),
-            (Wish::Permits(n), "try_lock_for") => permits.try_acquire_many_for(n, at_most).map(one),
-            (Wish::Permits(n), _) => permits.try_acquire_many(n).map(one),
+            (LockRequest::Write, _) => rw.try_write().map(|guard| guard.map(Guard::Writer)),
+            (LockRequest::Permits(n), "lock") => permits.acquire_many(n).map(Some).map(one),
+            (LockRequest::Permits(n), "try_lock_for") => {
+                permits.try_acquire_many_for(n, at_most).map(one)
+            }
+            (LockRequest::Permits(n), _) => permits.try_acquire_many(n).map(one),
         };
-        // Who holds permits holds them beside others, so nobody's write can be told from another's.
-        let writes = !matches!(wish, Wish::Permits(_));
+        // Several holders of permits hold at once, so the fences do not order their writes.
+        let writes = !matches!(request, LockRequest::Permits(_));
         self.end(&[(id.to_owned(), name)], writes, got);
     }
 
@@ -253,11 +255,11 @@ impl Hand {
         let at_most = self.rng.ms(10..800);
         for (id, name) in &parts {
             match verb {
-                "try_lock_all_for" => self.record.now(format_args!(
+                "try_lock_all_for" => self.history.log(format_args!(
                     "ask {id} {name} {verb}:{}",
                     at_most.as_nanos()
                 )),
-                _ => self.record.now(format_args!("ask {id} {name} {verb}")),
+                _ => self.history.log(format_args!("ask {id} {name} {verb}")),
             }
         }
         let names = parts.iter().map(|(_, name)| name);
@@ -273,9 +275,9 @@ impl Hand {
         let how = match got {
             Ok(Some(guard)) => self.hold(parts, writes, guard),
             Ok(None) => "none".to_owned(),
-            Err(e) => kind_of(&e),
+            Err(e) => error_word(&e),
         };
-        self.record_each(parts, |id| format!("ended {id} {how}"));
+        self.log_each(parts, |id| format!("ended {id} {how}"));
     }
 
     fn enqueue(
@@ -285,7 +287,7 @@ impl Hand {
         name: &str,
     ) -> Result<Option<LockGuard>, Error> {
         let mut waiter = manager.enqueue(name)?;
-        self.record.now(format_args!("queued {id}"));
+        self.history.log(format_args!("queued {id}"));
         if self.rng.percent(50) {
             return waiter.wait().map(Some);
         }
@@ -295,12 +297,12 @@ impl Hand {
                 return got;
             }
         }
-        self.record.now(format_args!("leave {id}"));
+        self.history.log(format_args!("cancel {id}"));
         Ok(None)
     }
 
     fn hold(&mut self, parts: &[(String, &str)], writes: bool, mut guard: Guard) -> String {
-        self.record_each(parts, |id| {
+        self.log_each(parts, |id| {
             let name = parts
                 .iter()
                 .find(|part| part.0 == id)
@@ -310,12 +312,12 @@ impl Hand {
         let mut held = self.work(parts, writes, &guard);
         if let Guard::Writer(writer) = guard {
             if held && self.rng.percent(40) {
-                self.record_each(parts, |id| format!("downgrade {id}"));
+                self.log_each(parts, |id| format!("downgrade {id}"));
                 guard = match writer.downgrade() {
                     Ok(reader) => Guard::Reader(reader),
-                    Err(e) => return kind_of(&e),
+                    Err(e) => return error_word(&e),
                 };
-                self.record_each(parts, |id| format!("downgraded {id}"));
+                self.log_each(parts, |id| format!("downgraded {id}"));
                 held = self.work(parts, writes, &guard);
             } else {
                 guard = Guard::Writer(writer);
@@ -327,22 +329,22 @@ impl Hand {
                 self.look(parts, &guard);
             }
         }
-        self.record_each(parts, |id| format!("release {id}"));
+        self.log_each(parts, |id| format!("release {id}"));
         if self.rng.percent(50) {
             drop(guard);
             return "dropped".to_owned();
         }
         match guard.unlock() {
             Ok(()) => "released".to_owned(),
-            Err(e) => kind_of(&e),
+            Err(e) => error_word(&e),
         }
     }
 
-    /// Holds it while writing to the resource, or reading from it: each time a look, some work, and
-    /// then the write, which is late if the process was stopped between them. Whether it is held at
-    /// the end.
+    /// Holds it while writing to the resource, or reading from it. Each round checks `is_held`,
+    /// works, and then writes; the write is late if the process was stopped in between. Returns
+    /// whether it is held at the end.
     fn work(&mut self, parts: &[(String, &str)], writes: bool, guard: &Guard) -> bool {
-        // Some hold for longer than a lease lasts without a renewal.
+        // Some holds are longer than a lease lasts without a renewal.
         let rounds = if self.rng.percent(1) {
             200
         } else {
@@ -366,16 +368,17 @@ impl Hand {
         let after = now();
         for (id, _) in parts {
             if held {
-                self.record.at(before, format_args!("held {id} {after}"));
+                self.history
+                    .log_at(before, format_args!("held {id} {after}"));
             } else {
-                self.record.at(after, format_args!("lost {id}"));
+                self.history.log_at(after, format_args!("lost {id}"));
             }
         }
         held
     }
 
-    fn record_each(&self, parts: &[(String, &str)], what: impl Fn(&str) -> String) {
-        parts.iter().for_each(|(id, _)| self.record.now(what(id)));
+    fn log_each(&self, parts: &[(String, &str)], what: impl Fn(&str) -> String) {
+        parts.iter().for_each(|(id, _)| self.history.log(what(id)));
     }
 }
 
@@ -389,7 +392,7 @@ impl Guard {
             Guard::One(guard) => guard.fence(),
             Guard::Reader(guard) => guard.fence(),
             Guard::Writer(guard) => guard.fence(),
-            Guard::All(guard) => guard.fence(name).expect("it was among them"),
+            Guard::All(guard) => guard.fence(name).expect("the guard has this name"),
         }
     }
 
@@ -413,12 +416,12 @@ impl Guard {
 }
 
 /// An error in one word, for the history.
-fn kind_of(error: &Error) -> String {
+fn error_word(error: &Error) -> String {
     match error {
         Error::Lost { loss, .. } => format!("lost:{:?}", loss.reason),
         Error::Unavailable { step, .. } => format!("unavailable:{step:?}"),
         Error::Server { code, .. } => format!("server:{code}"),
-        // Nothing that the fault injector does may lead to any other.
+        // The injected faults must cause no other error.
         other => panic!("{other}"),
     }
 }

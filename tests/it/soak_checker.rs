@@ -1,5 +1,5 @@
-//! The checker of the soak (`tests/soak`) can find what it is there for. On no store: the histories
-//! are made by hand.
+//! The checker of the soak (`tests/soak`) finds each kind of violation. On no store: the histories
+//! are written by hand.
 
 #[path = "../soak/checker.rs"]
 mod checker;
@@ -8,12 +8,11 @@ mod history;
 
 use std::time::Duration;
 
-use checker::{Finding, Rule, Terms, judge, longest_wait};
+use checker::{Finding, Rule, Timings, check, longest_wait};
 use history::History;
 
-/// In these histories a nanosecond is what a ms would be to people, and a lease lasts for 2,000 of
-/// them.
-const TERMS: Terms = Terms {
+/// These histories use a nanosecond where reality has a millisecond: a lease lasts 2,000 ns.
+const TIMINGS: Timings = Timings {
     ttl: Duration::from_nanos(2000),
     check_period: Duration::from_nanos(250),
     command_timeout: Duration::from_nanos(200),
@@ -21,10 +20,10 @@ const TERMS: Terms = Terms {
     slack: Duration::from_nanos(100),
 };
 
-/// The longest that a crash may cost by these terms.
+/// The longest delay that a crash may cause with these timings.
 const CRASH: u64 = 2000 + 250 + 200 + 100;
 
-/// Lines without the wall time, which decides nothing.
+/// Reads lines without the wall time, which the checker does not use.
 fn read(lines: &[&str]) -> History {
     let whole = |line: &&str| format!("{}\n", line.replacen(' ', " 0 ", 1));
     let text: String = lines.iter().map(whole).collect();
@@ -32,25 +31,25 @@ fn read(lines: &[&str]) -> History {
 }
 
 fn found(lines: &[&str], rule: Rule) -> Finding {
-    judge(&read(lines), &TERMS)
+    check(&read(lines), &TIMINGS)
         .into_iter()
         .find(|finding| finding.rule == rule)
         .unwrap()
 }
 
-/// What is broken in a history, and no more than that.
+/// Asserts that the history violates exactly these rules.
 #[track_caller]
-fn breaks(lines: &[&str], rules: &[Rule]) {
-    let findings = judge(&read(lines), &TERMS);
-    let broken: Vec<_> = findings
+fn assert_violates(lines: &[&str], rules: &[Rule]) {
+    let findings = check(&read(lines), &TIMINGS);
+    let violated: Vec<_> = findings
         .iter()
-        .filter(|f| !f.broken.is_empty())
+        .filter(|f| !f.violations.is_empty())
         .map(|f| f.rule)
         .collect();
-    assert_eq!(broken, rules, "{findings:#?}");
+    assert_eq!(violated, rules, "{findings:#?}");
 }
 
-/// One after the other, and nothing that could be blamed.
+/// Two holders one after the other, without any violation.
 const CLEAN: [&str; 19] = [
     "100 a.0 ask a1 n enqueue",
     "110 a.0 queued a1",
@@ -75,7 +74,7 @@ const CLEAN: [&str; 19] = [
 
 #[test]
 fn a_clean_history_passes_and_every_rule_is_checked() {
-    breaks(&CLEAN, &[]);
+    assert_violates(&CLEAN, &[]);
     for rule in [
         Rule::Exclusion,
         Rule::Fences,
@@ -85,10 +84,10 @@ fn a_clean_history_passes_and_every_rule_is_checked() {
         Rule::Resource,
         Rule::Keys,
     ] {
-        assert!(found(&CLEAN, rule).judged > 0, "{rule:?}");
+        assert!(found(&CLEAN, rule).checked > 0, "{rule:?}");
     }
     assert_eq!(
-        longest_wait(&read(&CLEAN), &TERMS),
+        longest_wait(&read(&CLEAN), &TIMINGS),
         Duration::from_nanos(45)
     );
 }
@@ -112,7 +111,7 @@ fn only_a_line_cut_off_by_a_kill_is_ignored() {
     }
 }
 
-/// Two whose holdings share a moment.
+/// Two holders at the same time.
 const OVERLAP: [&str; 10] = [
     "100 a.0 ask a1 n lock",
     "120 a.0 granted a1 7",
@@ -128,30 +127,30 @@ const OVERLAP: [&str; 10] = [
 
 #[test]
 fn two_holders_at_once_are_found() {
-    breaks(&OVERLAP, &[Rule::Exclusion]);
+    assert_violates(&OVERLAP, &[Rule::Exclusion]);
 }
 
 #[test]
 fn two_holders_at_once_are_excused_only_around_data_loss() {
     let mut lines = OVERLAP.to_vec();
     lines.extend(["140 - begin 1 flushall", "141 - end 1"]);
-    breaks(&lines, &[]);
-    assert_eq!(found(&lines, Rule::Exclusion).spared, 1);
+    assert_violates(&lines, &[]);
+    assert_eq!(found(&lines, Rule::Exclusion).excused, 1);
     let late = [&OVERLAP[..], &["300 - begin 1 flushall", "301 - end 1"]].concat();
-    breaks(&late, &[Rule::Exclusion]);
+    assert_violates(&late, &[Rule::Exclusion]);
     let harmless = [
         &OVERLAP[..],
         &["140 - begin 1 server-killed", "141 - end 1"],
     ]
     .concat();
-    breaks(&harmless, &[Rule::Exclusion]);
+    assert_violates(&harmless, &[Rule::Exclusion]);
 }
 
 #[test]
 fn a_single_observation_within_anothers_hold_is_found() {
     let mut lines = OVERLAP.to_vec();
     lines.remove(7);
-    breaks(&lines, &[Rule::Exclusion]);
+    assert_violates(&lines, &[Rule::Exclusion]);
 }
 
 #[test]
@@ -168,7 +167,7 @@ fn a_fence_not_rising_over_data_loss_is_found() {
             &second,
             "240 c.0 ended c1 released",
         ];
-        breaks(&lines, &[Rule::Fences]);
+        assert_violates(&lines, &[Rule::Fences]);
     }
 }
 
@@ -186,10 +185,10 @@ fn a_later_hold_with_a_smaller_fence_is_found() {
         "160 b.0 held b1 161",
         "170 b.0 ended b1 released",
     ];
-    breaks(&lines, &[Rule::Fences]);
+    assert_violates(&lines, &[Rule::Fences]);
 }
 
-/// `b` asks when `a` stands in the queue, and is granted before it.
+/// `b` asks while `a` is queued, and is granted before it.
 const OVERTAKING: [&str; 7] = [
     "10000 a.0 ask a1 n enqueue",
     "10010 a.0 queued a1",
@@ -202,25 +201,25 @@ const OVERTAKING: [&str; 7] = [
 
 #[test]
 fn an_overtaking_caller_is_found() {
-    breaks(&OVERTAKING, &[Rule::Order]);
+    assert_violates(&OVERTAKING, &[Rule::Order]);
     let never_granted = [
         &OVERTAKING[..5],
-        &["10050 a.0 leave a1", "10060 a.0 ended a1 none"],
+        &["10050 a.0 cancel a1", "10060 a.0 ended a1 none"],
     ]
     .concat();
-    breaks(&never_granted, &[Rule::Order]);
+    assert_violates(&never_granted, &[Rule::Order]);
     let gone_by_then = [
         &OVERTAKING[..5],
-        &["10025 a.0 leave a1", "10060 a.0 ended a1 none"],
+        &["10025 a.0 cancel a1", "10060 a.0 ended a1 none"],
     ]
     .concat();
-    breaks(&gone_by_then, &[]);
+    assert_violates(&gone_by_then, &[]);
     let died = [
         &OVERTAKING[..5],
         &["10050 a.0 begin 1 kill", "10051 - end 1"],
     ]
     .concat();
-    breaks(&died, &[Rule::Order]);
+    assert_violates(&died, &[Rule::Order]);
 }
 
 #[test]
@@ -234,17 +233,21 @@ fn overtaking_a_silent_or_forgotten_waiter_is_excused() {
     ];
     for excuse in &excuses[..2] {
         let finding = with(excuse);
-        assert_eq!((finding.spared, finding.broken.len()), (1, 0), "{excuse:?}");
+        assert_eq!(
+            (finding.excused, finding.violations.len()),
+            (1, 0),
+            "{excuse:?}"
+        );
     }
-    // What is left of a link's trouble at the time of the grant is too short to cost a place.
-    assert_eq!(with(&excuses[2]).broken.len(), 1);
-    assert_eq!(with(&excuses[3]).spared, 1);
-    for innocent in [
-        ["9900 a.0 begin 1 doze", "9950 - end 1"],
+    // At the time of the grant, the link's fault is too short to cost a place.
+    assert_eq!(with(&excuses[2]).violations.len(), 1);
+    assert_eq!(with(&excuses[3]).excused, 1);
+    for no_excuse in [
+        ["9900 a.0 begin 1 brief-stop", "9950 - end 1"],
         ["9000 b.0 begin 1 stop", "9900 - end 1"],
         ["10015 - begin 1 server-killed", "10018 - end 1"],
     ] {
-        assert_eq!(with(&innocent).broken.len(), 1, "{innocent:?}");
+        assert_eq!(with(&no_excuse).violations.len(), 1, "{no_excuse:?}");
     }
 }
 
@@ -258,28 +261,28 @@ fn a_waiter_starved_without_any_fault_is_found() {
             format!("{} a.0 ended a1 released", granted + 1),
         ]
     };
-    let broken = |granted: u64, more: &[&str]| {
+    let violations = |granted: u64, more: &[&str]| {
         let lines = lines(granted);
         let lines: Vec<&str> = lines
             .iter()
             .map(String::as_str)
             .chain(more.iter().copied())
             .collect();
-        found(&lines, Rule::WakeUp).broken.len()
+        found(&lines, Rule::WakeUp).violations.len()
     };
-    assert_eq!(broken(10_000 + CRASH, &[]), 0);
-    assert_eq!(broken(10_001 + CRASH, &[]), 1);
-    // While something is wrong, and for as long again, nobody is to blame.
+    assert_eq!(violations(10_000 + CRASH, &[]), 0);
+    assert_eq!(violations(10_001 + CRASH, &[]), 1);
+    // A fault excuses the wait while it is active, and the bound starts again after it.
     assert_eq!(
-        broken(10_001 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
+        violations(10_001 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
         0
     );
     assert_eq!(
-        broken(11_501 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
+        violations(11_501 + CRASH, &["11000 b.0 begin 1 stop", "11500 - end 1"]),
         1
     );
     assert_eq!(
-        broken(
+        violations(
             10_001 + CRASH,
             &["11000 - begin 1 script-flush", "11500 - end 1"]
         ),
@@ -310,7 +313,7 @@ fn a_crash_that_costs_too_much_time_is_found() {
             .chain(more.iter().copied())
             .collect();
         let finding = found(&lines, Rule::Crash);
-        (finding.judged, finding.broken.len())
+        (finding.checked, finding.violations.len())
     };
     assert_eq!(crash(10_100 + CRASH, &[]), (1, 0));
     assert_eq!(crash(10_101 + CRASH, &[]), (1, 1));
@@ -320,8 +323,8 @@ fn a_crash_that_costs_too_much_time_is_found() {
     );
 }
 
-/// The history with this line in the place of one of its own.
-fn instead<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
+/// The history with one line replaced.
+fn replaced<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
     let mut lines = lines.to_vec();
     let at = lines
         .iter()
@@ -331,7 +334,7 @@ fn instead<'a>(lines: &[&'a str], old: &str, new: &'a str) -> Vec<&'a str> {
     lines
 }
 
-/// Two permits of three, and one.
+/// Two holders of a semaphore with three permits: one has two, the other has one.
 const SHARING: [&str; 10] = [
     "100 a.0 ask a1 n lock 2/3",
     "120 a.0 granted a1 7",
@@ -347,14 +350,14 @@ const SHARING: [&str; 10] = [
 
 #[test]
 fn holding_more_permits_than_exist_is_found() {
-    breaks(&SHARING, &[]);
-    let heavy = instead(
+    assert_violates(&SHARING, &[]);
+    let heavy = replaced(
         &SHARING,
         "130 b.0 ask b1 n lock 1/3",
         "130 b.0 ask b1 n lock 2/3",
     );
-    breaks(&heavy, &[Rule::Exclusion]);
-    // Of three it takes all together.
+    assert_violates(&heavy, &[Rule::Exclusion]);
+    // No two of these holders exceed the capacity, but all three do.
     let third = |from: u64, to: u64| {
         vec![
             "132 c.0 ask c1 n lock 1/3".to_owned(),
@@ -375,17 +378,17 @@ fn holding_more_permits_than_exist_is_found() {
             Rule::Exclusion,
         )
     };
-    assert_eq!(with(155, 158).broken.len(), 1);
-    assert_eq!(with(162, 168).broken.len(), 0);
-    // A single look, of which only the moments around it are known.
-    assert_eq!(with(158, 158).broken.len(), 1);
+    assert_eq!(with(155, 158).violations.len(), 1);
+    assert_eq!(with(162, 168).violations.len(), 0);
+    // A single observation: only the times before and after it are known.
+    assert_eq!(with(158, 158).violations.len(), 1);
     let mut lines = heavy;
     lines.extend(["140 - begin 1 flushall", "141 - end 1"]);
-    assert_eq!(found(&lines, Rule::Exclusion).spared, 1);
-    breaks(&lines, &[]);
+    assert_eq!(found(&lines, Rule::Exclusion).excused, 1);
+    assert_violates(&lines, &[]);
 }
 
-/// A reader with the fence of the writer before, which became a reader when the other came.
+/// A writer downgrades, and another reader is granted. Both readers have the writer's fence.
 const READING: [&str; 14] = [
     "100 a.0 ask a1 n lock write",
     "120 a.0 granted a1 7",
@@ -405,39 +408,39 @@ const READING: [&str; 14] = [
 
 #[test]
 fn a_writer_beside_others_is_found_unless_it_downgraded() {
-    breaks(&READING, &[]);
+    assert_violates(&READING, &[]);
     let still_writes: Vec<_> = READING
         .iter()
         .copied()
         .filter(|line| !line.contains("downgrade"))
         .collect();
-    breaks(&still_writes, &[Rule::Exclusion]);
-    // It began to read when the other was there already.
-    let late = instead(&READING, "140 a.0 downgrade a1", "153 a.0 downgrade a1");
-    breaks(
-        &instead(&late, "145 a.0 downgraded a1", "154 a.0 downgraded a1"),
+    assert_violates(&still_writes, &[Rule::Exclusion]);
+    // It downgraded only after the other reader was granted.
+    let late = replaced(&READING, "140 a.0 downgrade a1", "153 a.0 downgrade a1");
+    assert_violates(
+        &replaced(&late, "145 a.0 downgraded a1", "154 a.0 downgraded a1"),
         &[Rule::Exclusion],
     );
-    let both_write = instead(
+    let both_write = replaced(
         &READING,
         "130 b.0 ask b1 n lock read",
         "130 b.0 ask b1 n lock write",
     );
-    breaks(
-        &instead(&both_write, "150 b.0 granted b1 7", "150 b.0 granted b1 8"),
+    assert_violates(
+        &replaced(&both_write, "150 b.0 granted b1 7", "150 b.0 granted b1 8"),
         &[Rule::Exclusion],
     );
 }
 
 #[test]
 fn concurrent_readers_with_different_fences_are_found() {
-    let other = instead(&READING, "150 b.0 granted b1 7", "150 b.0 granted b1 8");
-    breaks(&other, &[Rule::Fences]);
-    let late = instead(&other, "155 a.0 held a1 156", "149 a.0 held a1 149");
-    breaks(&late, &[]);
+    let other = replaced(&READING, "150 b.0 granted b1 7", "150 b.0 granted b1 8");
+    assert_violates(&other, &[Rule::Fences]);
+    let late = replaced(&other, "155 a.0 held a1 156", "149 a.0 held a1 149");
+    assert_violates(&late, &[]);
     let forgot = [&other[..], &["135 - begin 1 flushall", "136 - end 1"]].concat();
-    breaks(&forgot, &[]);
-    assert_eq!(found(&forgot, Rule::Fences).spared, 1);
+    assert_violates(&forgot, &[]);
+    assert_eq!(found(&forgot, Rule::Fences).excused, 1);
 }
 
 #[test]
@@ -456,7 +459,7 @@ fn permit_fences_must_rise_but_reader_fences_may_stay() {
             &granted,
             "240 b.0 ended b1 released",
         ];
-        !found(&lines, Rule::Fences).broken.is_empty()
+        !found(&lines, Rule::Fences).violations.is_empty()
     };
     for (first, second) in [("1/3", "1/3"), ("write", "write"), ("read", "write")] {
         assert!(
@@ -474,24 +477,24 @@ fn permit_fences_must_rise_but_reader_fences_may_stay() {
 
 #[test]
 fn equal_fences_for_concurrent_callers_are_found_except_for_readers() {
-    for (wish, guilty) in [("1/3", true), ("write", true), ("read", false)] {
+    for (demand, violates) in [("1/3", true), ("write", true), ("read", false)] {
         let lines = [("a", 100, 120), ("b", 101, 121)].map(|(who, asked, granted)| {
             [
-                format!("{asked} {who}.0 ask {who}1 n lock {wish}"),
+                format!("{asked} {who}.0 ask {who}1 n lock {demand}"),
                 format!("{granted} {who}.0 granted {who}1 7"),
                 format!("{} {who}.0 ended {who}1 released", granted + 10),
             ]
         });
         let lines: Vec<&str> = lines.iter().flatten().map(String::as_str).collect();
-        breaks(&lines, if guilty { &[Rule::Fences] } else { &[] });
+        assert_violates(&lines, if violates { &[Rule::Fences] } else { &[] });
     }
 }
 
 #[test]
 fn a_smaller_fence_after_an_excluding_hold_is_found() {
-    for (first, second, guilty) in [
+    for (first, second, violates) in [
         ("2/3", "2/3", true),
-        // Both may have had theirs at the same time, and one of them looked late.
+        // Both may have held at the same time, and one checked `is_held` late.
         ("2/3", "1/3", false),
         ("write", "read", true),
         ("read", "write", true),
@@ -513,8 +516,9 @@ fn a_smaller_fence_after_an_excluding_hold_is_found() {
             "160 b.0 held b1 161",
             "170 b.0 ended b1 released",
         ];
-        breaks(&lines, if guilty { &[Rule::Fences] } else { &[] });
-        // It had all when the other came, and looked late: a reader by then.
+        assert_violates(&lines, if violates { &[Rule::Fences] } else { &[] });
+        // `b` may have been a writer before `a` was granted, and checked `is_held` only as a
+        // reader.
         if second == "write" {
             let lines = [
                 &lines[..8],
@@ -522,7 +526,7 @@ fn a_smaller_fence_after_an_excluding_hold_is_found() {
                 &lines[8..],
             ]
             .concat();
-            breaks(
+            assert_violates(
                 &lines,
                 if first == "read" {
                     &[]
@@ -543,12 +547,12 @@ fn a_light_request_that_overtakes_a_heavy_one_is_found() {
             format!("10030 b.0 granted b1 {}", fences[1]),
             format!("10050 a.0 granted a1 {}", fences[0]),
         ];
-        let stands = "10010 a.0 stands a1 10009";
+        let waiting = "10010 a.0 waiting a1 10009";
         let ends = ["10040 b.0 ended b1 released", "10060 a.0 ended a1 released"];
         let lines = [
-            &asks[0], stands, &asks[1], &asks[2], ends[0], &asks[3], ends[1],
+            &asks[0], waiting, &asks[1], &asks[2], ends[0], &asks[3], ends[1],
         ];
-        found(&lines, Rule::Order).broken.len()
+        found(&lines, Rule::Order).violations.len()
     };
     for (a, b) in [
         ("3/3", "1/3"),
@@ -563,7 +567,7 @@ fn a_light_request_that_overtakes_a_heavy_one_is_found() {
             "{a} {b}"
         );
     }
-    // A reader who comes before a writer has an earlier one's fence.
+    // A reader that is granted before a writer has the fence of an earlier writer.
     assert_eq!(
         (
             overtaking("read", "write", [5, 5]),
@@ -582,31 +586,31 @@ fn a_light_request_that_overtakes_a_heavy_one_is_found() {
 
 #[test]
 fn an_overtaken_waiter_that_was_never_granted_is_found() {
-    let never = |weight: &str, stood: u64, left: &str| {
-        let ask = format!("10000 a.0 ask a1 n {left} {weight}");
-        let stands = format!("10050 a.0 stands a1 {stood}");
+    let never = |weight: &str, seen: u64, verb: &str| {
+        let ask = format!("10000 a.0 ask a1 n {verb} {weight}");
+        let waiting = format!("10050 a.0 waiting a1 {seen}");
         let lines = [
             &ask,
-            "10010 a.0 stands a1 10009",
+            "10010 a.0 waiting a1 10009",
             "10020 b.0 ask b1 n try_lock 1/3",
             "10030 b.0 granted b1 5",
             "10040 b.0 ended b1 released",
-            &stands,
+            &waiting,
             "10900 a.0 ended a1 none",
         ];
-        found(&lines, Rule::Order).broken.len()
+        found(&lines, Rule::Order).violations.len()
     };
     assert_eq!(never("1/3", 10_031, "try_lock_for:500"), 1);
-    // It may have been granted beside the other, and left without having heard of it.
+    // It may have been granted beside `b`, and cancelled without learning of it.
     assert_eq!(never("1/3", 10_029, "try_lock_for:500"), 0);
     assert_eq!(never("3/3", 10_029, "try_lock_for:500"), 1);
-    // It may have left before.
+    // It may have left the queue before that.
     assert_eq!(never("3/3", 10_029, "try_lock_for:30"), 0);
 }
 
 #[test]
 fn a_starved_permit_waiter_is_found_unless_heavier_waiters_precede() {
-    let broken = |holder: &str, waiter: &str, more: &[&str]| {
+    let violations = |holder: &str, waiter: &str, more: &[&str]| {
         let asks = [
             format!("9000 b.0 ask b1 n lock {holder}"),
             format!("10000 a.0 ask a1 n lock {waiter}"),
@@ -626,23 +630,23 @@ fn a_starved_permit_waiter_is_found_unless_heavier_waiters_precede() {
                 .collect::<Vec<_>>(),
             Rule::WakeUp,
         )
-        .broken
+        .violations
         .len()
     };
     assert_eq!(
-        (broken("1/3", "2/3", &[]), broken("2/3", "2/3", &[])),
+        (violations("1/3", "2/3", &[]), violations("2/3", "2/3", &[])),
         (1, 0)
     );
     assert_eq!(
         (
-            broken("read", "read", &[]),
-            broken("write", "read", &[]),
-            broken("read", "write", &[])
+            violations("read", "read", &[]),
+            violations("write", "read", &[]),
+            violations("read", "write", &[])
         ),
         (1, 0, 0)
     );
     assert_eq!(
-        broken(
+        violations(
             "1/3",
             "2/3",
             &["10500 c.0 ask c1 n lock 3/3", "19500 c.0 ended c1 none"]
@@ -650,20 +654,20 @@ fn a_starved_permit_waiter_is_found_unless_heavier_waiters_precede() {
         0
     );
     assert_eq!(
-        broken(
+        violations(
             "read",
             "read",
             &["10500 c.0 ask c1 n lock write", "19500 c.0 ended c1 none"]
         ),
         0
     );
-    // From then on it reads, and others may.
+    // After the downgrade it is a reader, and other readers may hold too.
     let downgraded = |at: u64| {
         let lines = [
             format!("{at} b.0 downgrade b1"),
             format!("{} b.0 downgraded b1", at + 1),
         ];
-        broken("write", "read", &lines.each_ref().map(String::as_str))
+        violations("write", "read", &lines.each_ref().map(String::as_str))
     };
     assert_eq!((downgraded(9500), downgraded(10_500)), (1, 0));
 }
@@ -688,11 +692,11 @@ fn a_costly_crash_among_several_holders_is_found() {
     let crash = |other: &str, ends: u64, next: u64| {
         let lines = lines(other, ends, next);
         let finding = found(&lines.each_ref().map(String::as_str), Rule::Crash);
-        (finding.judged, finding.broken.len())
+        (finding.checked, finding.violations.len())
     };
     assert_eq!(crash("1", 20_000, 10_100 + CRASH), (1, 0));
     assert_eq!(crash("1", 20_000, 10_101 + CRASH), (1, 1));
-    // There is enough only when the other has ended.
+    // There are enough permits only when the other holder has released.
     assert_eq!(crash("2", 11_000, 11_000 + CRASH), (1, 0));
     assert_eq!(crash("2", 11_000, 11_001 + CRASH), (1, 1));
 }
@@ -708,7 +712,7 @@ fn each_of_several_names_may_be_held_since_the_request() {
             &granted,
             "19000 b.0 ended b1+n none",
         ];
-        found(&lines, Rule::WakeUp).broken.len()
+        found(&lines, Rule::WakeUp).violations.len()
     };
     assert_eq!(
         (
@@ -737,7 +741,7 @@ fn a_slow_downgrade_is_found_unless_its_process_was_paused() {
             &rest[..]
         };
         found(&[&lines[..], rest, more].concat(), Rule::End)
-            .broken
+            .violations
             .len()
     };
     for how in ["downgraded a1", "ended a1 lost:Taken"] {
@@ -764,7 +768,7 @@ fn a_read_accepted_with_an_outdated_fence_is_found() {
         ],
     ]
     .concat();
-    breaks(&late, &[Rule::Resource]);
+    assert_violates(&late, &[Rule::Resource]);
     let refused = [
         &READING[..],
         &[
@@ -773,21 +777,21 @@ fn a_read_accepted_with_an_outdated_fence_is_found() {
         ],
     ]
     .concat();
-    breaks(&refused, &[]);
+    assert_violates(&refused, &[]);
 }
 
 #[test]
 fn a_lost_lock_that_is_held_again_is_found() {
     let mut lines = CLEAN.to_vec();
     lines.insert(16, "205 b.0 held b1 206");
-    breaks(&lines, &[Rule::Loss]);
+    assert_violates(&lines, &[Rule::Loss]);
 }
 
 #[test]
 fn an_endless_call_is_found_unless_its_process_was_killed() {
     let stuck = ["100 a.0 ask a1 n lock"];
-    breaks(&stuck, &[Rule::End]);
-    breaks(&[stuck[0], "200 a.0 begin 1 kill", "201 - end 1"], &[]);
+    assert_violates(&stuck, &[Rule::End]);
+    assert_violates(&[stuck[0], "200 a.0 begin 1 kill", "201 - end 1"], &[]);
 }
 
 #[test]
@@ -811,7 +815,7 @@ fn a_slow_try_is_found_unless_its_process_was_paused() {
                 .map(String::as_str)
                 .chain(more.iter().copied())
                 .collect();
-            found(&lines, Rule::End).broken.len()
+            found(&lines, Rule::End).violations.len()
         };
         assert_eq!(ends(bound, &[]), 0);
         assert_eq!(ends(bound + 1, &[]), 1);
@@ -833,12 +837,12 @@ fn a_slow_try_is_found_unless_its_process_was_paused() {
 fn a_late_write_accepted_by_the_resource_is_found() {
     let mut lines = CLEAN.to_vec();
     lines[13] = "195 resource write a1 n 7 accepted";
-    breaks(&lines, &[Rule::Resource]);
+    assert_violates(&lines, &[Rule::Resource]);
 }
 
 #[test]
 fn a_key_without_an_expiry_is_found() {
     let mut lines = CLEAN.to_vec();
     lines.push("221 - key fairlock:{n}:q -1");
-    breaks(&lines, &[Rule::Keys]);
+    assert_violates(&lines, &[Rule::Keys]);
 }
