@@ -1,5 +1,5 @@
-//! The rules of this repository, held by tests because nobody remembers them all. On no store: they
-//! are read.
+//! The rules of this repository as tests, because no contributor remembers them all. On no store:
+//! the tests read the sources.
 
 mod code;
 mod docs;
@@ -29,8 +29,8 @@ const LAYERS: &[&[&str]] = &[
     &["script"],
 ];
 
-/// The command-line tool and the simulator stand outside: they may name what they like, and
-/// nothing names them.
+/// The command-line tool and the simulator are outside the layers: they may name every module, and
+/// no module names them.
 const OUTSIDE: &[&str] = &["bin", "sim"];
 
 #[test]
@@ -45,11 +45,13 @@ fn arrows_run_down() {
         for (at, to) in paths_from_root(&path, &code) {
             let place = place(&path, &code, at);
             if OUTSIDE.contains(&to.as_str()) {
-                wrong.push(format!("{place}: {from} names {to}, which stands outside"));
+                wrong.push(format!(
+                    "{place}: {from} names {to}, which is outside the layers"
+                ));
             } else if !is_module(&to) {
                 if from != "lib" {
                     wrong.push(format!(
-                        "{place}: {to} is named by way of lib, which is above"
+                        "{place}: {to} is named through lib, which is above it"
                     ));
                 }
             } else if layer(&to) < layer(&from) {
@@ -86,7 +88,7 @@ fn only_engine_and_stores_read_the_clock() {
             continue;
         }
         let code = code_of(&text);
-        // A unit test has to begin its story at some instant.
+        // Unit tests may read the clock: they need an instant to start from.
         let end = code.find("#[cfg(test)]").unwrap_or(code.len());
         for name in [
             "Instant::now",
@@ -102,7 +104,7 @@ fn only_engine_and_stores_read_the_clock() {
     }
     none(
         &wrong,
-        "only src/engine and src/store may ask the clock or sleep",
+        "only src/engine and src/store may read the clock or sleep",
     );
 }
 
@@ -111,7 +113,7 @@ fn unsafe_code_is_forbidden() {
     let lib = fs::read_to_string(root().join("src/lib.rs")).unwrap();
     assert!(
         code_of(&lib).contains("#![forbid(unsafe_code)]"),
-        "src/lib.rs does not forbid it"
+        "src/lib.rs does not forbid unsafe code"
     );
 }
 
@@ -138,7 +140,7 @@ fn scripts_have_a_complete_header() {
     }
     none(
         &wrong,
-        "scripts are headed by purpose, KEYS, ARGV and returns",
+        "a script's header must have its purpose, KEYS, ARGV and returns",
     );
 }
 
@@ -153,16 +155,17 @@ fn default_build_has_no_async_runtime() {
             .expect("cargo can be run")
     };
     let mut output = tree(&["--offline"]);
-    // A crate of another platform may not have been fetched, and the tree wants them all.
+    // Offline, the tree lacks crates of other platforms if they were never fetched. Then try
+    // online.
     if !output.status.success() {
         output = tree(&[]);
     }
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "cargo tree failed: {said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo tree failed: {message}");
     let tree = String::from_utf8(output.stdout).unwrap();
     assert!(
         tree.lines().any(|line| line.starts_with("redis ")),
-        "not our tree:\n{tree}"
+        "this is not the tree of fairlock:\n{tree}"
     );
     for runtime in ["tokio", "async-std", "smol", "futures-executor"] {
         let found = tree
@@ -197,7 +200,7 @@ fn commands_in_readme_exist() {
         }
     }
     assert!(commands > 0, "README.md has no ```sh block with a command");
-    none(&wrong, "commands in the README do not exist");
+    none(&wrong, "the README has commands that do not exist");
 }
 
 #[test]
@@ -220,13 +223,13 @@ fn architecture_is_short() {
     let lines = text.lines().count();
     assert!(
         lines <= 170,
-        "ARCHITECTURE.md has {lines} lines; more than 170 nobody reads"
+        "ARCHITECTURE.md has {lines} lines; the limit is 170, so that people read it"
     );
 }
 
 #[test]
 fn nothing_is_skipped_or_left_undone() {
-    // In two halves, so that this file does not find itself.
+    // Each is split in two, so that this test does not find its own source.
     let needles = [
         concat!("#[ign", "ore"),
         concat!("to", "do!("),
@@ -242,10 +245,10 @@ fn nothing_is_skipped_or_left_undone() {
             }
         }
     }
-    none(&wrong, "tests are skipped or code is missing");
+    none(&wrong, "a test is skipped or code is missing");
 }
 
-/// The suite over both stores is where a test belongs, unless it says why it cannot be there.
+/// A test belongs to the suite of both stores, unless its file's head says why it cannot be there.
 #[test]
 fn behaviours_are_tested_on_both_stores_or_say_why_not() {
     let reasons = [
@@ -269,7 +272,7 @@ fn behaviours_are_tested_on_both_stores_or_say_why_not() {
         if path.starts_with("tests/it/behaviour") {
             if has_tests || code_of(text).contains("Server::start") {
                 wrong.push(format!(
-                    "{}: has a test or a server of its own, and not a claim about a place",
+                    "{}: has its own test or server instead of a claim about a backend",
                     path.display()
                 ));
             }
@@ -287,7 +290,10 @@ fn behaviours_are_tested_on_both_stores_or_say_why_not() {
             }
         }
     }
-    none(&wrong, "tests stand outside the suite over both stores");
+    none(
+        &wrong,
+        "tests are outside the suite of both stores without a reason",
+    );
 }
 
 #[test]
@@ -295,15 +301,15 @@ fn every_rule_is_named_in_the_source() {
     let mut sources = read("src", "rs");
     sources.extend(read("src", "lua"));
     let absent: Vec<String> = (1..=20)
-        // R18 concerns replica_acks alone.
+        // R18 (replica acks) belongs to a later version.
         .filter(|rule| *rule != 18)
         .map(|rule| format!("R{rule}"))
         .filter(|rule| sources.iter().all(|(_, text)| words(text, rule).is_empty()))
         .collect();
-    none(&absent, "rules of the protocol that nothing in src names");
+    none(&absent, "nothing in src names these rules of the protocol");
 }
 
-/// What a line of shell in the README calls and the repository lacks.
+/// What a shell line in the README uses but the repository does not have.
 fn missing_in(line: &str) -> Vec<String> {
     let mut missing = Vec::new();
     let line = line.strip_prefix("$ ").unwrap_or(line);
@@ -319,7 +325,7 @@ fn missing_in(line: &str) -> Vec<String> {
             missing.push(format!("there is no {name} in {}", dir.display()));
         }
     }
-    // The command itself stands behind the assignments to its environment.
+    // The command follows the assignments to its environment.
     let command = words.iter().find(|word| !word.contains('='));
     if let Some(script) = command.filter(|word| word.contains('/')) {
         let runs = |m: fs::Metadata| m.is_file() && m.permissions().mode() & 0o111 != 0;
@@ -330,7 +336,7 @@ fn missing_in(line: &str) -> Vec<String> {
     missing
 }
 
-/// The module at the root of the crate that a file of `src` belongs to.
+/// The top-level module that a file of `src` belongs to.
 fn module_of(path: &Path) -> String {
     let first = path.components().nth(1).expect("a file in src");
     let first = Path::new(first.as_os_str()).file_stem().unwrap();
@@ -349,8 +355,8 @@ fn layer(module: &str) -> usize {
         .unwrap_or(LAYERS.len())
 }
 
-/// The files with this extension below a directory of the repository, and what is in them. The
-/// paths are those from the root.
+/// The files with this extension below a directory of the repository, with their contents. The
+/// paths start at the root.
 fn read(dir: &str, extension: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     let mut dirs = vec![PathBuf::from(dir)];
@@ -360,7 +366,7 @@ fn read(dir: &str, extension: &str) -> Vec<(PathBuf, String)> {
         for entry in entries.map(|e| e.unwrap()) {
             let path = dir.join(entry.file_name());
             if entry.file_type().unwrap().is_dir() {
-                // A package of its own below benches has its own build directory.
+                // A separate package below benches has its own build directory.
                 if entry.file_name() != "target" {
                     dirs.push(path);
                 }

@@ -1,16 +1,16 @@
-//! Reads Rust well enough to find the paths that it names, without a parser.
+//! Finds the paths that Rust code names, without a full parser.
 
 use std::{ops::Range, path::Path};
 
-/// Every module at the root of the crate that the code names, and where: by `crate::`, in groups
-/// too, or by as many `super::` as reach the root.
+/// Every top-level module that the code names, with its position: after `crate::`, also in groups,
+/// or after as many `super::` as lead to the root.
 pub(super) fn paths_from_root(path: &Path, code: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for at in words(code, "crate::") {
         heads(code, at + "crate::".len(), &mut found);
     }
-    // In a module written inside a file, `super` has one more step to go, and there it is the
-    // file itself that is meant.
+    // In an inline module, one more `super` is needed to reach the root; there the same path means
+    // the file itself.
     let end = inline_module(code).unwrap_or(code.len());
     let up = "super::".repeat(depth(path));
     if !up.is_empty() {
@@ -23,8 +23,8 @@ pub(super) fn paths_from_root(path: &Path, code: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Rust without what is not code: comments and the insides of strings become spaces, so that
-/// places stay where they are.
+/// The code without comments and the contents of strings. They become spaces, so that positions
+/// stay the same.
 pub(super) fn code_of(text: &str) -> String {
     let mut code = text.as_bytes().to_vec();
     let mut at = 0;
@@ -45,26 +45,26 @@ pub(super) fn code_of(text: &str) -> String {
                 *byte = b' ';
             }
         }
-        // Behind a string's text stands its closing quote.
+        // A closing quote follows the contents of a string.
         at += blank.end + usize::from(blank.start > 0);
     }
-    String::from_utf8(code).expect("only whole stretches were blanked")
+    String::from_utf8(code).expect("only whole characters were replaced")
 }
 
-/// Where `needle` stands as a word of its own.
+/// The positions of `needle` as a separate word.
 pub(super) fn words(text: &str, needle: &str) -> Vec<usize> {
     let ends_in_word = needle.ends_with(is_word);
-    let stands_alone = |at: &usize| {
+    let is_separate = |at: &usize| {
         let after = text[at + needle.len()..].starts_with(is_word);
         !(text[..*at].ends_with(is_word) || ends_in_word && after)
     };
     text.match_indices(needle)
         .map(|(at, _)| at)
-        .filter(stands_alone)
+        .filter(is_separate)
         .collect()
 }
 
-/// How many `super` lead from a file's module to the root of the crate.
+/// How many `super` lead from a file's module to the crate root.
 fn depth(path: &Path) -> usize {
     let parts = path.components().count() - 1;
     let stem = path.file_stem().unwrap();
@@ -75,7 +75,7 @@ fn depth(path: &Path) -> usize {
     }
 }
 
-/// The first name of the path that begins here, or of each path in the group that begins here.
+/// The first name of the path that starts here, or of each path in the group that starts here.
 fn heads(code: &str, at: usize, found: &mut Vec<(usize, String)>) {
     let start = at + (code[at..].len() - code[at..].trim_start().len());
     let Some(group) = code[start..].strip_prefix('{') else {
@@ -113,11 +113,11 @@ fn inline_module(code: &str) -> Option<usize> {
     })
 }
 
-/// The inside of the string or character literal that begins at `at`.
+/// The range of the contents of the string or character literal that starts at `at`.
 fn string_at(text: &str, at: usize) -> Option<Range<usize>> {
     let rest = &text[at..];
     if rest.starts_with('\'') {
-        // A quote that no other follows within a character is a lifetime's.
+        // A quote without a second one after one character belongs to a lifetime.
         let mut chars = rest.char_indices().skip(1);
         let (_, first) = chars.next()?;
         let end = match first {

@@ -1,4 +1,4 @@
-//! What the pages say against what the code has.
+//! Compares the pages in docs/ with the code.
 
 use std::{fs, time::Duration};
 
@@ -15,7 +15,8 @@ fn log_lines_are_documented_with_their_level() {
     let mut documented: Vec<&str> = page.lines().filter(|line| line.contains("| `")).collect();
     let mut wrong = Vec::new();
     for (path, text) in read("src", "rs") {
-        // Where a level is named in the code, the text has the words of it.
+        // `code_of` has blanked the strings, so the message is read from the text at the same
+        // position.
         for (at, _) in code_of(&text).match_indices("log::") {
             let Some((level, rest)) = text[at + "log::".len()..].split_once("!(") else {
                 continue;
@@ -43,15 +44,15 @@ fn log_lines_are_documented_with_their_level() {
             .iter()
             .map(|row| format!("docs/LOG.md: nothing in src logs {row:?}")),
     );
-    none(&wrong, "the log and its page differ");
+    none(&wrong, "docs/LOG.md and the log messages in src differ");
 }
 
 #[test]
 fn documented_defaults_and_ranges_match_the_code() {
     let page =
         fs::read_to_string(root().join("docs/CONFIGURATION.md")).expect("docs/CONFIGURATION.md");
-    // How a setting is derived, for the columns of shorter ttls; what it comes to is tested where
-    // it is done.
+    // How a setting is derived, for the columns of shorter TTLs. The unit tests check the
+    // derivation itself.
     let derived = |default: Duration, part: u32| {
         [5, 2, 1].map(|s| human(default.min(Duration::from_secs(s) / part)))
     };
@@ -96,7 +97,7 @@ fn documented_defaults_and_ranges_match_the_code() {
     none(&absent, "docs/CONFIGURATION.md lacks");
 }
 
-/// All Rust in `docs/` is compiled with the documentation, in which each page is a module.
+/// All Rust code in `docs/` is compiled with the documentation, which has a module for each page.
 #[test]
 fn pages_are_part_of_the_documentation() {
     let guide = fs::read_to_string(root().join("src/guide.rs")).expect("src/guide.rs");
@@ -132,8 +133,7 @@ fn links_between_documents_lead_somewhere() {
             } else {
                 path.with_file_name(file)
             };
-            // A page of its own has to be read from docs/; within the documentation it has another
-            // place.
+            // Another page is read from the link's target, relative to this file.
             let other = if file == *path {
                 Ok(text.clone())
             } else {
@@ -159,10 +159,10 @@ fn links_between_documents_lead_somewhere() {
             }
         }
     }
-    none(&wrong, "links lead nowhere");
+    none(&wrong, "these links have no target");
 }
 
-/// How a heading is linked to.
+/// The anchor of a heading.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     text.chars()
@@ -171,7 +171,7 @@ fn anchor(heading: &str) -> String {
         .replace(' ', "-")
 }
 
-/// A format string with `…` for what varies.
+/// A format string with `…` for its arguments.
 fn without_arguments(format: &str) -> String {
     let mut words = String::new();
     let mut rest = format;

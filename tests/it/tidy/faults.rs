@@ -1,4 +1,5 @@
-//! docs/FAULTS.md says which tests provoke each fault, and which one fails without each rule.
+//! docs/FAULTS.md lists the tests that provoke each fault, and the tests that fail without each
+//! rule.
 
 use std::fs;
 
@@ -33,28 +34,28 @@ fn every_row_of_faults_md_names_tests_that_exist() {
                 None => tests.iter().filter(|test| *test == name).count(),
             };
             if meant != 1 {
-                wrong.push(format!("{place}: {name} is {meant} tests"));
+                wrong.push(format!("{place}: {name} matches {meant} tests"));
             }
         }
     }
     assert!(rows > 60, "docs/FAULTS.md has {rows} rows");
-    none(&wrong, "docs/FAULTS.md names tests that are none");
+    none(&wrong, "docs/FAULTS.md names tests that do not exist");
 }
 
 #[test]
 fn every_rule_has_a_row_in_faults_md() {
     let page = fs::read_to_string(root().join("docs/FAULTS.md")).expect("docs/FAULTS.md");
     let absent: Vec<String> = (1..=20)
-        // R18 concerns replica_acks alone.
+        // R18 (replica acks) belongs to a later version.
         .filter(|rule| *rule != 18)
         .map(|rule| format!("\n| R{rule} | "))
         .filter(|row| !page.contains(row.as_str()))
         .collect();
-    none(&absent, "docs/FAULTS.md does not say what fails without");
+    none(&absent, "docs/FAULTS.md has no row for these rules");
 }
 
-/// The names of all tests: those of a store or of none, claims that are held on both, and units of
-/// `src`.
+/// The names of all tests: those of one store or none, the claims about both stores, and the unit
+/// tests of `src`.
 fn tests() -> Vec<String> {
     let mut tests = Vec::new();
     for (path, text) in ["tests/it", "tests/sim", "src"]

@@ -1,4 +1,4 @@
-//! What is promised is proved by tests that are named after it, and docs/SAFETY.md tells which.
+//! The tests of a promise are named after it, and docs/SAFETY.md lists them.
 
 use std::fs;
 
@@ -6,77 +6,76 @@ use super::{code::code_of, none, place, read, root};
 
 const PROMISES: u32 = 10;
 
-/// A test whose name begins with a promise's or a rule's number, as in `p5_` or `r12_`.
-struct Proof {
+/// A test whose name begins with the number of a promise or a rule, as in `p5_` or `r12_`.
+struct PromiseTest {
     name: String,
     promise: Option<u32>,
     place: String,
-    /// It is held on a redis-server too, and not in memory or against a scripted server alone.
+    /// Whether it runs on a redis-server, and not only in memory or against a scripted server.
     on_server: bool,
 }
 
 #[test]
 fn safety_md_names_exactly_the_promise_tests() {
-    let proofs = proofs();
+    let tests = tests();
     let safety = fs::read_to_string(root().join("docs/SAFETY.md")).expect("docs/SAFETY.md");
-    let mut named = vec![0; proofs.len()];
+    let mut named = vec![0; tests.len()];
     let mut wrong = Vec::new();
     for (at, name, cut) in names(&safety) {
-        let meant: Vec<usize> = (0..proofs.len())
+        let meant: Vec<usize> = (0..tests.len())
             .filter(|i| {
                 if cut {
-                    proofs[*i].name.starts_with(name)
+                    tests[*i].name.starts_with(name)
                 } else {
-                    proofs[*i].name == name
+                    tests[*i].name == name
                 }
             })
             .collect();
         match meant[..] {
             [one] => named[one] += 1,
             _ => wrong.push(format!(
-                "docs/SAFETY.md:{}: {name} is {} tests",
+                "docs/SAFETY.md:{}: {name} matches {} tests",
                 line(&safety, at),
                 meant.len()
             )),
         }
     }
-    let missing = proofs
+    let missing = tests
         .iter()
         .zip(named)
-        .filter(|(proof, named)| proof.promise.is_some() && *named == 0);
+        .filter(|(test, named)| test.promise.is_some() && *named == 0);
     wrong.extend(
-        missing
-            .map(|(proof, _)| format!("{}: {} is not in docs/SAFETY.md", proof.place, proof.name)),
+        missing.map(|(test, _)| format!("{}: {} is not in docs/SAFETY.md", test.place, test.name)),
     );
-    none(&wrong, "docs/SAFETY.md and the tests do not fit each other");
+    none(&wrong, "docs/SAFETY.md and the tests differ");
 }
 
 #[test]
 fn every_promise_is_proved_on_a_real_server() {
-    let proofs = proofs();
+    let tests = tests();
     let proved = |promise: &u32| {
-        proofs
+        tests
             .iter()
-            .any(|proof| proof.promise == Some(*promise) && proof.on_server)
+            .any(|test| test.promise == Some(*promise) && test.on_server)
     };
     let unproved: Vec<String> = (1..=PROMISES)
         .filter(|n| !proved(n))
         .map(|n| format!("P{n}"))
         .collect();
     none(&unproved, "promises without a test on a real server");
-    let unknown = proofs
+    let unknown = tests
         .iter()
-        .filter(|proof| proof.promise.is_some_and(|n| !(1..=PROMISES).contains(&n)));
+        .filter(|test| test.promise.is_some_and(|n| !(1..=PROMISES).contains(&n)));
     none(
         &unknown
-            .map(|proof| format!("{}: {}", proof.place, proof.name))
+            .map(|test| format!("{}: {}", test.place, test.name))
             .collect::<Vec<_>>(),
-        "there is no such promise",
+        "tests are named after promises that do not exist",
     );
 }
 
-fn proofs() -> Vec<Proof> {
-    let mut proofs = Vec::new();
+fn tests() -> Vec<PromiseTest> {
+    let mut tests = Vec::new();
     let mut wrong = Vec::new();
     for (path, text) in read("tests/it", "rs") {
         let code = code_of(&text);
@@ -86,12 +85,12 @@ fn proofs() -> Vec<Proof> {
                 continue;
             };
             let place = place(&path, &code, at);
-            // A claim that is held on no store would be dead code.
+            // Outside the suite of both stores, a function without #[test] would never run.
             if !on_both && !before.trim_end().ends_with("#[test]") {
-                wrong.push(format!("{place}: {name} is no test"));
+                wrong.push(format!("{place}: {name} is not a test"));
             }
             let body = &code[at..][..code[at..].find("\n}").unwrap_or(code.len() - at)];
-            proofs.push(Proof {
+            tests.push(PromiseTest {
                 name: name.to_owned(),
                 promise: name
                     .strip_prefix('p')
@@ -101,12 +100,12 @@ fn proofs() -> Vec<Proof> {
             });
         }
     }
-    none(&wrong, "only a test is named after a promise or a rule");
-    proofs
+    none(&wrong, "only tests may be named after a promise or a rule");
+    tests
 }
 
-/// The names of tests of promises and rules in a text, where they stand, and whether they are cut
-/// short by `…`.
+/// The names of promise and rule tests in a text: the position of each, its name, and whether `…`
+/// cuts it short.
 fn names(text: &str) -> Vec<(usize, &str, bool)> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
     let starts = text
