@@ -1,22 +1,26 @@
-//! A lock that everybody wants: how long after its holder calls for the release the next one runs, beside
-//! a bare round trip; how long the longest wait is; and whether equal threads get equal shares.
+//! A contended lock: how soon after the release the next holder runs, beside a bare round trip; how
+//! long the longest wait is; and whether equal threads get equal shares.
 //!
 //!     cargo bench --bench handoff
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench handoff
 //!
-//! Without the variable it starts a private redis-server on a port of this host. With n waiters, n + 1
-//! threads do nothing but wait for the lock, hold it for 1 ms and release it; with 2 waiters, one of the four
-//! processes has none of them. Within a round, round trips are measured before the lock: at once one after
-//! the other, and with a pause of the same 1 ms between them, since a hand-over always comes after one and
-//! finds processors asleep. The longest wait is divided by n × (hold + hand-over), which is what a queue
-//! without any disorder takes. Where a hand-over's time goes show the call of the release, by the same round trip, which
-//! ends when its caller has the reply, and what the server spends in scripts for a turn, the enqueue included. Ratios are the median of all rounds (least..most).
+//! Without the variable it starts a private redis-server on a port of this host. With n waiters,
+//! n + 1 threads only wait for the lock, hold it for 1 ms and release it. With 2 waiters, one of the
+//! four processes has no thread.
 //!
-//! A round lasts for at least so many turns of each thread that shares can be told. Any window cuts off some
-//! threads one turn earlier than others, which is much of few turns. So a thread's share is told by whole
-//! turns: those from its first grant in the window to its first one behind the window, by all the grants
-//! there were between the two. Equal shares are the smallest share by the largest; a thread without a turn
-//! has a share of 0, and one that has none behind the window is counted up to the last grant of all.
+//! Each round measures round trips before the lock: one after the other, and with a pause of 1 ms
+//! between them. The second kind is the fair comparison, since a hand-over always follows a pause and
+//! finds the processors asleep. The longest wait is divided by n × (hold + hand-over), the time that a
+//! queue in perfect order takes. Two figures show where the time of a hand-over goes: the call of the
+//! release, which ends when its caller has the reply, and the time that the server spends in scripts
+//! per turn, the enqueue included. Ratios are the median of all rounds (least..most).
+//!
+//! A round lasts until each thread has had enough turns to compare shares. Any window cuts off some
+//! threads one turn earlier than others, and with few turns that matters. So a thread's share counts
+//! whole turns: those from its first grant in the window to its first grant behind the window, divided
+//! by all grants between the two. "Equal shares" is the smallest share divided by the largest. A thread
+//! without a turn has a share of 0. A thread without a turn behind the window is counted up to the last
+//! grant of all.
 
 mod support;
 
@@ -33,12 +37,12 @@ use support::{Rounds, bare_connection, is_bench, median, micros, now, rounds, se
 
 const WAITERS: [usize; 4] = [2, 8, 64, 512];
 const HOLD: Duration = Duration::from_millis(1);
-/// A round lasts for so long, or for so many turns of each thread if that is more.
+/// A round lasts for this time, or for this many turns of each thread if that takes longer.
 const RUN_FOR: Duration = Duration::from_millis(1000);
 const TURNS: u32 = 12;
 /// A turn with its hand-over, roughly.
 const TURN: Duration = Duration::from_micros(1300);
-/// Of so many waiters there are fewer rounds, since each is long.
+/// With this many waiters there are fewer rounds, since each is long.
 const LONG: usize = 512;
 const LAYOUTS: [Layout; 3] = [
     Layout {
@@ -80,7 +84,7 @@ struct Turn {
     fence: u64,
 }
 
-/// What one round of one layout said.
+/// The result of one round of one layout.
 struct Seen {
     /// From one holder to the next, of another manager if there are two.
     handoff: u64,
@@ -210,7 +214,7 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
     );
 }
 
-/// What the server has spent so far in scripts, in µs.
+/// The time that the server has spent in scripts so far, in µs.
 fn scripts(admin: &mut redis::Connection) -> u64 {
     let stats: String = redis::cmd("INFO")
         .arg("commandstats")
@@ -253,7 +257,7 @@ impl Floor {
     }
 }
 
-/// Lets so many threads, spread over the layout, take turns; answers all turns.
+/// Lets this many threads, spread over the layout, take turns. Returns all turns.
 fn round(url: &str, layout: &Layout, threads: usize) -> Vec<Turn> {
     // Managers and processes take a moment to come up; all threads start at this one.
     let start = now() + 300_000_000;
@@ -294,7 +298,7 @@ fn share(threads: usize, among: usize, i: usize) -> usize {
     (threads + i) / among
 }
 
-/// A process of its own: one manager, so many threads; prints the turns.
+/// A process of its own: one manager with its threads; prints the turns.
 fn play(args: &[String]) {
     let [name, manager, threads, start, until] = args else {
         panic!("not the arguments of a child")
@@ -329,7 +333,7 @@ fn parse(line: &str) -> Turn {
     }
 }
 
-/// A manager for each share, of so many threads.
+/// A manager for each share of the threads.
 fn take_turns(
     url: &str,
     name: &str,
@@ -392,7 +396,7 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     let several = middle.iter().any(|turn| turn.manager != middle[0].manager);
     let handoffs = middle
         .windows(2)
-        // Who came only after the release was not handed the lock.
+        // A thread that asked only after the release was not handed the lock.
         .filter(|pair| pair[1].asked < pair[0].released)
         .filter(|pair| !several || pair[0].manager != pair[1].manager)
         .map(|pair| pair[1].granted.saturating_sub(pair[0].released));

@@ -1,13 +1,13 @@
-//! Permits out of a capacity: whether it matters how many hold some, what it costs to find one who lapsed among them, and
-//! readers, who are handed a lock together.
+//! Permits out of a capacity: the cost of a permit beside many other holders, the cost of finding a
+//! holder that lapsed among them, and readers, which are handed a lock together.
 //!
 //!     cargo bench --bench permits
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench permits
 //!
-//! Without the variable it starts a private redis-server on a port of this host. What is compared takes turns every few
-//! milliseconds; ratios are the median of all rounds (least..most). Those who hold beside us have fixed leases, so that
-//! nobody renews them meanwhile. Who lapsed is found by the first call after that, which looks at all who hold; no other
-//! call does.
+//! Without the variable it starts a private redis-server on a port of this host. The cases take turns
+//! every few milliseconds; ratios are the median of all rounds (least..most). The other holders have
+//! fixed leases, so that no renewal disturbs the measurement. The first call after a holder lapsed looks
+//! at all holders and finds it; no other call does.
 
 mod support;
 #[path = "support/throughput.rs"]
@@ -23,10 +23,10 @@ use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, is_bench, median, micros, now, rounds, server};
 use throughput::throughput;
 
-/// Of each crowd in a round, and how many before it is the next one's turn.
+/// Cycles for each crowd in a round, and how many before the next crowd's turn.
 const TURNS: usize = 20;
 const AT_ONCE: usize = 25;
-/// How often somebody lapses among each crowd in a round.
+/// How often a holder lapses among each crowd in a round.
 const LAPSES: usize = 3;
 const LEASE: Duration = Duration::from_millis(20);
 const HOLD: Duration = Duration::from_millis(1);
@@ -90,7 +90,7 @@ impl<'a> Crowd<'a> {
         now() - started
     }
 
-    /// What the call took that took the permit of one who lapsed.
+    /// The duration of the call that took the permit of a lapsed holder.
     fn lapse(&self) -> u64 {
         let fixed = self
             .mgr

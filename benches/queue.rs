@@ -1,14 +1,15 @@
-//! Whether it matters how many wait: a hand-over, coming to the queue and leaving it, with 10, 100, 1,000 and 10,000
-//! waiters of several managers in the queue.
+//! The cost of long queues: a hand-over, joining the queue and leaving it, with 10, 100, 1,000 and
+//! 10,000 waiters of several managers in the queue.
 //!
 //!     cargo bench --bench queue
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench queue
 //!
-//! Without the variable it starts a private redis-server on a port of this host. A waiter needs no thread to stand in a
-//! queue, and only the one whose turn comes next has one. All queues stand at the same time and take turns every few
-//! milliseconds; ratios are to the shortest, as the median of all rounds (least..most). Who leaves does so in the
-//! middle. The entries of those who left stay in the list until it is more than half empty, and then one of them
-//! rewrites it: the longest of so many leavings in a row that this happens is shown apart.
+//! Without the variable it starts a private redis-server on a port of this host. A waiter needs no
+//! thread while it is queued; only the next one in line has one. All queues exist at the same time and
+//! take turns every few milliseconds. Ratios are to the shortest queue, as the median of all rounds
+//! (least..most). Waiters leave from the middle. Their entries stay in the list until it is more than
+//! half dead; then the next leaver rewrites it. The longest leave of a run that is long enough for this
+//! is shown apart.
 
 mod support;
 
@@ -25,7 +26,7 @@ use support::{Rounds, bare_connection, is_bench, median, micros, now, rounds, se
 const MANAGERS: usize = 4;
 const HOLD: Duration = Duration::from_millis(1);
 
-/// Of each queue in a round, and what is done before it is the next one's.
+/// Turns for each queue in a round, and how many before the next queue's turn.
 const TURNS: usize = 10;
 const AT_ONCE: usize = 10;
 
@@ -111,15 +112,15 @@ fn main() {
     .note(&longest);
 }
 
-/// A lock that is held, and those who wait for it, head first.
+/// A held lock and its waiters, head first.
 struct Queue<'a> {
     managers: &'a [LockManager],
-    /// Whose turn it is to enqueue.
+    /// The manager that enqueues next.
     turn: usize,
     name: String,
     held: Option<LockGuard>,
     waiting: VecDeque<Waiter>,
-    /// The thread of the one who is next.
+    /// The thread of the next waiter.
     next: Sender<Waiter>,
     served: Receiver<(u64, LockGuard)>,
 }
@@ -167,7 +168,7 @@ impl Queue<'_> {
         queue
     }
 
-    /// One hand-over, one who leaves, and two who come in their stead.
+    /// One hand-over, one waiter that leaves, and two that replace them.
     fn turn(&mut self, times: &mut Times) {
         times.handovers.push(self.hand_over());
         times.comings.push(self.come());
@@ -179,7 +180,7 @@ impl Queue<'_> {
     fn hand_over(&mut self) -> u64 {
         let next = self.waiting.pop_front().expect("the queue is never empty");
         self.next.send(next).expect("the thread waits");
-        // The holder has it for a while, and the one who is next comes to sleep meanwhile.
+        // While the lock is held for a while, the next waiter's thread falls asleep.
         thread::sleep(HOLD);
         let released = now();
         drop(self.held.take());

@@ -1,25 +1,27 @@
-//! What it costs to hold many locks: 1,000, 10,000 and 100,000 of them, held by one process for two TTLs of 30 s.
+//! The cost of holding many locks: one process holds 1,000, 10,000 and 100,000 of them for two TTLs of
+//! 30 s.
 //!
 //!     cargo bench --bench renewal                  takes six minutes
 //!     cargo bench --bench renewal -- ttl=6         the same with a TTL of 6 s, five times the load
-//!     cargo bench --bench renewal -- locks=1000    only so many locks
+//!     cargo bench --bench renewal -- locks=1000    only this many locks
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench renewal
 //!
-//! Without the variable it starts a private redis-server on a port of this host; nobody else may use the one that is
-//! named. The floor is a bare connection that sends as many PEXPIREs in pipelines. When a renewal reached the server is
-//! read from the records: the end of a lease is that moment plus its ttl. They are looked at often enough to see every
-//! renewal, of 2,000 locks spread over all of them; late is what came later than its third of a ttl after the grant.
-//! Memory is what the process and the server grew by; the names have about 30 bytes.
+//! Without the variable it starts a private redis-server on a port of this host; nothing else may use a
+//! server that is named. The floor is a bare connection that sends the same number of PEXPIREs in
+//! pipelines. The records show when a renewal reached the server: a lease ends one ttl after that. The
+//! bench reads the records of 2,000 locks, spread over all of them, often enough to see every renewal.
+//! A renewal is late by the time that it came after its third of a ttl. Memory is the growth of the
+//! process and of the server; the names have about 30 bytes.
 
-#[path = "support/kid.rs"]
-mod kid;
+#[path = "support/child.rs"]
+mod child;
 mod support;
 
 use std::time::Duration;
 use std::{env, process, thread};
 
+use child::{ChildProcess, serve};
 use fairlock::{LockGuard, LockManager, LockOptions};
-use kid::{Kid, serve};
 use redis::Connection;
 use rustix::time::ClockId;
 use support::figure::{Bound, Figure};
@@ -31,7 +33,7 @@ const TTLS: u32 = 2;
 const SAMPLE: usize = 2000;
 /// Commands in a pipeline.
 const BATCH: usize = 500;
-/// Of the floor in a round.
+/// Pipelines of the floor in a round.
 const BARE: usize = 20_000;
 
 fn main() {
@@ -101,13 +103,16 @@ impl Seen {
         let mut admin = bare_connection(url);
         self.bare.add(bare(&mut admin, prefix));
         let ttl_ms = ttl.as_millis().to_string();
-        let mut kid = Kid::spawn(url, &["holder", prefix, &ttl_ms]);
+        let mut child = ChildProcess::spawn(url, &["holder", prefix, &ttl_ms]);
         // Opens the connections and fills the buffers of both.
-        let [_] = kid.ask("10");
-        let (rss, memory) = (kid.usage().rss, info(&mut admin, "memory", "used_memory:"));
-        let [_] = kid.ask(&count.to_string());
+        let [_] = child.ask("10");
+        let (rss, memory) = (
+            child.usage().rss,
+            info(&mut admin, "memory", "used_memory:"),
+        );
+        let [_] = child.ask(&count.to_string());
         self.client_memory
-            .add(kid.usage().rss.saturating_sub(rss) as f64 / count as f64);
+            .add(child.usage().rss.saturating_sub(rss) as f64 / count as f64);
         self.server_memory
             .add((info(&mut admin, "memory", "used_memory:") - memory) / count as f64);
 
@@ -120,8 +125,8 @@ impl Seen {
             ttl,
         );
         sample.look(&mut admin);
-        let (calls, cpu, used) = (calls(&mut admin), server_cpu(&mut admin), kid.usage());
-        let [renewed, ..] = kid.ask::<3>("end");
+        let (calls, cpu, used) = (calls(&mut admin), server_cpu(&mut admin), child.usage());
+        let [renewed, ..] = child.ask::<3>("end");
         let until = now() + (ttl * TTLS).as_nanos() as u64;
         let sleeper = thread::spawn(move || overslept(until));
         while now() < until {
@@ -129,10 +134,10 @@ impl Seen {
             sample.look(&mut admin);
         }
         self.overslept.add(sleeper.join().expect("it only sleeps"));
-        let used = kid.usage() - used;
+        let used = child.usage() - used;
         self.server
             .add(100.0 * (server_cpu(&mut admin) - cpu) / used.seconds());
-        let [renewed_after, failures, lost] = kid.ask("end");
+        let [renewed_after, failures, lost] = child.ask("end");
         let expected = (count + 10) as f64 * used.seconds() / (ttl / 3).as_secs_f64();
         self.commands
             .add((self::calls(&mut admin) - calls) / expected);
@@ -145,7 +150,7 @@ impl Seen {
         self.coverage
             .add(seen / (sample.keys.len() as f64 * used.seconds() / (ttl / 3).as_secs_f64()));
         self.late.add(sample.last_in_a_thousand());
-        drop(kid);
+        drop(child);
         clear(&mut admin, prefix, count + 10);
     }
 
@@ -356,7 +361,7 @@ fn server_cpu(admin: &mut Connection) -> f64 {
     info(admin, "cpu", "used_cpu_user:") + info(admin, "cpu", "used_cpu_sys:")
 }
 
-/// The process that holds: told a number, it takes so many more. It ends without giving them up.
+/// The holding process: for each number it reads, it takes that many more locks. It ends without releasing them.
 fn hold(args: &[String]) {
     let [prefix, ttl_ms] = args else {
         panic!("not the arguments of a child")

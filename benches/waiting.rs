@@ -1,21 +1,22 @@
-//! What waiting costs: 1,000 threads of a process of its own wait on one name, and on as many names.
+//! The cost of waiting: 1,000 threads of a process of their own wait on one name, and on 1,000 names.
 //!
 //!     cargo bench --bench waiting
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench waiting
 //!
-//! Without the variable it starts a private redis-server on a port of this host; nobody else may use the one that is
-//! named. The locks are held by this process, by fixed leases that nobody renews, so all that the server hears comes
-//! from those who wait. Their pool is one connection. Figures are the median of all rounds (least..most).
+//! Without the variable it starts a private redis-server on a port of this host; nothing else may use a
+//! server that is named. This process holds the locks by fixed leases, which nothing renews, so every
+//! request that the server sees comes from the waiters. Their pool is one connection. Figures are the
+//! median of all rounds (least..most).
 
-#[path = "support/kid.rs"]
-mod kid;
+#[path = "support/child.rs"]
+mod child;
 mod support;
 
 use std::time::Duration;
 use std::{env, process, thread};
 
+use child::{ChildProcess, serve};
 use fairlock::{LockGuard, LockManager, LockOptions};
-use kid::{Kid, serve};
 use redis::Connection;
 use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, is_bench, rounds, server};
@@ -117,18 +118,18 @@ impl Seen {
             })
             .collect();
         let connections = clients(&mut admin);
-        let mut kid = Kid::spawn(
+        let mut child = ChildProcess::spawn(
             url,
             &["crowd", prefix, &names.to_string(), &threads.to_string()],
         );
-        while kid.ask("waiting") != [threads as u64] {
+        while child.ask("waiting") != [threads as u64] {
             thread::sleep(Duration::from_millis(20));
         }
-        // What followed from coming is over.
+        // The requests that follow from joining are done.
         thread::sleep(look_for / 5);
-        let (before, used) = (Heard::now(&mut admin), kid.usage());
+        let (before, used) = (Heard::now(&mut admin), child.usage());
         thread::sleep(look_for);
-        let (after, used) = (Heard::now(&mut admin), kid.usage() - used);
+        let (after, used) = (Heard::now(&mut admin), child.usage() - used);
         self.requests
             .add((after.requests - before.requests) as f64 / used.seconds());
         // Each look is an INFO.
@@ -139,12 +140,12 @@ impl Seen {
         // One of them is the pool.
         self.connections
             .add((clients(&mut admin) - connections) as f64 - 1.0);
-        drop(kid);
+        drop(child);
         drop(locks);
     }
 }
 
-/// What the server has been told so far.
+/// The traffic that the server has seen so far.
 struct Heard {
     /// By clients, one by one or in pipelines.
     requests: u64,
@@ -183,7 +184,7 @@ fn clients(admin: &mut Connection) -> usize {
     list.lines().count()
 }
 
-/// The process that waits. It ends with its threads in the queue: whoever holds the locks does not give them up before.
+/// The waiting process. It ends with its threads in the queue: the locks are not released before.
 fn crowd(args: &[String]) {
     let [prefix, names, threads] = args else {
         panic!("not the arguments of a child")

@@ -1,17 +1,22 @@
-//! One of many leads: a lock that is held for as long as all goes well, and let go of at once when it is lost.
+//! One of many processes leads. It holds a lock for as long as all goes well, and stops at once
+//! when it loses the lock.
 //!
 //!     cargo run --features memory --example leader
 //!     cargo run --example leader
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example leader
 //!
-//! Every candidate stands in the queue of one lock; whoever has it leads, and the others are warm spares. Three
-//! things can happen to a leader, and one `select!` has them all: it is time to act, it is told to stop, or the lock
-//! is lost. Each act carries the leader's fence, since a leader can be overtaken and not know it yet.
+//! Every candidate waits in the queue of one lock. The holder leads, and the others are ready to
+//! take over. One `select!` waits for the three things that can happen to a leader: it is time to
+//! act, it must stop, or the lock is lost. Each act carries the fence of the leader, since a new
+//! leader may have overtaken it before it knows.
 //!
-//! Here three candidates, which are threads with a manager each, lead one after the other: an operator takes the
-//! lock away from the first, the second is stopped in good order, and the third leads until the end. With
-//! `REDIS_URL` it uses that Redis; without, an in-memory store if it is built with one, and else a private
-//! redis-server. It ends with 0 if all was as it should be, with 1 if not, with 2 without a store.
+//! Here three candidates lead one after the other. Each is a thread with its own manager. An
+//! operator takes the lock away from the first, the second stops in good order, and the third leads
+//! until the end.
+//!
+//! The program uses the Redis of `REDIS_URL`. Without that it uses an in-memory store, if it is
+//! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
+//! with 1 if not, and with 2 if it has no store.
 
 mod support;
 
@@ -24,42 +29,43 @@ use fairlock::crossbeam_channel::{Receiver, Sender, bounded, select, tick};
 use fairlock::{
     Builder, Error, FenceGate, LockGuard, LockManager, LockOptions, LossReason, PreviousHolder,
 };
-use support::{Outcome, Store, check, own_name, play, until};
+use support::{Outcome, Store, check, own_name, run, until};
 
-/// How often a leader acts. Here that is once: it must not take another act to find that the lock is lost.
+/// How often a leader acts. This is so long that each leader acts once. So the example shows that a
+/// leader learns of the loss without another act.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// What a candidate does for as long as it lives. This, with `lead`, is the part to copy.
-fn stand_for_leader(
+/// What a candidate does all its life. Copy this function and `lead`.
+fn run_candidate(
     mgr: &LockManager,
     name: &str,
     stop: &Receiver<()>,
-    say: &dyn Fn(Did),
+    report: &dyn Fn(Event),
 ) -> fairlock::Result<()> {
     loop {
-        // The others may lead for weeks; a shutdown of the manager ends the wait.
+        // Others may lead for weeks. A shutdown of the manager ends the wait.
         let guard = match mgr.lock(name) {
             Ok(guard) => guard,
             Err(Error::Closed) => return Ok(()),
             Err(other) => return Err(other),
         };
-        say(Did::Lead(guard.previous_holder()));
-        match lead(&guard, stop, say) {
+        report(Event::Elected(guard.previous_holder()));
+        match lead(&guard, stop, report) {
             Ok(()) => return guard.unlock(),
-            // Another may lead already. There is nothing more to do, but to queue again.
-            Err(Error::Lost { loss, .. }) => say(Did::Lose(loss.reason)),
+            // Another candidate may lead already. All that is left is to queue again.
+            Err(Error::Lost { loss, .. }) => report(Event::Lost(loss.reason)),
             Err(other) => return Err(other),
         }
     }
 }
 
-/// `Ok` when it is told to stop, [`Error::Lost`] when the lock is lost.
-fn lead(guard: &LockGuard, stop: &Receiver<()>, say: &dyn Fn(Did)) -> fairlock::Result<()> {
+/// Returns `Ok` on a message from `stop`, [`Error::Lost`] when the lock is lost.
+fn lead(guard: &LockGuard, stop: &Receiver<()>, report: &dyn Fn(Event)) -> fairlock::Result<()> {
     let ticks = tick(EVERY);
     loop {
-        // By a clock, so it needs no message: `lost` may tell a moment later.
+        // This check reads a clock. The message on `lost` may come a moment later.
         guard.check()?;
-        say(Did::Act(guard.fence()));
+        report(Event::Acted(guard.fence()));
         select! {
             recv(guard.lost()) -> _ => return guard.check(),
             recv(stop) -> _ => return Ok(()),
@@ -69,14 +75,13 @@ fn lead(guard: &LockGuard, stop: &Receiver<()>, say: &dyn Fn(Did)) -> fairlock::
 }
 
 fn main() -> ExitCode {
-    play(leader)
+    run(leader)
 }
 
 fn leader(store: &Store) -> Outcome {
     let name = own_name("leader");
-    let world = Arc::new(World::default());
-    let candidates =
-        ["anna", "bert", "cora"].map(|who| Candidate::start(who, store, &name, &world));
+    let work = Arc::new(SharedWork::default());
+    let candidates = ["anna", "bert", "cora"].map(|who| Candidate::start(who, store, &name, &work));
     let candidates = candidates.into_iter().collect::<Outcome<Vec<_>>>()?;
     let operator = builder(store).build()?;
     let two_wait = || {
@@ -85,11 +90,11 @@ fn leader(store: &Store) -> Outcome {
             .is_some_and(|info| info.waiters == 2))
     };
 
-    let (first, previous) = world.await_leader(1)?;
+    let (first, previous) = work.await_leader(1)?;
     until("the others wait", two_wait)?;
     println!("{first} leads, and two wait.");
     check(
-        "nothing is known of a leader before",
+        "there is no record of an earlier leader",
         previous == PreviousHolder::Unknown,
     )?;
     println!();
@@ -101,43 +106,44 @@ fn leader(store: &Store) -> Outcome {
         holder.label, seen.fence
     );
     check(
-        "it was taken from the one that was seen",
+        "the lock was taken from the holder that the operator saw",
         operator.force_release(&name, seen.fence)?,
     )?;
-    let (second, previous) = world.await_leader(2)?;
+    let (second, previous) = work.await_leader(2)?;
     println!("{second} leads.");
     check(
-        "it was the next in the queue, and knows what happened",
+        "it was next in the queue, and knows that the lock was taken by force",
         previous == PreviousHolder::Forced && second != first,
     )?;
     check(
-        "what the operator saw is of no use any more",
+        "the old fence cannot take the lock away from the new leader",
         !operator.force_release(&name, seen.fence)?,
     )?;
-    until("the first leader is told, and waits again", || {
-        Ok(!world.losses().is_empty() && two_wait()?)
-    })?;
+    until(
+        "the first leader learns of the loss, and queues again",
+        || Ok(!work.losses().is_empty() && two_wait()?),
+    )?;
     check(
-        format!("{first} was told why, and waits again"),
-        world.losses() == [(first, LossReason::Forced)],
+        format!("{first} learned why it lost the lock, and waits again"),
+        work.losses() == [(first, LossReason::Forced)],
     )?;
     println!();
 
-    println!("{second} is told to stop.");
+    println!("We stop {second}.");
     candidates
         .iter()
         .filter(|candidate| candidate.who == second)
         .for_each(Candidate::stop);
-    let (third, previous) = world.await_leader(3)?;
+    let (third, previous) = work.await_leader(3)?;
     println!("{third} leads.");
     let others = third != first && third != second;
     check(
-        "it was the next in the queue, and finds all in order",
+        "it was next in the queue, and the leader before it ended in good order",
         previous == PreviousHolder::Released && others,
     )?;
     println!();
 
-    println!("All are told to stop.");
+    println!("We stop all candidates.");
     candidates.iter().for_each(Candidate::stop);
     for candidate in candidates {
         candidate.end()?;
@@ -146,14 +152,14 @@ fn leader(store: &Store) -> Outcome {
         "nobody leads, and nobody waits",
         operator.inspect(&name)?.is_none(),
     )?;
-    let (done, refused) = world.acts();
+    let (done, refused) = work.count_acts();
     println!(
-        "  {done} acts were done; {refused} were refused, of one that was overtaken and had not been told yet"
+        "  {done} acts were done; {refused} were refused, because a new leader had acted before"
     );
     Ok(())
 }
 
-/// In life each is a process, with one manager.
+/// In a real program each candidate is a process with one manager.
 struct Candidate {
     who: &'static str,
     mgr: LockManager,
@@ -166,17 +172,21 @@ impl Candidate {
         who: &'static str,
         store: &Store,
         name: &str,
-        world: &Arc<World>,
+        work: &Arc<SharedWork>,
     ) -> Outcome<Candidate> {
         let mgr = builder(store)
             .options(options().label(who))
-            // There is nothing better to do than to wait, also for a Redis to come back.
+            // A candidate has nothing better to do than wait, even while Redis is away.
             .outage_limit(Duration::MAX)
             .build()?;
         let (stop, stopped) = bounded(1);
-        let (candidate, name, world) = (mgr.clone(), name.to_owned(), Arc::clone(world));
+        let candidate = mgr.clone();
+        let name = name.to_owned();
+        let work = Arc::clone(work);
         let thread = thread::spawn(move || {
-            stand_for_leader(&candidate, &name, &stopped, &|did| world.hear(who, did))
+            run_candidate(&candidate, &name, &stopped, &|event| {
+                work.record(who, event)
+            })
         });
         Ok(Candidate {
             who,
@@ -186,12 +196,12 @@ impl Candidate {
         })
     }
 
-    /// One that leads; others do not listen.
+    /// Stops the candidate if it leads. A waiting candidate does not read this channel.
     fn stop(&self) {
         let _ = self.stop.try_send(());
     }
 
-    /// Ends its wait, if it waits, and then itself.
+    /// Ends its wait, if it waits, and then its thread.
     fn end(self) -> Outcome {
         let left = self.mgr.shutdown(Duration::from_secs(5))?;
         self.thread.join().expect("a candidate does not panic")?;
@@ -202,30 +212,30 @@ impl Candidate {
     }
 }
 
-/// To connect may take longer than the tenth of so short a ttl that it would have by default.
+/// A connect timeout is a tenth of the ttl by default. With so short a ttl that may not be enough.
 fn builder(store: &Store) -> Builder {
     LockManager::builder(store)
         .options(options())
         .connect_timeout(Duration::from_secs(2))
 }
 
-/// The shortest ttl there is, so that one who lost the lock is soon told.
+/// The shortest ttl, so that a leader soon learns that it lost the lock.
 fn options() -> LockOptions {
     LockOptions::new().ttl(Duration::from_secs(1))
 }
 
-/// What candidates do.
-enum Did {
-    Lead(PreviousHolder),
-    /// With this fence.
-    Act(u64),
-    Lose(LossReason),
+/// What a candidate reports.
+enum Event {
+    Elected(PreviousHolder),
+    /// It acted under this fence.
+    Acted(u64),
+    Lost(LossReason),
 }
 
-/// Where it is done, and what was done there by whom. In life its gate stands where the acts are done: in a
-/// database, for instance. The example `fencing` says how.
+/// What the leaders work on, and a history of who did what. In a real program the gate is where the
+/// work is, for instance in a database. The example `fencing` shows how.
 #[derive(Default)]
-struct World {
+struct SharedWork {
     gate: FenceGate,
     history: Mutex<History>,
 }
@@ -234,21 +244,22 @@ struct World {
 struct History {
     leaders: Vec<(&'static str, PreviousHolder)>,
     losses: Vec<(&'static str, LossReason)>,
-    /// Who acted, and whether it was done.
+    /// Who acted, and whether the gate admitted the act.
     acts: Vec<(&'static str, bool)>,
 }
 
-impl World {
-    fn hear(&self, who: &'static str, did: Did) {
+impl SharedWork {
+    fn record(&self, who: &'static str, event: Event) {
         let mut history = self.history.lock().unwrap();
-        match did {
-            Did::Lead(previous) => history.leaders.push((who, previous)),
-            Did::Act(fence) => history.acts.push((who, self.gate.admit(fence))),
-            Did::Lose(reason) => history.losses.push((who, reason)),
+        match event {
+            Event::Elected(previous) => history.leaders.push((who, previous)),
+            Event::Acted(fence) => history.acts.push((who, self.gate.admit(fence))),
+            Event::Lost(reason) => history.losses.push((who, reason)),
         }
     }
 
-    /// Waits until so many have led, the last of them has acted, and answers who that is and what it was told.
+    /// Waits until the nth leader is elected and has acted. Returns its name, and how the leader
+    /// before it ended.
     fn await_leader(&self, nth: usize) -> Outcome<(&'static str, PreviousHolder)> {
         until("another leads, and acts", || {
             let history = self.history.lock().unwrap();
@@ -262,8 +273,8 @@ impl World {
         self.history.lock().unwrap().losses.clone()
     }
 
-    /// How many were done, and how many refused.
-    fn acts(&self) -> (usize, usize) {
+    /// How many acts were done, and how many refused.
+    fn count_acts(&self) -> (usize, usize) {
         let history = self.history.lock().unwrap();
         let done = history.acts.iter().filter(|(_, done)| *done).count();
         (done, history.acts.len() - done)

@@ -1,29 +1,35 @@
-//! A scheduled job that many hosts start at the same moment, and that shall run once.
+//! A scheduled job that many hosts start at the same moment, and that must run once.
 //!
 //!     cargo run --features memory --example run_once
 //!     cargo run --example run_once
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example run_once
 //!
-//! No two clocks agree, so the hosts wake a little apart, and a job that is short is over before the last of them
-//! has tried: a lock that is only held while the job runs would let it run again. `hold_at_least` keeps the name
-//! taken for so long after the grant, whatever becomes of the job. How to choose the numbers:
+//! No two clocks agree, so the hosts start a little apart. A short job may be over before the last
+//! host tries. If the lock were held only while the job runs, that host would run it again.
+//! `hold_at_least` keeps the name taken for some time after the grant, even if the job ends before.
+//! How to choose the numbers:
 //!
-//! - `hold_at_least`: longer than the hosts can be apart, by their clocks, the jitter of their schedulers and a slow
-//!   start; and shorter than the period of the schedule by as much, or the next turn finds the name still taken.
-//!   Half of the period is as far from either as can be.
-//! - `max_hold`: less than the period. A job that hangs would otherwise be renewed for as long as its process lives,
-//!   and no later turn would run. It is told, and loses the lock.
-//! - `ttl`: what suits your Redis and your hosts; how long the job takes does not matter, since the lock is renewed.
-//!   A host that crashes in the job blocks the name for its ttl, or for `hold_at_least` if that is longer.
+//! - `hold_at_least`: longer than the hosts can be apart, because of their clocks, the jitter of
+//!   their schedulers and a slow start. It must be shorter than the period of the schedule by as
+//!   much, or the next run finds the name still taken. Half of the period is a safe choice.
+//! - `max_hold`: less than the period. Otherwise a job that hangs would be renewed for as long as
+//!   its process lives, and no later run would start. With `max_hold` it loses the lock, and learns
+//!   of that.
+//! - `ttl`: what suits your Redis and your hosts. The length of the job does not matter, since the
+//!   lock is renewed. If a host crashes during the job, the name stays taken for the ttl, or for
+//!   `hold_at_least` if that is longer.
 //!
-//! A job that failed half-way is not tried again in the same turn. Whoever has the next finds `Lapsed` in
-//! `previous_holder`, or `Unknown` if the schedule's period is longer than the hour for which Redis remembers, and
-//! puts in order what was left. A job that ends with an error of its own has released the lock like any other, and
-//! has to write down itself what is to be done again.
+//! A job that failed half-way is not tried again in the same run. The next run finds `Lapsed` in
+//! `previous_holder`, or `Unknown` if the period is longer than the hour for which Redis keeps the
+//! record. It then clears up what was left. If a job ends with an error of its own, it has released
+//! the lock like any other job. So it must record itself what has to be done again.
 //!
-//! Here three hosts, which are threads with a manager each, have three turns, of which the second hangs. With
-//! `REDIS_URL` it uses that Redis; without, an in-memory store if it is built with one, and else a private
-//! redis-server. It ends with 0 if all was as it should be, with 1 if not, with 2 without a store.
+//! Here three hosts make three runs, and the second run hangs. Each host is a thread with its own
+//! manager.
+//!
+//! The program uses the Redis of `REDIS_URL`. Without that it uses an in-memory store, if it is
+//! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
+//! with 1 if not, and with 2 if it has no store.
 
 mod support;
 
@@ -33,49 +39,49 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LockState, LossReason, PreviousHolder};
-use support::{Outcome, Store, check, own_name, play};
+use support::{Outcome, Store, check, own_name, run};
 
-/// The schedule's.
+/// The period of the schedule.
 const PERIOD: Duration = Duration::from_secs(2);
 
 const SCHEDULED: LockOptions = LockOptions::new()
     .hold_at_least(Duration::from_secs(1))
     .max_hold(Duration::from_millis(500));
 
-/// What a host's turn came to.
+/// What a host did in one run of the schedule.
 #[derive(Debug, PartialEq)]
-enum Turn {
-    Ran,
-    /// Another host is at it, or has just been.
-    Elsewhere,
+enum JobResult {
+    Done,
+    /// Another host does the job, or has just done it.
+    Skipped,
     /// The lock was lost before the job was done.
-    BrokenOff(LossReason),
+    Aborted(LossReason),
 }
 
-/// What each host does when its clock says that it is time. This is the part to copy.
-fn take_turn(mgr: &LockManager, job: &str, report: &Report) -> fairlock::Result<Turn> {
-    // An error is no answer: the job may be running elsewhere or not at all.
+/// What each host does when its clock says that it is time. Copy this function.
+fn run_job(mgr: &LockManager, job: &str, report: &Report) -> fairlock::Result<JobResult> {
+    // After an error nobody knows whether the job runs on another host or not at all.
     let Some(guard) = mgr.with(SCHEDULED).try_lock(job)? else {
-        return Ok(Turn::Elsewhere);
+        return Ok(JobResult::Skipped);
     };
     if guard.previous_holder() != PreviousHolder::Released {
         report.clear_up();
     }
     report.collect();
-    // Between two steps, since nothing else ends a job that has lost its lock. What is written elsewhere wants the
-    // fence besides: see the example `fencing`.
+    // Check between two steps, because nothing else stops a job that has lost its lock. A write to
+    // another system also needs the fence: see the example `fencing`.
     match guard.check() {
         Ok(()) => report.send(),
-        Err(Error::Lost { loss, .. }) => return Ok(Turn::BrokenOff(loss.reason)),
+        Err(Error::Lost { loss, .. }) => return Ok(JobResult::Aborted(loss.reason)),
         Err(other) => return Err(other),
     }
-    // The job is done; whether the lock was still ours afterwards changes nothing.
+    // The job is done. It does not matter whether we still hold the lock.
     drop(guard);
-    Ok(Turn::Ran)
+    Ok(JobResult::Done)
 }
 
 fn main() -> ExitCode {
-    play(run_once)
+    run(run_once)
 }
 
 fn run_once(store: &Store) -> Outcome {
@@ -87,24 +93,24 @@ fn run_once(store: &Store) -> Outcome {
     ];
     let started = Instant::now();
 
-    println!("First turn. The job takes 20 ms, and the hosts' clocks are 50 ms apart.");
+    println!("First run. The job takes 20 ms, and the hosts' clocks are 50 ms apart.");
     let report = Report::default();
     report.collecting_takes(Duration::from_millis(20));
-    let turns = all_wake(&hosts, &job, &report)?;
+    let results = run_on_all(&hosts, &job, &report)?;
     check(
-        "one host ran the job, the others left it alone",
-        only_one(&turns, Turn::Ran),
+        "one host did the job, the others skipped it",
+        only_one(&results, JobResult::Done),
     )?;
     check("the report was sent once", report.sent() == 1)?;
-    let late = take_turn(&hosts[2].mgr, &job, &report)?;
+    let late = run_job(&hosts[2].mgr, &job, &report)?;
     check(
-        "a host that comes when all is over leaves it alone",
-        late == Turn::Elsewhere,
+        "a host that starts after the end of the job skips it",
+        late == JobResult::Skipped,
     )?;
     let info = hosts[2]
         .mgr
         .inspect(&job)?
-        .ok_or("the name is not taken any more")?;
+        .ok_or("the name is no longer taken")?;
     check(
         format!("nobody holds the lock, but the name is {:?}", info.state),
         info.state == LockState::Cooling,
@@ -112,30 +118,33 @@ fn run_once(store: &Store) -> Outcome {
     println!();
 
     sleep_until(started + PERIOD);
-    println!("Second turn. The job hangs.");
+    println!("Second run. The job hangs.");
     report.collecting_takes(Duration::from_millis(700));
-    let turns = all_wake(&hosts, &job, &report)?;
-    let broken_off = Turn::BrokenOff(LossReason::MaxHold);
+    let results = run_on_all(&hosts, &job, &report)?;
+    let aborted = JobResult::Aborted(LossReason::MaxHold);
     check(
-        "max_hold ended it, and no other host began",
-        only_one(&turns, broken_off),
+        "max_hold ended the job, and no other host started it",
+        only_one(&results, aborted),
     )?;
     check("nothing was sent", report.sent() == 1)?;
     println!();
 
     sleep_until(started + 2 * PERIOD);
-    println!("Third turn.");
+    println!("Third run.");
     report.collecting_takes(Duration::from_millis(20));
-    let turns = all_wake(&hosts, &job, &report)?;
-    check("again one host ran the job", only_one(&turns, Turn::Ran))?;
+    let results = run_on_all(&hosts, &job, &report)?;
     check(
-        "what the second turn had left was cleared away, and a whole report sent",
+        "one host did the job again",
+        only_one(&results, JobResult::Done),
+    )?;
+    check(
+        "it cleared up what the second run had left, and sent a whole report",
         report.sent() == 2,
     )?;
     Ok(())
 }
 
-/// In life each is a machine, and a process with one manager.
+/// In a real program each host runs a process with one manager.
 struct Host {
     name: &'static str,
     mgr: LockManager,
@@ -152,42 +161,43 @@ impl Host {
     }
 }
 
-/// All begin the same turn, each when its clock says so.
-fn all_wake(hosts: &[Host], job: &str, report: &Report) -> Outcome<Vec<Turn>> {
-    let turns = thread::scope(|scope| {
-        let turn = |host: &Host| {
+/// All hosts start the same run, each when its clock says so.
+fn run_on_all(hosts: &[Host], job: &str, report: &Report) -> Outcome<Vec<JobResult>> {
+    let results = thread::scope(|scope| {
+        let run = |host: &Host| {
             sleep(host.clock_is_behind);
-            let turn = take_turn(&host.mgr, job, report);
-            if let Ok(turn) = &turn {
-                println!("  host {}: {turn:?}", host.name);
+            let result = run_job(&host.mgr, job, report);
+            if let Ok(result) = &result {
+                println!("  host {}: {result:?}", host.name);
             }
-            turn
+            result
         };
         let threads: Vec<_> = hosts
             .iter()
-            .map(|host| scope.spawn(move || turn(host)))
+            .map(|host| scope.spawn(move || run(host)))
             .collect();
         threads
             .into_iter()
             .map(|thread| thread.join().expect("a host does not panic"))
             .collect::<Result<_, _>>()
     });
-    Ok(turns?)
+    Ok(results?)
 }
 
-fn only_one(turns: &[Turn], expected: Turn) -> bool {
-    let others = turns
+/// Whether one host had this result and all others skipped the job.
+fn only_one(results: &[JobResult], expected: JobResult) -> bool {
+    let skipped = results
         .iter()
-        .filter(|turn| **turn == Turn::Elsewhere)
+        .filter(|result| **result == JobResult::Skipped)
         .count();
-    turns.contains(&expected) && others == turns.len() - 1
+    results.contains(&expected) && skipped == results.len() - 1
 }
 
 fn sleep_until(moment: Instant) {
     sleep(moment.saturating_duration_since(Instant::now()));
 }
 
-/// What the job works on: in life a table or a directory that all hosts see.
+/// What the job works on. In a real program this is a table, or a directory that all hosts see.
 #[derive(Default)]
 struct Report(Mutex<Pages>);
 
@@ -199,7 +209,7 @@ struct Pages {
 }
 
 impl Report {
-    /// The first half of the job, which takes long.
+    /// The first half of the job, which takes some time.
     fn collect(&self) {
         let takes = {
             let mut pages = self.0.lock().unwrap();
@@ -209,7 +219,8 @@ impl Report {
         sleep(takes);
     }
 
-    /// The second half. A report that was collected twice is wrong, and is not sent.
+    /// The second half of the job. Does not send a report that was collected twice, because it is
+    /// wrong.
     fn send(&self) {
         let mut pages = self.0.lock().unwrap();
         if std::mem::take(&mut pages.collected) == 1 {
@@ -217,7 +228,7 @@ impl Report {
         }
     }
 
-    /// Throws away what was collected and not sent, if there is anything.
+    /// Deletes pages that were collected but not sent.
     fn clear_up(&self) {
         self.0.lock().unwrap().collected = 0;
     }

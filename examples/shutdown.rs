@@ -1,20 +1,26 @@
-//! How a process ends in good order when it is told to, by SIGTERM or Ctrl-C.
+//! How a process ends in good order after SIGTERM or Ctrl-C.
 //!
 //!     cargo run --features memory --example shutdown
 //!     cargo run --example shutdown
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example shutdown
 //!     cargo run --example shutdown -- --wait
 //!
-//! The signal ends in one call, [`LockManager::shutdown`]: from then on no lock is granted, waits end with
-//! [`Error::Closed`], and those who hold a lock have a while to finish what they are at. So workers need no flag to
-//! look at: they end when there is no next lock to be had. Whoever holds one for longer than that is told, its lock
-//! is released, and its name is in the answer, for the log. Give the shutdown less time than there is before SIGKILL comes:
-//! `docker stop` sends it after 10 s, Kubernetes after 30 s, systemd after 90 s, unless they are told otherwise.
+//! On the signal the program makes one call, [`LockManager::shutdown`]. From then on the manager
+//! grants no lock, waits end with [`Error::Closed`], and holders have some time to finish their
+//! work. So workers need no flag: they end when they cannot get the next lock. A holder that takes
+//! longer loses its lock, and learns of that. The manager releases that lock, and `shutdown`
+//! returns its name, for the log.
 //!
-//! Here one worker takes lock after lock, one hangs while it holds one, and one waits for that. The program sends
-//! SIGTERM to itself after a second, or with `--wait` leaves that to you. With `REDIS_URL` it uses that Redis;
-//! without, an in-memory store if it is built with one, and else a private redis-server. It ends with 0 if all was as
-//! it should be, with 1 if not, with 2 without a store.
+//! Give the shutdown less time than there is before SIGKILL. By default `docker stop` sends it
+//! after 10 s, Kubernetes after 30 s, systemd after 90 s.
+//!
+//! Here one worker takes lock after lock, one hangs while it holds a lock, and one waits for that
+//! lock. The program sends SIGTERM to itself after a second. With `--wait` it waits for your signal
+//! instead.
+//!
+//! The program uses the Redis of `REDIS_URL`. Without that it uses an in-memory store, if it is
+//! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
+//! with 1 if not, and with 2 if it has no store.
 
 mod support;
 
@@ -32,24 +38,26 @@ use signal_hook::consts::TERM_SIGNALS;
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::signal_name;
-use support::{Outcome, Store, check, own_name, play, until};
+use support::{Outcome, Store, check, own_name, run, until};
 
-/// How long those who hold a lock have to finish.
+/// How long holders have to finish their work.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Asks for SIGTERM, SIGINT and SIGQUIT. This, `work` and what `shutdown` does at the signal are the parts to copy.
+/// Registers for SIGTERM, SIGINT and SIGQUIT. Copy this, `work`, and what `shutdown` does on the
+/// signal.
 fn listen() -> io::Result<Signals> {
     let signals = Signals::new(TERM_SIGNALS)?;
     let again = Arc::new(AtomicBool::new(false));
     for signal in TERM_SIGNALS {
-        // A second one, for whoever loses patience, kills the process as if nobody had listened.
+        // A second signal kills the process at once, as if nothing were registered.
         flag::register_conditional_default(*signal, Arc::clone(&again))?;
         flag::register(*signal, Arc::clone(&again))?;
     }
     Ok(signals)
 }
 
-/// A worker: does one thing after the other, each under the lock, until the manager is shut down.
+/// A worker: calls `each` again and again, each time under the lock, until the manager is shut
+/// down. Returns how often.
 fn work(
     mgr: &LockManager,
     name: &str,
@@ -69,7 +77,7 @@ fn work(
 }
 
 fn main() -> ExitCode {
-    play(shutdown)
+    run(shutdown)
 }
 
 fn shutdown(store: &Store) -> Outcome {
@@ -82,7 +90,7 @@ fn shutdown(store: &Store) -> Outcome {
         sleep(Duration::from_millis(300));
         guard.check()
     });
-    // It hangs until the shutdown is over, and then looks what has become of its lock.
+    // Hangs until the shutdown is over, and then checks its lock.
     let (hang, hanging) = bounded::<()>(0);
     let hung = start(&mgr, &reports, move |guard| {
         let _ = hanging.recv();
@@ -98,7 +106,7 @@ fn shutdown(store: &Store) -> Outcome {
             .is_some_and(|info| info.waiters == 1))
     })?;
     println!(
-        "One worker takes lock after lock, one hangs while it holds one, and one waits for that."
+        "One worker takes lock after lock, one hangs while it holds a lock, and one waits for that lock."
     );
 
     if env::args().any(|arg| arg == "--wait") {
@@ -117,7 +125,7 @@ fn shutdown(store: &Store) -> Outcome {
         .unwrap_or("a signal");
     println!();
     println!(
-        "{signal} has come; whoever holds a lock has {} s to finish.",
+        "{signal} came. Holders have {} s to finish.",
         WITHIN.as_secs()
     );
     let came = Instant::now();
@@ -130,42 +138,42 @@ fn shutdown(store: &Store) -> Outcome {
     drop(hang);
     let done = busy.join().expect("a worker does not panic")?;
     check(
-        format!("the busy worker finished what it was at, and ended; locks it took: {done}"),
+        format!("the busy worker finished its work and ended; it took {done} locks"),
         done > 0,
     )?;
-    let (waited, ended) = waiting.join().expect("it only watches");
+    let (waited, ended) = waiting.join().expect("it only joins the worker");
     let waited = waited.expect("a worker does not panic")?;
     check(
-        "the one that waited was not granted the lock, and ended at once",
+        "the waiting worker did not get the lock, and ended at once",
         waited == 0 && ended < came + WITHIN,
     )?;
     let lost = hung.join().expect("a worker does not panic").err();
     let lost =
         matches!(lost, Some(Error::Lost { loss, .. }) if loss.reason == LossReason::Shutdown);
     check(
-        "the one that hung was told that the lock was lost, because of the shutdown",
+        "the worker that hung learned that the shutdown took its lock",
         lost,
     )?;
     check(
-        "its lock was named",
+        "shutdown returned the name of that lock",
         left.ended.iter().map(|name| &**name).eq([reports.as_str()]),
     )?;
     check(
-        "no lock is granted any more",
+        "the manager grants no more locks",
         matches!(mgr.try_lock(&orders), Err(Error::Closed)),
     )?;
     let order = other_host
         .try_lock(&orders)?
         .map(|guard| guard.previous_holder());
     check(
-        "another host has the orders at once",
+        "another host gets the lock of the orders at once",
         order == Some(PreviousHolder::Released),
     )?;
     let report = other_host
         .try_lock(&reports)?
         .map(|guard| guard.previous_holder());
     check(
-        "and the reports too, and knows that they are half done",
+        "it gets the lock of the reports too, and knows that they are half done",
         report == Some(PreviousHolder::Lapsed),
     )
 }
@@ -175,6 +183,7 @@ fn start(
     name: &str,
     each: impl Fn(&LockGuard) -> fairlock::Result<()> + Send + 'static,
 ) -> JoinHandle<fairlock::Result<u32>> {
-    let (mgr, name) = (mgr.clone(), name.to_owned());
+    let mgr = mgr.clone();
+    let name = name.to_owned();
     thread::spawn(move || work(&mgr, &name, each))
 }

@@ -1,16 +1,19 @@
-//! At most so many calls at a time to something that bears no more, in all processes together.
+//! Limits how many calls at a time a service gets, from all processes together.
 //!
 //!     cargo run --features memory --example throttle
 //!     cargo run --example throttle
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example throttle
 //!
-//! A semaphore has permits, of which each caller takes one and gives it back when its call is over. A call that costs more
-//! takes several, and is not overtaken by cheap ones while it waits for them. A process that dies gives its permits back
-//! after a TTL, since each has a lease of its own.
+//! A semaphore has permits. Each caller takes one, and releases it after its call. A call that
+//! costs more takes several, and cheap calls do not overtake it while it waits. If a process dies,
+//! its permits are free again after a TTL, since each has its own lease.
 //!
-//! Here four clients, which are threads with a manager each, share three permits, and one of them makes calls that take
-//! two. With `REDIS_URL` it uses that Redis; without, an in-memory store if it is built with one, and else a private
-//! redis-server. It ends with 0 if all was as it should be, with 1 if not, with 2 without a store.
+//! Here four clients share three permits, and one of them makes calls that take two. Each client is
+//! a thread with its own manager.
+//!
+//! The program uses the Redis of `REDIS_URL`. Without that it uses an in-memory store, if it is
+//! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
+//! with 1 if not, and with 2 if it has no store.
 
 mod support;
 
@@ -20,12 +23,12 @@ use std::thread;
 use std::time::Duration;
 
 use fairlock::{Error, Kind, LockManager, Semaphore};
-use support::{Outcome, Store, check, own_name, play};
+use support::{Outcome, Store, check, own_name, run};
 
 const PERMITS: u32 = 3;
 const CALLS: usize = 10;
 
-/// One call to what bears no more than its permits. This is the part to copy.
+/// One call to the service. Copy this function.
 fn call(permits: &Semaphore, service: &Service, weight: u32) -> fairlock::Result<()> {
     let permit = permits.acquire_many(weight)?;
     service.serve(weight);
@@ -33,7 +36,7 @@ fn call(permits: &Semaphore, service: &Service, weight: u32) -> fairlock::Result
 }
 
 fn main() -> ExitCode {
-    play(throttle)
+    run(throttle)
 }
 
 fn throttle(store: &Store) -> Outcome {
@@ -44,7 +47,7 @@ fn throttle(store: &Store) -> Outcome {
     let service = Service::default();
 
     println!(
-        "4 clients make {CALLS} calls each with {PERMITS} permits; the calls of one of them take two."
+        "4 clients share {PERMITS} permits and make {CALLS} calls each. The calls of one client take two."
     );
     let served: fairlock::Result<Vec<()>> = thread::scope(|scope| {
         let work = |i: usize| {
@@ -60,50 +63,50 @@ fn throttle(store: &Store) -> Outcome {
             .collect()
     });
     served?;
-    let (most, calls) = (
-        service.most.load(Ordering::SeqCst),
-        service.calls.load(Ordering::SeqCst),
-    );
+    let most = service.most.load(Ordering::SeqCst);
+    let calls = service.calls.load(Ordering::SeqCst);
     check(
         format!("all {calls} calls were served"),
         calls as usize == CALLS * clients.len(),
     )?;
     check(
-        format!("never more than {most} permits were in use"),
+        format!("at most {most} permits were in use at once"),
         most <= PERMITS,
     )?;
     println!();
 
-    println!("What else there is to know.");
+    println!("More about semaphores.");
     let permits = clients[0].semaphore(&name, PERMITS);
     let all = permits.acquire_many(PERMITS)?;
     check(
-        "while all are taken, a try gets none",
+        "while all permits are taken, try_acquire returns None",
         clients[1]
             .semaphore(&name, PERMITS)
             .try_acquire()?
             .is_none(),
     )?;
-    let info = clients[1].inspect(&name)?.ok_or("it is in use")?;
+    let info = clients[1]
+        .inspect(&name)?
+        .ok_or("nobody uses the semaphore")?;
     check(
-        format!("inspect says that it is a {}", info.kind),
+        format!("inspect shows that the name is a {}", info.kind),
         matches!(info.kind, Kind::Semaphore { .. }),
     )?;
     let other = clients[2].semaphore(&name, PERMITS + 1).try_acquire();
     check(
-        "a client that believes in another number of permits is refused",
+        "a client with another number of permits is refused",
         matches!(other, Err(Error::WrongKind { .. })),
     )?;
     let too_many = permits.try_acquire_many(PERMITS + 1);
     check(
-        "asking for more than there are is an error, and no hang",
+        "a request for more permits than there are is an error at once",
         matches!(too_many, Err(Error::Config { .. })),
     )?;
     drop(all);
     Ok(())
 }
 
-/// In life another program, which breaks down under more.
+/// In a real program this is another program, which fails under more load.
 #[derive(Default)]
 struct Service {
     load: AtomicU32,

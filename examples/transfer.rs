@@ -1,17 +1,20 @@
-//! Money between two accounts, each with a lock of its own: whoever moves some holds both.
+//! Moves money between two accounts. Each account has its own lock, and a transfer holds both.
 //!
 //!     cargo run --features memory --example transfer
 //!     cargo run --example transfer
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example transfer
 //!
-//! Who locks the account that pays, and then the one that is paid, meets somebody who moves money the other way: each
-//! holds what the other waits for, for ever. `lock_all` takes both or none, in whatever order they are named, and gives
-//! one guard. If one of the two is lost, so is the whole; and since each name has a fence of its own, each account checks
-//! its own.
+//! Suppose that each transfer locked first the account that pays and then the other. Two transfers
+//! in opposite directions would deadlock: each would hold what the other waits for. `lock_all`
+//! takes both locks or none, whatever the order of the names, and returns one guard. If one of the
+//! two is lost, both are. Each name has its own fence, so each account checks its own.
 //!
-//! Here four clerks, which are threads with a manager each, move money around in a ring, and then a lock is taken away
-//! from one of them in the middle. With `REDIS_URL` it uses that Redis; without, an in-memory store if it is built with
-//! one, and else a private redis-server. It ends with 0 if all was as it should be, with 1 if not, with 2 without a store.
+//! Here four clerks move money around in a ring. Each clerk is a thread with its own manager. Then
+//! somebody takes a lock away from one clerk in the middle of a transfer.
+//!
+//! The program uses the Redis of `REDIS_URL`. Without that it uses an in-memory store, if it is
+//! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
+//! with 1 if not, and with 2 if it has no store.
 
 mod support;
 
@@ -21,13 +24,13 @@ use std::thread;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, MultiGuard};
-use support::{Outcome, Store, check, own_name, play, until};
+use support::{Outcome, Store, check, own_name, run, until};
 
 const ACCOUNTS: usize = 4;
 const TRANSFERS: usize = 25;
 const OPENING: i64 = 100;
 
-/// Moves money; false if there is not enough. This is the part to copy.
+/// Moves money. `false` if there is not enough. Copy this function.
 fn transfer(
     mgr: &LockManager,
     bank: &Bank,
@@ -40,13 +43,13 @@ fn transfer(
     if balance < amount {
         return Ok(false);
     }
-    // Between two steps: a loss of either is a loss of both.
+    // Check between two steps. The loss of one lock is the loss of both.
     both.check()?;
     Ok(bank.book(&both, from, to, amount))
 }
 
 fn main() -> ExitCode {
-    play(transfers)
+    run(transfers)
 }
 
 fn transfers(store: &Store) -> Outcome {
@@ -60,7 +63,7 @@ fn transfers(store: &Store) -> Outcome {
         .collect::<fairlock::Result<_>>()?;
 
     println!(
-        "{ACCOUNTS} clerks make {TRANSFERS} transfers each, half of them against the others' direction."
+        "{ACCOUNTS} clerks try {TRANSFERS} transfers each, half of them in the opposite direction."
     );
     let moved: fairlock::Result<Vec<usize>> = thread::scope(|scope| {
         let work = |clerk: usize| {
@@ -92,46 +95,46 @@ fn transfers(store: &Store) -> Outcome {
     });
     check(
         format!(
-            "nobody waited for ever, and {} were made",
+            "there was no deadlock, and {} transfers were made",
             moved?.iter().sum::<usize>()
         ),
         true,
     )?;
     check(
-        "no money came or went",
+        "the total of all accounts is unchanged",
         bank.total() == OPENING * ACCOUNTS as i64,
     )?;
     println!();
 
-    println!("One lock of two is taken away by force.");
+    println!("One of two locks is released by force.");
     let (from, to) = (&names[0], &names[1]);
     let both = clerks[0].lock_all([from, to])?;
-    let fence = both.fence(to).ok_or("it is one of the two")?;
+    let fence = both.fence(to).ok_or("the guard has no such name")?;
     check(
-        "the second account's lock is released by force",
+        "the lock of the second account is released by force",
         clerks[1].force_release(to, fence)?,
     )?;
     check(
-        "another clerk moves money to it meanwhile",
+        "another clerk moves money to the second account",
         transfer(&clerks[1], &bank, &names[2], to, 1)?,
     )?;
     check(
-        "the first clerk's late booking is refused as a whole",
+        "the first clerk's late transfer is refused completely",
         !bank.book(&both, from, to, 1),
     )?;
-    until("the first clerk is told", || Ok(!both.is_held()))?;
-    let told = both.lost().recv_timeout(Duration::from_secs(1))?;
+    until("the first clerk learns of the loss", || Ok(!both.is_held()))?;
+    let loss = both.lost().recv_timeout(Duration::from_secs(1))?;
     check(
-        "the loss of the one is told as the loss of both",
-        &*told.name == to,
+        "the guard of both reports the loss of that one",
+        &*loss.name == to,
     )?;
     check(
-        "and the next step is refused",
+        "the guard's next check fails",
         matches!(both.check(), Err(Error::Lost { .. })),
     )?;
     drop(both);
     check(
-        "no money came or went",
+        "the total of all accounts is unchanged",
         bank.total() == OPENING * ACCOUNTS as i64,
     )?;
     check(
@@ -141,7 +144,7 @@ fn transfers(store: &Store) -> Outcome {
     Ok(())
 }
 
-/// In life a database. Each account remembers the largest fence that it has seen.
+/// In a real program this is a database. Each account stores the largest fence that it has seen.
 struct Bank(Mutex<Vec<Account>>);
 
 struct Account {
@@ -169,7 +172,7 @@ impl Bank {
             .balance
     }
 
-    /// One transaction: all of it, or nothing if a newer holder of either account was here.
+    /// One transaction. Changes nothing if a newer holder of either account has written already.
     fn book(&self, both: &MultiGuard, from: &str, to: &str, amount: i64) -> bool {
         let mut accounts = self.0.lock().unwrap();
         let fence = |name: &str| both.fence(name).expect("a name of the guard");

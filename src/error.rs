@@ -13,12 +13,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong.
 ///
-/// That somebody else holds a lock is never an error: the `try_` verbs answer `Ok(None)`.
+/// It is never an error that somebody else holds a lock: then the `try_` verbs return `Ok(None)`.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The lock is not ours any more. Whatever was done since may have overlapped with another holder,
-    /// unless the resource checks fences.
+    /// You do not hold the lock any more. Work since the loss may have overlapped with another
+    /// holder, unless the resource checks fences.
     #[non_exhaustive]
     #[error("the lock {:?} was lost: {}", loss.name, loss.reason)]
     Lost {
@@ -26,82 +26,87 @@ pub enum Error {
         loss: Loss,
     },
 
-    /// Redis did not answer in time, or could not be reached. What was asked for may have happened; if
-    /// so, it is undone in the background.
+    /// Redis did not answer in time, or could not be reached. If the request took effect, it is
+    /// rolled back in the background.
     #[non_exhaustive]
     #[error(
         "redis is unavailable{} (no {step}; gave up after {waited:.1?})",
         for_lock(lock)
     )]
     Unavailable {
-        /// The lock that was asked for, if it was one.
+        /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
-        /// How far the call came.
+        /// The step at which the call failed.
         step: Step,
-        /// For how long it was tried; for one who stood in the queue, for how long Redis had been silent.
+        /// How long the call tried. For a caller that waited in the queue: how long Redis had been
+        /// silent.
         waited: Duration,
-        /// What the system said.
+        /// The cause, as reported by the system.
         source: Box<dyn StdError + Send + Sync>,
     },
 
-    /// Redis refused, in its own words.
+    /// Redis refused the request, and said why.
     ///
-    /// `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`, `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` and a full
-    /// `maxclients` may pass by themselves: they are tried again within the bound of the call, and come only when it
-    /// is over. All others come at once.
+    /// Some refusals may pass by themselves: `LOADING`, `BUSY`, `MISCONF`, `NOREPLICAS`,
+    /// `READONLY`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN` and a full `maxclients`. A call retries
+    /// them within its bound, and returns this error only at its end. It returns all other refusals
+    /// at once.
     #[non_exhaustive]
     #[error("redis refused{}: {code} {}", for_lock(lock), message.trim_end_matches(['.', ' ']))]
     Server {
-        /// The lock that was asked for, if it was one.
+        /// The lock that the call was for. `None` if the call was not for a lock.
         lock: Option<Arc<str>>,
-        /// The code that Redis's errors begin with, such as `NOPERM`, `OOM` or `WRONGPASS`.
+        /// The first word of the error, such as `NOPERM`, `OOM` or `WRONGPASS`.
         code: String,
         /// The rest of the error, in the server's words.
         message: String,
     },
 
-    /// The name is in use as another kind of lock, or as a semaphore of another number of permits. What was a mutex cannot
-    /// be another kind, nor the other way round, until an hour after its last use.
+    /// The name is in use as another kind of lock, or as a semaphore with another number of
+    /// permits.
+    ///
+    /// A mutex cannot become a semaphore or a reader/writer lock until an hour after its last use,
+    /// nor the other way round.
     #[non_exhaustive]
     #[error(
         "the lock {lock:?} is a {is} and cannot be used as a {asked} {}",
-        until(is, asked)
+        kept_until(is, asked)
     )]
     WrongKind {
-        /// The lock that was asked for.
+        /// The name of the lock.
         lock: Arc<str>,
-        /// What it is.
+        /// The kind that the name is in use as.
         is: Kind,
-        /// What it was asked for as.
+        /// The kind that the call asked for.
         asked: Kind,
     },
 
-    /// An argument or an option is not allowed, and nothing was written; or the server is too old to be used.
+    /// An argument or an option is not allowed, and nothing was written. Or the server is too old.
     #[non_exhaustive]
     #[error("{what}: {message}")]
     Config {
         /// Which argument or option.
         what: String,
-        /// What is allowed.
+        /// What is allowed, and what came instead.
         message: String,
     },
 
-    /// The manager was shut down, or this is a forked child of the process that it belongs to.
+    /// The manager was shut down. Or this is a forked child of the process that built the manager.
     #[error("the lock manager is closed")]
     Closed,
 }
 
-/// How far a call came that Redis did not answer.
+/// The step at which a call to Redis failed.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// No connection of the pool became free.
+    /// No connection of the pool became free in time.
     Pool,
     /// No connection could be opened.
     Connect,
     /// The request could not be sent.
     Send,
-    /// The request was sent; no reply came.
+    /// The request was sent, but no reply came in time.
     Reply,
 }
 
@@ -124,15 +129,15 @@ impl Error {
         }
     }
 
-    /// The same, of a call that was under way for so long.
-    pub(crate) fn after(mut self, so_long: Duration) -> Error {
+    /// The same error, for a call that took this long in all.
+    pub(crate) fn after(mut self, total: Duration) -> Error {
         if let Error::Unavailable { waited, .. } = &mut self {
-            *waited = so_long;
+            *waited = total;
         }
         self
     }
 
-    /// The same once more; of the source its words.
+    /// A copy of the error. A source cannot be cloned, so the copy has its text.
     pub(crate) fn repeat(&self) -> Error {
         match self {
             Error::Lost { loss } => Error::Lost { loss: loss.clone() },
@@ -167,8 +172,10 @@ impl Error {
     }
 }
 
-/// For how long a name stays what it is.
-fn until(is: &Kind, asked: &Kind) -> &'static str {
+/// How long the name keeps its kind. Semaphores and reader/writer locks share one form of record,
+/// so a name can change between them as soon as nobody uses it. The record of a mutex has another
+/// form, and Redis keeps a record for an hour.
+fn kept_until(is: &Kind, asked: &Kind) -> &'static str {
     let of_permits = |kind: &Kind| matches!(kind, Kind::Semaphore { .. } | Kind::RwLock);
     if of_permits(is) && of_permits(asked) {
         "while it is in use"

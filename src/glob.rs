@@ -1,7 +1,8 @@
-//! Patterns over names, in Redis's words but by characters: Redis would match the bytes of encoded keys.
+//! Patterns over names, with the syntax of Redis. They match characters, where Redis would match
+//! the bytes of encoded keys.
 
-/// `*` any text, `?` one character, `[ab]` `[a-z]` `[^ab]` one out of a class, `\` takes the next character
-/// as it is.
+/// `*` matches any text, `?` one character, `[ab]` `[a-z]` `[^ab]` one character of a class. `\`
+/// quotes the next character.
 #[derive(Debug, Clone)]
 pub(crate) struct Glob(Vec<Piece>);
 
@@ -36,9 +37,10 @@ impl Glob {
         &self.0
     }
 
-    /// Linear in the name for each `*`: only the last one is ever taken back.
+    /// Takes time linear in the name for each `*`, because it backtracks only to the last `*`.
     pub(crate) fn matches(&self, name: &str) -> bool {
-        let (mut at, mut rest) = (0, name);
+        let mut at = 0;
+        let mut rest = name;
         let mut last_star = None;
         loop {
             let next = rest.chars().next();
@@ -53,7 +55,7 @@ impl Glob {
                 }
                 (None, None) => return true,
                 _ => {
-                    // The last star takes one character more.
+                    // Backtrack: let the last star match one character more.
                     let Some((star, from)) = last_star else {
                         return false;
                     };
@@ -77,12 +79,12 @@ impl Piece {
             Piece::Class { not, ranges } => {
                 ranges.iter().any(|(from, to)| (*from..=*to).contains(&c)) != *not
             }
-            Piece::Char(own) => *own == c,
+            Piece::Char(wanted) => *wanted == c,
         }
     }
 }
 
-/// What follows a `[`, up to the `]` or the pattern's end.
+/// Reads a class, from behind its `[` up to the `]` or the end of the pattern.
 fn class(rest: &mut std::str::Chars<'_>) -> Piece {
     let not = rest.as_str().starts_with('^');
     if not {

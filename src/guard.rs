@@ -10,36 +10,40 @@ use crate::engine::{EngineHandle, Lease, WantResult};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
 
-/// A lock that is held; dropping it releases it.
+/// A lock that is held. Dropping the guard releases the lock.
 ///
-/// It is renewed by the manager's one renewal thread for as long as it lives, whichever thread it is
-/// on. If that fails for so long that the lock may belong to somebody else, [`is_held`](LockGuard::is_held) turns
-/// false, at the latest when the local deadline has passed, and stays so.
+/// The renewal thread of the manager renews the lock for as long as the guard lives, on whichever
+/// thread that is. If renewals fail for so long that somebody else may have the lock,
+/// [`is_held`](LockGuard::is_held) turns false. That happens no later than the local deadline, and
+/// it stays false.
 ///
 /// # Guarantees
-/// While `is_held` is true, no other guard for the name is held anywhere (of a semaphore, no more permits than there are; of
-/// a reader/writer lock, no writer beside it), given clocks that run apart by less than 500 ppm and a Redis that did not
-/// lose acknowledged data.
+/// While `is_held` is true, no other guard for the name is held anywhere. For a semaphore: no more
+/// permits are held than there are. For a reader/writer lock: no writer holds it beside another
+/// guard. This assumes that the rates of the clocks differ by less than 500 ppm, and that Redis did
+/// not lose data that it had acknowledged.
 ///
 /// # Limits
-/// A process can be stopped between looking at `is_held` and acting on it. Only a resource that checks
-/// [`fence`](LockGuard::fence) is safe against that; see [`FenceGate`](crate::FenceGate). A guard that is leaked
-/// (`mem::forget`) is renewed until `max_hold` or until the process ends.
+/// The process can be stopped after it looked at `is_held` and before it acts. Only a resource that
+/// checks [`fence`](LockGuard::fence) is safe against that; see [`FenceGate`](crate::FenceGate). If
+/// a guard leaks (`mem::forget`), the manager renews its lock until `max_hold`, or until the
+/// process ends.
 ///
 /// # Drop
 /// Releases the lock and hands it to the first waiter. Never panics; blocks for at most one command
-/// timeout. What could not be released goes on in the background, and failing that ends with the TTL.
+/// timeout. If Redis does not answer, the release goes on in the background. If that fails too, the
+/// lock ends with its TTL.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     lease: Arc<Lease>,
     running: Arc<EngineHandle>,
-    /// `unlock` has released it; there is nothing left for Drop to do.
+    /// `unlock` has released the lock, so Drop must not do it again.
     unlocked: bool,
 }
 
 impl LockGuard {
     pub(crate) fn new(lease: Arc<Lease>, running: &Arc<EngineHandle>) -> LockGuard {
-        running.engine().guard_made();
+        running.engine().on_guard_created();
         LockGuard {
             lease,
             running: Arc::clone(running),
@@ -52,22 +56,25 @@ impl LockGuard {
         &self.lease.request.key.name
     }
 
-    /// A number that is larger than that of every earlier grant of this name ("fencing token"). Give it to
-    /// the resource with every write, and let it refuse smaller ones. A reader of an [`RwLock`](crate::RwLock) has the last
-    /// writer's.
+    /// A number that is larger than the fence of every earlier grant of this name ("fencing
+    /// token").
+    ///
+    /// Send it to the resource with every write, and let the resource refuse smaller fences. A
+    /// reader of an [`RwLock`](crate::RwLock) has the fence of the last writer.
     pub fn fence(&self) -> u64 {
         self.lease.fence
     }
 
-    /// Whether the lock is certainly still ours. Looks at a clock and a flag; no I/O, never blocks.
+    /// Whether you certainly still hold the lock. Reads a clock and a flag; no I/O, never blocks.
     ///
-    /// Once false it is never true again.
+    /// Once it is false it is never true again.
     pub fn is_held(&self) -> bool {
         let engine = self.running.engine();
         !engine.is_forked() && self.lease.is_held(engine.now())
     }
 
-    /// For how long [`is_held`](LockGuard::is_held) stays true if no renewal succeeds any more; zero if it is lost.
+    /// How long [`is_held`](LockGuard::is_held) stays true if no further renewal succeeds. Zero if
+    /// the lock is lost. Never blocks.
     pub fn remaining(&self) -> Duration {
         if self.is_held() {
             self.lease.remaining(self.running.engine().now())
@@ -76,7 +83,8 @@ impl LockGuard {
         }
     }
 
-    /// As [`is_held`](LockGuard::is_held), to be used with `?` between two steps of work.
+    /// Like [`is_held`](LockGuard::is_held), but for use with `?` between two steps of work. Never
+    /// blocks.
     ///
     /// # Errors
     /// [`Error::Lost`] with the reason; [`Error::Closed`] in a forked child.
@@ -91,40 +99,48 @@ impl LockGuard {
         }
     }
 
-    /// A channel that tells of the loss: one [`Loss`], then disconnected. After a clean release it is
-    /// disconnected at once. For `select!` beside the work; made when it is first asked for.
+    /// A channel that receives one [`Loss`] if the lock is lost, and is disconnected after that.
+    /// For `select!` beside the work. Never blocks.
     ///
-    /// It tells at most one command timeout after [`is_held`](LockGuard::is_held) turns false, also when Redis is
-    /// unreachable.
+    /// The message comes at most one command timeout after [`is_held`](LockGuard::is_held) turns
+    /// false, even if Redis cannot be reached. After a clean release the channel is disconnected at
+    /// once. It is created on the first call.
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.nothing()
+            engine.never()
         } else {
             self.lease.lost()
         }
     }
 
-    /// How the holder before this one ended. `Lapsed` or `Forced`: what the lock protects may be half done.
+    /// How the holder before this one ended. After `Lapsed` or `Forced` the protected work may be
+    /// half done.
     pub fn previous_holder(&self) -> PreviousHolder {
         self.lease.previous
     }
 
-    /// Renews the lock now, beside the renewal thread; a fixed lease starts anew. Blocks for at most two
-    /// command timeouts.
+    /// Renews the lock now, in addition to the renewal thread. A fixed lease starts again.
+    ///
+    /// Blocks for at most two command timeouts: one for a connection and one for the reply.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it is not ours any more. After [`Error::Unavailable`] and [`Error::Server`] it is held
-    /// for as long as before.
+    /// - [`Error::Lost`]: you do not hold the lock any more.
+    /// - [`Error::Unavailable`], [`Error::Server`]: you hold it for as long as before.
+    /// - [`Error::Closed`] in a forked child.
     pub fn renew(&self) -> Result<()> {
         self.running.engine().renew(&self.lease)
     }
 
-    /// Releases the lock and says how that went. Blocks for at most one command timeout.
+    /// Releases the lock like drop, and reports whether you held it to the end.
+    ///
+    /// Blocks for at most one command timeout. `Ok`: the lock was released while you held it.
     ///
     /// # Errors
-    /// `Ok`: it was released while it was ours. [`Error::Lost`]: it was not ours any more.
-    /// [`Error::Unavailable`]: not known; the release goes on in the background.
+    /// - [`Error::Lost`]: you did not hold the lock any more.
+    /// - [`Error::Unavailable`], [`Error::Server`]: not known. The release goes on in the
+    ///   background.
+    /// - [`Error::Closed`] in a forked child.
     pub fn unlock(mut self) -> Result<()> {
         self.unlocked = true;
         if self.running.engine().is_forked() {
@@ -133,8 +149,8 @@ impl LockGuard {
         self.running.engine().release(&self.lease, WantResult::Yes)
     }
 
-    /// Keeps one permit of all that it has. Blocks for at most one command timeout; without an answer this goes on in the
-    /// background.
+    /// Releases all permits but one. Blocks for at most one command timeout; without an answer this
+    /// goes on in the background.
     pub(crate) fn downgrade(&self) -> Result<()> {
         if self.running.engine().is_forked() {
             return Err(Error::Closed);
@@ -163,7 +179,7 @@ impl Drop for LockGuard {
         {
             log::warn!("dropping the guard of {:?}: {error}", self.name());
         }
-        engine.guard_dropped();
+        engine.on_guard_dropped();
     }
 }
 

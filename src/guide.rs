@@ -1,4 +1,4 @@
-//! The pages of `docs/`, beyond the guide on the [front page](crate). Nothing but text.
+//! The pages of `docs/`, beyond the guide on the [front page](crate). They contain only text.
 
 #[doc = include_str!("../docs/CALLS.md")]
 pub mod calls {}

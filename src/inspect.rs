@@ -1,4 +1,4 @@
-//! Seeing what is going on: who holds a lock, who waits for it, and taking it away by force.
+//! Shows who holds a lock and who waits for it, and takes a lock away by force.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -11,95 +11,108 @@ use crate::kind::Kind;
 use crate::manager::LockManager;
 use crate::script::{Call, Family, LockSpec, Mode, Outcome, Seen, Token, Verb};
 
-/// How many waiters [`LockInfo::queue`] names, at most.
+/// The most waiters that [`LockInfo::queue`] lists.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
 
-/// How many records a page of [`List`] asks for in one pipeline.
+/// How many records [`List`] inspects in one pipeline.
 const PAGE: usize = 128;
 
-/// What is known of a name that is held, cooling or awaited.
+/// The state of a name that is held or cooling, or that somebody waits for.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockInfo {
     /// The name.
     pub name: Arc<str>,
-    /// What it is used as.
+    /// The kind of lock that it is used as.
     pub kind: Kind,
-    /// Whether it is held.
+    /// Whether it is held, cooling or free.
     pub state: LockState,
-    /// The fence of the newest grant; of a reader/writer lock of the newest writer's, which its readers have too.
+    /// The fence of the newest grant. For a reader/writer lock: of the newest writer, which its
+    /// readers have too.
     pub fence: u64,
-    /// Who holds it; while it cools, who held it last. One of them, if several do.
+    /// The holder, or the last holder while the name cools. If there are several, one of them.
     pub holder: Option<Party>,
-    /// All who hold it, or did while it cools, in no order; at most [`MAX_WAITERS_SHOWN`].
+    /// All holders, or the last holders while the name cools, in no particular order. At most
+    /// [`MAX_WAITERS_SHOWN`].
     pub holders: Vec<Party>,
-    /// How long the lease or the cooling lasts if nothing happens, the longest if there are several. Zero for a lease that
-    /// has lapsed and whose place nobody has taken.
+    /// How long the lease or the cooling still lasts if nothing happens. If there are several, the
+    /// longest. Zero if the lease has lapsed and nobody has taken the lock since.
     pub time_left: Duration,
-    /// How many wait, those included that died or left without a word.
+    /// How many waiters there are. Includes waiters that died, or that left without telling Redis.
     pub waiters: u64,
-    /// The first waiters, in the order in which they will be served; at most [`MAX_WAITERS_SHOWN`].
+    /// The first waiters, in the order in which Redis will serve them. At most
+    /// [`MAX_WAITERS_SHOWN`].
     pub queue: Vec<Party>,
 }
 
-/// Whether a name is held.
+/// Whether a name is held, cooling or free.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LockState {
-    /// It has an owner.
+    /// Somebody holds it.
     Held,
-    /// It was released, but `hold_at_least` keeps it taken.
+    /// It was released, but [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken.
     Cooling,
-    /// It is free, and will go to the first live waiter at its next check.
+    /// It is free. The first live waiter gets it at its next check.
     Free,
 }
 
-/// Who holds a lock or waits for it.
+/// A holder of a lock, or a waiter.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Party {
-    /// The id of its manager, a random one.
+    /// The random id of its manager.
     pub manager: String,
-    /// The host.
+    /// The name of the host.
     pub host: String,
-    /// The process on that host.
+    /// The id of the process on that host.
     pub pid: u32,
-    /// The name of the thread, `-` if it has none.
+    /// The name of the thread. `-` if it has none.
     pub thread: String,
-    /// The label of [`LockOptions::label`](crate::LockOptions::label).
+    /// The label from [`LockOptions::label`](crate::LockOptions::label).
     pub label: String,
-    /// Since when it holds or waits, by the server's clock.
+    /// Since when it holds the lock or waits, by the server's clock.
     pub since: SystemTime,
-    /// The ttl or the length of the fixed lease.
+    /// The ttl, or the length of the fixed lease.
     pub ttl: Duration,
-    /// The fence by which it holds the lock; `None` while it waits.
+    /// The fence under which it holds the lock. `None` while it waits.
     pub fence: Option<u64>,
-    /// How many permits of a semaphore it has or asks for; 1 of any other kind, of a writer too.
+    /// How many permits of a semaphore it holds or asks for. 1 for any other kind, including a
+    /// writer.
     pub permits: u32,
 }
 
 impl LockManager {
-    /// What is known of a name; `None` if it is not held, not cooling and nobody waits for it.
+    /// The state of a name. `None` if it is not held, not cooling, and nobody waits for it.
     ///
-    /// Writes nothing. Blocks for at most two command timeouts, and twice that for a semaphore or a reader/writer lock.
+    /// Writes nothing. Blocks for at most two command timeouts, or four for a semaphore or a
+    /// reader/writer lock.
     ///
     /// # Errors
-    /// [`Config`](Error::Config) for a name that is not allowed, [`WrongKind`](Error::WrongKind) for a kind that this version
-    /// does not know, [`Unavailable`](Error::Unavailable),
-    /// [`Server`](Error::Server).
+    /// - [`Config`](Error::Config): the name is not allowed.
+    /// - [`WrongKind`](Error::WrongKind): this version does not know the kind.
+    /// - [`Unavailable`](Error::Unavailable), [`Server`](Error::Server): Redis did not answer, or
+    ///   refused.
+    /// - [`Closed`](Error::Closed) in a forked child.
     pub fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
         let mut infos = self.inspect_all(vec![self.key(name)?])?;
         infos.pop().unwrap_or(Ok(None))
     }
 
-    /// All names of this prefix that match a glob (`*`, `?`, `[ab]`, `[^a-z]`, `\` escapes) and are held, cooling or
-    /// awaited, in no order, each once.
+    /// All names that match a glob and are held or cooling, or that somebody waits for. Each once,
+    /// in no particular order.
     ///
-    /// Reads page by page with SCAN; between pages it holds no connection, and what changes meanwhile may or
-    /// may not be seen. All pages together make Redis go through every key of the database, whoever's it is;
-    /// each record that matches costs one request more, and the iterator remembers the names it has told. A
-    /// page blocks for at most four command timeouts, and two more for every 128 names on it, four if there are semaphores
-    /// or reader/writer locks among them.
+    /// The glob has `*`, `?`, `[ab]`, `[^a-z]`, and `\` as escape. It covers the names with this
+    /// manager's prefix.
+    ///
+    /// The iterator reads page by page with SCAN. Between pages it holds no connection, and it may
+    /// miss what changes during that time. All pages together make Redis go through every key of
+    /// the database, including keys of other programs. Each matching record costs one more request.
+    /// The iterator remembers the names that it has returned.
+    ///
+    /// This call never blocks. Each page blocks for at most four command timeouts, and two more for
+    /// every 128 names on it, or four more if semaphores or reader/writer locks are among them. The
+    /// errors are those of [`inspect`](LockManager::inspect); after one the iterator ends.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -121,14 +134,20 @@ impl LockManager {
         }
     }
 
-    /// Takes a lock away from whoever holds it and hands it on, if its fence is still the one that was seen.
-    /// `false`: it was not.
+    /// Takes a lock away from its holder and hands it to the next waiter, if its fence is still
+    /// `fence`.
     ///
-    /// The holder is told [`LossReason::Forced`](crate::LossReason::Forced) at its next renewal, and may believe for up
-    /// to a TTL that it holds the lock: only fences keep it from writing. Ends a cooling as well. Blocks for at
-    /// most two command timeouts, twice that for a semaphore or a reader/writer lock, and again for every 64 waiters that
-    /// died at the head of the queue. Of a reader/writer lock the readers share the last writer's fence: it is taken away
-    /// from all of them.
+    /// `false`: the lock is free, or its fence is another one. Then nothing changes. Also ends a
+    /// cooling. The readers of a reader/writer lock share the fence of the last writer, so all of
+    /// them lose the lock.
+    ///
+    /// The holder learns of it at its next renewal, as
+    /// [`LossReason::Forced`](crate::LossReason::Forced). Until then, for up to a TTL, it may
+    /// believe that it holds the lock. Only fences keep it from writing during that time. A holder
+    /// with a fixed lease learns of it only when it unlocks or renews.
+    ///
+    /// Blocks for at most two command timeouts, or four for a semaphore or a reader/writer lock.
+    /// Takes the same time again for every 64 dead waiters at the head of the queue.
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
@@ -152,16 +171,18 @@ impl LockManager {
                 .pop()
                 .unwrap_or(Err(Error::Closed))
             {
-                Err(error) if is_of_permits(&error) && call[0].spec == LockSpec::MUTEX => {
+                Err(error) if is_permit_lock(&error) && call[0].spec == LockSpec::MUTEX => {
                     call[0].spec = LockSpec::any(Family::Permit);
                     continue;
                 }
                 answer => answer?,
             };
-            // If the first request's reply was lost, the second finds it done.
+            // If the reply to the first copy was lost, the second copy finds the lock released
+            // already.
             let done_before = answer.resent && answer.reply.outcome == Outcome::Already;
             released |= done_before || answer.reply.outcome == Outcome::Released;
-            // More dead waiters than one step passes over stand before the next live one.
+            // One run of the script passes over 64 dead waiters at most. If there are more before
+            // the next live waiter, only another run can serve it.
             if !answer.reply.more {
                 return Ok(released);
             }
@@ -170,21 +191,22 @@ impl LockManager {
 
     fn inspect_all(&self, keys: Vec<Key>) -> Result<Vec<Result<Option<LockInfo>>>> {
         let mut infos = self.inspect_as(LockSpec::MUTEX, &keys)?;
-        // What the one family does not know, the other may.
+        // The scripts of mutexes refuse a record of the other family, whose own scripts can read
+        // it.
         let others = infos
             .iter()
             .zip(&keys)
-            .filter(|(info, _)| info.as_ref().is_err_and(is_of_permits));
+            .filter(|(info, _)| info.as_ref().is_err_and(is_permit_lock));
         let others: Vec<Key> = others.map(|(_, key)| key.clone()).collect();
         if !others.is_empty() {
-            let mut told = self
+            let mut answers = self
                 .inspect_as(LockSpec::any(Family::Permit), &others)?
                 .into_iter();
             for info in infos
                 .iter_mut()
-                .filter(|info| info.as_ref().is_err_and(is_of_permits))
+                .filter(|info| info.as_ref().is_err_and(is_permit_lock))
             {
-                *info = told.next().unwrap_or(Ok(None));
+                *info = answers.next().unwrap_or(Ok(None));
             }
         }
         Ok(infos)
@@ -211,8 +233,8 @@ impl LockManager {
     }
 }
 
-/// The name was asked for as a mutex, and is a kind of the other family.
-fn is_of_permits(error: &Error) -> bool {
+/// Whether a call for a mutex was refused because the name is a semaphore or a reader/writer lock.
+fn is_permit_lock(error: &Error) -> bool {
     matches!(
         error,
         Error::WrongKind {
@@ -222,16 +244,16 @@ fn is_of_permits(error: &Error) -> bool {
     )
 }
 
-/// The iterator of [`LockManager::list`]. After an error it ends.
+/// The iterator of [`LockManager::list`]. It ends after an error.
 #[derive(Debug)]
 #[must_use = "an iterator does nothing until it is used"]
 pub struct List {
     manager: LockManager,
     pattern: String,
     glob: Glob,
-    /// `None` after the last page.
+    /// Where the next page begins. `None` after the last page.
     cursor: Option<u64>,
-    /// SCAN may name a key twice.
+    /// The names that were returned: SCAN may return a key twice.
     seen: HashSet<Arc<str>>,
     page: VecDeque<LockInfo>,
 }
@@ -269,7 +291,8 @@ impl List {
             for info in self.manager.inspect_all(keys.to_vec())? {
                 match info {
                     Ok(info) => self.page.extend(info),
-                    // Another version's kind, or not ours at all: nothing to tell of it here.
+                    // A kind of another version, or a key of another program: neither is a lock to
+                    // list.
                     Err(Error::WrongKind { .. }) => {}
                     Err(Error::Server { code, .. })
                         if code == "WRONGTYPE" || code == "WRONGVERSION" => {}
@@ -332,7 +355,8 @@ impl LockInfo {
 }
 
 impl Party {
-    /// From `ticket since manager ttl fixed hold host⇥pid⇥thread⇥label`, of permits with their number before the host.
+    /// Parses `ticket since manager ttl fixed hold host⇥pid⇥thread⇥label`. For permits their number
+    /// comes before the host.
     fn parse(request: &str, kind: &Kind) -> Option<Party> {
         let weighted = matches!(kind, Kind::Semaphore { .. } | Kind::RwLock);
         let mut parts = request.splitn(if weighted { 8 } else { 7 }, ' ');

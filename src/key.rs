@@ -1,16 +1,19 @@
-//! Names to keys of Redis and back.
+//! From the name of a lock to its keys in Redis, and back.
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::glob::{Glob, Piece};
 
-/// The longest name, in bytes of UTF-8.
+/// The longest name of a lock, in bytes of UTF-8.
 pub const MAX_NAME: usize = 512;
 
-/// A lock's name with its keys: `<prefix>:{<name>}` (the record), `<prefix>:{<name>}:q` (the queue) and, of permits,
-/// `<prefix>:{<name>}:h` (the holders). The braces are a hash tag, so all live in one slot; `{`, `}` and `%` in the name are
-/// percent-encoded, so the tag is always the whole name and no two names share a key.
+/// The name of a lock, with its keys.
+///
+/// The record is `<prefix>:{<name>}` and the queue `<prefix>:{<name>}:q`. Semaphores and
+/// reader/writer locks also have `<prefix>:{<name>}:h`, the holders. The braces are a hash tag, so
+/// all keys of a name are in one slot. `{`, `}` and `%` in the name are percent-encoded. So the tag
+/// is always the whole name, and no two names share a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     pub(crate) name: Arc<str>,
@@ -24,7 +27,7 @@ impl Key {
             return Err(Error::config(
                 "name",
                 format!(
-                    "a name has 1 to {MAX_NAME} bytes, this one has {}",
+                    "a name has 1 to {MAX_NAME} bytes; this one has {}",
                     name.len()
                 ),
             ));
@@ -40,7 +43,8 @@ impl Key {
         })
     }
 
-    /// Reads a record's key back; `None` for what is no record's key of this prefix.
+    /// Reads the name back from the key of a record. `None` if this is not such a key, or has
+    /// another prefix.
     pub(crate) fn from_record(prefix: &str, record: &str) -> Option<Key> {
         let encoded = record
             .strip_prefix(prefix)?
@@ -58,14 +62,16 @@ impl Key {
         &self.queue
     }
 
-    /// Of a name whose holders do not stand in the record.
+    /// The key of the holders, for kinds whose holders are not in the record.
     pub(crate) fn holders(&self) -> String {
         format!("{}:h", self.record())
     }
 }
 
-/// A SCAN pattern for at least the records of all names that match a glob. What stands for one character
-/// may be several bytes of a key, so the names are to be matched once more.
+/// A SCAN pattern that finds the records of all names that match a glob, and some others.
+///
+/// Redis matches bytes, and one character of a name may be several bytes of its key. So `?` and
+/// classes become `*` here, and the caller must match each name again.
 pub(crate) fn scan_pattern(prefix: &str, glob: &Glob) -> String {
     let mut pattern = String::new();
     push_literally(prefix, &mut pattern);
@@ -126,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn awkward_names_come_back_and_none_collide() {
+    fn awkward_names_round_trip_and_never_collide() {
         let names = [
             "a",
             "a b",
@@ -158,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_others_are_not_read_as_names() {
+    fn foreign_keys_are_not_read_as_names() {
         for record in [
             "p:{}", "p:{a", "p:{a}b}", "p:{%zz}", "p:{a}:q", "q:{a}", "p:{é%",
         ] {

@@ -3,26 +3,27 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// What a name is used as.
+/// The kind of lock that a name is used as.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// One holder at a time.
     Mutex,
-    /// Permits out of a number of them.
+    /// Up to a number of permits at a time.
     #[non_exhaustive]
     Semaphore {
-        /// How many there are.
+        /// How many permits there are in all.
         permits: u32,
     },
     /// Any number of readers, or one writer.
     RwLock,
-    /// A kind that this version does not know, as the record names it.
+    /// A kind that this version does not know. The text is the name in the record.
     Other(Arc<str>),
 }
 
 impl Kind {
-    /// From a record's kind field, `<kind>/<version of the protocol>`, of permits with their number behind it.
+    /// Parses the kind field of a record: `<kind>/<protocol version>`, and for permits a space and
+    /// the capacity.
     pub(crate) fn from_record(field: &str) -> Kind {
         let (name, rest) = field.split_once('/').unwrap_or((field, ""));
         let capacity = rest

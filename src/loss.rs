@@ -1,10 +1,10 @@
-//! The news that a lock was lost, and how the holder before ended.
+//! The loss of a lock, and how the previous holder ended.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// A lock was lost: told once for each guard, through [`lost()`](crate::LockGuard::lost), `on_lost` and
-/// [`Error::Lost`](crate::Error::Lost).
+/// A lock was lost. Reported once for each guard by [`lost()`](crate::LockGuard::lost) and by
+/// [`on_lost`](crate::LockOptions::on_lost); also part of [`Error::Lost`](crate::Error::Lost).
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Loss {
@@ -20,10 +20,11 @@ pub struct Loss {
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LossReason {
-    /// Its time ran out: no renewal was confirmed before the local deadline, or Redis says it lapsed.
+    /// Its time ran out: no renewal was confirmed before the local deadline, or Redis says that it
+    /// lapsed.
     Expired,
-    /// Redis no longer names us as the owner, or names us under another fence: its data was lost or deleted, or is older
-    /// than it was.
+    /// Redis no longer names this guard as the owner, or names it under another fence. So Redis
+    /// lost its data, somebody deleted the key, or the data is older than before.
     Taken,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
@@ -45,19 +46,21 @@ impl fmt::Display for LossReason {
     }
 }
 
-/// How the holder before this one ended, as far as Redis knows.
+/// How the previous holder ended, as far as Redis knows.
 ///
-/// `Lapsed` and `Forced` stay until a holder releases the lock properly, so whoever comes after a crash
-/// knows that what the lock protects may be half done, as with a poisoned `std::sync::Mutex`.
+/// `Lapsed` and `Forced` stay until a holder releases the lock properly. So every holder after a
+/// crash learns that the protected work may be half done, as with a poisoned `std::sync::Mutex`.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PreviousHolder {
-    /// Nothing is recorded: the first holder, or the record was lost or grew too old.
+    /// Nothing is recorded. There was no holder before, or the record was lost, or it expired an
+    /// hour after its last use.
     Unknown,
     /// It released the lock.
     Released,
-    /// It lost the lock: it crashed, was paused or cut off, held it up to `max_hold`, or was shut down.
+    /// It lost the lock: it crashed, was paused or cut off, held it up to `max_hold`, or was shut
+    /// down.
     Lapsed,
-    /// It was released with [`force_release`](crate::LockManager::force_release).
+    /// Somebody took the lock away with [`force_release`](crate::LockManager::force_release).
     Forced,
 }

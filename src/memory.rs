@@ -1,25 +1,27 @@
-//! The in-memory store: a whole fairlock without a Redis.
+//! The in-memory store: a complete fairlock without a Redis server.
 //!
-//! A [`Memory`] stands where a Redis would. It runs the very same Lua scripts, in an embedded interpreter, over
-//! a keyspace in this process, behind the very same engine: what holds on Redis holds here, and what goes
-//! wrong there can be made to go wrong here. Needs the feature `memory`, and a C compiler for the interpreter; for
-//! tests alone, let a dev-dependency have the feature, and no Lua comes into your release.
+//! A [`Memory`] takes the place of a Redis server. It runs the same Lua scripts in an embedded
+//! interpreter, over a keyspace in this process, and the same engine uses it. So its locks behave as
+//! they do on Redis, and you can cause the faults that a Redis can have. It needs the feature `memory`,
+//! and a C compiler for the interpreter. If you need it for tests alone, enable the feature in a
+//! dev-dependency; then your release contains no Lua.
 //!
-//! - **To test your own code:** give it a manager on a [`Memory`], let time pass with [`Memory::advance`], end
-//!   its lease with [`Memory::lapse`], take Redis away with [`Memory::go_down`]. The example `unit_test` shows each.
+//! - **To test your own code:** give it a manager on a [`Memory`]. Let time pass with
+//!   [`Memory::advance`], end its lease with [`Memory::lapse`], take the server away with
+//!   [`Memory::go_down`]. The example `unit_test` shows each of them.
 //! - **To try the crate** with nothing installed: [`LockManager::in_memory`](crate::LockManager::in_memory).
-//! - **To lock within one process** with queues, deadlines, fences and TTLs, for instance where a Redis is optional.
-//!   Whoever needs only exclusion between threads is far better served by a mutex: a lock here is two runs of a
-//!   script, tens of microseconds, where an uncontended `parking_lot::Mutex` takes some ten nanoseconds. One
-//!   thread has it for about half of what a lock on a Redis on the same host costs; where several want one name at
-//!   once, the time goes into waking the next of them, here as there. The bench `uncontended` measures all
-//!   three; the README has figures.
+//! - **To lock within one process** with queues, deadlines, fences and TTLs, for instance where a Redis
+//!   is optional. For mere exclusion between threads, a mutex is far better: a lock here takes two runs
+//!   of a script, tens of microseconds, where an uncontended `parking_lot::Mutex` takes some ten
+//!   nanoseconds. For one thread, a lock here costs about half of a lock on a Redis on the same host.
+//!   If several threads want one name at once, most of the time is spent waking the next of them, here
+//!   and with Redis alike. The bench `uncontended` measures all three; the README has figures.
 //!
 //! # Limits
-//! - One process: whoever has not the same [`Memory`] is not excluded, and nothing outlives the process.
-//! - As on Redis, a name is kept for an hour after its last use, which takes about a kilobyte.
+//! - One process: a program without the same [`Memory`] is not excluded, and nothing outlives the process.
+//! - A name is kept for an hour after its last use, as on Redis, which takes about a kilobyte.
 //! - After a fork the child must not use it.
-//! - Faults are those of [`Fault`], a server that is down, and the passing of time. What else a network or a
-//!   server can do wants the real one.
+//! - The faults are those of [`Fault`], a server that is down, and the passing of time. To test other
+//!   faults of a network or a server, use a real one.
 
 pub use crate::store::memory::{Fault, Memory, Reply};

@@ -1,12 +1,14 @@
-//! Counters of what a manager has done.
+//! Counts what a manager has done.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a manager has done since it was built, from [`LockManager::stats`](crate::LockManager::stats).
+        /// What a manager has done since it was built. From
+        /// [`LockManager::stats`](crate::LockManager::stats).
         ///
-        /// The numbers are read one by one without a lock, so two of them may be a moment apart.
+        /// The numbers are read one after the other, without a mutex. So they may not all be from
+        /// the same moment.
         #[non_exhaustive]
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
@@ -23,30 +25,30 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Guards alive now; one of several names counts for each.
+    /// Guards that are alive now. A guard of several names counts once for each name.
     held,
-    /// Waiters standing in a queue now, of this manager.
+    /// Waiters of this manager that are in a queue now.
     waiting,
-    /// Guards that were given out, at once or after waiting.
+    /// Guards that were returned to callers, at once or after a wait.
     granted,
-    /// Grants that came by hand-over from another holder.
+    /// Grants that came by hand-over from the holder before.
     handed_over,
-    /// Calls that found the lock taken and went away without it.
+    /// Calls that returned without the lock because it was taken.
     missed,
     /// Locks that were lost while a guard was alive.
     lost,
     /// Renewals that Redis confirmed.
     renewed,
-    /// Renewals that failed and were tried again.
+    /// Renewals that failed and were retried.
     renewal_failures,
-    /// Places in a queue that Redis did not know any more and that were taken again: its data was lost, or this
-    /// process was silent for so long that it was taken for dead.
+    /// Waiters that were queued again because Redis did not know them any more. Redis lost its
+    /// data, or this process was silent for so long that it counted as dead.
     requeued,
-    /// Releases and withdrawals that went to the background.
+    /// Releases of locks and of places in queues that went to the background.
     background_releases,
-    /// Connections that were opened; none are, in memory.
+    /// Connections that were opened. Always 0 on the in-memory store.
     connects,
-    /// Requests that were sent to Redis, renewals and retries included.
+    /// Requests that were sent to Redis, including renewals and retries.
     requests,
 }
 

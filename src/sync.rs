@@ -1,5 +1,7 @@
-//! What the state that threads share is made of: parking_lot's mutexes and std's atomics, or loom's in their place, under
-//! which `engine/loom_models.rs` and `store/node/batch_models.rs` run it through every order in which threads can take their turns.
+//! The mutexes and atomics of the state that threads share. These are parking_lot's and std's.
+//!
+//! Under `cfg(fairlock_loom)` they are loom's. Then `engine/loom_models.rs` and
+//! `store/node/batch_models.rs` run that state through every possible interleaving of the threads.
 
 #[cfg(not(fairlock_loom))]
 pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -9,7 +11,7 @@ pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64};
 #[cfg(fairlock_loom)]
 pub(crate) use model::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard};
 
-/// loom's, in parking_lot's words.
+/// loom's types, with the methods that parking_lot's have.
 #[cfg(fairlock_loom)]
 mod model {
     use std::time::Duration;
@@ -26,7 +28,9 @@ mod model {
         }
 
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            self.0.lock().expect("a model that panics ends")
+            self.0
+                .lock()
+                .expect("a model ends at its first panic, so no mutex is poisoned")
         }
 
         pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
@@ -34,7 +38,7 @@ mod model {
         }
     }
 
-    /// Models do not sleep: a thread of theirs looks once, and that is its deadline.
+    /// A model never sleeps: its threads look once, as if their deadline had passed.
     #[derive(Debug)]
     pub(crate) struct Condvar;
 

@@ -1,102 +1,122 @@
-//! A place in a lock's queue, as RAII.
+//! A place in the queue of a lock, as RAII.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::{EngineHandle, QueuedWaiter, Then};
+use crate::engine::{AtDeadline, EngineHandle, QueuedWaiter};
 use crate::error::{Error, Result};
 use crate::guard::LockGuard;
 use crate::store::clock::Time;
 
-/// A place in the queue of a lock; dropping it leaves the queue.
+/// A place in the queue of a lock. Dropping it leaves the queue.
 ///
-/// Every waiting verb is made of this: [`enqueue`](crate::LockManager::enqueue) and [`wait`](Waiter::wait). `G` is the guard
-/// that it becomes: a [`LockGuard`] of a mutex or a semaphore, a [`ReadGuard`](crate::ReadGuard) or a
-/// [`WriteGuard`](crate::WriteGuard) of a reader/writer lock. A waiter
-/// holds no connection. If the lock is granted between two calls of [`wait_for`](Waiter::wait_for), it is kept
-/// renewed until it is claimed or the waiter is dropped; if it is lost meanwhile, the waiter stands in the
-/// queue again.
+/// Every waiting verb is made of this: [`enqueue`](crate::LockManager::enqueue), then
+/// [`wait`](Waiter::wait). `G` is the guard that the waiter returns: a [`LockGuard`] of a mutex or
+/// a semaphore, a [`ReadGuard`](crate::ReadGuard) or a [`WriteGuard`](crate::WriteGuard) of a
+/// reader/writer lock. A waiter holds no connection.
+///
+/// The lock may be granted between two calls of [`wait_for`](Waiter::wait_for). Then the manager
+/// renews it until you take it or drop the waiter. If that lock is lost before you take it, the
+/// waiter is queued again.
+///
+/// # Drop
+/// Leaves the queue, and releases a lock that was granted. Never panics; blocks for at most one
+/// command timeout.
 #[must_use = "dropping a waiter leaves the queue"]
 pub struct Waiter<G = LockGuard> {
-    standing: Option<QueuedWaiter>,
+    /// `None` once the waiter has returned its guard.
+    queued: Option<QueuedWaiter>,
     running: Arc<EngineHandle>,
-    /// Of the guard of any kind, the kind's own.
-    own: fn(LockGuard) -> G,
+    /// Makes the guard of this kind of lock.
+    into_guard: fn(LockGuard) -> G,
 }
 
 impl<G> Waiter<G> {
     pub(crate) fn new(
-        standing: QueuedWaiter,
+        queued: QueuedWaiter,
         running: &Arc<EngineHandle>,
-        own: fn(LockGuard) -> G,
+        into_guard: fn(LockGuard) -> G,
     ) -> Waiter<G> {
         Waiter {
-            standing: Some(standing),
+            queued: Some(queued),
             running: Arc::clone(running),
-            own,
+            into_guard,
         }
     }
 
-    /// The place in the queue as last heard, at most a check period ago: 1 is next. An upper bound, since it
-    /// counts waiters that died or gave up. `None` once the lock is granted or the wait
-    /// has failed, and while the place is being taken again.
+    /// The position in the queue, as last reported by Redis, at most a check period ago. 1 is next.
+    ///
+    /// An upper bound: it counts waiters that died or gave up. `None` once the lock is granted or
+    /// the wait has failed, and while the waiter is being queued again. Never blocks.
     pub fn position(&self) -> Option<u64> {
-        self.standing.as_ref()?.position()
+        self.queued.as_ref()?.position()
     }
 
-    /// Waits for the lock, for as long as Redis answers. Woken by the grant, a shutdown, or after the outage
-    /// limit without a reply.
+    /// Waits for the lock, for as long as Redis answers.
+    ///
+    /// Blocks without a bound while others hold the lock. While Redis does not answer, blocks for
+    /// at most the outage limit, or up to two command timeouts more if Redis was not asked lately.
+    /// The grant wakes it, a shutdown, a refusal that will not pass, or the outage limit.
     ///
     /// # Errors
-    /// [`Error::Closed`] by a shutdown; [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
+    /// - [`Error::Closed`] after a shutdown.
+    /// - [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
+    /// - [`Error::Server`] or [`Error::WrongKind`] at once if Redis lost its data and refuses to
+    ///   queue this waiter again.
     pub fn wait(mut self) -> Result<G> {
         loop {
-            if let Some(guard) = self.wait_until(Time::NEVER, Then::Leave)? {
+            if let Some(guard) = self.wait_until(Time::NEVER, AtDeadline::Cancel)? {
                 return Ok(guard);
             }
         }
     }
 
-    /// Waits for the lock for at most so long. `None`: not yet, and the place is kept.
+    /// Waits for the lock, for at most `at_most`. `None`: not yet, and the waiter keeps its place
+    /// in the queue.
     ///
-    /// Blocks for no longer than `at_most`; `Duration::MAX` means for ever. What wakes it is what wakes
-    /// [`wait`](Waiter::wait). `None` says nothing of who has the lock, nor whether Redis answers: an outage ends a wait
-    /// only after the outage limit, however it is cut in pieces, and then takes up to one command timeout more.
+    /// `Duration::MAX` means forever. The same events wake it as [`wait`](Waiter::wait).
+    ///
+    /// Blocks for at most `at_most`, until Redis has been silent for the outage limit. From then on
+    /// every call returns an error at once. There is one exception: if Redis was not asked lately,
+    /// because this process was stopped or its host slept, the call asks it first. Then it may take
+    /// up to two command timeouts more, even past `at_most`.
+    ///
+    /// The outage limit counts from the last answer of Redis, over all calls. So many short waits
+    /// end like one long wait. `None` does not say who has the lock, nor whether Redis answers.
     ///
     /// # Errors
-    /// As [`wait`](Waiter::wait), counted from the last answer of Redis; the place is kept then as well. [`Error::Config`]
-    /// if this waiter has given its guard before.
+    /// As [`wait`](Waiter::wait). After an outage the waiter still has its place, and you may wait
+    /// again. [`Error::Config`] if this waiter has returned its guard already.
     pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<G>> {
         let now = self.running.engine().now();
-        self.wait_until(now + at_most, Then::Stay)
+        self.wait_until(now + at_most, AtDeadline::Keep)
     }
 
-    fn wait_until(&mut self, until: Time, then: Then) -> Result<Option<G>> {
-        let Some(standing) = &self.standing else {
+    fn wait_until(&mut self, until: Time, at_deadline: AtDeadline) -> Result<Option<G>> {
+        let Some(queued) = &self.queued else {
             return Err(Error::config(
                 "waiter",
-                "it gives one guard, and has given it",
+                "a waiter returns one guard, and this one has returned it",
             ));
         };
-        let Some(lease) = standing.wait(until, then)? else {
+        let Some(lease) = queued.wait(until, at_deadline)? else {
             return Ok(None);
         };
-        self.standing = None;
-        Ok(Some((self.own)(LockGuard::new(lease, &self.running))))
+        self.queued = None;
+        let guard = LockGuard::new(lease, &self.running);
+        Ok(Some((self.into_guard)(guard)))
     }
 }
 
 impl<G> fmt::Debug for Waiter<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self
+            .queued
+            .as_ref()
+            .map(|queued| &queued.request().key.name);
         f.debug_struct("Waiter")
-            .field(
-                "name",
-                &self
-                    .standing
-                    .as_ref()
-                    .map(|standing| &standing.request().key.name),
-            )
+            .field("name", &name)
             .field("position", &self.position())
             .finish_non_exhaustive()
     }

@@ -8,8 +8,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# What a binary does goes by the name it is called by: in Debian's redis-tools the server lies
-# under the name of one of its tools.
+# The binary acts by the name it is called by: Debian's redis-tools installs the server under the
+# name of one of its tools.
 is_server() {
     (exec -a redis-server "$1" --version) 2>/dev/null | grep -q '^Redis server'
 }

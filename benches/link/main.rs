@@ -1,19 +1,20 @@
-//! A Redis that is 1 ms away: how much 64 threads get out of a pool of 4 connections, each thread on a name of its own,
-//! beside a plain pool of as many connections, which are checked out for each command.
+//! A Redis that is 1 ms away: the throughput of 64 threads on a pool of 4 connections, each thread on
+//! a name of its own, beside a plain pool of 4 connections that checks one out for each command.
 //!
 //!     cargo bench --bench link
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench link
 //!
-//! Without the variable it starts a private redis-server on a port of this host. The link is a proxy in a process of its
-//! own: each chunk goes out 0.5 ms after it came in, in each direction, however many others are on their way. What it
-//! adds by itself shows in the bare PING. Plain check-out is an r2d2 pool, without a test at the check-out, of bare
-//! connections that do SET NX PX and a compare-and-delete script. The floor is the same two commands on a connection for
-//! each thread. Within a round all take turns. Ratios are the median of all rounds (least..most).
+//! Without the variable it starts a private redis-server on a port of this host. The link is a proxy in
+//! a process of its own. It forwards each chunk 0.5 ms after the chunk came in, in each direction,
+//! however many other chunks are on their way. The bare PING shows what the proxy itself adds. The
+//! plain pool is r2d2, without a test at check-out, of bare connections that run SET NX PX and a
+//! compare-and-delete script. The floor runs the same two commands on one connection per thread.
+//! Within a round all take turns. Ratios are the median of all rounds (least..most).
 
+#[path = "../support/child.rs"]
+mod child;
 #[path = "../support/floor.rs"]
 mod floor;
-#[path = "../support/kid.rs"]
-mod kid;
 mod proxy;
 #[path = "../support/mod.rs"]
 mod support;
@@ -33,7 +34,7 @@ use throughput::throughput;
 
 const POOL: u32 = 4;
 const THREADS: usize = 64;
-/// Of one thread, of each kind in a round, and how many before it is the other's turn.
+/// Cycles of one thread, for each kind in a round, and how many before the other kind's turn.
 const CYCLES: usize = 100;
 const CYCLES_AT_ONCE: usize = 10;
 
@@ -142,7 +143,7 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
     };
     measure();
 
-    let (before, used) = (manager.stats(), proxy.kid.usage());
+    let (before, used) = (manager.stats(), proxy.child.usage());
     let [mut to_plain, mut to_floor] = [(); 2].map(|()| Rounds::default());
     let mut rates = [(); 3].map(|()| Rounds::default());
     for _ in 0..rounds {
@@ -154,7 +155,7 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
             .zip([plain, ours, floor])
             .for_each(|(all, rate)| all.add(rate));
     }
-    let (after, used) = (manager.stats(), proxy.kid.usage() - used);
+    let (after, used) = (manager.stats(), proxy.child.usage() - used);
 
     println!("{THREADS} threads on {THREADS} names, {rounds} rounds of {run_for:?} each");
     let row = |title: &str, [plain, ours, floor]: [String; 3]| {

@@ -10,7 +10,7 @@ use std::{env, process, thread};
 
 use redis::{ConnectionAddr, IntoConnectionInfo, parse_redis_url};
 
-use crate::kid::{Kid, serve};
+use crate::child::{ChildProcess, serve};
 use crate::support::now;
 
 /// From one end to the other, so that there and back takes 1 ms.
@@ -18,21 +18,21 @@ const DELAY: Duration = Duration::from_micros(500);
 
 /// Ends when it is dropped.
 pub(crate) struct Proxy {
-    pub(crate) kid: Kid,
+    pub(crate) child: ChildProcess,
     /// Of the same Redis, over the link.
     pub(crate) url: String,
 }
 
 impl Proxy {
     pub(crate) fn start(url: &str) -> Proxy {
-        let mut kid = Kid::spawn(url, &["proxy"]);
-        let [port] = kid.ask("port");
+        let mut child = ChildProcess::spawn(url, &["proxy"]);
+        let [port] = child.ask("port");
         let mut url = parse_redis_url(url).expect("a URL that names a Redis");
         url.set_host(Some("127.0.0.1"))
             .expect("a host can be another one");
         url.set_port(Some(port as u16)).expect("a host has a port");
         Proxy {
-            kid,
+            child,
             url: url.into(),
         }
     }
@@ -100,7 +100,7 @@ fn deliver(chunks: &Receiver<Chunk>) {
     sleep_precisely();
     for Chunk { due, to, bytes } in chunks {
         thread::sleep(Duration::from_nanos(due.saturating_sub(now())));
-        // Who has hung up does not want it any more.
+        // A peer that has closed its side gets nothing any more.
         let _ = if bytes.is_empty() {
             to.shutdown(Shutdown::Write)
         } else {
@@ -109,7 +109,7 @@ fn deliver(chunks: &Receiver<Chunk>) {
     }
 }
 
-/// Linux wakes a thread up to 50 µs late, to wake others at the same time, unless it is told not to.
+/// By default Linux wakes a thread up to 50 µs late, to wake others at the same time.
 fn sleep_precisely() {
     #[cfg(target_os = "linux")]
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));

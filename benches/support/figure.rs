@@ -6,16 +6,16 @@ use std::io::Write;
 
 use super::Rounds;
 
-/// What a figure is; its numbers are those of the rounds.
+/// One figure; its numbers are those of the rounds.
 #[derive(Clone)]
 pub(crate) struct Figure {
     /// The demand it belongs to, as they are numbered in docs/BENCHMARKS.md.
     pub(crate) demand: u8,
-    /// Figures of one title that differ in their case stand in one picture.
+    /// Figures of one title that differ in their case share one picture.
     pub(crate) title: String,
     pub(crate) case: String,
     pub(crate) unit: String,
-    /// What it is beside, and what that came to.
+    /// The name and the value of the floor.
     pub(crate) floor: String,
     pub(crate) bound: Bound,
 }

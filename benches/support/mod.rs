@@ -1,4 +1,4 @@
-//! What the benches stand on: a server, the floor that is measured against, sums, and the figures that go into the
+//! Shared by the benches: a server, the floor that is measured against, sums, and the figures for the
 //! table.
 
 #![allow(dead_code, reason = "no bench needs all of it")]
@@ -22,7 +22,7 @@ pub(crate) fn server() -> Redis {
     redis_or_exit("FAIRLOCK_BENCH_URL", Over::Tcp, None)
 }
 
-/// A connection with nothing of ours about it, but without Nagle's delay, which no lock client should have.
+/// A bare connection, without Nagle's delay, which no lock client should have.
 pub(crate) fn bare_connection(url: &str) -> redis::Connection {
     let info = url
         .into_connection_info()
@@ -33,8 +33,8 @@ pub(crate) fn bare_connection(url: &str) -> redis::Connection {
         .expect("a Redis that answers")
 }
 
-/// How often something is measured: `cargo bench` says that it is one, and anything else only wants to
-/// see it work. `FAIRLOCK_BENCH_ROUNDS` makes fewer of them.
+/// How many rounds to measure. Only `cargo bench` measures; every other run does one round to show that
+/// the bench works. `FAIRLOCK_BENCH_ROUNDS` sets fewer.
 pub(crate) fn rounds(full: usize) -> usize {
     if !is_bench() {
         return 1;

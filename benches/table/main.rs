@@ -1,9 +1,9 @@
-//! Makes the table and the chart of what the benches noted; benches/run.sh calls it.
+//! Makes the table and the charts from the figures of the benches; benches/run.sh calls it.
 //!
 //!     cargo bench --bench table -- RESULTS DIRECTORY
 //!
-//! RESULTS is the file that `FAIRLOCK_BENCH_RESULTS` named while they ran. `BENCHMARKS.md`, `benchmarks.svg` and
-//! `benchmarks-peers.svg`, which is of other crates alone, go into the directory.
+//! RESULTS is the file that `FAIRLOCK_BENCH_RESULTS` named while the benches ran. `BENCHMARKS.md`,
+//! `benchmarks.svg` and `benchmarks-peers.svg` (other crates alone) go into the directory.
 
 mod chart;
 #[path = "../support/mod.rs"]
@@ -31,7 +31,7 @@ const DEMANDS: [&str; 8] = [
 fn main() {
     let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let [results, directory] = &args[..] else {
-        // Of `cargo test`; a bench that is not told what to show has nothing to do.
+        // `cargo test` passes no arguments, and then there is nothing to show.
         assert!(
             !is_bench() || args.is_empty(),
             "wants the file of the results and a directory"
@@ -128,7 +128,7 @@ The same work with other Rust crates, with their own defaults, and set to poll a
 ![Beside other crates: lock and unlock by one thread; 8 threads on one name: acquisitions, longest wait, shares](benchmarks-peers.svg)
 ";
 
-/// What the figures do not say by themselves. Instructions do not depend on the machine; they were counted by valgrind's
+/// The text that explains the figures. Instructions do not depend on the machine; they were counted by valgrind's
 /// callgrind on redis-server 7.0.15, as the difference of 2000 and 1000 requests.
 const WHERE_THE_TIME_GOES: &str = "
 ## Where the time goes

@@ -1,17 +1,17 @@
-//! A lock that nobody else wants, beside the floor: a bare connection that does SET NX PX and a
-//! compare-and-delete script, which is the least that any lock on Redis can do.
+//! An uncontended lock beside the floor: a bare connection that runs SET NX PX and a compare-and-delete
+//! script, the least that any lock on Redis can do.
 //!
 //!     cargo bench --bench uncontended
 //!     cargo bench --features memory --bench uncontended
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench uncontended
 //!
-//! Without the variable it starts a private redis-server on a port of this host. Floor and fairlock take
-//! turns every few milliseconds, so what disturbs the machine disturbs both. Ratios are the median of all
-//! rounds (least..most). The times beside them say where a cycle goes: what the server spends in its
-//! commands, and what this thread spends of the processor; the rest is the way there and back.
+//! Without the variable it starts a private redis-server on a port of this host. Floor and fairlock
+//! take turns every few milliseconds, so a disturbance of the machine hits both. Ratios are the median
+//! of all rounds (least..most). The times beside them show where a cycle goes: the server's time in its
+//! commands, and this thread's processor time; the rest is the way there and back.
 //!
-//! With the feature `memory` it also sets a lock of the in-memory store beside one on this Redis and beside a
-//! `parking_lot::Mutex`, where several threads want one name, too.
+//! With the feature `memory` it also compares a lock of the in-memory store with one on this Redis and
+//! with a `parking_lot::Mutex`, also where several threads want one name.
 
 #[path = "../support/floor.rs"]
 mod floor;
@@ -32,10 +32,10 @@ use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, median, micros, now, read, rounds, server};
 use throughput::throughput;
 
-/// Of each kind in a round, and how many before it is the other's turn.
+/// Cycles for each kind in a round, and how many before the other kind's turn.
 const CYCLES: usize = 3000;
 const CYCLES_AT_ONCE: usize = 50;
-/// Who shares the pool of 8: as many threads, and four times as many.
+/// Threads on the pool of 8: one per connection, and four per connection.
 const CROWDS: [usize; 2] = [8, 32];
 const THREADS_RUN_FOR: Duration = Duration::from_millis(1000);
 
@@ -58,7 +58,7 @@ fn main() {
     }
 }
 
-/// What the cycles of a round cost.
+/// The cost of the cycles of a round.
 #[derive(Default)]
 struct Cost {
     times: Vec<u64>,
@@ -150,8 +150,8 @@ fn row(title: &str, floor: &[Cost], ours: &[Cost], of: impl Fn(&Cost) -> u64, ra
     println!("  {title:<28}{floor:>12}{ours:>12}   {ratio}");
 }
 
-/// What the server has spent so far in the two commands that a cycle sends, in ns. What a script calls is
-/// within.
+/// The time that the server has spent so far in the two commands of a cycle, in ns, the commands that a
+/// script calls included.
 fn server_time(admin: &mut Connection) -> u64 {
     let stats: String = redis::cmd("INFO")
         .arg("commandstats")

@@ -1,4 +1,4 @@
-//! The one that is paused between its last look at the lock and its write.
+//! The holder that is paused between its last check of the lock and its write.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -14,16 +14,17 @@ use fairlock::{Endpoint, LockManager, LockOptions};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 #[cfg(feature = "memory")]
-use crate::support::ended;
+use crate::support::exit_code;
 use crate::support::{Outcome, Store, private_redis::Redis};
 
-/// The total that it writes.
+/// The total that this holder writes.
 pub(crate) const LATE: u32 = 100;
 
-/// The shortest there is, so that the others need not wait for long.
+/// The shortest ttl, so that the others need not wait for long.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Processes that share a name share a ttl. To connect may take longer than the tenth of it that is the default.
+/// Processes that share a name should use the same ttl. The default connect timeout, a tenth of it,
+/// may be too short.
 pub(crate) fn manager(to: impl Into<Endpoint>) -> fairlock::Result<LockManager> {
     LockManager::builder(to)
         .options(LockOptions::new().ttl(TTL))
@@ -31,33 +32,34 @@ pub(crate) fn manager(to: impl Into<Endpoint>) -> fairlock::Result<LockManager> 
         .build()
 }
 
-/// What it does. Its writes go to whoever has the resource, as those to a database would.
+/// What the holder does. It reports its writes to the main program, which has the resource, as a
+/// database would.
 fn write_late(
     mgr: &LockManager,
     name: &str,
-    mut say: impl Write,
+    mut output: impl Write,
     pause: impl FnOnce() -> Outcome,
 ) -> Outcome {
     let guard = mgr.lock(name)?;
-    writeln!(say, "holds {}", guard.fence())?;
+    writeln!(output, "holds {}", guard.fence())?;
 
-    guard.check()?; // it is ours …
-    pause()?; // … and was, until a moment ago
+    guard.check()?; // the lock is held …
+    pause()?; // … but not any more after this
     let held = guard.is_held();
 
-    writeln!(say, "writes {LATE}")?;
-    writeln!(say, "under {}", guard.fence())?;
-    writeln!(say, "is_held {held}")?;
+    writeln!(output, "writes {LATE}")?;
+    writeln!(output, "under {}", guard.fence())?;
+    writeln!(output, "is_held {held}")?;
     Ok(())
 }
 
-/// Ended with this program.
+/// The holder, as the main program sees it. It ends with this program.
 pub(crate) struct Holder {
-    said: BufReader<Box<dyn Read>>,
-    at: Place,
+    output: BufReader<Box<dyn Read>>,
+    runs_as: RunsAs,
 }
 
-enum Place {
+enum RunsAs {
     Process(Child),
     #[cfg(feature = "memory")]
     Thread(mpsc::Sender<()>),
@@ -72,51 +74,51 @@ impl Holder {
         }
     }
 
-    /// Waits for what it says next, which has to be this.
-    pub(crate) fn says<T: FromStr<Err: Error + Send + Sync + 'static>>(
+    /// Waits for its next line, which must begin with `what`. Returns the rest.
+    pub(crate) fn reads<T: FromStr<Err: Error + Send + Sync + 'static>>(
         &mut self,
         what: &str,
     ) -> Outcome<T> {
         let mut line = String::new();
-        self.said.read_line(&mut line)?;
+        self.output.read_line(&mut line)?;
         let value = line
             .strip_prefix(what)
-            .ok_or_else(|| format!("the one that was paused said {line:?}, not {what:?}"))?;
+            .ok_or_else(|| format!("the paused holder wrote {line:?}, not {what:?}"))?;
         Ok(value.trim().parse()?)
     }
 
     /// Ends its pause.
     pub(crate) fn go_on(&self) -> Outcome {
-        match &self.at {
-            Place::Process(process) => kill_process(Pid::from_child(process), Signal::CONT)?,
+        match &self.runs_as {
+            RunsAs::Process(process) => kill_process(Pid::from_child(process), Signal::CONT)?,
             #[cfg(feature = "memory")]
-            Place::Thread(go_on) => go_on.send(())?,
+            RunsAs::Thread(go_on) => go_on.send(())?,
         }
         Ok(())
     }
 
     /// Waits for its end.
     pub(crate) fn end(mut self) -> Outcome {
-        self.said.read_to_end(&mut Vec::new())?;
-        match &mut self.at {
-            Place::Process(process) => match process.wait()? {
+        self.output.read_to_end(&mut Vec::new())?;
+        match &mut self.runs_as {
+            RunsAs::Process(process) => match process.wait()? {
                 status if status.success() => Ok(()),
-                status => Err(format!("the one that was paused ended with {status}").into()),
+                status => Err(format!("the paused holder ended with {status}").into()),
             },
             #[cfg(feature = "memory")]
-            Place::Thread(_) => Ok(()),
+            RunsAs::Thread(_) => Ok(()),
         }
     }
 }
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // Threads end with this program; a process that is stopped would stay.
+        // A thread ends with this program. A stopped process would stay.
         #[cfg_attr(
             not(feature = "memory"),
             expect(irrefutable_let_patterns, reason = "there are only processes")
         )]
-        if let Place::Process(process) = &mut self.at {
+        if let RunsAs::Process(process) = &mut self.runs_as {
             let _ = process.kill();
             let _ = process.wait();
         }
@@ -126,25 +128,26 @@ impl Drop for Holder {
 fn start_process(redis: &Redis, name: &str) -> Outcome<Holder> {
     let mut process = Command::new(env::current_exe()?)
         .args(["holder", name])
-        // Not an argument: those can be read by every user of this host, and it may have a password.
+        // In the environment, because every user of this host can read arguments. It may have a
+        // password.
         .env("REDIS_URL", &redis.url)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()?;
-    let said: Box<dyn Read> = Box::new(process.stdout.take().expect("stdout is piped"));
+    let output: Box<dyn Read> = Box::new(process.stdout.take().expect("stdout is piped"));
     Ok(Holder {
-        said: BufReader::new(said),
-        at: Place::Process(process),
+        output: BufReader::new(output),
+        runs_as: RunsAs::Process(process),
     })
 }
 
-/// What the program does when it is started as the holder.
+/// What the program does when it was started as the holder.
 pub(crate) fn be_a_process(name: &str) -> Outcome {
-    // Whoever is stopped does not notice that the program which started it was killed, and would stay.
+    // A stopped process does not notice that its parent was killed, and would stay.
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mgr = manager(env::var("REDIS_URL")?)?;
-    // Stops all of its threads, the one that renews its locks too, until it is sent SIGCONT.
+    // Stops all threads of this process, also the renewal thread, until it receives SIGCONT.
     write_late(&mgr, name, io::stdout(), || {
         Ok(kill_process(getpid(), Signal::STOP)?)
     })
@@ -152,21 +155,23 @@ pub(crate) fn be_a_process(name: &str) -> Outcome {
 
 #[cfg(feature = "memory")]
 fn start_thread(memory: &Memory, name: &str) -> Outcome<Holder> {
-    let (said, say) = io::pipe()?;
-    let (go_on, told) = mpsc::channel();
-    let (memory, mgr, name) = (memory.clone(), manager(memory)?, name.to_owned());
+    let (reader, writer) = io::pipe()?;
+    let (go_on, may_go_on) = mpsc::channel();
+    let mgr = manager(memory)?;
+    let memory = memory.clone();
+    let name = name.to_owned();
     thread::spawn(move || {
         let pause = || {
             memory.lapse(&name);
-            // The renewal that is due by then finds that the lease has ended.
+            // A renewal is due by then, and finds that the lease has ended.
             memory.advance(TTL / 3);
-            Ok(told.recv()?)
+            Ok(may_go_on.recv()?)
         };
-        ended(write_late(&mgr, &name, say, pause))
+        exit_code(write_late(&mgr, &name, writer, pause))
     });
-    let said: Box<dyn Read> = Box::new(said);
+    let output: Box<dyn Read> = Box::new(reader);
     Ok(Holder {
-        said: BufReader::new(said),
-        at: Place::Thread(go_on),
+        output: BufReader::new(output),
+        runs_as: RunsAs::Thread(go_on),
     })
 }

@@ -1,16 +1,17 @@
-//! The resource: it refuses writes that come too late. This is the part to copy.
+//! The resource. It refuses writes that come too late. Copy this file.
 //!
-//! A [`FenceGate`] is for what lives in one process. Where the resource is elsewhere, so is the check, in one step
-//! with the write; to read the fence first and to write then would leave room for a pause between the two.
+//! A [`FenceGate`] is for a resource in this process. If the resource is elsewhere, the check must
+//! be there too, in one step with the write. If you read the fence first and write after that, a
+//! pause can come in between.
 //!
-//! In SQL it is one statement. The column is a `BIGINT NOT NULL DEFAULT 0`, and the number of rows that were changed
-//! is the answer: none means refused.
+//! In SQL it is one statement. The column is a `BIGINT NOT NULL DEFAULT 0`. If no row was changed,
+//! the write was refused.
 //!
 //! ```sql
 //! UPDATE invoices SET total = :total, fence = :fence WHERE id = 42 AND fence <= :fence
 //! ```
 //!
-//! In Redis it is one script; it stands in the documentation of [`FenceGate`], with what to know about the numbers
+//! In Redis it is one script. The documentation of [`FenceGate`] has it, with notes on the numbers
 //! of Lua.
 
 use std::sync::Mutex;
@@ -24,9 +25,9 @@ pub(crate) struct Invoice {
 }
 
 impl Invoice {
-    /// `false` if one with a larger fence has written before; then nothing was changed.
+    /// `false` if a holder with a larger fence has written before. Then nothing changes.
     pub(crate) fn set_total(&self, total: u32, fence: u64) -> bool {
-        // The gate is asked under the mutex, so that nobody can write between the answer and this write.
+        // Ask the gate under the mutex, so that nobody can write between the check and this write.
         let mut current = self.total.lock().unwrap();
         let admitted = self.gate.admit(fence);
         if admitted {
@@ -35,7 +36,7 @@ impl Invoice {
         admitted
     }
 
-    /// What one does who knows of no fences.
+    /// Writes without a check of the fence.
     pub(crate) fn overwrite(&self, total: u32) {
         *self.total.lock().unwrap() = total;
     }

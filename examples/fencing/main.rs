@@ -1,20 +1,24 @@
-//! What no lock can prevent, and how a fence does: a holder that is paused past its TTL, wakes up and writes.
+//! A holder is paused past its TTL, wakes up and writes. No lock can prevent that, but a fence can.
 //!
 //!     cargo run --features memory --example fencing
 //!     cargo run --example fencing
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example fencing
 //!
-//! One who holds the lock makes sure of it, and is paused right after: in life by a suspended virtual machine, by
-//! swapping, by the lid of a laptop. Its lease ends, the lock goes to the next in the queue, who writes. Then it
-//! wakes up in the middle of its own write. However late it had looked, the pause could have come later still, so
-//! it is the resource that must refuse: every grant has a larger fence than all before it, and every write carries
-//! the fence that it was made under.
+//! A holder checks its lock, and is paused right after the check. The cause may be a suspended
+//! virtual machine, swapping, or a closed laptop. Its lease ends, and the next caller in the queue
+//! gets the lock and writes. Then the paused holder wakes up in the middle of its own write.
+//! However late it checks, the pause can come even later. So the resource must refuse the write:
+//! every grant has a larger fence than all grants before it, and every write carries the fence of
+//! its grant.
 //!
-//! `invoice.rs` has the resource, which is the part to copy, and how the same is done in SQL and in Redis.
-//! `holder.rs` has the one that is paused. On a Redis that is this program, started again, which stops itself with
-//! SIGSTOP. In memory, where there is one process only, it is a thread whose lease is ended by `Memory::lapse`.
-//! With `REDIS_URL` it uses that Redis; without, an in-memory store if it is built with one, and else a private
-//! redis-server. It ends with 0 if all was as it should be, with 1 if not, with 2 without a store.
+//! `invoice.rs` has the resource, which is the part to copy. It also shows the same in SQL and in
+//! Redis. `holder.rs` has the holder that is paused. On a Redis it is a second process of this
+//! program, which stops itself with SIGSTOP. On the in-memory store there is only one process.
+//! There it is a thread whose lease is ended by `Memory::lapse`.
+//!
+//! The program uses the Redis of `REDIS_URL`. Without that it uses an in-memory store, if it is
+//! built with one, or else it starts a private redis-server. It exits with 0 if all checks hold,
+//! with 1 if not, and with 2 if it has no store.
 
 mod holder;
 mod invoice;
@@ -27,15 +31,15 @@ use std::process::ExitCode;
 use fairlock::PreviousHolder;
 use holder::{Holder, LATE, manager};
 use invoice::Invoice;
-use support::{Outcome, PATIENCE, Store, check, ended, own_name, play};
+use support::{Outcome, PATIENCE, Store, check, exit_code, own_name, run};
 
-/// What we write; the one who is paused writes [`LATE`].
+/// The total that we write. The paused holder writes [`LATE`].
 const NEWER: u32 = 200;
 
 fn main() -> ExitCode {
     match env::args().collect::<Vec<_>>().as_slice() {
-        [_, role, name] if role == "holder" => ended(holder::be_a_process(name)),
-        _ => play(fencing),
+        [_, role, name] if role == "holder" => exit_code(holder::be_a_process(name)),
+        _ => run(fencing),
     }
 }
 
@@ -43,38 +47,38 @@ fn fencing(store: &Store) -> Outcome {
     let name = own_name("invoices:42");
     let mgr = manager(store)?;
     let invoice = Invoice::default();
-    // One that is written to by whoever comes, to show what would become of it.
-    let careless = Invoice::default();
+    // An invoice that accepts every write, for comparison.
+    let unprotected = Invoice::default();
 
     let mut other = Holder::start(store, &name)?;
-    let old: u64 = other.says("holds")?;
+    let old: u64 = other.reads("holds")?;
     println!(
-        "Another holds the lock, with fence {old}. It has made sure of that, wants to write a total of {LATE},"
+        "Another process holds the lock, with fence {old}. It checks the lock, wants to write a total of {LATE},"
     );
     println!("and is paused.");
     println!();
 
-    // The other does not renew its lease, so this takes one TTL.
+    // The paused holder does not renew its lease, so this takes one TTL.
     let guard = mgr
         .try_lock_for(&name, PATIENCE)?
-        .ok_or("the lock of one that is paused never came")?;
+        .ok_or("the lock of the paused holder never came free")?;
     let new = guard.fence();
     println!(
         "Its lease has ended, and we have the lock, with fence {new}. We write a total of {NEWER}."
     );
     check(
-        "we are told that the one before us did not finish",
+        "we learn that the holder before us did not finish",
         guard.previous_holder() == PreviousHolder::Lapsed,
     )?;
     check("our fence is larger", new > old)?;
-    check("our write is let in", invoice.set_total(NEWER, new))?;
-    careless.overwrite(NEWER);
+    check("our write is accepted", invoice.set_total(NEWER, new))?;
+    unprotected.overwrite(NEWER);
     println!();
 
     other.go_on()?;
-    let total: u32 = other.says("writes")?;
-    let fence: u64 = other.says("under")?;
-    println!("The other goes on where it was: it writes a total of {total}, with fence {fence}.");
+    let total: u32 = other.reads("writes")?;
+    let fence: u64 = other.reads("under")?;
+    println!("The other process wakes up and writes a total of {total}, with fence {fence}.");
     check("its write is refused", !invoice.set_total(total, fence))?;
     check(
         format!("the invoice says {NEWER}"),
@@ -82,21 +86,21 @@ fn fencing(store: &Store) -> Outcome {
     )?;
     println!();
 
-    careless.overwrite(total);
-    println!("Without a gate, the late write would have gone through.");
+    unprotected.overwrite(total);
+    println!("Without a gate, the late write would have been accepted.");
     check(
-        format!("an invoice that takes every write says {LATE}"),
-        careless.total() == LATE,
+        format!("an invoice that accepts every write says {LATE}"),
+        unprotected.total() == LATE,
     )?;
     println!();
 
-    let held: bool = other.says("is_held")?;
+    let held: bool = other.reads("is_held")?;
     println!(
-        "Had it looked once more, it would have known. But the next pause can come right after that look."
+        "With one more check it would have known. But another pause can come right after that check."
     );
     check("when it woke up, is_held() was false", !held)?;
     other.end()?;
-    // Its end has done nothing to our lock.
+    // The end of the other process has not affected our lock.
     guard.unlock()?;
     Ok(())
 }

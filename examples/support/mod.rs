@@ -1,5 +1,5 @@
-//! What the examples stand on: a store to connect to, and how they tell what came of it. Nothing of this is about
-//! locks, and nothing of it is to be copied.
+//! What all examples need: a store to connect to, and a way to report the result. Nothing here is
+//! about locks, and you need not copy any of it.
 
 #![allow(dead_code, reason = "each example uses a part of it")]
 
@@ -19,17 +19,17 @@ pub(crate) use store::Store;
 
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Chooses a store, says which, and plays the example on it. The exit status is 0 if that went well, 1 if not, and 2
-/// without a store.
-pub(crate) fn play(example: impl FnOnce(&Store) -> Outcome) -> ExitCode {
+/// Chooses a store, prints which, and runs the example on it. The exit status is 0 if that
+/// succeeds, 1 if not, and 2 if there is no store.
+pub(crate) fn run(example: impl FnOnce(&Store) -> Outcome) -> ExitCode {
     let store = Store::choose_or_exit();
     println!("{}, {}", env!("CARGO_CRATE_NAME"), store.about());
     println!();
-    ended(example(&store))
+    exit_code(example(&store))
 }
 
-/// Tells what went wrong, if anything did.
-pub(crate) fn ended(outcome: Outcome) -> ExitCode {
+/// Prints the error, if there is one.
+pub(crate) fn exit_code(outcome: Outcome) -> ExitCode {
     let Err(error) = outcome else {
         return ExitCode::SUCCESS;
     };
@@ -40,7 +40,7 @@ pub(crate) fn ended(outcome: Outcome) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Shows whether a claim holds. If not, that is what the example ends with.
+/// Prints whether a claim holds. Returns an error if not, which ends the example.
 pub(crate) fn check(claim: impl Display, holds: bool) -> Outcome {
     println!("  {} {claim}", mark(holds));
     if holds {
@@ -50,22 +50,22 @@ pub(crate) fn check(claim: impl Display, holds: bool) -> Outcome {
     }
 }
 
-/// Polls for what other threads are about to do, and gives up after a time that nothing here takes.
+/// Polls until other threads have done something. Gives up after [`PATIENCE`].
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outcome {
     let started = Instant::now();
     while !holds()? {
         if started.elapsed() > PATIENCE {
-            return Err(format!("in vain: {what}").into());
+            return Err(format!("this did not happen within {PATIENCE:?}: {what}").into());
         }
         thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }
 
-/// Longer than anything takes that is about to happen.
+/// Longer than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A name of this run's own: the Redis may be shared with others who try this.
+/// A name for this run only: others may run the same example on the same Redis.
 pub(crate) fn own_name(what: &str) -> String {
     format!("{what}:{}", Uuid::new_v4())
 }
@@ -78,7 +78,7 @@ pub(crate) fn mark(holds: bool) -> String {
     }
 }
 
-/// In colour where there is somebody to see it.
+/// In colour, if the output is a terminal.
 pub(crate) fn paint(colour: &str, text: &str) -> String {
     if io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none() {
         format!("\x1b[{colour}m{text}\x1b[0m")

@@ -1,5 +1,5 @@
-//! Where the examples and benches get their Redis from: the environment names one, or else a private
-//! redis-server is started, which ends with the program.
+//! The Redis of the examples and benches. Either an environment variable has its URL, or this
+//! module starts a private redis-server, which ends with the program.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -12,15 +12,15 @@ use std::process::{Child, Command, Stdio, exit};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
-/// A Redis to connect to; a private one ends when this is dropped.
+/// A Redis to connect to. A private one ends when this is dropped.
 pub(crate) struct Redis {
     pub(crate) url: String,
-    /// For people. Never has the URL in it, which may hold a password.
+    /// A text for people. Never contains the URL, which may have a password.
     pub(crate) about: String,
     _keeper: Option<Keeper>,
 }
 
-/// How a private server is spoken to.
+/// How to connect to a private server.
 #[derive(Clone, Copy, PartialEq)]
 #[allow(dead_code, reason = "examples use the one, benches the other")]
 pub(crate) enum Over {
@@ -28,8 +28,8 @@ pub(crate) enum Over {
     Tcp,
 }
 
-/// The Redis that the environment variable names, else a private one. If there is neither, says what to do
-/// and ends the program with status 2. `without` is the command that needs none, if there is one.
+/// The Redis of the environment variable, or else a private one. If there is neither, prints what
+/// to do and exits with status 2. `without` is a command that needs no Redis, if there is one.
 pub(crate) fn redis_or_exit(variable: &str, over: Over, without: Option<&str>) -> Redis {
     if let Some(url) = env::var(variable).ok().filter(|url| !url.is_empty()) {
         return Redis {
@@ -44,12 +44,12 @@ pub(crate) fn redis_or_exit(variable: &str, over: Over, without: Option<&str>) -
     })
 }
 
-/// Any of these may be the server: Debian's redis-tools has it as redis-check-rdb, and what that program
-/// does goes by the name it is called by.
+/// Names under which the server may be installed. In Debian's redis-tools it is `redis-check-rdb`:
+/// the program behaves according to the name that starts it.
 const NAMES: [&str; 3] = ["redis-server", "valkey-server", "redis-check-rdb"];
 
-/// A shell that ends the server and clears up as soon as our end of its standard input is closed. The
-/// system does that too when this program is killed.
+/// A shell that ends the server and removes its files as soon as our end of its standard input
+/// closes. The system closes it even if this program is killed.
 const KEEPER: &str = r#"
 dir=$1; shift
 "$dir/redis-server" "$@" >"$dir/log" 2>&1 &
@@ -69,16 +69,16 @@ impl Drop for Keeper {
 }
 
 fn start_private(over: Over) -> Result<Redis, String> {
-    let told = |e: io::Error| e.to_string();
+    let message = |e: io::Error| e.to_string();
     let dir = tempfile::Builder::new()
         .prefix("fairlock-")
         .tempdir()
-        .map_err(told)?;
+        .map_err(message)?;
     let version = link_server(&dir.path().join("redis-server"))?;
     let socket = dir.path().join("socket");
     let port = match over {
         Over::UnixSocket => 0,
-        Over::Tcp => free_port().map_err(told)?,
+        Over::Tcp => free_port().map_err(message)?,
     };
     let mut keeper = Command::new("sh");
     keeper
@@ -101,13 +101,13 @@ fn start_private(over: Over) -> Result<Redis, String> {
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Ctrl-C at the terminal must not end the keeper before it has cleared up.
+        // Ctrl-C at the terminal must not end the keeper before it has removed the files.
         .process_group(0);
-    let keeper = Keeper(keeper.spawn().map_err(told)?);
+    let keeper = Keeper(keeper.spawn().map_err(message)?);
     let dir = dir.keep();
     await_pong(&socket).map_err(|e| {
         let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
-        format!("the private redis-server does not answer ({e}); it said:\n{log}")
+        format!("the private redis-server does not answer ({e}); its log:\n{log}")
     })?;
     let (url, place) = match over {
         Over::UnixSocket => (
@@ -126,7 +126,8 @@ fn start_private(over: Over) -> Result<Redis, String> {
     })
 }
 
-/// Puts a link to the server's binary there, under the name that makes it act as one; answers its version.
+/// Creates a link to the binary of the server. The name of the link makes it act as a server.
+/// Returns its version.
 fn link_server(link: &Path) -> Result<String, String> {
     let path = env::var_os("PATH").unwrap_or_default();
     let candidates = NAMES
@@ -135,14 +136,14 @@ fn link_server(link: &Path) -> Result<String, String> {
     for file in candidates.filter(is_executable) {
         let _ = fs::remove_file(link);
         symlink(&file, link).map_err(|e| e.to_string())?;
-        let said = Command::new(link)
+        let output = Command::new(link)
             .arg("--version")
             .output()
             .map(|out| out.stdout)
             .unwrap_or_default();
         // "Redis server v=7.0.15 sha=…"
-        let said = String::from_utf8_lossy(&said);
-        if let Some((product, rest)) = said.split_once(" server v=") {
+        let output = String::from_utf8_lossy(&output);
+        if let Some((product, rest)) = output.split_once(" server v=") {
             let version = rest.split_whitespace().next().unwrap_or("?");
             return Ok(format!("{} {version}", product.to_lowercase()));
         }
@@ -166,8 +167,8 @@ fn await_pong(socket: &Path) -> io::Result<()> {
         let pong = UnixStream::connect(socket).and_then(|mut stream| {
             stream.set_read_timeout(Some(Duration::from_secs(1)))?;
             stream.write_all(b"PING\r\n")?;
-            let mut said = [0; 5];
-            stream.read_exact(&mut said)
+            let mut reply = [0; 5];
+            stream.read_exact(&mut reply)
         });
         match pong {
             Err(e) if Instant::now() > deadline => return Err(e),
@@ -184,10 +185,10 @@ fn how_to_get_one(variable: &str, without: Option<&str>, why: &str) -> String {
     format!(
         "This needs a Redis, and {why}.
 
-{} one that you have in front of the same command:
+{} a Redis in front of the same command:
     {variable}=redis://127.0.0.1/
 
-or install the server; this program starts and ends one of its own then:
+or install the server. Then this program starts and ends a private one:
     Debian, Ubuntu   sudo apt-get install redis-tools
     Fedora           sudo dnf install redis
     Arch             sudo pacman -S redis

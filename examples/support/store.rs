@@ -1,4 +1,4 @@
-//! Where the locks live in this run.
+//! Where the locks of this run live.
 
 #[cfg(feature = "memory")]
 use std::env;
@@ -9,16 +9,17 @@ use fairlock::memory::Memory;
 
 use super::private_redis::{Over, Redis, redis_or_exit};
 
-/// A place to connect to: `LockManager::connect(&store)`.
+/// What to connect to: `LockManager::connect(&store)`.
 pub(crate) enum Store {
     Redis(Redis),
-    /// A world in this process. Each manager on it is like a process of its own.
+    /// A store in this process. Each manager on it acts like a separate process.
     #[cfg(feature = "memory")]
     Memory(Memory),
 }
 
 impl Store {
-    /// The Redis that `REDIS_URL` names; else memory, if it is built in; else a private redis-server.
+    /// The Redis of `REDIS_URL`. Without that memory, if it is built in, or else a private
+    /// redis-server.
     pub(crate) fn choose_or_exit() -> Store {
         #[cfg(feature = "memory")]
         if env::var_os("REDIS_URL").is_none_or(|url| url.is_empty()) {
@@ -31,7 +32,7 @@ impl Store {
         Store::Redis(redis_or_exit("REDIS_URL", Over::UnixSocket, Some(without)))
     }
 
-    /// For people.
+    /// A text for people.
     pub(crate) fn about(&self) -> String {
         match self {
             Store::Redis(redis) => format!("on a Redis: {}", redis.about),

@@ -1,60 +1,62 @@
-//! Your own code: it bills all customers, on several hosts but on one at a time. It knows nothing of tests; the
-//! manager that it is given may be on a Redis or on a `Memory`.
+//! Your own code. It bills all customers, and runs on several hosts, but only one host bills at a
+//! time. It knows nothing of tests: its manager may be on a Redis or on a `Memory`.
 
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, PreviousHolder};
 
-use crate::books::Books;
+use crate::bills::Bills;
 
 /// The name of the lock.
 pub(crate) const BILLING: &str = "billing";
 
-/// How long to wait for another process that is at it.
+/// How long to wait for another process that bills.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What came of it.
+/// The result of [`bill`].
 #[derive(Debug, PartialEq)]
 pub(crate) enum Billed {
     /// Every customer has a bill.
     All,
-    /// Another process has been at it all the time.
-    Elsewhere,
-    /// Redis does not answer. Nothing was done; try later.
-    Later,
-    /// The lock was lost before this customer's bill was written. Whoever has it now does the rest.
-    UpTo(String),
+    /// Another process had the lock all the time.
+    ByAnother,
+    /// Redis did not answer. Nothing was done. Try later.
+    RedisDown,
+    /// The lock was lost before this customer's bill was written. Its next holder does the rest.
+    StoppedAt(String),
 }
 
-/// Bills those who have no bill yet. `print` takes long.
+/// Bills all customers that have no bill yet. `print` may take long.
 pub(crate) fn bill(
     mgr: &LockManager,
-    books: &Books,
+    bills: &Bills,
     customers: &[&str],
     mut print: impl FnMut(&str),
 ) -> fairlock::Result<Billed> {
     let guard = match mgr.try_lock_for(BILLING, PATIENCE) {
         Ok(Some(guard)) => guard,
-        Ok(None) => return Ok(Billed::Elsewhere),
-        Err(Error::Unavailable { .. }) => return Ok(Billed::Later),
+        Ok(None) => return Ok(Billed::ByAnother),
+        Err(Error::Unavailable { .. }) => return Ok(Billed::RedisDown),
         Err(other) => return Err(other),
     };
     if guard.previous_holder() == PreviousHolder::Lapsed {
-        // Who had it before did not come to its end, so what it had begun is begun anew.
-        books.drop_drafts(guard.fence());
+        // The holder before did not finish, so its drafts must be done again.
+        bills.drop_drafts(guard.fence());
     }
     for customer in customers {
-        if !books.begin(guard.fence(), customer) {
+        if !bills.begin(guard.fence(), customer) {
             continue;
         }
         print(customer);
-        // The check saves futile work; what decides is the fence, since the lock may be lost right after.
-        if guard.check().is_err() || !books.finish(guard.fence(), customer) {
-            return Ok(Billed::UpTo((*customer).to_owned()));
+        // The check only saves useless work. The lock may be lost right after it, so the fence
+        // decides.
+        if guard.check().is_err() || !bills.finish(guard.fence(), customer) {
+            return Ok(Billed::StoppedAt((*customer).to_owned()));
         }
     }
     match guard.unlock() {
-        // All was written under our fence, so what became of the lock after that is of no account.
+        // All bills were written under our fence. It does not matter if the lock was lost after
+        // that.
         Ok(()) | Err(Error::Lost { .. } | Error::Unavailable { .. }) => Ok(Billed::All),
         Err(other) => Err(other),
     }

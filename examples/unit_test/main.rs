@@ -1,14 +1,15 @@
-//! How to test your own code that locks: without a Redis, with all that can go wrong, in milliseconds.
+//! How to test your own code that locks: without a Redis, with everything that can go wrong, in
+//! milliseconds.
 //!
 //!     cargo run --features memory --example unit_test
 //!     cargo test --features memory --example unit_test
 //!
-//! `billing.rs` is code that locks, as you might have it, and `books.rs` what it works on. `scenarios.rs` has
-//! the tests, which are what to copy. Run as a program, this runs them all, says how long each took, and ends
-//! with 1 if one fails.
+//! `billing.rs` is code that locks, as you might have it. `bills.rs` is the data that it works on.
+//! `scenarios.rs` has the tests, which are the part to copy. As a program, this runs all of them,
+//! prints how long each took, and exits with 1 if one fails.
 
 mod billing;
-mod books;
+mod bills;
 mod scenarios;
 
 use std::panic::catch_unwind;
@@ -22,14 +23,14 @@ macro_rules! all {
 fn main() -> ExitCode {
     let all = all![
         bills_everybody_once
-        gives_up_while_another_process_is_at_it
-        takes_its_turn_when_the_other_is_done
-        stops_when_the_lock_is_lost_in_mid_work
-        stops_when_it_was_suspended_for_longer_than_the_ttl
+        gives_up_while_another_process_has_the_lock
+        takes_its_turn_when_the_other_process_is_done
+        stops_when_the_lock_is_lost_during_the_work
+        stops_when_suspended_for_longer_than_the_ttl
         writes_nothing_late
         clears_up_after_a_holder_that_crashed
-        comes_back_later_while_redis_is_down
-        works_on_while_redis_is_away_for_a_moment
+        reports_that_redis_is_down_and_bills_later
+        continues_through_a_short_outage_of_redis
         does_not_notice_a_connection_that_closes
         is_not_blocked_by_its_own_lost_reply
     ];

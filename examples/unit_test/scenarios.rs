@@ -1,9 +1,11 @@
-//! The tests. Each makes a world of its own in memory, with two managers on it that are like two processes, has
-//! something go wrong in it, and looks at what the code in `billing.rs` makes of that. In a crate of your own
-//! these stand below `#[cfg(test)]`, with a plain `#[test]` each; here they are run by `main` as well.
+//! The tests. Each test creates an in-memory store with two managers, which act like two processes.
+//! Then it makes something go wrong, and checks what the code in `billing.rs` does. In your own
+//! crate the tests are under `#[cfg(test)]`, each with a plain `#[test]`. Here `main` runs them
+//! too.
 //!
-//! Time passes by `advance`, which returns when the managers have done what was due by then. For threads of the
-//! test's own it does not wait, so a test that needs one to have come somewhere polls for that.
+//! `advance` makes time pass. It returns when the managers have done what was due by then. It does
+//! not wait for threads of the test itself, so a test polls until such a thread has reached some
+//! point.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,142 +14,145 @@ use fairlock::memory::{Fault, Memory};
 use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, LockManager};
 
 use crate::billing::{BILLING, Billed, PATIENCE, bill};
-use crate::books::{Books, State};
+use crate::bills::{Bills, State};
 
 const CUSTOMERS: [&str; 3] = ["ann", "bob", "cid"];
 
 #[cfg_attr(test, test)]
 pub(crate) fn bills_everybody_once() {
     let (_memory, ours, theirs) = two_processes();
-    let books = Books::default();
+    let bills = Bills::default();
     let mut printed = 0;
     assert_eq!(
-        bill(&ours, &books, &CUSTOMERS, |_| printed += 1).unwrap(),
+        bill(&ours, &bills, &CUSTOMERS, |_| printed += 1).unwrap(),
         Billed::All
     );
     assert_eq!(
-        bill(&theirs, &books, &CUSTOMERS, |_| printed += 1).unwrap(),
+        bill(&theirs, &bills, &CUSTOMERS, |_| printed += 1).unwrap(),
         Billed::All
     );
     assert_eq!(printed, 3);
-    assert_all_written(&books);
+    assert_all_written(&bills);
 }
 
 #[cfg_attr(test, test)]
-pub(crate) fn gives_up_while_another_process_is_at_it() {
+pub(crate) fn gives_up_while_another_process_has_the_lock() {
     let (memory, ours, theirs) = two_processes();
-    let books = Books::default();
+    let bills = Bills::default();
     let _guard = theirs.lock(BILLING).unwrap();
     thread::scope(|scope| {
-        let billed = scope.spawn(|| bill(&ours, &books, &CUSTOMERS, |_| {}));
-        until("we stand in the queue", || waiters(&theirs) == 1);
+        let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
+        until("we are queued", || waiters(&theirs) == 1);
         memory.advance(PATIENCE);
-        assert_eq!(billed.join().unwrap().unwrap(), Billed::Elsewhere);
+        assert_eq!(billed.join().unwrap().unwrap(), Billed::ByAnother);
     });
-    assert_eq!(books.read(), []);
+    assert_eq!(bills.read(), []);
 }
 
 #[cfg_attr(test, test)]
-pub(crate) fn takes_its_turn_when_the_other_is_done() {
+pub(crate) fn takes_its_turn_when_the_other_process_is_done() {
     let (_memory, ours, theirs) = two_processes();
-    let books = Books::default();
+    let bills = Bills::default();
     let guard = theirs.lock(BILLING).unwrap();
     thread::scope(|scope| {
-        let billed = scope.spawn(|| bill(&ours, &books, &CUSTOMERS, |_| {}));
-        until("we stand in the queue", || waiters(&theirs) == 1);
+        let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
+        until("we are queued", || waiters(&theirs) == 1);
         guard.unlock().unwrap();
         assert_eq!(billed.join().unwrap().unwrap(), Billed::All);
     });
-    assert_all_written(&books);
+    assert_all_written(&bills);
 }
 
 #[cfg_attr(test, test)]
-pub(crate) fn stops_when_the_lock_is_lost_in_mid_work() {
+pub(crate) fn stops_when_the_lock_is_lost_during_the_work() {
     let (memory, ours, _theirs) = two_processes();
-    let books = Books::default();
-    let billed = bill(&ours, &books, &CUSTOMERS, |customer| {
+    let bills = Bills::default();
+    let billed = bill(&ours, &bills, &CUSTOMERS, |customer| {
         if customer == "bob" {
             memory.lapse(BILLING);
-            // The renewal, which is due now, finds out.
+            // A renewal is due by then, and finds that the lease has ended.
             memory.advance(DEFAULT_TTL / 3);
         }
     });
-    assert_eq!(billed.unwrap(), Billed::UpTo("bob".to_owned()));
-    assert_eq!(states(&books), [State::Written, State::Draft]);
+    assert_eq!(billed.unwrap(), Billed::StoppedAt("bob".to_owned()));
+    assert_eq!(states(&bills), [State::Written, State::Draft]);
 }
 
 #[cfg_attr(test, test)]
-pub(crate) fn stops_when_it_was_suspended_for_longer_than_the_ttl() {
+pub(crate) fn stops_when_suspended_for_longer_than_the_ttl() {
     let (memory, ours, theirs) = two_processes();
-    let books = Books::default();
-    let billed = bill(&ours, &books, &CUSTOMERS, |customer| {
+    let bills = Bills::default();
+    let billed = bill(&ours, &bills, &CUSTOMERS, |customer| {
         if customer == "bob" {
-            // The guard goes by the clock, so there is nothing to wait for.
+            // The guard reads the clock, so there is nothing to wait for.
             memory.advance(DEFAULT_TTL);
         }
     });
-    assert_eq!(billed.unwrap(), Billed::UpTo("bob".to_owned()));
+    assert_eq!(billed.unwrap(), Billed::StoppedAt("bob".to_owned()));
     assert_eq!(
-        bill(&theirs, &books, &CUSTOMERS, |_| {}).unwrap(),
+        bill(&theirs, &bills, &CUSTOMERS, |_| {}).unwrap(),
         Billed::All
     );
-    assert_all_written(&books);
+    assert_all_written(&bills);
 }
 
 #[cfg_attr(test, test)]
 pub(crate) fn writes_nothing_late() {
     let (memory, ours, theirs) = two_processes();
-    let books = Books::default();
-    let billed = bill(&ours, &books, &CUSTOMERS, |customer| {
+    let bills = Bills::default();
+    let billed = bill(&ours, &bills, &CUSTOMERS, |customer| {
         if customer == "bob" {
-            // We are not told before the next renewal. Meanwhile another is at it, with a larger fence.
+            // We learn of the loss only at our next renewal. Before that, another process bills
+            // with a larger fence.
             memory.lapse(BILLING);
-            let billed = bill(&theirs, &books, &["ann", "bob"], |_| {});
+            let billed = bill(&theirs, &bills, &["ann", "bob"], |_| {});
             assert_eq!(billed.unwrap(), Billed::All);
         }
     });
-    assert_eq!(billed.unwrap(), Billed::UpTo("bob".to_owned()));
-    assert_eq!(states(&books), [State::Written; 2]);
+    assert_eq!(billed.unwrap(), Billed::StoppedAt("bob".to_owned()));
+    assert_eq!(states(&bills), [State::Written; 2]);
 }
 
 #[cfg_attr(test, test)]
 pub(crate) fn clears_up_after_a_holder_that_crashed() {
     let (memory, ours, theirs) = two_processes();
-    let books = Books::default();
+    let bills = Bills::default();
     let crashed = theirs.lock(BILLING).unwrap();
-    books.begin(crashed.fence(), "bob");
+    bills.begin(crashed.fence(), "bob");
     memory.lapse(BILLING);
     assert_eq!(
-        bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(),
+        bill(&ours, &bills, &CUSTOMERS, |_| {}).unwrap(),
         Billed::All
     );
-    assert_all_written(&books);
+    assert_all_written(&bills);
 }
 
 #[cfg_attr(test, test)]
-pub(crate) fn comes_back_later_while_redis_is_down() {
+pub(crate) fn reports_that_redis_is_down_and_bills_later() {
     let (memory, ours, _theirs) = two_processes();
-    let books = Books::default();
+    let bills = Bills::default();
     memory.go_down();
     thread::scope(|scope| {
-        let asked_before = ours.stats().requests;
-        let billed = scope.spawn(|| bill(&ours, &books, &CUSTOMERS, |_| {}));
-        until("we ask", || ours.stats().requests > asked_before);
+        let requests_before = ours.stats().requests;
+        let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
+        until("we have sent a request", || {
+            ours.stats().requests > requests_before
+        });
         memory.advance(PATIENCE);
-        assert_eq!(billed.join().unwrap().unwrap(), Billed::Later);
+        assert_eq!(billed.join().unwrap().unwrap(), Billed::RedisDown);
     });
     memory.come_back();
     assert_eq!(
-        bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(),
+        bill(&ours, &bills, &CUSTOMERS, |_| {}).unwrap(),
         Billed::All
     );
 }
 
 #[cfg_attr(test, test)]
-pub(crate) fn works_on_while_redis_is_away_for_a_moment() {
+pub(crate) fn continues_through_a_short_outage_of_redis() {
     let (memory, ours, _theirs) = two_processes();
-    let books = Books::default();
-    let billed = bill(&ours, &books, &CUSTOMERS, |customer| match customer {
+    let bills = Bills::default();
+    let billed = bill(&ours, &bills, &CUSTOMERS, |customer| match customer {
         "ann" => {
             memory.go_down();
             memory.advance(DEFAULT_TTL / 2);
@@ -156,16 +161,16 @@ pub(crate) fn works_on_while_redis_is_away_for_a_moment() {
         _ => {}
     });
     assert_eq!(billed.unwrap(), Billed::All);
-    assert_all_written(&books);
+    assert_all_written(&bills);
 }
 
 #[cfg_attr(test, test)]
 pub(crate) fn does_not_notice_a_connection_that_closes() {
     let (memory, ours, theirs) = two_processes();
-    let books = Books::default();
+    let bills = Bills::default();
     memory.inject(Fault::Disconnect);
     assert_eq!(
-        bill(&ours, &books, &CUSTOMERS, |_| {}).unwrap(),
+        bill(&ours, &bills, &CUSTOMERS, |_| {}).unwrap(),
         Billed::All
     );
     assert!(
@@ -177,13 +182,15 @@ pub(crate) fn does_not_notice_a_connection_that_closes() {
 #[cfg_attr(test, test)]
 pub(crate) fn is_not_blocked_by_its_own_lost_reply() {
     let (memory, ours, theirs) = two_processes();
-    let books = Books::default();
+    let bills = Bills::default();
     memory.inject(Fault::LoseReply);
     thread::scope(|scope| {
-        let asked_before = ours.stats().requests;
-        let billed = scope.spawn(|| bill(&ours, &books, &CUSTOMERS, |_| {}));
-        until("we ask", || ours.stats().requests > asked_before);
-        // Redis has granted the lock, and we do not know it.
+        let requests_before = ours.stats().requests;
+        let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
+        until("we have sent a request", || {
+            ours.stats().requests > requests_before
+        });
+        // Redis has granted the lock, but we do not know that yet.
         memory.advance(DEFAULT_COMMAND_TIMEOUT);
         assert_eq!(billed.join().unwrap().unwrap(), Billed::All);
     });
@@ -196,7 +203,7 @@ pub(crate) fn is_not_blocked_by_its_own_lost_reply() {
 fn two_processes() -> (Memory, LockManager, LockManager) {
     let memory = Memory::new();
     let [ours, theirs] =
-        [(); 2].map(|()| LockManager::connect(&memory).expect("there is nothing to fail"));
+        [(); 2].map(|()| LockManager::connect(&memory).expect("the in-memory store is up"));
     (memory, ours, theirs)
 }
 
@@ -204,26 +211,27 @@ fn waiters(mgr: &LockManager) -> u64 {
     mgr.inspect(BILLING).unwrap().map_or(0, |info| info.waiters)
 }
 
-fn states(books: &Books) -> Vec<State> {
-    books.read().into_iter().map(|(_, state)| state).collect()
+fn states(bills: &Bills) -> Vec<State> {
+    bills.read().into_iter().map(|(_, state)| state).collect()
 }
 
 #[track_caller]
-fn assert_all_written(books: &Books) {
+fn assert_all_written(bills: &Bills) {
     assert_eq!(
-        books.read(),
+        bills.read(),
         CUSTOMERS.map(|customer| (customer.to_owned(), State::Written))
     );
 }
 
-/// Polls, since what other threads do takes a moment; panics after a time that nothing here takes.
+/// Polls until other threads have done something. Panics after a time that is longer than anything
+/// here takes.
 #[track_caller]
 fn until(what: &str, holds: impl Fn() -> bool) {
     let started = Instant::now();
     while !holds() {
         assert!(
             started.elapsed() < Duration::from_secs(10),
-            "in vain: {what}"
+            "this did not happen: {what}"
         );
         thread::sleep(Duration::from_micros(100));
     }

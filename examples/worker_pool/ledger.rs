@@ -1,4 +1,4 @@
-//! The resource: a file that counts its entries, and that breaks when two write at once.
+//! The resource: a file that counts its entries, and loses some if two workers write at once.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ const WORK: Duration = Duration::from_millis(2);
 
 pub(crate) struct Ledger {
     count: PathBuf,
-    /// There only while somebody is at the ledger.
+    /// A file that exists only while somebody writes into the ledger.
     occupied: PathBuf,
 }
 
@@ -29,8 +29,10 @@ impl Ledger {
         }
     }
 
-    /// Reads the count, works for a while, and writes the next one: of two at once, one would be lost.
-    /// Answers whether nobody else was at it, which the file system knows and Redis has no part in.
+    /// Reads the count, works for a while, and writes the next count. If two workers do that at
+    /// once, one entry is lost.
+    ///
+    /// Returns whether this worker was alone. The file system decides that, without Redis.
     pub(crate) fn add_entry(&self) -> io::Result<bool> {
         let alone = File::create_new(&self.occupied).is_ok();
         let count = self.entries()?;
@@ -43,7 +45,7 @@ impl Ledger {
     }
 
     pub(crate) fn entries(&self) -> io::Result<u64> {
-        // What two writers at once left behind may be anything.
+        // Two writers at once may have left anything here.
         Ok(fs::read_to_string(&self.count)?.parse().unwrap_or(0))
     }
 }

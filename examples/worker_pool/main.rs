@@ -4,20 +4,21 @@
 //!     cargo run --example worker_pool
 //!     REDIS_URL=redis://127.0.0.1/ cargo run --example worker_pool
 //!
-//! With `REDIS_URL` it uses that Redis. Without, it uses an in-memory store if it is built with one, and else
-//! starts a private redis-server and ends it again. On a Redis, the program starts itself again as four
-//! processes of four threads. An in-memory store belongs to one process, so there the four are managers with
-//! four threads each: they know of each other no more than processes do.
+//! The program uses the Redis of `REDIS_URL`. Without that it uses an in-memory store, if it is
+//! built with one, or else it starts a private redis-server. On a Redis, the program starts itself
+//! again as four processes of four threads. An in-memory store belongs to one process. There the
+//! four "processes" are managers with four threads each, which share nothing but the store.
 //!
-//! For four seconds each thread does nothing but ask for the lock, write into a ledger that breaks if two write
-//! at once, and pass the lock on. Then the program shows who got how many turns and how long they waited, and
-//! checks the order, the fences and, from outside the store, that no two turns overlapped. It ends with 0 if all
-//! that holds, with 1 if anything is wrong, with 2 without a store.
+//! For four seconds each thread takes the lock, writes into a ledger, and releases the lock, again
+//! and again. The ledger loses entries if two threads write at once. Then the program shows how
+//! many turns each worker got, and how long it waited. It checks the order and the fences, and
+//! checks without the store that no two turns overlapped. It exits with 0 if all checks hold, with
+//! 1 if not, and with 2 if it has no store.
 //!
-//! How the lock is used is in `worker.rs`.
+//! `worker.rs` shows how the lock is used.
 
-mod crew;
 mod ledger;
+mod process;
 mod report;
 #[path = "../support/mod.rs"]
 mod support;
@@ -31,10 +32,10 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use crew::{Crew, Said};
 use fairlock::{LockInfo, LockManager};
 use ledger::Ledger;
-use support::{Outcome, Store, ended, own_name};
+use process::{Message, WorkerProcess};
+use support::{Outcome, Store, exit_code, own_name};
 use turn::{Turn, now};
 
 const PROCESSES: usize = 4;
@@ -43,16 +44,16 @@ const RUN_FOR: Duration = Duration::from_secs(4);
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
-    ended(match args.as_slice() {
+    exit_code(match args.as_slice() {
         [role, process, lock, dir] if role == "worker" => {
-            crew::be_a_process(process, lock, Path::new(dir))
+            process::be_a_process(process, lock, Path::new(dir))
         }
-        _ => direct(),
+        _ => coordinate(),
     })
 }
 
-/// Starts the workers, watches them, and judges what they did.
-fn direct() -> Outcome {
+/// Starts the workers, shows their progress, and checks what they did.
+fn coordinate() -> Outcome {
     let store = Store::choose_or_exit();
     let mgr = LockManager::connect(&store)?;
     let dir = tempfile::tempdir()?;
@@ -65,10 +66,10 @@ fn direct() -> Outcome {
     println!("{}", store.about());
     println!();
 
-    let (sender, said) = channel();
-    let mut crews = Vec::new();
+    let (sender, messages) = channel();
+    let mut processes = Vec::new();
     for number in 1..=PROCESSES {
-        crews.push(Crew::start(
+        processes.push(WorkerProcess::start(
             number,
             &store,
             &lock,
@@ -77,24 +78,25 @@ fn direct() -> Outcome {
         )?);
     }
     drop(sender);
-    await_all(&said)?;
-    let until = now() + RUN_FOR.as_nanos() as u64;
-    for crew in &mut crews {
-        crew.work_until(until)?;
+    await_all(&messages)?;
+    let stop_at = now() + RUN_FOR.as_nanos() as u64;
+    for process in &mut processes {
+        process.work_until(stop_at)?;
     }
-    let turns = watch(&said, &mgr, &lock);
+    let turns = watch(&messages, &mgr, &lock);
     let mut failed = Vec::new();
-    for crew in crews {
-        failed.extend(crew.end()?);
+    for process in processes {
+        failed.extend(process.end()?);
     }
     report::print(&turns, ledger.entries()?, &failed)
 }
 
-fn await_all(said: &Receiver<Said>) -> Outcome {
+/// Waits until all processes are ready.
+fn await_all(messages: &Receiver<Message>) -> Outcome {
     for _ in 0..PROCESSES {
-        match said.recv()? {
-            Said::Ready | Said::Turn(_) => {}
-            Said::Ended(number) => {
+        match messages.recv()? {
+            Message::Ready | Message::Turn(_) => {}
+            Message::Ended(number) => {
                 return Err(format!("process {number} ended before it began").into());
             }
         }
@@ -102,9 +104,9 @@ fn await_all(said: &Receiver<Said>) -> Outcome {
     Ok(())
 }
 
-/// Collects the turns until all workers are through, and shows how far they are: in one line that
-/// changes, or in a line each second where lines cannot change.
-fn watch(said: &Receiver<Said>, mgr: &LockManager, lock: &str) -> Vec<Turn> {
+/// Collects the turns until all workers have ended, and shows the progress. On a terminal this is
+/// one line that changes, otherwise one line each second.
+fn watch(messages: &Receiver<Message>, mgr: &LockManager, lock: &str) -> Vec<Turn> {
     let live = io::stdout().is_terminal();
     let every = if live {
         Duration::from_millis(100)
@@ -116,10 +118,10 @@ fn watch(said: &Receiver<Said>, mgr: &LockManager, lock: &str) -> Vec<Turn> {
     let mut turns = Vec::new();
     let mut ended = 0;
     while ended < PROCESSES {
-        match said.recv_timeout((shown + every).saturating_duration_since(Instant::now())) {
-            Ok(Said::Turn(turn)) => turns.push(turn),
-            Ok(Said::Ready) => {}
-            Ok(Said::Ended(_)) => ended += 1,
+        match messages.recv_timeout((shown + every).saturating_duration_since(Instant::now())) {
+            Ok(Message::Turn(turn)) => turns.push(turn),
+            Ok(Message::Ready) => {}
+            Ok(Message::Ended(_)) => ended += 1,
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 shown = Instant::now();

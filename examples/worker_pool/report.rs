@@ -1,4 +1,4 @@
-//! Who got what, and whether all was as promised.
+//! How many turns each worker got, and whether the promises hold.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Outcome, mark, paint};
 use crate::turn::Turn;
 
-/// Prints the table and the checks; an error if anything does not hold.
+/// Prints the table and the checks. Returns an error if a check does not hold.
 pub(crate) fn print(turns: &[Turn], entries: u64, failed: &[String]) -> Outcome {
     table(turns);
     let mut checks = vec![
@@ -67,12 +67,12 @@ fn table(turns: &[Turn]) {
     println!("  {}", paint("1", &head));
     let mut process = "";
     for (who, waits) in &mut workers {
-        // A gap between processes.
-        let of = who.split('.').next().unwrap_or_default();
-        if !process.is_empty() && of != process {
+        // An empty line between processes.
+        let its_process = who.split('.').next().unwrap_or_default();
+        if !process.is_empty() && its_process != process {
             println!();
         }
-        process = of;
+        process = its_process;
         let bar = "█".repeat((waits.len() * WIDTH + most / 2) / most);
         println!(
             "  {who:<10}{:>6}  {bar:<WIDTH$}{}",
@@ -99,7 +99,8 @@ fn columns(waits: &mut [Duration]) -> String {
     format!("{:>14}{:>11}", millis(*median), millis(*longest))
 }
 
-/// By two witnesses that Redis has no part in: the file that only one can create, and the clock.
+/// Checks this in two ways without Redis: by the file that only one worker can create, and by the
+/// clock.
 fn one_at_a_time(turns: &[Turn]) -> Check {
     let mut turns: Vec<&Turn> = turns.iter().collect();
     turns.sort_unstable_by_key(|turn| turn.entered);
@@ -134,8 +135,8 @@ fn one_at_a_time(turns: &[Turn]) -> Check {
     }
 }
 
-/// Of two turns, the order in which Redis queued them is certain if the one had its place before the other
-/// asked for one. Then the one must have been granted before the other, which their fences tell.
+/// If one worker was queued before another asked, Redis certainly queued them in that order. Then
+/// the first must have the smaller fence.
 fn first_come_first_served(turns: &[Turn]) -> Check {
     let queued = sorted(turns, |turn| turn.queued);
     let entered = sorted(turns, |turn| turn.entered);
@@ -201,7 +202,7 @@ fn millis(d: Duration) -> String {
     format!("{:.1} ms", d.as_secs_f64() * 1e3)
 }
 
-/// With commas between thousands.
+/// The number with commas between thousands.
 fn grouped(n: usize) -> String {
     let digits = n.to_string();
     let mut out = String::new();

@@ -1,4 +1,4 @@
-//! What is written down of each turn.
+//! The record of one turn.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// One turn at the ledger. Its moments are of a clock that all processes of a host share, in ns.
+/// One turn at the ledger. Its times are in ns, by a clock that all processes of a host share.
 #[derive(Debug, Clone)]
 pub(crate) struct Turn {
     pub(crate) who: String,
-    /// Just before the place in the queue was asked for.
+    /// Just before the request for a place in the queue.
     pub(crate) asked: u64,
-    /// Just after it was taken: Redis put it there at some moment between these two.
+    /// Just after the reply. Redis queued the worker at some moment between these two.
     pub(crate) queued: u64,
     pub(crate) entered: u64,
     pub(crate) left: u64,
     pub(crate) fence: u64,
-    /// Whether the ledger saw nobody else.
+    /// Whether the worker was alone at the ledger.
     pub(crate) alone: bool,
 }
 

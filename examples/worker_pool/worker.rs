@@ -9,33 +9,34 @@ use crate::ledger::Ledger;
 use crate::support::Outcome;
 use crate::turn::{Turn, now};
 
-/// Who says when to begin, and writes down what was done.
-pub(crate) trait Director: Sync {
-    /// Blocks until all are ready; answers when to stop.
+/// Says when to begin and when to stop, and collects the turns.
+pub(crate) trait Coordinator: Sync {
+    /// Reports that this process is ready, and waits until all are. Returns when to stop.
     fn ready(&self) -> Outcome<u64>;
     fn done(&self, turn: Turn) -> Outcome;
 }
 
-/// A process of workers: one manager, whose connections and renewal thread all its threads share.
+/// The work of one process. It has one manager. All its threads share the connections and the
+/// renewal thread of that manager.
 pub(crate) fn work(
     process: &str,
     mgr: &LockManager,
     lock: &str,
     ledger: &Ledger,
-    director: &dyn Director,
+    coordinator: &dyn Coordinator,
 ) -> Outcome {
     let mutex = mgr.mutex(lock);
-    let until = director.ready()?;
+    let stop_at = coordinator.ready()?;
 
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for number in 1..=THREADS {
             let who = format!("{process}.{number}");
             let mutex = &mutex;
-            // The thread's name is what `inspect` shows of a holder.
+            // `inspect` shows the name of the holder's thread.
             let named = thread::Builder::new().name(format!("worker {who}"));
             threads.push(named.spawn_scoped(scope, move || {
-                take_turns(&who, mutex, ledger, until, director)
+                take_turns(&who, mutex, ledger, stop_at, coordinator)
             })?);
         }
         for thread in threads {
@@ -49,11 +50,11 @@ fn take_turns(
     who: &str,
     mutex: &Mutex,
     ledger: &Ledger,
-    until: u64,
-    director: &dyn Director,
+    stop_at: u64,
+    coordinator: &dyn Coordinator,
 ) -> Outcome {
-    while now() < until {
-        // `mutex.lock()` is these two in one; apart, they show when the place in the queue was taken.
+    while now() < stop_at {
+        // `mutex.lock()` does both steps in one. Two steps show when the worker was queued.
         let asked = now();
         let waiter = mutex.enqueue()?;
         let queued = now();
@@ -64,9 +65,9 @@ fn take_turns(
         let left = now();
 
         let fence = guard.fence();
-        // An error here would mean that the lock was lost during the turn.
+        // An error here means that the lock was lost during the turn.
         guard.unlock()?;
-        director.done(Turn {
+        coordinator.done(Turn {
             who: who.to_owned(),
             asked,
             queued,

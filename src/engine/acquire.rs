@@ -1,96 +1,164 @@
-//! Taking a lock: at once, or by standing in its queue.
+//! How a caller acquires one lock. [`Engine::acquire`] is the main loop. Its steps follow in the
+//! order in which it takes them: enter, send the acquire, read its reply, hand the lease out. The
+//! step `attempt`, one acquire that may not wait, has a file of its own.
 
+use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::engine::request::Request;
-use crate::engine::waiter::GrantNotice;
-use crate::engine::waiter::QueuedWaiter;
-use crate::engine::waiter::WaiterEntry;
-use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
-use crate::engine::{Engine, Lease};
+use crate::engine::lease::{Lease, first_lost};
+use crate::engine::request::{Request, Wait};
+use crate::engine::waiter::{
+    AtDeadline, GrantNotice, QueuedWaiter, TakeGrant, WaiterAction, WaiterEntry, WaiterState,
+};
+use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result, Step};
-use crate::loss::LossReason;
-use crate::script::{Call, Mode, Outcome, Token, Verb};
+use crate::script::{Call, Outcome, Token};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault, passes_by_itself};
 
-/// What an attempt to enter came to.
-pub(crate) enum Entered {
+/// How a caller enters: with the lock, or with a place in its queue.
+enum Entered {
     Granted(Arc<Lease>),
     Queued(QueuedWaiter),
 }
 
 impl Engine {
-    /// Takes the lock if it is free and nobody waits for it. Blocks for at most two command timeouts.
-    pub(crate) fn try_acquire(
+    /// THE MAIN LOOP of a caller: try, enqueue, wait, cancel.
+    ///
+    /// Returns `None` if others had the lock until `until`. P8 (every call ends): it blocks for at
+    /// most one command timeout longer.
+    ///
+    /// `beside` are the members of a group that the caller holds already, see
+    /// [`Engine::acquire_all`]. If one is lost, there is no group any more, and the acquire ends
+    /// with that loss.
+    pub(crate) fn acquire(
         self: &Arc<Self>,
         request: &Arc<Request>,
+        beside: &[Arc<Lease>],
+        until: Time,
     ) -> Result<Option<Arc<Lease>>> {
-        self.check(request)?;
-        let token = Token::new();
-        match self.attempt(request, token, Time::NEVER)? {
-            Some(lease) => Ok(Some(lease)),
-            None => {
-                self.counters.missed.add(1);
-                Ok(None)
+        let limit = until.min(self.now() + self.config.outage_limit);
+        // Try, and enqueue. In an outage, look again when the first lease beside would end.
+        let queued = loop {
+            let now = self.now();
+            let look_at = until.min(first_end(beside, now));
+            match self.enter(request, look_at) {
+                Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
+                Ok(Entered::Queued(queued)) => break queued,
+                Err(error) => {
+                    check_held(beside, self.now())?;
+                    if look_at == until || self.now() >= limit || !is_transient(&error) {
+                        return Err(error.after(self.now() - now));
+                    }
+                }
+            }
+        };
+        // Wait. The leases beside are looked at once per check period.
+        loop {
+            check_held(beside, self.now())?;
+            let mut look_at = until;
+            if !beside.is_empty() {
+                look_at = until.min(self.now() + self.config.check_period);
+            }
+            let at_deadline = if look_at == until {
+                AtDeadline::Cancel
+            } else {
+                AtDeadline::Keep
+            };
+            match queued.wait(look_at, at_deadline) {
+                Ok(Some(lease)) => return Ok(Some(lease)),
+                // Cancel, at the deadline. A grant may still come first.
+                Ok(None) if at_deadline == AtDeadline::Cancel => return queued.cancel(until),
+                Ok(None) => {}
+                Err(error) => {
+                    // P8 (every call ends): the time is up. A silent Redis would not answer a
+                    // release either, so the renewal thread sends it.
+                    queued.cancel_in_background();
+                    check_held(beside, self.now())?;
+                    return Err(error);
+                }
             }
         }
     }
 
-    /// Takes the lock, or waits for it in the queue until `until`. Blocks for at most one command timeout
-    /// longer.
-    pub(crate) fn acquire(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
-        self.acquire_beside(&[], request, until)
+    /// Takes the lock if it is free and nobody waits for it. Blocks for at most two command
+    /// timeouts.
+    pub(crate) fn try_acquire(&self, request: &Arc<Request>) -> Result<Option<Arc<Lease>>> {
+        self.prepare(request)?;
+        let lease = self.attempt(request, Time::NEVER)?;
+        if lease.is_none() {
+            self.counters.missed.add(1);
+        }
+        Ok(lease)
     }
 
-    /// Takes the lock or a place in its queue. While Redis does not answer this is tried again, until
-    /// `until` or for as long as the outage limit.
-    pub(crate) fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
+    /// Enqueues a waiter, which may be granted at once. The caller waits for it later.
+    pub(crate) fn enqueue(self: &Arc<Self>, request: &Arc<Request>) -> Result<QueuedWaiter> {
         let started = self.now();
-        // The step that failed knows only how long it took itself.
-        self.enter_until(request, until)
-            .map_err(|error| error.after(self.now() - started))
+        let entered = self
+            .enter(request, Time::NEVER)
+            .map_err(|error| error.after(self.now() - started))?;
+        let lease = match entered {
+            Entered::Queued(queued) => return Ok(queued),
+            Entered::Granted(lease) => lease,
+        };
+        let granted = WaiterState::granted(Arc::clone(&lease));
+        let queued = QueuedWaiter::register(self, &lease.request, granted);
+        if lease.was_queued {
+            self.waiters.forget_guarded(lease.token);
+        }
+        self.check_open()?;
+        // R4 (lost places), R17 (subscription): if the grant is lost before the caller takes it,
+        // the waiter is enqueued again, and needs the subscription.
+        self.start_subscription()?;
+        Ok(queued)
     }
 
-    fn enter_until(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
-        self.check(request)?;
+    /// Before a request is sent: the manager must be open, and the thread for its callback must
+    /// run.
+    pub(super) fn prepare(&self, request: &Request) -> Result<()> {
+        self.check_open()?;
+        if request.on_lost.is_some() {
+            self.start_callbacks()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes the lock, or a place in its queue. In an outage it tries again until `until`, or for
+    /// as long as the outage limit.
+    fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
+        self.prepare(request)?;
         let limit = until.min(self.now() + self.config.outage_limit);
+        // R17 (subscription): a waiter must not be enqueued before the subscription. So a manager
+        // that has none tries first: a free lock needs no subscription.
         if !self.subscription.is_started() {
             let mut failed = None;
-            match self.attempt(request, Token::new(), until) {
+            match self.attempt(request, until) {
                 Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
                 Ok(None) => {}
-                // What may pass by itself is tried again below, for as long as the outage limit.
+                // A transient failure is retried below, up to the outage limit.
                 Err(error) if is_transient(&error) && self.now() < limit => failed = Some(error),
-                // Granted, and lapsed on the way: what comes by the queue is confirmed before it is given out.
+                // Granted, but lapsed on the way back. R12 (doubtful grants): a grant by the queue
+                // is confirmed first.
                 Err(Error::Lost { .. }) if self.now() < until => {}
                 Err(error) => return Err(error),
             }
-            self.listen(limit).map_err(|e| for_lock(e, request))?;
+            self.await_subscription(limit)
+                .map_err(|e| for_lock(e, request))?;
             if let Some(error) = failed.filter(|_| self.now() >= limit) {
                 return Err(error);
             }
         }
-        let waiter = self.waiters.register(
-            Arc::clone(request),
-            WaiterState::new(Token::new()),
-            self.now(),
-        );
-        let queued = QueuedWaiter {
-            engine: Arc::clone(self),
-            waiter,
-        };
-        self.counters.waiting.add(1);
-        // A shutdown that did not see the place is seen here.
+        let queued = QueuedWaiter::register(self, request, WaiterState::new(Token::new()));
+        // A shutdown fails all registered waiters. One that came before this registration is found
+        // here.
         self.check_open()?;
-        self.enqueue(&queued.waiter, until, limit)?;
-        let claim = queued.waiter.state.lock().claim(self.now(), request);
-        match claim {
-            TakeGrant::Taken(lease) => self.claimed(lease).map(Entered::Granted),
+        self.send_until_queued(&queued.waiter, until, limit)?;
+        let found = queued.waiter.state.lock().take_grant(self.now(), request);
+        match found {
+            TakeGrant::Taken(lease) => self.hand_out(lease).map(Entered::Granted),
             TakeGrant::Failed(error) => Err(error),
             TakeGrant::Confirm => {
                 self.apply(&queued.waiter, WaiterAction::Confirm);
@@ -100,222 +168,65 @@ impl Engine {
         }
     }
 
-    /// A place whose lock was granted before anybody had to stand.
-    pub(crate) fn stand_with(self: &Arc<Self>, lease: Arc<Lease>) -> Result<QueuedWaiter> {
-        let (request, was_queued, token) =
-            (Arc::clone(&lease.request), lease.was_queued, lease.token);
-        let waiter = self
-            .waiters
-            .register(request, WaiterState::granted(lease), self.now());
-        let queued = QueuedWaiter {
-            engine: Arc::clone(self),
-            waiter,
-        };
-        self.counters.waiting.add(1);
-        self.waiters.unclaim_if(was_queued, token);
-        self.check_open()?;
-        // If the grant is lost before it is claimed, the place is one in the queue (R4).
-        self.start_listening()?;
-        Ok(queued)
-    }
-
-    pub(super) fn check(&self, request: &Request) -> Result<()> {
-        self.check_open()?;
-        if request.on_lost.is_some() {
-            self.start_callbacks()
-        } else {
-            Ok(())
-        }
-    }
-
-    /// To be called before the place is dropped.
-    pub(super) fn claimed(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+    /// The lease becomes the caller's. Call this while its waiter, if any, is still registered: see
+    /// [`WaiterRegistry::mark_guarded`](crate::engine::waiter::WaiterRegistry::mark_guarded).
+    pub(super) fn hand_out(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
         if lease.was_queued {
-            self.waiters.claim(lease.token);
+            self.waiters.mark_guarded(lease.token);
         }
-        self.checked(lease)
-    }
-
-    /// A shutdown may have come while the lock was on its way.
-    fn checked(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+        // A shutdown may have come while the grant was under way.
         if let Err(error) = self.check_open() {
-            self.discard(&lease);
+            self.abandon_lease(&lease);
             return Err(error);
         }
         Ok(lease)
     }
 
-    /// One try without a place in the queue.
-    fn attempt(
-        self: &Arc<Self>,
-        request: &Arc<Request>,
-        token: Token,
-        until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
-        let started = self.now();
-        let deadlines = self.deadlines(started, until);
-        let call = acquire_call(request, token, Wait::No);
-        let mut refused = None;
-        let mut doubt = Doubt::default();
-        loop {
-            let result = self.run_one(&call, deadlines);
-            let fault = match self.on_try_reply(request, token, &call, &mut doubt, result)? {
-                Tried::Ended(lease) => return Ok(lease),
-                Tried::Again(fault) => fault,
-                Tried::Failed(fault @ StoreFault::Server { .. })
-                    if fault.is_transient() && !fault.is_ambiguous() =>
-                {
-                    self.clock
-                        .sleep_until(self.now() + self.config.back_off / 10);
-                    refused = Some(fault.repeat());
-                    fault
-                }
-                Tried::Failed(fault) => {
-                    // What the server said last tells more than that there is no connection to ask it again.
-                    let passes = fault.is_transient() && !fault.is_ambiguous();
-                    let fault = refused.filter(|_| passes).unwrap_or(fault);
-                    return Err(fault.into_error(Some(&call.key), self.now() - started));
-                }
-            };
-            if self.now() >= started + self.config.command_timeout {
-                if doubt.in_doubt {
-                    self.abandon_in_background(&call, token, doubt.not_after, request.longest());
-                }
-                return Err(fault.into_error(Some(&call.key), self.now() - started));
-            }
-        }
-    }
-
-    /// What the answer to such a try means.
-    pub(super) fn on_try_reply(
-        &self,
-        request: &Arc<Request>,
-        token: Token,
-        call: &Call,
-        doubt: &mut Doubt,
-        result: CallResult,
-    ) -> Result<Tried> {
-        doubt.not_after = doubt.not_after.max(result.not_after);
-        let not_after = doubt.not_after;
-        let abandon = || self.abandon_in_background(call, token, not_after, request.longest());
-        let answer = match result.answer {
-            Ok(answer) => answer,
-            Err(fault) => {
-                if fault.is_ambiguous() {
-                    abandon();
-                }
-                return Ok(Tried::Failed(fault));
-            }
-        };
-        doubt.in_doubt |= answer.resent;
-        self.deliver_all(call, &answer);
-        match answer.reply.outcome {
-            Outcome::Granted(grant) => {
-                let not_after = if doubt.in_doubt { not_after } else { 0 };
-                let lease = self.take(
-                    request,
-                    GrantNotice::from_reply(grant, answer.sent),
-                    not_after,
-                )?;
-                Ok(Tried::Ended(Some(lease)))
-            }
-            Outcome::Busy { .. } => {
-                if doubt.in_doubt {
-                    // The first copy may still be on its way (R7).
-                    abandon();
-                }
-                Ok(Tried::Ended(None))
-            }
-            // R5: the connection has a new anchor now. More: there are dead waiters to pass over.
-            Outcome::Late | Outcome::More => Ok(Tried::Again(StoreFault::unavailable(
-                Step::Reply,
-                "no time left to ask again",
-            ))),
-            outcome => Err(self.out_of_place(call, &outcome)),
-        }
-    }
-
-    fn take(
-        &self,
-        request: &Arc<Request>,
-        notice: GrantNotice,
-        not_after: u64,
-    ) -> Result<Arc<Lease>> {
-        let deadline = notice.deadline.unwrap_or(Time::from_nanos(0));
-        let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline)
-            .not_after(not_after);
-        let lease = Arc::new(lease);
-        if !lease.is_held(self.now()) {
-            // A lease that is shorter than the way of the reply.
-            self.discard(&lease);
-            return Err(Error::Lost {
-                loss: lease.loss_for(LossReason::Expired),
-            });
-        }
-        self.adopt(&lease);
-        self.checked(lease)
-    }
-
-    /// A lease that nobody will have (R13).
-    fn discard(&self, lease: &Lease) {
-        lease.disown();
-        self.waiters.unclaim_if(lease.was_queued, lease.token);
-        let about = lease.request.call(Verb::Renew { token: lease.token });
-        self.abandon_in_background(
-            &about,
-            lease.token,
-            lease.not_after,
-            lease.request.longest(),
-        );
-    }
-
-    /// Sends the acquire of a place until it stands in the queue or is granted. The place is in the
-    /// registry, so a grant is noted whichever way it comes (R1, R8). Past `limit` it is not sent again; after
-    /// an error it is to be dropped.
-    fn enqueue(
-        self: &Arc<Self>,
-        waiter: &Arc<WaiterEntry>,
-        until: Time,
-        limit: Time,
-    ) -> Result<()> {
-        let request = &waiter.request;
+    /// Sends a waiter's acquire until Redis has queued or granted it. The waiter is registered, so
+    /// a grant reaches it whichever way it comes. Past `limit` the acquire is not sent
+    /// again. After an error the caller must drop the waiter.
+    fn send_until_queued(&self, waiter: &Arc<WaiterEntry>, until: Time, limit: Time) -> Result<()> {
         let started = self.now();
         let mut refused = None;
         loop {
             let now = self.now();
-            let token = match self.token_to_send(waiter, now) {
-                Some(token) => token,
-                // It failed meanwhile: the manager was closed.
-                None => return Ok(()),
+            let Some(token) = self.token_to_send(waiter, now) else {
+                // The manager was closed, and the waiter's state has that error.
+                return Ok(());
             };
-            let call = acquire_call(request, token, Wait::Yes);
-            let result = self.run_one(&call, self.deadlines(now, until));
+            let call = waiter.request.acquire(token, Wait::Yes);
+            let deadlines = self.deadlines(now, until);
+            let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
             let fault = match self.on_acquire_reply(waiter, &call, result) {
-                Settled::Done => return Ok(()),
-                Settled::Again if self.now() < limit => continue,
-                Settled::Again => {
-                    StoreFault::unavailable(Step::Reply, "the server's clock leaves no time to ask")
-                }
-                Settled::Refused(error) => return Err(error),
-                Settled::StoreFault(fault) => fault,
+                EnqueueOutcome::Done => return Ok(()),
+                EnqueueOutcome::Again if self.now() < limit => continue,
+                EnqueueOutcome::Again => StoreFault::unavailable(
+                    Step::Reply,
+                    "no time is left to send the acquire again",
+                ),
+                EnqueueOutcome::Refused(error) => return Err(error),
+                EnqueueOutcome::Failed(fault) => fault,
             };
             let now = self.now();
             if matches!(fault, StoreFault::Server { .. }) {
                 refused = Some(fault.repeat());
             }
             if now >= limit {
-                // If there is no connection any more, what the server said last tells more.
+                // The server's last refusal explains more than the lack of a connection.
                 let fault = refused.filter(|_| !fault.is_ambiguous()).unwrap_or(fault);
-                return Err(fault.into_error(Some(&request.key), now - started));
+                return Err(fault.into_error(Some(&waiter.request.key), now - started));
             }
             self.clock
                 .sleep_until((now + self.config.back_off / 4).min(limit));
         }
     }
 
-    /// R6: no token is sent in an acquire later than one ttl after it was first sent.
+    /// The token for the waiter's next acquire. `None` if the waiter needs none any more.
+    ///
+    /// R6 (token lifetime): an acquire carries a token for at most one ttl after the token was
+    /// first sent.
     pub(super) fn token_to_send(&self, waiter: &Arc<WaiterEntry>, now: Time) -> Option<Token> {
-        let too_old = {
+        let abandon_old = {
             let mut state = waiter.state.lock();
             if !state.is_asking() {
                 return None;
@@ -324,50 +235,39 @@ impl Engine {
             if now < first + waiter.request.ttl {
                 return Some(state.token);
             }
-            state.obsolete()
+            state.abandon_token()
         };
-        self.apply(waiter, too_old);
+        self.apply(waiter, abandon_old);
         let token = self.waiters.replace_token(waiter)?;
         waiter.state.lock().first_sent = Some(now);
         Some(token)
     }
 
-    /// What the answer to a place's acquire means for it.
+    /// Applies the reply to a waiter's acquire.
     pub(super) fn on_acquire_reply(
         &self,
         waiter: &Arc<WaiterEntry>,
         call: &Call,
         result: CallResult,
-    ) -> Settled {
-        let request = &waiter.request;
+    ) -> EnqueueOutcome {
         let now = self.now();
-        let not_after = result.not_after;
         let answer = match result.answer {
             Ok(answer) => answer,
-            Err(fault) => {
-                let not_after = if fault.is_ambiguous() { not_after } else { 0 };
-                let action = waiter.state.lock().unanswered(not_after, now, request);
-                if !matches!(action, WaiterAction::Nothing) {
-                    self.apply(waiter, action);
-                    self.stand(waiter, now);
-                    return Settled::Done;
-                }
-                return if fault.is_transient() {
-                    Settled::StoreFault(fault)
-                } else {
-                    Settled::Refused(fault.into_error(Some(&request.key), now - waiter.heard_at()))
-                };
-            }
+            Err(fault) => return self.on_acquire_fault(waiter, fault, result.not_after),
         };
-        waiter.hear(now);
+        waiter.on_reply(now);
         if answer.resent {
-            waiter.state.lock().resent(not_after);
+            waiter.state.lock().note_resent(result.not_after);
         }
         self.deliver_all(call, &answer);
-        let (action, due) = match answer.reply.outcome {
+        match answer.reply.outcome {
             Outcome::Granted(grant) => {
                 let notice = GrantNotice::from_reply(grant, answer.sent);
-                (waiter.state.lock().answered(notice, now, request), None)
+                let mut state = waiter.state.lock();
+                let action = state.on_granted(notice, now, &waiter.request);
+                drop(state);
+                self.apply(waiter, action);
+                EnqueueOutcome::Done
             }
             Outcome::Waiting {
                 ticket,
@@ -375,101 +275,76 @@ impl Engine {
                 left,
                 since,
             } => {
-                let due = now
-                    + self
-                        .config
-                        .check_period
-                        .min(left + std::time::Duration::from_millis(1));
-                (
-                    waiter
-                        .state
-                        .lock()
-                        .queued(now, ticket, position, since, request),
-                    Some(due),
-                )
+                let mut state = waiter.state.lock();
+                let action = state.on_queued(now, ticket, position, since, &waiter.request);
+                drop(state);
+                self.apply(waiter, action);
+                // The holder's lease may end before the next check period does.
+                let holder_ends = left + Duration::from_millis(1);
+                self.keep_synced(waiter, now + self.config.check_period.min(holder_ends));
+                EnqueueOutcome::Done
             }
-            Outcome::Late | Outcome::More => return Settled::Again,
-            outcome => return Settled::Refused(self.out_of_place(call, &outcome)),
-        };
-        self.apply(waiter, action);
-        if let Some(due) = due {
-            self.stand(waiter, due);
+            Outcome::Late | Outcome::More => EnqueueOutcome::Again,
+            outcome => EnqueueOutcome::Refused(self.unexpected_reply(call, &outcome)),
         }
-        Settled::Done
     }
 
-    /// The place's name is looked after from now on.
-    fn stand(&self, waiter: &Arc<WaiterEntry>, due: Time) {
-        self.waker.wake_if_late_for(self.waiters.stand(waiter, due));
+    /// A waiter's acquire had no reply.
+    fn on_acquire_fault(
+        &self,
+        waiter: &Arc<WaiterEntry>,
+        fault: StoreFault,
+        not_after: u64,
+    ) -> EnqueueOutcome {
+        let now = self.now();
+        // R7 (late copies): only a request that may have arrived has copies.
+        let not_after = if fault.is_ambiguous() { not_after } else { 0 };
+        let mut state = waiter.state.lock();
+        let action = state.on_no_reply(not_after, now, &waiter.request);
+        drop(state);
+        if !matches!(action, WaiterAction::Nothing) {
+            // A notice of the grant has come instead, or the waiter was cancelled.
+            self.apply(waiter, action);
+            self.keep_synced(waiter, now);
+            EnqueueOutcome::Done
+        } else if fault.is_transient() {
+            EnqueueOutcome::Failed(fault)
+        } else {
+            let waited = now - waiter.last_reply_at();
+            EnqueueOutcome::Refused(fault.into_error(Some(&waiter.request.key), waited))
+        }
     }
 
-    pub(super) fn give_up(&self, waiter: &Arc<WaiterEntry>) {
-        let action = waiter.state.lock().give_up();
-        let WaiterAction::Abandon { token, not_after } = action else {
-            return;
-        };
-        let call = waiter.request.call(Verb::Release {
-            token,
-            fence: 0,
-            mode: Mode::Unused,
-        });
-        // At once if a connection is free and one release will do; else the renewal thread's (R7).
-        if not_after == 0 {
-            let started = self.now();
-            match self.run_one(&call, self.at_once(started)).answer {
-                Ok(answer) => {
-                    self.heed(started, false);
-                    self.deliver_all(&call, &answer);
-                    if !answer.reply.more {
-                        return;
-                    }
-                }
-                Err(StoreFault::NotReady) => {}
-                Err(fault) => self.heed(started, fault.is_ambiguous()),
-            }
-        }
-        self.cancel_in_background(&waiter.request, token, not_after);
+    /// From now on the renewal thread syncs the waiter's name, first at `due`.
+    fn keep_synced(&self, waiter: &Arc<WaiterEntry>, due: Time) {
+        self.waker
+            .wake_if_late_for(self.waiters.enqueue(waiter, due));
     }
 }
 
-/// R7 (late copies): what is known of the copies of an acquire that were sent.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Doubt {
-    /// A copy may still be on its way.
-    pub(crate) in_doubt: bool,
-    /// The server refuses every copy from this server time on.
-    pub(crate) not_after: u64,
-}
-
-/// What became of an acquire that may not wait.
-pub(super) enum Tried {
-    Ended(Option<Arc<Lease>>),
-    Again(StoreFault),
+/// What came of a waiter's acquire.
+pub(super) enum EnqueueOutcome {
+    /// The waiter is queued, granted or cancelled: its state says which.
+    Done,
+    /// Send it again at once.
+    Again,
+    /// It will not succeed.
+    Refused(Error),
+    /// It may succeed later.
     Failed(StoreFault),
 }
 
-/// What became of an acquire.
-pub(super) enum Settled {
-    Done,
-    Again,
-    Refused(Error),
-    StoreFault(StoreFault),
+/// When the first of these leases ends if none of them is renewed any more.
+fn first_end(leases: &[Arc<Lease>], now: Time) -> Time {
+    let ends = leases.iter().map(|lease| now + lease.remaining(now));
+    ends.min().unwrap_or(Time::NEVER)
 }
 
-#[derive(PartialEq)]
-pub(super) enum Wait {
-    No,
-    Yes,
+pub(super) fn check_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
+    first_lost(leases, now).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
 }
 
-pub(super) fn acquire_call(request: &Request, token: Token, wait: Wait) -> Call {
-    request.call(Verb::Acquire {
-        token,
-        may_wait: wait == Wait::Yes,
-        params: Arc::clone(&request.params),
-    })
-}
-
+/// Whether a retry may succeed.
 pub(crate) fn is_transient(error: &Error) -> bool {
     match error {
         Error::Unavailable { .. } => true,

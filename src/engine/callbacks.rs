@@ -1,23 +1,23 @@
-//! The thread on which users' callbacks run, so that a slow or panicking one harms no lease.
+//! The thread that runs the program's callbacks, so that a slow or panicking one harms no lease.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 
-use crate::config::OnLost;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::loss::Loss;
+use crate::options::OnLost;
 
 const THREAD: &str = "fairlock-events";
 
-/// Callbacks on their way to the thread, which starts with the first lock that has one.
+/// Sends callbacks to the thread, which starts before the first lock with a callback is taken.
 pub(super) struct Callbacks {
-    state: Mutex<State>,
+    state: Mutex<CallbackState>,
 }
 
-enum State {
+enum CallbackState {
     Idle,
     Started(Sender<(OnLost, Loss)>),
     Ended,
@@ -26,20 +26,20 @@ enum State {
 impl Callbacks {
     pub(super) fn new() -> Callbacks {
         Callbacks {
-            state: Mutex::new(State::Idle),
+            state: Mutex::new(CallbackState::Idle),
         }
     }
 
     pub(super) fn call(&self, callback: OnLost, loss: Loss) {
-        if let State::Started(sender) = &*self.state.lock() {
+        if let CallbackState::Started(sender) = &*self.state.lock() {
             // The channel is unbounded, so this never blocks.
             let _ = sender.send((callback, loss));
         }
     }
 
-    /// The thread ends when it has made the calls that were sent.
+    /// Ends the thread after the calls that were sent before.
     pub(super) fn end(&self) {
-        *self.state.lock() = State::Ended;
+        *self.state.lock() = CallbackState::Ended;
     }
 }
 
@@ -47,10 +47,10 @@ impl Engine {
     /// To be called before a lock with a callback is taken.
     pub(super) fn start_callbacks(&self) -> Result<()> {
         let mut state = self.callbacks.state.lock();
-        if let State::Idle = &*state {
+        if let CallbackState::Idle = &*state {
             let (sender, receiver) = unbounded();
             self.spawn(THREAD, move || run(&receiver))?;
-            *state = State::Started(sender);
+            *state = CallbackState::Started(sender);
         }
         Ok(())
     }

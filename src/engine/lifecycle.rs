@@ -1,4 +1,15 @@
-//! The life of an engine: its start, its threads, its end.
+//! The life of an engine: its start, its threads, its end, and who wakes whom.
+//!
+//! Who wakes whom:
+//! - A caller that waits for a grant sleeps on `WaiterEntry::changed`. [`Engine::apply`] wakes it,
+//!   and a reply does, if it asked for that.
+//! - A caller that shuts the manager down sleeps on `Engine::guard_dropped`. The drop of each guard
+//!   wakes it.
+//! - `fairlock-renewal` sleeps on the channel of its [`Waker`]. Commands wake it, and so do leases
+//!   that are due before it would wake, and its connection.
+//! - `fairlock-listener` sleeps in a read from its socket, or between two attempts to subscribe.
+//!   Messages wake it, and so does the engine's stop.
+//! - `fairlock-events` sleeps on its channel. Losses of locks with a callback wake it.
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,12 +18,11 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, bounded, unbounded};
 
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::engine::background::Command;
-use crate::engine::background::RenewalThread;
+use crate::engine::background::{Command, RenewalThread, Waker};
 use crate::engine::callbacks::Callbacks;
 use crate::engine::subscription::{self, SubscriptionStatus};
 use crate::engine::waiter::WaiterRegistry;
@@ -29,35 +39,8 @@ pub(super) struct Thread {
     over: Receiver<()>,
 }
 
-/// Wakes the renewal thread, but only if it would sleep for too long.
-pub(super) struct Waker {
-    slot: Sender<()>,
-    /// Until when it sleeps, in ns; 0 while it is awake and will look at the intake anyway.
-    asleep_until: AtomicU64,
-}
-
-impl Waker {
-    pub(super) fn wake(&self) {
-        // A full slot means that it will wake anyway.
-        let _ = self.slot.try_send(());
-    }
-
-    /// To be called after something due at `due` was put into the intake.
-    pub(super) fn wake_if_late_for(&self, due: Time) {
-        fence(Ordering::SeqCst);
-        if due.as_nanos() < self.asleep_until.load(Ordering::SeqCst) {
-            self.wake();
-        }
-    }
-
-    /// After this, the intake must be looked at once more before sleeping.
-    pub(super) fn publish(&self, until: Time) {
-        self.asleep_until.store(until.as_nanos(), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-    }
-}
-
-/// Keeps an engine running: the last one to go stops it. Threads never hold one.
+/// Keeps an engine running. The drop of the last handle stops it, so the engine's threads never
+/// hold one.
 pub(crate) struct EngineHandle(Arc<Engine>);
 
 impl EngineHandle {
@@ -69,7 +52,7 @@ impl EngineHandle {
         let (engine, renewal) = Engine::new(config, store, caller_id);
         let sleepers: Weak<dyn Sleepers> = Arc::downgrade(&engine) as _;
         engine.clock.on_jump(sleepers);
-        engine.spawn("fairlock-renewal", move || renewal.run_to_the_end())?;
+        engine.spawn("fairlock-renewal", move || renewal.run_and_survive_panics())?;
         Ok(EngineHandle(engine))
     }
 
@@ -78,25 +61,11 @@ impl EngineHandle {
     }
 }
 
-impl Sleepers for Engine {
-    fn wake_all(&self) -> Receiver<Infallible> {
-        for waiter in self.waiters.all() {
-            drop(waiter.state.lock());
-            waiter.changed.notify_all();
-        }
-        self.subscription.wake();
-        drop(self.drained.lock());
-        self.guard_dropped.notify_all();
-        let (hold, settled) = bounded(0);
-        self.send_to_background(Command::Settle(hold));
-        settled
-    }
-}
-
 impl Drop for EngineHandle {
     fn drop(&mut self) {
         if self.0.is_forked() {
-            // The child has none of the threads and must not touch the parent's connections and mutexes.
+            // The child has none of the threads, and must not touch the parent's connections and
+            // mutexes. So it leaks the engine.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
@@ -104,15 +73,32 @@ impl Drop for EngineHandle {
     }
 }
 
+impl Sleepers for Engine {
+    fn wake_all(&self) -> Receiver<Infallible> {
+        // A thread holds the mutex from its look at the clock to its sleep. Taking the mutex for a
+        // moment makes sure that it sleeps, and is woken.
+        for waiter in self.waiters.all() {
+            drop(waiter.state.lock());
+            waiter.changed.notify_all();
+        }
+        self.subscription.wake();
+        drop(self.drained.lock());
+        self.guard_dropped.notify_all();
+        let (hold, idle) = bounded(0);
+        self.send_to_background(Command::DropWhenIdle(hold));
+        idle
+    }
+}
+
 impl Engine {
-    /// An engine, and what its renewal thread is to run.
+    /// An engine, and what its renewal thread runs.
     pub(super) fn new(
         config: Config,
         store: Box<dyn Store>,
         caller_id: Arc<CallerId>,
     ) -> (Arc<Engine>, RenewalThread) {
-        let (intake, received) = unbounded();
-        let (slot, bell) = bounded(1);
+        let (intake, commands) = unbounded();
+        let (waker, woken) = Waker::new();
         let engine = Arc::new(Engine {
             clock: store.clock(),
             config,
@@ -121,35 +107,33 @@ impl Engine {
             caller_id,
             waiters: WaiterRegistry::new(),
             intake,
-            fresh: unbounded(),
-            sifting: Mutex::new(()),
-            waker: Arc::new(Waker {
-                slot,
-                asleep_until: AtomicU64::new(0),
-            }),
+            new_leases: unbounded(),
+            dropping_ended: Mutex::new(()),
+            waker: Arc::new(waker),
             subscription: SubscriptionStatus::new(),
             callbacks: Callbacks::new(),
             closed: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             unanswered_since: AtomicU64::new(0),
-            nothing: bounded(0).1,
+            never: bounded(0).1,
             drained: Mutex::new(()),
             guard_dropped: Condvar::new(),
             threads: Mutex::new(Vec::new()),
             process: std::process::id(),
         });
-        let renewal = RenewalThread::new(Arc::clone(&engine), received, bell);
+        let renewal = RenewalThread::new(Arc::clone(&engine), commands, woken);
         (engine, renewal)
     }
 
-    pub(crate) fn guard_made(&self) {
+    pub(crate) fn on_guard_created(&self) {
         self.counters.granted.add(1);
         self.counters.held.add(1);
     }
 
-    pub(crate) fn guard_dropped(&self) {
+    pub(crate) fn on_guard_dropped(&self) {
         self.counters.held.sub(1);
-        // With the one in shut_down: either the guard is not counted there, or its drop is told.
+        // Pairs with the fence in `shut_down`. Either `shut_down` does not count this guard, or
+        // this thread sees `closed` and wakes it.
         fence(Ordering::SeqCst);
         if self.closed.load(Ordering::Acquire) {
             drop(self.drained.lock());
@@ -157,30 +141,31 @@ impl Engine {
         }
     }
 
-    /// Refuses new locks, ends waits, waits for guards until `until`, and ends the leases that are left then.
-    /// Answers their names.
+    /// Refuses new locks, ends waits, waits for guards until `until`, and ends the leases that are
+    /// left then. Returns their names.
     pub(crate) fn shut_down(&self, until: Time) -> Result<Vec<Arc<str>>> {
         if self.is_forked() {
             return Err(Error::Closed);
         }
         self.close();
+        // Pairs with the fence in `on_guard_dropped`.
         fence(Ordering::SeqCst);
         let mut drained = self.drained.lock();
         while self.counters.held.get() > 0 && self.now() < until {
             self.clock.wait(&self.guard_dropped, &mut drained, until);
         }
         drop(drained);
-        let (tell, told) = bounded(1);
-        self.send_to_background(Command::EndAll(tell));
-        let deadlines = self.config.command_timeout * 2;
+        let (sender, names) = bounded(1);
+        self.send_to_background(Command::EndAll(sender));
+        let limit = self.config.command_timeout * 2;
         self.clock
-            .receive(&told, self.now() + deadlines)
+            .receive(&names, self.now() + limit)
             .ok_or_else(|| {
                 StoreFault::unavailable(
                     Step::Reply,
                     "the renewal thread did not end the leases in time",
                 )
-                .into_error(None, deadlines)
+                .into_error(None, limit)
             })
     }
 
@@ -193,8 +178,8 @@ impl Engine {
         }
     }
 
-    /// Ends all threads and waits for them, for at most one command timeout: that which the release of the last lock
-    /// or place has used up already is a part of it.
+    /// Ends all threads and waits for them, for at most one command timeout. If the release of the
+    /// last lock or waiter has waited for a reply, its wait counts towards this timeout.
     fn stop(&self) {
         self.close();
         self.stopping.store(true, Ordering::Release);
@@ -202,20 +187,22 @@ impl Engine {
         self.subscription.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
-        let until = match self.unanswered_since.load(Ordering::Acquire) {
+        let since = match self.unanswered_since.load(Ordering::Acquire) {
             0 => self.now(),
-            // A server that lets a release hang will not let the threads end in time either.
+            // A server that does not answer a release will not let the threads end in time either.
             since => Time::from_nanos(since),
-        } + self.config.command_timeout;
+        };
+        let until = since + self.config.command_timeout;
         if threads
             .iter()
             .any(|t| t.handle.thread().name() == Some(subscription::THREAD))
         {
+            // The subscription's thread may read from its socket. A message wakes it.
             self.store.poke(&self.caller_id.channel());
         }
         let here = thread::current().id();
         for thread in threads {
-            // Joining oneself would never end: the last handle may go in a callback.
+            // A callback may drop the last handle. A thread that joins itself never ends.
             if thread.handle.thread().id() == here {
                 continue;
             }
@@ -241,8 +228,7 @@ impl Engine {
                 }
             })
             .map_err(|e| {
-                StoreFault::unavailable(crate::error::Step::Connect, e)
-                    .into_error(None, Duration::ZERO)
+                StoreFault::unavailable(Step::Connect, e).into_error(None, Duration::ZERO)
             })?;
         let mut threads = self.threads.lock();
         threads.retain(|thread| !thread.handle.is_finished());

@@ -1,12 +1,14 @@
-//! The state that threads share, alone, in every order in which they can take their turns: under loom, with
-//! `.ci/loom`. What sends, sleeps or has a channel is left out; each thread does what its like in the engine does.
+//! Loom models of the state that the engine's threads share: leases, waiters and their registry.
+//! Loom runs each model in every order in which its threads can take turns. `.ci/loom` runs them.
+//!
+//! The models send nothing, never sleep, and use no channel. Otherwise each model thread does what
+//! the engine's thread of the same name does.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use loom::thread;
 
-use crate::config::LockOptions;
 use crate::engine::lease::{Lease, LeaseState};
 use crate::engine::request::Request;
 use crate::engine::waiter::GrantNotice;
@@ -14,6 +16,7 @@ use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::waiter::{TokenOwner, WaiterEntry, WaiterRegistry};
 use crate::key::Key;
 use crate::loss::{Loss, LossReason, PreviousHolder};
+use crate::options::LockOptions;
 use crate::script::{Grant, LockSpec, Token};
 use crate::store::clock::Time;
 
@@ -25,7 +28,7 @@ const fn at(ns: u64) -> Time {
     Time::from_nanos(ns)
 }
 
-/// Runs a model in every order, with at most three turns taken away from a thread that could have gone on.
+/// Runs a model in every order. At most three times, a thread that could go on loses its turn.
 fn in_every_order(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -33,68 +36,72 @@ fn in_every_order(model: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn a_release_a_renewal_and_a_loss_that_meet_come_to_one_end() {
+fn release_renewal_and_loss_at_once_leave_one_end() {
     in_every_order(|| {
-        let word = Arc::new(LeaseState::held_until(DEADLINE));
+        let state = Arc::new(LeaseState::held_until(DEADLINE));
         let renewal = thread::spawn({
-            let word = Arc::clone(&word);
-            move || word.extend(EARLY, LATER)
+            let state = Arc::clone(&state);
+            move || state.extend(EARLY, LATER)
         });
         let loss = thread::spawn({
-            let word = Arc::clone(&word);
-            move || word.lose(LossReason::Taken)
+            let state = Arc::clone(&state);
+            move || state.lose(LossReason::Taken)
         });
-        let released = word.release(EARLY);
+        let released = state.release(EARLY);
         let _ = renewal.join().unwrap();
         let lost = loss.join().unwrap();
-        assert_ne!(released.is_ok(), lost, "one of the two ends it");
-        assert_eq!(word.lost(), lost.then_some(LossReason::Taken));
-        assert_eq!(word.is_released(), !lost);
-        assert!(!word.is_held(EARLY));
+        assert_ne!(released.is_ok(), lost, "exactly one of the two ends it");
+        assert_eq!(state.lost(), lost.then_some(LossReason::Taken));
+        assert_eq!(state.is_released(), !lost);
+        assert!(!state.is_held(EARLY));
     });
 }
 
 #[test]
-fn a_lease_that_was_seen_past_its_deadline_is_held_by_no_renewal_again() {
+fn renewal_does_not_revive_a_lease_seen_past_its_deadline() {
     in_every_order(|| {
-        let word = Arc::new(LeaseState::held_until(DEADLINE));
+        let state = Arc::new(LeaseState::held_until(DEADLINE));
         let renewal = thread::spawn({
-            let word = Arc::clone(&word);
-            move || word.extend(EARLY, LATER)
+            let state = Arc::clone(&state);
+            move || state.extend(EARLY, LATER)
         });
-        let seen = word.is_held(DEADLINE);
-        let again = word.is_held(EARLY);
-        assert!(seen || !again, "it was lost, and is held");
+        let seen_held = state.is_held(DEADLINE);
+        let held_later = state.is_held(EARLY);
+        assert!(seen_held || !held_later, "it was lost, and is held again");
         let extended = renewal.join().unwrap();
-        assert_eq!(word.is_held(EARLY), extended && seen);
+        assert_eq!(state.is_held(EARLY), extended && seen_held);
     });
 }
 
 #[test]
-fn a_loss_that_two_threads_find_is_told_once() {
+fn loss_that_two_threads_find_is_reported_once() {
     in_every_order(|| {
         let lease = Arc::new(lease());
         let find = |reason| {
             let lease = Arc::clone(&lease);
             move || {
                 lease.lose(reason);
-                lease.tell(&lease.loss().expect("it is lost"))
+                lease.report_loss(&lease.loss().expect("it is lost"))
             }
         };
         let renewal = thread::spawn(find(LossReason::Taken));
         let caller = thread::spawn(find(LossReason::Expired));
-        let told = [renewal.join().unwrap(), caller.join().unwrap()];
-        assert_eq!(told.iter().filter(|told| **told).count(), 1, "{told:?}");
+        let reported = [renewal.join().unwrap(), caller.join().unwrap()];
+        let times = reported.iter().filter(|reported| **reported).count();
+        assert_eq!(times, 1, "{reported:?}");
     });
 }
 
 #[test]
-fn a_loss_is_told_of_no_lease_that_was_released() {
+fn released_lease_reports_no_loss() {
     in_every_order(|| {
         let lease = Arc::new(lease());
         let renewal = thread::spawn({
             let lease = Arc::clone(&lease);
-            move || lease.lose(LossReason::Taken) && lease.tell(&lease.loss_for(LossReason::Taken))
+            move || {
+                lease.lose(LossReason::Taken)
+                    && lease.report_loss(&lease.loss_for(LossReason::Taken))
+            }
         });
         let released: Result<(), Loss> = lease.release(EARLY);
         assert_ne!(released.is_ok(), renewal.join().unwrap());
@@ -102,75 +109,78 @@ fn a_loss_is_told_of_no_lease_that_was_released() {
 }
 
 #[test]
-fn a_grant_that_meets_a_timeout_is_a_guard_or_given_back() {
-    in_every_order(|| grant_meets_timeout(Keep::KnownUntilForgotten));
+fn grant_at_the_timeout_is_a_guards_or_abandoned() {
+    in_every_order(|| grant_meets_timeout(GuardMarked::BeforeWaiterIsForgotten));
 }
 
 #[test]
-#[should_panic = "the guard's lock is given back"]
-fn a_registry_that_forgets_a_waiter_before_its_guard_is_known_is_found() {
-    in_every_order(|| grant_meets_timeout(Keep::ForgottenFirst));
+#[should_panic = "the guard's lock is abandoned"]
+fn model_finds_a_waiter_forgotten_before_its_guard_is_marked() {
+    in_every_order(|| grant_meets_timeout(GuardMarked::AfterWaiterIsForgotten));
 }
 
-/// In which order one who has his lock tells the registry.
+/// When a waiter that has taken its grant marks the token as a guard's.
 #[derive(Clone, Copy, PartialEq)]
-enum Keep {
-    KnownUntilForgotten,
-    /// A mistake: in between, news of the grant are nobody's.
-    ForgottenFirst,
+enum GuardMarked {
+    BeforeWaiterIsForgotten,
+    /// A mistake: in between, the registry does not know the token, and a notice of its grant leads
+    /// to its release.
+    AfterWaiterIsForgotten,
 }
 
-/// The news of a grant comes, and comes again, while its waiter looks for it for the last time.
-fn grant_meets_timeout(keep: Keep) {
+/// The notice of a grant comes twice, while its waiter looks for the grant for the last time.
+fn grant_meets_timeout(marked: GuardMarked) {
     let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
     let waiter = waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
     let token = {
         let mut state = waiter.state.lock();
-        let WaiterAction::Nothing = state.queued(EARLY, 1, 1, 1, &request) else {
-            panic!("it stands in the queue")
+        let WaiterAction::Nothing = state.on_queued(EARLY, 1, 1, 1, &request) else {
+            panic!("it is queued")
         };
         state.token
     };
     let listener = thread::spawn({
         let (waiters, request) = (Arc::clone(&waiters), Arc::clone(&request));
-        // What the engine does with news, but for the sending: whether the token is given back.
-        let deliver = move || match waiters.find(token) {
-            TokenOwner::Waiting(waiter) => {
-                matches!(
-                    waiter.state.lock().heard(notice(token), EARLY, &request),
-                    WaiterAction::Abandon { .. }
-                )
+        // What the engine does with a notice, but for the sending. True: it abandons the token.
+        let deliver = move || match waiters.owner_of(token) {
+            TokenOwner::Waiter(waiter) => {
+                let mut state = waiter.state.lock();
+                let action = state.on_notice(notice(token), EARLY, &request);
+                matches!(action, WaiterAction::Abandon { .. })
             }
-            TokenOwner::Claimed => false,
+            TokenOwner::Guard => false,
             TokenOwner::Unknown => true,
         };
         move || [deliver(), deliver()]
     });
-    let taken = match waiter.state.lock().claim(EARLY, &request) {
+    let taken = match waiter.state.lock().take_grant(EARLY, &request) {
         TakeGrant::Taken(_) => true,
         TakeGrant::NotYet => false,
         _ => panic!("it is granted or not"),
     };
-    let mut given_back = false;
-    if taken && keep == Keep::KnownUntilForgotten {
-        waiters.claim(token);
+    let mut waiter_abandons = false;
+    if taken && marked == GuardMarked::BeforeWaiterIsForgotten {
+        waiters.mark_guarded(token);
     } else if !taken {
-        given_back = matches!(waiter.state.lock().give_up(), WaiterAction::Abandon { .. });
+        waiter_abandons = matches!(waiter.state.lock().cancel(), WaiterAction::Abandon { .. });
     }
     waiters.forget(&waiter);
-    if taken && keep == Keep::ForgottenFirst {
-        waiters.claim(token);
+    if taken && marked == GuardMarked::AfterWaiterIsForgotten {
+        waiters.mark_guarded(token);
     }
-    let news_given_back = listener.join().unwrap().contains(&true);
+    let listener_abandons = listener.join().unwrap().contains(&true);
     assert!(
-        !taken || !(given_back || news_given_back),
-        "the guard's lock is given back"
+        !taken || !(waiter_abandons || listener_abandons),
+        "the guard's lock is abandoned"
     );
-    assert!(taken || given_back, "the grant is nobody's");
+    assert!(
+        taken || waiter_abandons,
+        "nobody owns or abandons the grant"
+    );
 }
 
 #[test]
-fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
+fn waiter_cancelled_while_its_token_changes_leaves_no_token() {
     in_every_order(|| {
         let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
         let waiter: Arc<WaiterEntry> =
@@ -181,7 +191,7 @@ fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
                 waiters.replace_token(&waiter);
             }
         });
-        let _ = waiter.state.lock().give_up();
+        let _ = waiter.state.lock().cancel();
         waiters.forget(&waiter);
         renewal.join().unwrap();
         assert!(waiters.all().is_empty(), "a token has no waiter any more");
@@ -189,17 +199,16 @@ fn a_waiter_that_ends_while_it_is_renamed_leaves_no_token_behind() {
 }
 
 fn request() -> Arc<Request> {
-    let key = Key::new("fairlock", "k").expect("a name");
+    let key = Key::new("fairlock", "k").expect("a valid name");
     Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()))
 }
 
 fn grant(token: Token) -> Grant {
-    let left = Duration::from_secs(10);
     Grant {
         token,
         fence: 1,
         granted_at: 1,
-        left,
+        left: Duration::from_secs(10),
         previous: PreviousHolder::Unknown,
     }
 }

@@ -1,14 +1,75 @@
-//! How locks are won and kept. Knows no kind of lock and no topology.
+//! How a lock is won and kept. The engine knows no kind of lock and no topology.
+//!
+//! Its three nouns have a folder each. A *waiter* waits in the queue of a lock. A *lease* is a lock
+//! that this process holds. The *background* is the renewal thread, which keeps both.
+//!
+//! | file | what |
+//! |---|---|
+//! | `acquire` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel |
+//! | `attempt` | one acquire that may not wait |
+//! | `multi` | several locks at once, over the same steps |
+//! | `release`, `renew` | how a lease ends, and how it is kept |
+//! | `grants` | a grant becomes known, and finds its waiter |
+//! | `request` | what a caller asks for |
+//! | `waiter` | the state machine of a waiter, the registry of all, the caller's end |
+//! | `lease` | a held lock, its atomic state, and the signal of its loss |
+//! | `background` | THE MAIN LOOP of the renewal thread, and its tasks |
+//! | `subscription`, `callbacks`, `lifecycle` | the other threads; start and stop |
+//!
+//! # Legend
+//!
+//! Comments cite the rules of the protocol, R1 to R20, and the promises to users, P1 to P10.
+//! docs/PROTOCOL.md defines the rules, docs/SAFETY.md the promises. The last column names the files
+//! that keep them, in `src/engine` unless it says otherwise. The scripts are in `src/script`.
+//!
+//! | rule | short name | says | kept by |
+//! |---|---|---|---|
+//! | R1 | registered before sent | every attempt has a new token, in the registry before it is sent | `waiter/registry.rs` |
+//! | R2 | served time | liveness is measured in time in which the server served, so an outage ages nobody | the scripts |
+//! | R3 | signs of life | a caller's own stamp is fresh before the queue is served | the scripts |
+//! | R4 | lost places | a waiter that Redis does not know is enqueued again under a new token, in the old order | `background/waiter_upkeep.rs`, `waiter/state.rs` |
+//! | R5 | dated requests | acquire and sync do nothing after the time at which their caller gives up | the scripts, `src/store/anchor.rs` |
+//! | R6 | token lifetime | an acquire carries a token for at most one ttl after its first send | `acquire.rs` |
+//! | R7 | late copies | a release goes on until no copy of the token's acquire can still take it | `release.rs`, `background/release_upkeep.rs` |
+//! | R8 | grant during a request | a notice of a grant counts only once the token's request is over | `waiter/state.rs` |
+//! | R9 | own lapse | the recorded owner is the owner, lapsed or not; only others see a lapse | the scripts |
+//! | R10 | places of the dead | a lapsed lease voids the places of its process, after a grace | the scripts |
+//! | R11 | missing keys | a queue that is shorter than its count voids all places in it | the scripts |
+//! | R12 | doubtful grants | a grant without a certain deadline is confirmed by a renewal | `waiter/grant_notice.rs`, `waiter/state.rs` |
+//! | R13 | unwanted grants | a grant that nobody wants is released, whichever way it became known | `grants.rs`, `release.rs` |
+//! | R14 | release first, then send | a lease ends here before its release is sent, and is not lost after that | `lease/lease.rs`, `release.rs` |
+//! | R15 | clock went back | a lease that ends too far in the future is shortened; fences do not fall | the scripts |
+//! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that may wait is longer than a grant takes to arrive | the scripts, `src/config.rs` |
+//! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquire.rs` |
+//! | R18 | replica acks | not in this version | |
+//! | R19 | dead entries | a waiter that leaves takes its entries along | the scripts |
+//! | R20 | write order | a script reads before it writes, so a refusal leaves nothing half done | the scripts, `src/store/node` |
+//!
+//! | promise | says | kept by |
+//! |---|---|---|
+//! | P1 | one holder | `lease`, the scripts |
+//! | P2 | rising fences | the scripts |
+//! | P3 | first come, first served | the scripts, `background/waiter_upkeep.rs` |
+//! | P4 | no lost wake-up | `grants.rs`, `waiter/queued.rs`, `background/waiter_upkeep.rs` |
+//! | P5 | a crash costs one ttl and one check period | the scripts |
+//! | P6 | a loss is reported once, and stays | `lease/state.rs`, `lease/lost_signal.rs` |
+//! | P7 | one grant for a request | `waiter/registry.rs`, `grants.rs` |
+//! | P8 | every call ends | [`Engine::deadlines`], `waiter/queued.rs` |
+//! | P9 | nothing starves | [`Engine::at_once`], `background/thread.rs` |
+//! | P10 | bad input is refused | `src/config.rs`, `src/key.rs` |
 
 mod acquire;
+mod attempt;
 mod background;
 mod callbacks;
+mod grants;
 mod lease;
 mod lifecycle;
 #[cfg(all(test, fairlock_loom))]
 mod loom_models;
 mod multi;
 mod release;
+mod renew;
 mod request;
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[path = "../../tests/sim/stepped_engine.rs"]
@@ -18,45 +79,37 @@ mod waiter;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::key::Key;
 use crate::kind::Kind;
 use crate::loss::Loss;
-use crate::script::{Call, CallerId, Mode, Outcome, Token, Verb};
+use crate::script::{Call, CallerId, Outcome};
 use crate::stats::{Counters, Stats};
 use crate::store::clock::{Clock, Time};
 use crate::store::{Answer, CallResult, Checkout, Deadlines, Store, StoreFault};
 use crate::sync::{Condvar, Mutex};
-use background::{Command, Fresh, Job};
+use background::{Command, ScheduledLease, Waker};
 use callbacks::Callbacks;
-use lease::Due;
-use lifecycle::{Thread, Waker};
+use lifecycle::Thread;
 use subscription::SubscriptionStatus;
-use waiter::{GrantNotice, TokenOwner, WaiterAction, WaiterEntry, WaiterRegistry};
+use waiter::WaiterRegistry;
 
+pub(crate) use acquire::is_transient;
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
-pub(crate) use acquire::Doubt;
-pub(crate) use acquire::{Entered, is_transient};
-pub(crate) use lease::Lease;
+pub(crate) use attempt::Doubt;
+pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
-pub(crate) use multi::first_lost;
 pub(crate) use release::WantResult;
 pub(crate) use request::{LockGroup, Request};
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) use stepped::{Next, SteppedEngine, Tasks};
-pub(crate) use waiter::{QueuedWaiter, Then};
+pub(crate) use waiter::{AtDeadline, QueuedWaiter};
 
-/// When so many new leases lie there, the renewal thread is woken to take them in.
-const MANY_NEW: usize = 4096;
-/// From so many on, whoever adds one drops some that are over.
-const SIFT_FROM: usize = 64;
-
-/// What all handles, guards, waiters and threads of one manager share.
+/// All that the handles, guards, waiters and threads of one manager share.
 pub(crate) struct Engine {
     pub(crate) config: Config,
     pub(crate) store: Box<dyn Store>,
@@ -64,31 +117,43 @@ pub(crate) struct Engine {
     caller_id: Arc<CallerId>,
     clock: Clock,
     waiters: WaiterRegistry,
+    /// Commands to the renewal thread.
     intake: Sender<Command>,
-    /// New leases, which the renewal thread takes in when it wakes.
-    fresh: (Sender<Fresh>, Receiver<Fresh>),
-    /// Held by whoever has taken some of them out for a moment.
-    sifting: Mutex<()>,
+    /// New leases, see [`Engine::keep_renewed`]. The renewal thread takes them in when it wakes.
+    new_leases: (Sender<ScheduledLease>, Receiver<ScheduledLease>),
+    /// A thread holds this while it has taken some of the new leases out.
+    dropping_ended: Mutex<()>,
     waker: Arc<Waker>,
     subscription: SubscriptionStatus,
     callbacks: Callbacks,
-    /// No new locks: shut down, stopped, or the renewal thread is gone.
+    /// No new locks: the manager was shut down or stopped, or its renewal thread has ended.
     closed: AtomicBool,
     stopping: AtomicBool,
-    /// When the last release was sent, in ns, if nothing has come of it; else zero.
+    /// When the last release was sent, in ns, if it got no reply. Else 0.
     unanswered_since: AtomicU64,
-    /// A channel that tells nothing, for forked children.
-    nothing: Receiver<Loss>,
+    /// A disconnected channel, for forked children.
+    never: Receiver<Loss>,
+    /// With `guard_dropped`: a shutdown waits for the last guard.
     drained: Mutex<()>,
     guard_dropped: Condvar,
     threads: Mutex<Vec<Thread>>,
+    /// The process that made the engine. A forked child has another id.
     process: u32,
 }
 
 impl Engine {
-    /// Whether locks may be taken: [`Error::Closed`] after a shutdown and in a forked child.
+    /// [`Error::Closed`] after a shutdown, and in a forked child.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.is_forked() || self.closed.load(Ordering::Acquire) {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// [`Error::Closed`] in a forked child, which has none of the threads.
+    fn check_fork(&self) -> Result<()> {
+        if self.is_forked() {
             Err(Error::Closed)
         } else {
             Ok(())
@@ -115,7 +180,8 @@ impl Engine {
         }
     }
 
-    /// Calls that take nothing, on a pooled connection. Blocks for at most two command timeouts.
+    /// Runs calls that take no lock, on a pooled connection. Blocks for at most two command
+    /// timeouts.
     pub(crate) fn ask(&self, calls: &[Call]) -> Result<Vec<Result<Answer>>> {
         self.check_fork()?;
         let started = self.now();
@@ -127,7 +193,7 @@ impl Engine {
                 Ok(answer) => {
                     self.deliver_all(call, &answer);
                     match &answer.reply.outcome {
-                        outcome @ Outcome::Kind(_) => Err(self.out_of_place(call, outcome)),
+                        outcome @ Outcome::Kind(_) => Err(self.unexpected_reply(call, outcome)),
                         _ => Ok(answer),
                     }
                 }
@@ -136,7 +202,8 @@ impl Engine {
         Ok(read.collect())
     }
 
-    /// One page of the records that match: the next cursor (0: that was the last page) and the keys.
+    /// One page of the records that match: the next cursor (0: this was the last page) and the
+    /// keys.
     pub(crate) fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>)> {
         self.check_fork()?;
         let started = self.now();
@@ -145,209 +212,61 @@ impl Engine {
             .map_err(|fault| fault.into_error(None, self.now() - started))
     }
 
-    /// A reply of its own script's, but for another verb.
-    fn out_of_place(&self, call: &Call, outcome: &Outcome) -> Error {
+    /// An error for a reply of another verb, or of a record of another kind.
+    fn unexpected_reply(&self, call: &Call, outcome: &Outcome) -> Error {
         if let Outcome::Kind(kind) = outcome {
             return wrong_kind(call, kind);
         }
         Error::Server {
             lock: Some(call.key.name.clone()),
             code: "PROTOCOL".to_owned(),
-            message: format!("a reply out of place: {outcome:?}"),
+            message: format!("unexpected reply: {outcome:?}"),
         }
     }
 
-    fn run_one(&self, call: &Call, deadlines: Deadlines) -> CallResult {
-        self.store
-            .run(std::slice::from_ref(call), deadlines)
-            .pop()
-            .unwrap_or_else(|| CallResult::not_sent(StoreFault::NotReady))
-    }
-
-    /// P8: one command timeout for a connection and one for the reply, and not much past `until`.
+    /// P8 (every call ends): one command timeout for a connection and one for the reply. Past
+    /// `until` half a timeout for the connection, and one in all.
     fn deadlines(&self, now: Time, until: Time) -> Deadlines {
         let timeout = self.config.command_timeout;
         Deadlines {
             checkout: Checkout::Until((now + timeout).min(until + timeout / 2)),
-            reply: (now + timeout * 2).min(until + timeout),
+            reply_by: (now + timeout * 2).min(until + timeout),
         }
     }
 
-    /// Only what is free at once, so that nothing waits for the pool (P9).
+    /// P9 (nothing starves): only a connection that is free now, so the caller does not wait for
+    /// the pool.
     fn at_once(&self, now: Time) -> Deadlines {
         Deadlines {
             checkout: Checkout::IfFree,
-            reply: now + self.config.command_timeout,
+            reply_by: now + self.config.command_timeout,
         }
     }
 
-    /// Keeps a lease renewed from now on. Wakes nobody, unless it would be too late.
-    fn adopt(&self, lease: &Arc<Lease>) {
-        let renew_at = lease
-            .request
-            .renewal_period()
-            .map_or(Time::NEVER, |period| self.now() + period);
-        let due = lease.next_due(renew_at);
-        self.add(Fresh {
-            lease: Arc::clone(lease),
-            renew_at,
-        });
-        let (_, waiter) = &self.fresh;
-        if waiter.len() > SIFT_FROM {
-            self.sift();
-        }
-        if waiter.len() >= MANY_NEW {
-            self.waker.wake();
-        } else {
-            self.waker.wake_if_late_for(due);
-        }
-    }
-
-    /// Two out for each that comes in keeps their number small, so that the renewal thread need not wake for
-    /// them, nor free in one go what others have allocated: threads that meet in the allocator put each
-    /// other to sleep.
-    fn sift(&self) {
-        let Some(_sifting) = self.sifting.try_lock() else {
-            return;
-        };
-        let now = self.now();
-        for fresh in self.fresh.1.try_iter().take(2) {
-            if fresh.lease.due(now, Time::NEVER) != Due::Drop {
-                let due = fresh.lease.next_due(fresh.renew_at);
-                self.add(fresh);
-                self.waker.wake_if_late_for(due);
-            }
-        }
-    }
-
-    /// The engine itself has a receiver, so this never fails.
-    fn add(&self, fresh: Fresh) {
-        let _ = self.fresh.0.send(fresh);
-    }
-
-    /// The receiver lives as long as the renewal thread; what is sent after its end is of no use.
-    fn send(&self, work: Command) {
-        let _ = self.intake.send(work);
-    }
-
-    fn send_to_background(&self, work: Command) {
-        self.send(work);
+    fn send_to_background(&self, command: Command) {
+        // The receiver lives as long as the renewal thread. After its end nothing is left to
+        // command.
+        let _ = self.intake.send(command);
         self.waker.wake();
     }
 
-    /// A sync at once, if anybody here waits for the name.
-    fn sync_now(&self, key: &Key) {
-        let now = self.now();
-        self.waiters.reschedule(&key.name, now);
-        self.waker.wake_if_late_for(now);
+    /// The channel for losses in a forked child: disconnected, and reached without a mutex.
+    pub(crate) fn never(&self) -> &Receiver<Loss> {
+        &self.never
     }
+}
 
-    /// GrantNotice of grants that came with the reply to another request.
-    fn deliver_all(&self, call: &Call, answer: &Answer) {
-        for grant in &answer.reply.grants {
-            self.deliver(call, GrantNotice::from_reply(*grant, answer.sent));
-        }
-    }
-
-    /// Tells a waiter of its grant; what nobody waits for is released (R13). `about` names the lock.
-    fn deliver(&self, about: &Call, notice: GrantNotice) {
-        match self.waiters.find(notice.grant.token) {
-            TokenOwner::Waiting(waiter) => self.on_grant(&waiter, notice),
-            // The waiter learnt of it in another way before.
-            TokenOwner::Claimed => {}
-            TokenOwner::Unknown => {
-                self.abandon_in_background(about, notice.grant.token, 0, notice.grant.left)
-            }
-        }
-    }
-
-    fn on_grant(&self, waiter: &Arc<WaiterEntry>, notice: GrantNotice) {
-        let action = waiter
-            .state
-            .lock()
-            .heard(notice, self.now(), &waiter.request);
-        if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
-            self.counters.handed_over.add(1);
-        }
-        self.apply(waiter, action);
-    }
-
-    /// Carries out what a place decided.
-    fn apply(&self, waiter: &Arc<WaiterEntry>, action: WaiterAction) {
-        match action {
-            WaiterAction::Nothing => {}
-            WaiterAction::Keep(lease) => {
-                self.adopt(&lease);
-                waiter.changed.notify_one();
-            }
-            WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
-            WaiterAction::Requeue => self.send_to_background(Command::Requeue(Arc::clone(waiter))),
-            WaiterAction::Abandon { token, not_after } => {
-                self.cancel_in_background(&waiter.request, token, not_after);
-            }
-        }
-    }
-
-    /// R7: until a reply shows that no copy of its acquire can take the token any more, which is past
-    /// `not_after` by the server's clock, or until a lease of `ttl` has lapsed by itself.
-    fn abandon_in_background(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
-        self.in_background(
-            Job::new(about, token, 0, Mode::Unused, self.now() + ttl).until(not_after),
-        );
-    }
-
-    /// The same for a token that may stand in the queue, which it leaves only when Redis is told.
-    fn cancel_in_background(&self, request: &Request, token: Token, not_after: u64) {
-        let about = request.call(Verb::Renew { token });
-        let job = Job::new(
-            &about,
-            token,
-            0,
-            Mode::Unused,
-            self.now() + request.longest(),
-        );
-        self.in_background(job.until(not_after).queued());
-    }
-
-    fn in_background(&self, job: Job) {
-        self.counters.background_releases.add(1);
-        self.send_to_background(Command::Background(job));
-    }
-
-    /// A lease of a live guard is lost: says so wherever it is listened to, once. Answers
-    /// whether this was that once.
-    fn tell(&self, lease: &Lease, loss: &Loss) -> bool {
-        if !lease.tell(loss) {
-            return false;
-        }
-        self.counters.lost.add(1);
-        if let Some(whole) = &lease.request.whole {
-            whole.tell(loss);
-        }
-        if let Some(callback) = &lease.request.on_lost {
-            self.callbacks.call(Arc::clone(callback), loss.clone());
-        }
-        log::warn!(
-            "lost {:?} (fence {}): {}",
-            loss.name,
-            loss.fence,
-            loss.reason
-        );
-        true
-    }
-
-    /// The channel of a guard in a forked child: disconnected, and reached without a mutex.
-    pub(crate) fn nothing(&self) -> &Receiver<Loss> {
-        &self.nothing
-    }
+/// The result of the one call that was run.
+fn single_result(mut results: Vec<CallResult>) -> CallResult {
+    results
+        .pop()
+        .unwrap_or_else(|| CallResult::not_sent(StoreFault::NotReady))
 }
 
 fn wrong_kind(call: &Call, kind: &str) -> Error {
     let lock = call.key.name.clone();
-    let (is, asked) = (
-        Kind::from_record(kind),
-        Kind::from_record(&call.spec.kind()),
-    );
+    let is = Kind::from_record(kind);
+    let asked = Kind::from_record(&call.spec.kind());
     if is == asked {
         let message = format!("the record is {kind}, which is not this version's protocol");
         return Error::Server {

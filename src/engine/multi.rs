@@ -1,30 +1,31 @@
-//! Taking several locks, all or none, and giving them back together.
+//! Several locks at once, all or none, over the same steps as for one.
 
 use std::sync::Arc;
 
-use crate::engine::acquire::{Doubt, Entered, Tried, Wait, acquire_call, is_transient};
-use crate::engine::release::{Ended, WantResult, told};
-use crate::engine::request::Request;
-use crate::engine::waiter::Then;
-use crate::engine::{Engine, Lease};
+use crate::engine::Engine;
+use crate::engine::acquire::{check_held, is_transient};
+use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
+use crate::engine::lease::Lease;
+use crate::engine::release::{ReleaseOutcome, WantResult, loss_result};
+use crate::engine::request::{Request, Wait};
 use crate::error::{Error, Result, Step};
-use crate::loss::{Loss, LossReason};
 use crate::script::{Call, Mode, Token};
-use crate::store::StoreFault;
 use crate::store::clock::Time;
+use crate::store::{CallResult, StoreFault};
 
-/// What became of a try for all.
-enum All {
+/// What came of one try for all of a group.
+enum GroupOutcome {
     Granted(Vec<Arc<Lease>>),
-    /// Somebody has one of them, or waits for it.
+    /// Another caller has one of them, or waits for it.
     Taken,
-    /// It is to be tried again (R5).
+    /// R5 (dated requests): all must be tried again.
     Again,
 }
 
 impl Engine {
-    /// Takes all that are free, in one round trip; `None` if one of them is not. Blocks for at most two command timeouts,
-    /// one past `until`, and one more for giving some back.
+    /// Takes all locks that are free, in one round trip. `None` if one of them is not. Blocks for
+    /// at most two command timeouts, at most one of them past `until`, and for one more to release
+    /// those it got.
     pub(crate) fn try_acquire_all(
         &self,
         requests: &[Arc<Request>],
@@ -33,16 +34,17 @@ impl Engine {
         let started = self.now();
         loop {
             let error = match self.attempt_all(requests, started, until) {
-                Ok(All::Granted(leases)) => return Ok(Some(leases)),
-                Ok(All::Taken) => return Ok(None),
-                Ok(All::Again) => {
-                    let fault = StoreFault::unavailable(Step::Reply, "no time left to ask again");
-                    fault.into_error(
-                        requests.first().map(|request| &request.key),
-                        self.now() - started,
-                    )
+                Ok(GroupOutcome::Granted(leases)) => return Ok(Some(leases)),
+                Ok(GroupOutcome::Taken) => return Ok(None),
+                Ok(GroupOutcome::Again) => {
+                    let fault = StoreFault::unavailable(
+                        Step::Reply,
+                        "no time is left to send the acquires again",
+                    );
+                    let first = requests.first().map(|request| &request.key);
+                    fault.into_error(first, self.now() - started)
                 }
-                // What passes by itself, as for one lock.
+                // A transient refusal is retried, as for one lock.
                 Err(error @ Error::Server { .. }) if is_transient(&error) => {
                     self.clock
                         .sleep_until(self.now() + self.config.back_off / 10);
@@ -56,210 +58,157 @@ impl Engine {
         }
     }
 
-    /// Takes all, one after the other in the order in which they stand, which must be the same for everybody, so that no
-    /// two wait for each other; `None` if they were not to be had until `until`. An error, and none is kept, if one is lost
-    /// meanwhile. Blocks for at most two command timeouts longer, the second for giving some back.
+    /// Takes all locks, one after the other. `None` if some were not free until `until`. If one
+    /// that is held already is lost, the result is that loss. After `None` and after an error none
+    /// is kept.
+    ///
+    /// The requests must be in the same order for all callers. Otherwise two callers could each
+    /// hold a lock that the other waits for. Blocks for at most two command timeouts longer than
+    /// `until`, the second to release those it got.
     pub(crate) fn acquire_all(
         self: &Arc<Self>,
         requests: &[Arc<Request>],
         until: Time,
     ) -> Result<Option<Vec<Arc<Lease>>>> {
-        let mut taken = Taken {
+        let mut taken = PartOfGroup {
             engine: self,
             leases: Vec::with_capacity(requests.len()),
         };
         for request in requests {
-            let Some(lease) = self.acquire_beside(&taken.leases, request, until)? else {
+            let Some(lease) = self.acquire(request, &taken.leases, until)? else {
                 return Ok(None);
             };
             taken.leases.push(lease);
-            if let Some(loss) = first_lost(&taken.leases, self.now()) {
-                return lost(loss);
-            }
+            check_held(&taken.leases, self.now())?;
         }
         Ok(Some(std::mem::take(&mut taken.leases)))
     }
 
-    /// Takes one more lock. While it waits it looks after the others once per check period.
-    pub(super) fn acquire_beside(
-        self: &Arc<Self>,
-        held: &[Arc<Lease>],
-        request: &Arc<Request>,
+    fn attempt_all(
+        &self,
+        requests: &[Arc<Request>],
+        started: Time,
         until: Time,
-    ) -> Result<Option<Arc<Lease>>> {
-        let started = self.now();
-        let queued = loop {
-            let now = self.now();
-            // No longer than the others last if they are not renewed any more.
-            let left = held.iter().map(|lease| lease.remaining(now)).min();
-            let look = left.map_or(until, |left| until.min(now + left));
-            match self.enter(request, look) {
-                Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
-                Ok(Entered::Queued(queued)) => break queued,
-                Err(error) => {
-                    let now = self.now();
-                    if let Some(loss) = first_lost(held, now) {
-                        return lost(loss);
-                    }
-                    let limit = until.min(started + self.config.outage_limit);
-                    if look == until || now >= limit || !is_transient(&error) {
-                        return Err(error);
-                    }
-                }
-            }
-        };
-        loop {
-            if let Some(loss) = first_lost(held, self.now()) {
-                return lost(loss);
-            }
-            let look = if held.is_empty() {
-                until
-            } else {
-                until.min(self.now() + self.config.check_period)
-            };
-            let then = if look == until {
-                Then::Leave
-            } else {
-                Then::Stay
-            };
-            match queued.wait(look, then) {
-                Ok(Some(lease)) => return Ok(Some(lease)),
-                Ok(None) if then == Then::Leave => return queued.withdraw(until),
-                Ok(None) => {}
-                Err(error) => {
-                    // Its time is up, and whoever does not answer would not answer a release either (P8).
-                    queued.cancel_in_background_now();
-                    return first_lost(held, self.now()).map_or(Err(error), lost);
-                }
-            }
+    ) -> Result<GroupOutcome> {
+        for request in requests {
+            self.prepare(request)?;
         }
+        let tokens: Vec<Token> = requests.iter().map(|_| Token::new()).collect();
+        let calls: Vec<Call> = requests
+            .iter()
+            .zip(&tokens)
+            .map(|(request, token)| request.acquire(*token, Wait::No))
+            .collect();
+        let results = self.store.run(&calls, self.deadlines(started, until));
+        let attempts = requests.iter().zip(tokens).zip(&calls);
+        let attempts = attempts.map(|((request, token), call)| TryAcquire {
+            request,
+            token,
+            call,
+            doubt: Doubt::default(),
+        });
+        self.on_try_replies(attempts.zip(results), started)
     }
 
-    fn attempt_all(&self, requests: &[Arc<Request>], started: Time, until: Time) -> Result<All> {
-        for request in requests {
-            self.check(request)?;
-        }
-        let specs: Vec<(Token, Call)> = requests
-            .iter()
-            .map(|request| {
-                let token = Token::new();
-                (token, acquire_call(request, token, Wait::No))
-            })
-            .collect();
-        let (tokens, calls): (Vec<_>, Vec<_>) = specs.into_iter().unzip();
-        let results = self.store.run(&calls, self.deadlines(started, until));
-        let (mut leases, mut failed, mut taken, mut again) = (Vec::new(), None, false, false);
-        for (((request, token), call), result) in
-            requests.iter().zip(tokens).zip(&calls).zip(results)
-        {
-            let mut doubt = Doubt::default();
-            match self.on_try_reply(request, token, call, &mut doubt, result) {
-                Ok(Tried::Ended(Some(lease))) => leases.push(lease),
-                Ok(Tried::Ended(None)) => taken = true,
-                Ok(Tried::Again(_)) => {
+    /// Applies the replies to a try for all of a group. If not all are granted, it releases those
+    /// that are.
+    fn on_try_replies<'a>(
+        &self,
+        replies: impl Iterator<Item = (TryAcquire<'a>, CallResult)>,
+        started: Time,
+    ) -> Result<GroupOutcome> {
+        let mut leases = Vec::new();
+        let mut failed = None;
+        let mut is_taken = false;
+        let mut again = false;
+        for (mut attempt, result) in replies {
+            match self.on_try_reply(&mut attempt, result) {
+                Ok(TryOutcome::Done(Some(lease))) => leases.push(lease),
+                Ok(TryOutcome::Done(None)) => is_taken = true,
+                Ok(TryOutcome::Again(_)) => {
                     again = true;
-                    if doubt.in_doubt {
-                        // Another token is sent next, and a first copy of this one may still be on its way (R7).
-                        self.abandon_in_background(call, token, doubt.not_after, request.longest());
+                    if attempt.doubt.in_doubt {
+                        // R7 (late copies): the next try has another token, but a first copy of
+                        // this one may still be under way.
+                        self.abandon_attempt(&attempt);
                     }
                 }
-                Ok(Tried::Failed(fault)) => {
-                    failed.get_or_insert_with(|| {
-                        fault.into_error(Some(&call.key), self.now() - started)
-                    });
+                Ok(TryOutcome::Failed(fault)) => {
+                    let waited = self.now() - started;
+                    failed.get_or_insert_with(|| fault.into_error(Some(&attempt.call.key), waited));
                 }
                 Err(error) => {
                     failed.get_or_insert(error);
                 }
             }
         }
-        if leases.len() == requests.len() {
-            return Ok(All::Granted(leases));
+        if failed.is_none() && !is_taken && !again {
+            return Ok(GroupOutcome::Granted(leases));
         }
-        self.give_back(&leases);
+        self.abandon_all(&leases);
         match failed {
             Some(error) => Err(error),
-            None if taken || !again => Ok(All::Taken),
-            None => Ok(All::Again),
+            None if is_taken => Ok(GroupOutcome::Taken),
+            None => Ok(GroupOutcome::Again),
         }
     }
 
-    /// Gives back what nobody has used. What is lost already is the renewal thread's.
-    pub(crate) fn give_back(&self, leases: &[Arc<Lease>]) {
-        let _ = self.release_together(leases, Mode::Unused, WantResult::No);
+    /// Releases leases that nobody has used. The renewal thread abandons the tokens of lost ones.
+    fn abandon_all(&self, leases: &[Arc<Lease>]) {
+        let _ = self.release_all(leases, Mode::Unused, WantResult::No);
     }
 
-    /// Ends several leases in one round trip, if a connection is free, else by the renewal thread; the first of what
-    /// went wrong. Blocks for at most one command timeout.
-    pub(crate) fn release_all(&self, leases: &[Arc<Lease>], tell: WantResult) -> Result<()> {
-        self.release_together(leases, Mode::Used, tell)
-    }
-
-    fn release_together(&self, leases: &[Arc<Lease>], mode: Mode, tell: WantResult) -> Result<()> {
+    /// Releases several leases in one round trip if a connection is free, else by the renewal
+    /// thread. Returns the first error. Blocks for at most one command timeout.
+    pub(crate) fn release_all(
+        &self,
+        leases: &[Arc<Lease>],
+        mode: Mode,
+        want: WantResult,
+    ) -> Result<()> {
         let started = self.now();
-        let mut first = None;
-        let (mut ending, mut calls) = (Vec::new(), Vec::new());
+        let mut results = Vec::new();
+        let mut ending = Vec::new();
+        let mut calls = Vec::new();
         for lease in leases {
-            match self.end(lease, mode, started) {
+            match self.begin_release(lease, mode, started) {
                 Ok(call) => {
                     ending.push(lease);
                     calls.push(call);
                 }
-                Err(error) => {
-                    first.get_or_insert(error);
-                }
+                Err(error) => results.push(Err(error)),
             }
         }
-        if calls.is_empty() {
-            return first.map_or(Ok(()), Err);
-        }
-        let results = self.store.run(&calls, self.at_once(started));
-        let mut open = Vec::new();
-        for ((lease, call), result) in ending.into_iter().zip(&calls).zip(results) {
-            match self.ended(lease, call, started, result.answer) {
-                Ended::Answered(reason) => {
-                    if let Err(error) = told(lease, reason) {
-                        first.get_or_insert(error);
+        if !calls.is_empty() {
+            let replies = self.store.run(&calls, self.at_once(started));
+            let mut in_background = Vec::new();
+            for ((lease, call), reply) in ending.into_iter().zip(&calls).zip(replies) {
+                match self.on_release_reply(lease, call, started, reply.answer) {
+                    ReleaseOutcome::Answered(reason) => results.push(loss_result(lease, reason)),
+                    ReleaseOutcome::Open(open) => {
+                        let sent = self.release_in_background(lease, started, *open, want);
+                        in_background.push(sent);
                     }
                 }
-                Ended::Open(fault, job) => {
-                    let answer = self.in_background_for(*job, &fault, tell);
-                    open.push((lease, call, fault, answer));
-                }
+            }
+            // All are handed over before the first is waited for, so they go in one round trip,
+            // too.
+            for sent in in_background {
+                results.push(self.await_background_release(sent));
             }
         }
-        for (lease, call, fault, answer) in open {
-            if let Err(error) =
-                self.await_background_release(lease, call, started, fault, answer, tell)
-            {
-                first.get_or_insert(error);
-            }
-        }
-        first.map_or(Ok(()), Err)
+        results.into_iter().collect()
     }
 }
 
-/// Locks that are given back unless all are taken.
-struct Taken<'a> {
+/// The members of a group that are held so far. Dropping it releases them.
+struct PartOfGroup<'a> {
     engine: &'a Engine,
     leases: Vec<Arc<Lease>>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for PartOfGroup<'_> {
     fn drop(&mut self) {
-        self.engine.give_back(&self.leases);
+        self.engine.abandon_all(&self.leases);
     }
-}
-
-pub(crate) fn first_lost(held: &[Arc<Lease>], now: Time) -> Option<Loss> {
-    let lease = held.iter().find(|lease| !lease.is_held(now))?;
-    Some(
-        lease
-            .loss()
-            .unwrap_or_else(|| lease.loss_for(LossReason::Expired)),
-    )
-}
-
-fn lost<T>(loss: Loss) -> Result<T> {
-    Err(Error::Lost { loss })
 }

@@ -1,21 +1,23 @@
-//! Giving a lock back, and asking for more time.
+//! How a lease ends: a guard releases it or some of its permits, nobody wants it, or it is lost.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded};
 
-use crate::engine::background::Command;
-use crate::engine::background::{Job, settles};
-use crate::engine::lease::deadline_from_reply;
-use crate::engine::{Engine, Lease};
+use crate::engine::background::{Command, ReportTo, TokenRelease, excludes_late_copies};
+use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
+use crate::engine::request::Request;
+use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result, Step};
-use crate::loss::{LossReason, PreviousHolder};
-use crate::script::{Call, Mode, Outcome, Verb};
+use crate::loss::{Loss, LossReason};
+use crate::script::{Call, Mode, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
-/// Whether the caller wants to know how a release went.
+/// Whether the caller wants the result of a release.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum WantResult {
     /// `unlock`
@@ -24,86 +26,55 @@ pub(crate) enum WantResult {
     No,
 }
 
+/// What came of a release on a free connection.
+pub(super) enum ReleaseOutcome {
+    /// How the lease ended: `None` is a clean release.
+    Answered(Option<LossReason>),
+    Open(Box<OpenRelease>),
+}
+
+/// A release without a reply. The renewal thread sends it next.
+pub(super) struct OpenRelease {
+    /// Why there was no reply. `None` if no connection was free.
+    fault: Option<StoreFault>,
+    pub(super) release: TokenRelease,
+}
+
+/// A release that the renewal thread sends, and for whose result a caller may wait.
+pub(super) struct BackgroundRelease<'a> {
+    lease: &'a Lease,
+    /// When the caller began.
+    started: Time,
+    fault: Option<StoreFault>,
+    want: WantResult,
+    /// `None` if the caller does not wait.
+    result: Option<Receiver<Option<LossReason>>>,
+}
+
 impl Engine {
-    /// Ends a lease. A free connection is used at once, else the renewal thread's (P9): nothing here waits
-    /// for the pool. Blocks for at most one command timeout.
-    pub(crate) fn release(&self, lease: &Lease, tell: WantResult) -> Result<()> {
+    /// Ends a guard's lease. P9 (nothing starves): the release goes out on a free connection at
+    /// once, else by the renewal thread, so the caller never waits for the pool. Blocks for at most
+    /// one command timeout.
+    pub(crate) fn release(&self, lease: &Lease, want: WantResult) -> Result<()> {
         let started = self.now();
-        let call = self.end(lease, Mode::Used, started)?;
-        let answer = self.run_one(&call, self.at_once(started)).answer;
-        match self.ended(lease, &call, started, answer) {
-            Ended::Answered(reason) => told(lease, reason),
-            Ended::Open(fault, job) => {
-                let answer = self.in_background_for(*job, &fault, tell);
-                self.await_background_release(lease, &call, started, fault, answer, tell)
+        let call = self.begin_release(lease, Mode::Used, started)?;
+        let deadlines = self.at_once(started);
+        let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
+        match self.on_release_reply(lease, &call, started, result.answer) {
+            ReleaseOutcome::Answered(reason) => loss_result(lease, reason),
+            ReleaseOutcome::Open(open) => {
+                let sent = self.release_in_background(lease, started, *open, want);
+                self.await_background_release(sent)
             }
         }
     }
 
-    /// Has the renewal thread send a release; where its answer will come, if that is to be awaited. Who drops a guard
-    /// waits too, or the thread's next call could overtake the release; but only for what comes of it at first, and not
-    /// while releases have no answers.
-    pub(super) fn in_background_for(
-        &self,
-        job: Job,
-        fault: &Option<StoreFault>,
-        tell: WantResult,
-    ) -> Option<Receiver<Option<LossReason>>> {
-        let in_vain = fault.is_some() || self.unanswered_since.load(Ordering::Acquire) != 0;
-        if tell == WantResult::No && in_vain {
-            self.in_background(job);
-            return None;
-        }
-        let (sender, receiver) = bounded(1);
-        self.in_background(if tell == WantResult::No {
-            job.telling_at_once(sender)
-        } else {
-            job.telling(sender)
-        });
-        Some(receiver)
-    }
-
-    /// What came of a release that the renewal thread sends, after this fault, if any.
-    pub(super) fn await_background_release(
-        &self,
-        lease: &Lease,
-        call: &Call,
-        started: Time,
-        fault: Option<StoreFault>,
-        answer: Option<Receiver<Option<LossReason>>>,
-        tell: WantResult,
-    ) -> Result<()> {
-        let Some(receiver) = answer else {
-            return fault.map_or(Ok(()), |f| {
-                Err(f.into_error(Some(&call.key), self.now() - started))
-            });
-        };
-        // Whoever has waited for a reply in vain has no time left to wait for another.
-        let until = started + self.config.command_timeout;
-        let in_vain = fault.is_some() && self.now() >= started + self.config.command_timeout / 2;
-        let outcome = if in_vain {
-            None
-        } else {
-            self.clock.receive(&receiver, until)
-        };
-        self.heed(started, outcome.is_none());
-        match outcome {
-            Some(reason) => told(lease, reason),
-            // It goes on in the background, which says so if it comes to nothing.
-            None if tell == WantResult::No => Ok(()),
-            None => {
-                // The renewal thread has sent it on a connection of its own, and has no reply either.
-                let fault = fault.unwrap_or_else(|| {
-                    StoreFault::unavailable(Step::Reply, "redis was silent to the background too")
-                });
-                Err(fault.into_error(Some(&call.key), self.now() - started))
-            }
-        }
-    }
-
-    /// Ends a lease here; the call ends it in Redis.
-    pub(super) fn end(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
-        // A token that was lost is given up, and forgotten, by the renewal thread.
+    /// Ends a lease in this process. The returned call ends it in Redis.
+    ///
+    /// R14 (release first, then send): the renewal thread must not renew the lease after its
+    /// release was sent.
+    pub(super) fn begin_release(&self, lease: &Lease, mode: Mode, now: Time) -> Result<Call> {
+        // If the lease is lost, the renewal thread abandons its token.
         lease.release(now).map_err(|loss| Error::Lost { loss })?;
         Ok(lease.request.call(Verb::Release {
             token: lease.token,
@@ -112,62 +83,160 @@ impl Engine {
         }))
     }
 
-    /// What came of that call, which was sent at `started`.
-    pub(super) fn ended(
+    /// Applies the reply to that call, which was sent at `started`.
+    pub(super) fn on_release_reply(
         &self,
         lease: &Lease,
         call: &Call,
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
-    ) -> Ended {
-        let expires = started + lease.request.longest();
+    ) -> ReleaseOutcome {
         let Verb::Release { mode, .. } = call.verb else {
             unreachable!("a lease is ended by a release")
         };
-        let job = || Job::new(call, lease.token, lease.fence, mode, expires).until(lease.not_after);
+        let release = TokenRelease::of_lease(lease, mode, started);
         match answer {
             Ok(answer) => {
-                // Not sooner: late news of the grant must not bring about a release that overtakes this one.
-                self.heed(started, false);
-                self.waiters.unclaim_if(lease.was_queued, lease.token);
-                self.deliver_all(call, &answer);
-                if answer.resent {
-                    // The reply that was lost may have had the grant of a waiter of ours.
-                    self.sync_now(&call.key);
+                self.note_release_answered();
+                // Not before the reply: a late notice of the grant would find its token unknown,
+                // and send an abandon that could overtake this release.
+                if lease.was_queued {
+                    self.waiters.forget_guarded(lease.token);
                 }
-                // R7: a copy of the acquire that is still under way must not take the lock again.
-                if answer.reply.more || !settles(&answer, lease.not_after) {
-                    self.send_to_background(Command::Background(job()));
+                self.on_released(call, &answer);
+                // R7 (late copies): a copy of the acquire that is under way must not take the lock
+                // again.
+                if answer.reply.more || !excludes_late_copies(&answer, lease.not_after) {
+                    self.send_to_background(Command::Abandon(release));
                 }
-                Ended::Answered(release_loss(&answer.reply.outcome, answer.resent))
+                ReleaseOutcome::Answered(if answer.resent {
+                    loss_from_resent_release(&answer.reply.outcome)
+                } else {
+                    loss_from_release(&answer.reply.outcome)
+                })
             }
-            Err(StoreFault::NotReady) => Ended::Open(None, Box::new(job())),
-            // A connection that was closed while idle costs no more than this second way.
+            Err(StoreFault::NotReady) => ReleaseOutcome::Open(Box::new(OpenRelease {
+                fault: None,
+                release,
+            })),
+            // For a connection that was closed while idle, the way through the renewal thread is
+            // enough.
             Err(fault) => {
-                self.heed(started, fault.is_ambiguous());
-                Ended::Open(Some(fault), Box::new(job().resent()))
+                self.note_release_fault(started, &fault);
+                ReleaseOutcome::Open(Box::new(OpenRelease {
+                    fault: Some(fault),
+                    release: TokenRelease {
+                        resent: true,
+                        ..release
+                    },
+                }))
             }
         }
     }
 
-    /// Gives back all permits of a lease but one. A free connection is used at once, else the renewal thread's, without
-    /// waiting for its answer: as long as Redis has not heard of it, nobody else has the permits. Blocks for at most one
-    /// command timeout.
+    /// After the reply to a release: the next holder may be a waiter of this process.
+    fn on_released(&self, call: &Call, answer: &Answer) {
+        self.deliver_all(call, answer);
+        if answer.resent {
+            // The first reply, which was lost, may have carried the grant of a waiter of this
+            // process.
+            self.sync_now(&call.key);
+        }
+    }
+
+    /// Hands a release to the renewal thread, and arranges for its result.
+    ///
+    /// The drop of a guard waits for the first attempt too. Otherwise the thread's next acquire
+    /// could overtake the release. It does not wait while releases get no replies.
+    pub(super) fn release_in_background<'a>(
+        &self,
+        lease: &'a Lease,
+        started: Time,
+        open: OpenRelease,
+        want: WantResult,
+    ) -> BackgroundRelease<'a> {
+        let OpenRelease { fault, mut release } = open;
+        let redis_is_silent = fault.is_some() || self.unanswered_since.load(Ordering::Acquire) != 0;
+        let mut result = None;
+        if want == WantResult::Yes || !redis_is_silent {
+            let (sender, receiver) = bounded(1);
+            result = Some(receiver);
+            release.report_to = match want {
+                WantResult::Yes => ReportTo::UntilReply(sender),
+                WantResult::No => ReportTo::UntilFirstAttempt(sender),
+            };
+        }
+        self.abandon(release);
+        BackgroundRelease {
+            lease,
+            started,
+            fault,
+            want,
+            result,
+        }
+    }
+
+    /// Waits for the result of a release that the renewal thread sends, if the caller wants it.
+    pub(super) fn await_background_release(&self, sent: BackgroundRelease<'_>) -> Result<()> {
+        let BackgroundRelease {
+            lease,
+            started,
+            fault,
+            want,
+            result,
+        } = sent;
+        let key = Some(&lease.request.key);
+        let Some(receiver) = result else {
+            return fault.map_or(Ok(()), |f| Err(f.into_error(key, self.now() - started)));
+        };
+        let timeout = self.config.command_timeout;
+        // A caller that has already waited in vain for a reply has no time left to wait for
+        // another.
+        let no_time_left = fault.is_some() && self.now() >= started + timeout / 2;
+        let reported = if no_time_left {
+            None
+        } else {
+            self.clock.receive(&receiver, started + timeout)
+        };
+        match reported {
+            Some(reason) => {
+                self.note_release_answered();
+                loss_result(lease, reason)
+            }
+            None => {
+                self.note_release_unanswered(started);
+                if want == WantResult::No {
+                    // The renewal thread goes on, and logs it if the release fails.
+                    return Ok(());
+                }
+                // The renewal thread has sent the release on its own connection, and has no reply
+                // either.
+                let fault = fault.unwrap_or_else(|| {
+                    StoreFault::unavailable(
+                        Step::Reply,
+                        "redis did not answer the renewal thread either",
+                    )
+                });
+                Err(fault.into_error(key, self.now() - started))
+            }
+        }
+    }
+
+    /// Releases all permits of a lease but one, on a free connection at once, else by the renewal
+    /// thread. Does not wait for the thread's result: until Redis knows of it, nobody else has the
+    /// permits. Blocks for at most one command timeout.
     pub(crate) fn downgrade(&self, lease: &Arc<Lease>) -> Result<()> {
         let started = self.now();
         let call = self.begin_downgrade(lease, started)?;
-        let answer = self.run_one(&call, self.at_once(started)).answer;
-        self.downgraded(lease, &call, started, answer)
+        let deadlines = self.at_once(started);
+        let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
+        self.on_downgrade_reply(lease, &call, started, result.answer)
     }
 
-    /// The call with which a guard that is held gives back all but one.
+    /// The call that releases all permits of a held lease but one.
     pub(super) fn begin_downgrade(&self, lease: &Lease, now: Time) -> Result<Call> {
-        if !lease.is_held(now) {
-            return Err(Error::Lost {
-                loss: lease
-                    .loss()
-                    .unwrap_or_else(|| lease.loss_for(LossReason::Expired)),
-            });
+        if let Some(loss) = lease.loss_at(now) {
+            return Err(Error::Lost { loss });
         }
         Ok(lease.request.call(Verb::Release {
             token: lease.token,
@@ -176,148 +245,150 @@ impl Engine {
         }))
     }
 
-    /// What came of that call, which was sent at `started`.
-    pub(super) fn downgraded(
+    /// Applies the reply to that call, which was sent at `started`.
+    pub(super) fn on_downgrade_reply(
         &self,
         lease: &Arc<Lease>,
         call: &Call,
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> Result<()> {
-        let job = || {
-            let expires = started + lease.request.longest();
-            Job::new(call, lease.token, lease.fence, Mode::Downgrade, expires)
+        // R7 (late copies): the token keeps a permit. Its last release waits until no late copy can
+        // take it.
+        let release = TokenRelease {
+            not_after: 0,
+            ..TokenRelease::of_lease(lease, Mode::Downgrade, started)
         };
         let answer = match answer {
             Ok(answer) => answer,
             Err(fault) => {
-                self.heed(started, fault.is_ambiguous());
+                self.note_release_fault(started, &fault);
                 if !fault.is_transient() {
-                    // Nobody would be let in for as long as the guard lives.
+                    // A retry is refused, too. Nobody else would get the permits while the guard
+                    // lives.
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
-                self.send_to_background(Command::Background(if fault.is_ambiguous() {
-                    job().resent()
-                } else {
-                    job()
+                self.send_to_background(Command::Abandon(TokenRelease {
+                    resent: fault.is_ambiguous(),
+                    ..release
                 }));
                 return Ok(());
             }
         };
-        self.heed(started, false);
-        self.deliver_all(call, &answer);
-        if answer.resent {
-            // The reply that was lost may have had the grant of a waiter of ours.
-            self.sync_now(&call.key);
+        self.note_release_answered();
+        self.on_released(call, &answer);
+        if let Some(reason) = loss_from_release(&answer.reply.outcome) {
+            return Err(self.lose(lease, reason));
         }
-        let Some(reason) = release_loss(&answer.reply.outcome, false) else {
-            if answer.reply.more {
-                self.send_to_background(Command::Background(job()));
-            }
-            return Ok(());
-        };
-        Err(self.lost(lease, reason))
+        if answer.reply.more {
+            self.send_to_background(Command::Abandon(release));
+        }
+        Ok(())
     }
 
-    /// A lease of a guard turned out to be over.
-    fn lost(&self, lease: &Arc<Lease>, reason: LossReason) -> Error {
+    /// A reply shows that a guard's lease is over. The renewal thread reports the loss and abandons
+    /// the token.
+    pub(super) fn lose(&self, lease: &Arc<Lease>, reason: LossReason) -> Error {
         lease.lose(reason);
+        self.send_to_background(Command::ReportLoss(Arc::clone(lease)));
         let loss = lease.loss().unwrap_or_else(|| lease.loss_for(reason));
-        // The renewal thread tells of it and gives the token up.
-        self.send_to_background(Command::Lost(Arc::clone(lease)));
         Error::Lost { loss }
     }
 
-    /// Remembers whether the release that began at `started` had no reply.
-    pub(super) fn heed(&self, started: Time, in_vain: bool) {
-        self.unanswered_since.store(
-            if in_vain { started.as_nanos() } else { 0 },
-            Ordering::Release,
+    /// Reports the loss of a guard's lease to all who watch for it, once. True for the one call
+    /// that did so.
+    pub(super) fn report_loss(&self, lease: &Lease, loss: &Loss) -> bool {
+        if !lease.report_loss(loss) {
+            return false;
+        }
+        self.counters.lost.add(1);
+        if let Some(group) = &lease.request.group {
+            group.report_loss(loss);
+        }
+        if let Some(callback) = &lease.request.on_lost {
+            self.callbacks.call(Arc::clone(callback), loss.clone());
+        }
+        log::warn!(
+            "lost {:?} (fence {}): {}",
+            loss.name,
+            loss.fence,
+            loss.reason
+        );
+        true
+    }
+
+    /// R13 (unwanted grants): the renewal thread releases a token that nobody wants. `about` names
+    /// the lock.
+    ///
+    /// R7 (late copies): it goes on until a reply shows that no copy of the token's acquire can
+    /// take it any more: the server's time is past `not_after`. Without a reply it goes on for
+    /// `ttl`, after which a lease of the token has lapsed by itself.
+    pub(super) fn abandon_token(&self, about: &Call, token: Token, not_after: u64, ttl: Duration) {
+        self.abandon(TokenRelease {
+            not_after,
+            ..TokenRelease::abandon(about, token, self.now() + ttl)
+        });
+    }
+
+    /// The same for a token that may be queued. It leaves the queue only by a release, so the
+    /// renewal thread goes on until there is a reply.
+    pub(super) fn abandon_queued(&self, request: &Request, token: Token, not_after: u64) {
+        let about = request.call(Verb::Renew { token });
+        self.abandon(TokenRelease {
+            not_after,
+            may_be_queued: true,
+            ..TokenRelease::abandon(&about, token, self.now() + request.longest())
+        });
+    }
+
+    /// The same for a lease that no guard has or will have.
+    pub(super) fn abandon_lease(&self, lease: &Lease) {
+        // R14 (release first, then send).
+        lease.close();
+        if lease.was_queued {
+            self.waiters.forget_guarded(lease.token);
+        }
+        let about = lease.request.call(Verb::Renew { token: lease.token });
+        self.abandon_token(
+            &about,
+            lease.token,
+            lease.not_after,
+            lease.request.longest(),
         );
     }
 
-    /// Renews a lease now. Blocks for at most two command timeouts.
-    pub(crate) fn renew(&self, lease: &Arc<Lease>) -> Result<()> {
-        if !lease.is_held(self.now()) {
-            let loss = lease
-                .loss()
-                .unwrap_or_else(|| lease.loss_for(LossReason::Expired));
-            return Err(Error::Lost { loss });
-        }
-        let answer = self.run_renewal(lease)?;
-        self.renewed(lease, &answer)
+    fn abandon(&self, release: TokenRelease) {
+        self.counters.background_releases.add(1);
+        self.send_to_background(Command::Abandon(release));
     }
 
-    /// What the answer to a renewal that a guard's owner asked for says.
-    pub(super) fn renewed(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
-        let reason = match answer.reply.outcome {
-            Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
-            Outcome::Renewed { left, .. }
-                if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) =>
-            {
-                self.counters.renewed.add(1);
-                return Ok(());
-            }
-            Outcome::Renewed { .. } => LossReason::Expired,
-            Outcome::Gone { ended, how, .. } => reason_of(lease.fence, ended, how),
-            _ => LossReason::Taken,
-        };
-        Err(self.lost(lease, reason))
+    /// A release got no reply. Until one does, the drop of a guard and the stop of the engine wait
+    /// for less.
+    pub(super) fn note_release_unanswered(&self, started: Time) {
+        self.unanswered_since
+            .store(started.as_nanos(), Ordering::Release);
     }
 
-    fn run_renewal(&self, lease: &Lease) -> Result<Answer> {
-        self.check_fork()?;
-        let call = lease.request.call(Verb::Renew { token: lease.token });
-        let started = self.now();
-        let deadlines = self.deadlines(started, Time::NEVER);
-        self.run_one(&call, deadlines)
-            .answer
-            .map_err(|fault| fault.into_error(Some(&call.key), self.now() - started))
+    pub(super) fn note_release_answered(&self) {
+        self.unanswered_since.store(0, Ordering::Release);
     }
 
-    pub(super) fn check_fork(&self) -> Result<()> {
-        if self.is_forked() {
-            Err(Error::Closed)
+    /// An ambiguous fault is a missing reply. Any other fault says that the release was not sent,
+    /// or was refused.
+    pub(super) fn note_release_fault(&self, started: Time, fault: &StoreFault) {
+        if fault.is_ambiguous() {
+            self.note_release_unanswered(started);
         } else {
-            Ok(())
+            self.note_release_answered();
         }
     }
 }
 
-/// What came of a release on a free connection.
-pub(super) enum Ended {
-    /// How the lease ended: `None` is a clean release.
-    Answered(Option<LossReason>),
-    /// It is for the renewal thread to send.
-    Open(Option<StoreFault>, Box<Job>),
-}
-
-pub(super) fn told(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
+pub(super) fn loss_result(lease: &Lease, reason: Option<LossReason>) -> Result<()> {
     match reason {
         None => Ok(()),
         Some(reason) => Err(Error::Lost {
             loss: lease.loss_for(reason),
         }),
-    }
-}
-
-/// What a release that was not the owner's says of the lease: `None` is a clean release.
-pub(super) fn release_loss(outcome: &Outcome, resent: bool) -> Option<LossReason> {
-    match outcome {
-        Outcome::Released => None,
-        Outcome::Already if resent => None,
-        Outcome::Lapsed => Some(LossReason::Expired),
-        Outcome::Forced => Some(LossReason::Forced),
-        _ => Some(LossReason::Taken),
-    }
-}
-
-/// Why a lease is gone, by what Redis answers a renewal: the fence of the last grant that ended without
-/// a release, and how.
-pub(super) fn reason_of(fence: u64, ended: u64, how: PreviousHolder) -> LossReason {
-    match how {
-        PreviousHolder::Forced if ended == fence => LossReason::Forced,
-        _ if ended == fence => LossReason::Expired,
-        _ => LossReason::Taken,
     }
 }

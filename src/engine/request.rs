@@ -1,4 +1,4 @@
-//! What somebody asks for: a name and the terms on which it is to be held.
+//! A request for a lock: its name, and the options with which it is held.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +9,12 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
-use crate::config::{DEFAULT_TTL, LockOptions, OnLost};
 use crate::key::Key;
 use crate::loss::Loss;
-use crate::script::{Call, Family, LockSpec, Verb};
+use crate::options::{DEFAULT_TTL, LockOptions, OnLost};
+use crate::script::{Call, Family, LockSpec, Token, Verb};
 
-/// One request for a lock. Every attempt at it has a token of its own.
+/// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
 pub(crate) struct Request {
     pub(crate) spec: LockSpec,
     pub(crate) key: Key,
@@ -23,10 +23,17 @@ pub(crate) struct Request {
     hold_at_least: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
-    /// What it is a part of.
-    pub(crate) whole: Option<Arc<LockGroup>>,
+    /// The locks that are taken together with this one.
+    pub(crate) group: Option<Arc<LockGroup>>,
     /// `ttl fixed hold label` for the scripts, for permits `ttl fixed hold permits label`.
     pub(crate) params: Arc<str>,
+}
+
+/// Whether an acquire may wait in the queue.
+#[derive(PartialEq)]
+pub(crate) enum Wait {
+    No,
+    Yes,
 }
 
 impl Request {
@@ -56,24 +63,25 @@ impl Request {
             hold_at_least: options.hold_at_least,
             max_hold: options.max_hold,
             on_lost: options.on_lost.clone(),
-            whole: None,
+            group: None,
             params: params.into(),
         }
     }
 
-    /// The same, as a part of a whole that hears of its loss.
-    pub(crate) fn part_of(self, whole: &Arc<LockGroup>) -> Request {
+    /// The same request as a member of a group. The group learns of its loss.
+    pub(crate) fn in_group(self, group: &Arc<LockGroup>) -> Request {
         Request {
-            whole: Some(Arc::clone(whole)),
+            group: Some(Arc::clone(group)),
             ..self
         }
     }
 
-    /// Whether a lease on these terms is a guard's as soon as it is granted. Of several it is when all are.
+    /// Whether a granted lease is a guard's already. A member of a group is one when all are
+    /// granted.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.whole
+        self.group
             .as_ref()
-            .is_none_or(|whole| whole.guarded.load(Ordering::Acquire))
+            .is_none_or(|group| group.guarded.load(Ordering::Acquire))
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
@@ -84,55 +92,65 @@ impl Request {
         }
     }
 
-    /// For how long a grant on these terms can last if nothing is heard of it any more.
+    pub(crate) fn acquire(&self, token: Token, wait: Wait) -> Call {
+        self.call(Verb::Acquire {
+            token,
+            may_wait: wait == Wait::Yes,
+            params: Arc::clone(&self.params),
+        })
+    }
+
+    /// For how long a grant of this request can last without a renewal or a release.
     pub(crate) fn longest(&self) -> Duration {
         self.ttl.max(self.hold_at_least)
     }
 
-    /// How often a lease is renewed: a third of its ttl, so that two renewals may fail.
+    /// How often a lease is renewed: each third of its ttl, so that two renewals may fail. `None`
+    /// for a fixed lease.
     pub(crate) fn renewal_period(&self) -> Option<Duration> {
         (!self.fixed).then_some(self.ttl / 3)
     }
 
-    /// No lease on these terms has anything due sooner after its grant.
+    /// A lease of this request has nothing due sooner than this after its grant.
     pub(crate) fn soonest_due(&self) -> Duration {
         (self.ttl / 3).min(self.max_hold.unwrap_or(Duration::MAX))
     }
 }
 
-/// Several locks under one guard.
+/// Several locks under one guard. The loss of one is the loss of all.
 pub(crate) struct LockGroup {
+    /// All are granted, and the caller has the guard.
     guarded: AtomicBool,
-    tell: Mutex<Option<Sender<Loss>>>,
+    /// `None` after the first loss, or the release.
+    loss_sender: Mutex<Option<Sender<Loss>>>,
     pub(crate) lost: Receiver<Loss>,
 }
 
 impl LockGroup {
     pub(crate) fn new() -> Arc<LockGroup> {
-        let (tell, lost) = bounded(1);
+        let (sender, lost) = bounded(1);
         Arc::new(LockGroup {
             guarded: AtomicBool::new(false),
-            tell: Mutex::new(Some(tell)),
+            loss_sender: Mutex::new(Some(sender)),
             lost,
         })
     }
 
-    /// All are granted, and somebody has the guard.
-    pub(crate) fn guard(&self) {
+    pub(crate) fn mark_guarded(&self) {
         self.guarded.store(true, Ordering::Release);
     }
 
-    /// Tells of the first loss; all others are of the same whole.
-    pub(crate) fn tell(&self, loss: &Loss) {
-        if let Some(sender) = self.tell.lock().take() {
+    /// Reports the first loss. It covers all later ones.
+    pub(crate) fn report_loss(&self, loss: &Loss) {
+        if let Some(sender) = self.loss_sender.lock().take() {
             // The one message of this channel, which has room for it.
             let _ = sender.try_send(loss.clone());
         }
     }
 
-    /// Nothing is told any more.
+    /// The guard was released: no loss is reported any more.
     pub(crate) fn close(&self) {
-        drop(self.tell.lock().take());
+        drop(self.loss_sender.lock().take());
     }
 }
 
@@ -145,7 +163,8 @@ static HOST: LazyLock<String> = LazyLock::new(|| {
     host
 });
 
-/// Labels are split at tabs, and shown to people.
+/// Readers split a label at its tabs and show it to people, so its parts have no control
+/// characters.
 fn push_plain(text: &str, out: &mut String) {
     out.extend(
         text.chars()

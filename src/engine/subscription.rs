@@ -1,4 +1,5 @@
-//! The thread that hears of grants: one subscription to one channel, whatever the number of waiters.
+//! The thread that receives grants: one subscription to one channel, however many waiters there
+//! are.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,17 +17,17 @@ pub(super) const THREAD: &str = "fairlock-listener";
 
 /// What is known of the subscription.
 pub(super) struct SubscriptionStatus {
-    state: Mutex<State>,
+    /// | state   | meaning                               | becomes                             |
+    /// |---------|---------------------------------------|-------------------------------------|
+    /// | Idle    | no caller has had to wait yet         | Started                             |
+    /// | Started | not confirmed yet, or interrupted     | Up, Refused                         |
+    /// | Up      | confirmed                             | Started, on a fault                 |
+    /// | Refused | a permission is missing; no thread    | Started, by the next caller to wait |
+    state: Mutex<SubscriptionState>,
     changed: Condvar,
 }
 
-/// | state   | meaning                           | becomes                                     |
-/// |---------|-----------------------------------|---------------------------------------------|
-/// | Idle    | nobody has had to wait yet, or it was refused | Started                          |
-/// | Started | not confirmed, or interrupted     | Up, Refused                                 |
-/// | Up      | confirmed once                    | Started, on a fault                         |
-/// | Refused | the user has not the right        | Started, by the next who has to wait        |
-enum State {
+enum SubscriptionState {
     Idle,
     Started,
     Up,
@@ -36,40 +37,48 @@ enum State {
 impl SubscriptionStatus {
     pub(super) fn new() -> SubscriptionStatus {
         SubscriptionStatus {
-            state: Mutex::new(State::Idle),
+            state: Mutex::new(SubscriptionState::Idle),
             changed: Condvar::new(),
         }
     }
 
     pub(super) fn is_started(&self) -> bool {
-        matches!(*self.state.lock(), State::Started | State::Up)
+        matches!(
+            *self.state.lock(),
+            SubscriptionState::Started | SubscriptionState::Up
+        )
     }
 
-    /// Cuts a pause between two attempts short.
+    /// Ends a pause between two attempts early.
     pub(super) fn wake(&self) {
+        // A thread that is about to sleep holds the mutex. After this it sleeps, and is woken
+        // below.
         drop(self.state.lock());
         self.changed.notify_all();
     }
 
-    fn set(&self, state: State) {
+    fn set(&self, state: SubscriptionState) {
         *self.state.lock() = state;
         self.changed.notify_all();
     }
 }
 
 impl Engine {
-    /// R17: starts the subscription before the first enqueue. One that cannot be had within a command timeout
-    /// does not fail a wait, since sync carries it; a missing right does.
-    pub(super) fn listen(self: &Arc<Self>, until: Time) -> Result<()> {
-        self.start_listening()?;
+    /// R17 (subscription): starts the subscription before the first enqueue, and waits until it is
+    /// confirmed, for at most one command timeout. After that the caller queues without it, because
+    /// syncs find its grant, too. A missing permission is an error.
+    pub(super) fn await_subscription(self: &Arc<Self>, until: Time) -> Result<()> {
+        self.start_subscription()?;
         let subscription = &self.subscription;
         let mut state = subscription.state.lock();
         let until = until.min(self.now() + self.config.command_timeout);
         loop {
             match &*state {
-                State::Up | State::Idle => return Ok(()),
-                State::Refused(fault) => return Err(missing_right(fault, &self.config.prefix)),
-                State::Started => {}
+                SubscriptionState::Up | SubscriptionState::Idle => return Ok(()),
+                SubscriptionState::Refused(fault) => {
+                    return Err(missing_permission(fault, &self.config.prefix));
+                }
+                SubscriptionState::Started => {}
             }
             if self.now() >= until || self.is_stopping() {
                 return Ok(());
@@ -78,40 +87,60 @@ impl Engine {
         }
     }
 
-    pub(super) fn start_listening(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn start_subscription(self: &Arc<Self>) -> Result<()> {
         let mut state = self.subscription.state.lock();
-        // A refusal is told to those who wait for it; whoever comes later asks anew.
-        if matches!(*state, State::Idle | State::Refused(_)) {
+        // A refusal is an error for the callers that wait for the subscription at that time. Later
+        // callers try again: an administrator may have granted the permission.
+        if matches!(
+            *state,
+            SubscriptionState::Idle | SubscriptionState::Refused(_)
+        ) {
             let engine = Arc::clone(self);
             self.spawn(THREAD, move || run(&engine))?;
-            *state = State::Started;
+            *state = SubscriptionState::Started;
         }
         Ok(())
     }
+
+    fn on_channel_event(&self, event: ChannelEvent<'_>, progress: &mut Progress) {
+        match event {
+            ChannelEvent::Subscribed => {
+                // Messages may have been missed while there was no subscription. This is sent
+                // before the state is set: a caller that waits for the state has missed no message,
+                // and queues after the check.
+                self.send_to_background(Command::Subscribed);
+                self.subscription.set(SubscriptionState::Up);
+                if progress.was_ever_up {
+                    log::info!("the subscription is up again");
+                }
+                *progress = Progress {
+                    is_up: true,
+                    was_ever_up: true,
+                };
+            }
+            ChannelEvent::Message(message) => on_message(self, message),
+            ChannelEvent::Quiet => {}
+        }
+    }
 }
 
-/// The listener's main loop: subscribe, hear, and again after a pause.
+/// What the log has to know of the subscription's past.
+#[derive(Default)]
+struct Progress {
+    is_up: bool,
+    was_ever_up: bool,
+}
+
+/// The thread's loop: subscribe, receive messages until the connection fails, pause, and subscribe
+/// again.
 fn run(engine: &Arc<Engine>) {
     let channel = engine.caller_id.channel();
-    let (mut stands, mut was_queued) = (false, false);
+    let mut progress = Progress::default();
     while !engine.is_stopping() {
         let ended = engine
             .store
-            .listen(&channel, engine.config.check_period, &mut |heard| {
-                match heard {
-                    ChannelEvent::Subscribed => {
-                        // Messages may have been missed while there was no subscription. Whoever waits for it to stand has
-                        // missed none, and comes after this.
-                        engine.send_to_background(Command::Resync);
-                        engine.subscription.set(State::Up);
-                        if was_queued {
-                            log::info!("the subscription stands again");
-                        }
-                        (stands, was_queued) = (true, true);
-                    }
-                    ChannelEvent::Message(message) => hear(engine, message),
-                    ChannelEvent::Quiet => {}
-                }
+            .listen(&channel, engine.config.check_period, &mut |event| {
+                engine.on_channel_event(event, &mut progress);
                 if engine.is_stopping() {
                     ControlFlow::Break(())
                 } else {
@@ -119,27 +148,27 @@ fn run(engine: &Arc<Engine>) {
                 }
             });
         let Err(fault) = ended else { return };
-        if std::mem::take(&mut stands) {
+        if std::mem::take(&mut progress.is_up) {
             log::info!("the subscription ended: {fault}");
         } else {
             log::debug!("subscribing failed: {fault}");
         }
         if matches!(&fault, StoreFault::Server { code, .. } if code == "NOPERM") {
-            engine.subscription.set(State::Refused(fault));
+            engine.subscription.set(SubscriptionState::Refused(fault));
             return;
         }
-        engine.subscription.set(State::Started);
-        let again = engine.now() + engine.config.back_off;
+        engine.subscription.set(SubscriptionState::Started);
+        let retry_at = engine.now() + engine.config.back_off;
         let mut state = engine.subscription.state.lock();
-        while engine.now() < again && !engine.is_stopping() {
+        while engine.now() < retry_at && !engine.is_stopping() {
             engine
                 .clock
-                .wait(&engine.subscription.changed, &mut state, again);
+                .wait(&engine.subscription.changed, &mut state, retry_at);
         }
     }
 }
 
-fn missing_right(fault: &StoreFault, prefix: &str) -> Error {
+fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
     match fault {
         StoreFault::Server { code, message } => {
             let needed = format!(
@@ -155,7 +184,7 @@ fn missing_right(fault: &StoreFault, prefix: &str) -> Error {
     }
 }
 
-pub(super) fn hear(engine: &Engine, message: &str) {
+pub(super) fn on_message(engine: &Engine, message: &str) {
     let arrived = engine.now();
     let Some((grant, key, family)) = Grant::from_message(&engine.config.prefix, message) else {
         if !message.is_empty() {

@@ -1,5 +1,5 @@
-//! What is taken: the kinds of lock. A kind is data for a family of scripts; how it is won and kept is the
-//! engine's.
+//! The kinds of lock. A kind is data for a family of scripts. The engine wins and keeps locks of
+//! every kind.
 
 mod multi;
 mod mutex;
@@ -10,7 +10,7 @@ mod striped;
 
 use std::sync::Arc;
 
-use crate::engine::{Entered, Lease, Request};
+use crate::engine::{Lease, Request};
 use crate::error::Result;
 use crate::guard::LockGuard;
 use crate::key::Key;
@@ -26,39 +26,31 @@ pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
 pub use semaphore::{MAX_PERMITS, Semaphore};
 pub use striped::Striped;
 
-/// One request for a mutex, on the handle's terms.
-fn request(manager: &LockManager, key: Key) -> Result<Request> {
-    request_as(manager, key, LockSpec::MUTEX)
-}
-
-/// The same, if it is to wait.
-fn request_to_wait(manager: &LockManager, key: Key) -> Result<Request> {
-    waiting_request(manager, key, LockSpec::MUTEX)
-}
-
-fn waiting_request(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
-    manager.engine().config.check_wait(&manager.options)?;
-    request_as(manager, key, spec)
-}
-
-fn request_as(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
+/// A request that may not wait, with the options of the handle.
+fn request_to_try(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
     manager.engine().config.check_options(&manager.options)?;
     Ok(Request::new(spec, key, &manager.options))
 }
 
-/// Takes it, waiting for as long as Redis answers.
+/// A request that may wait, with the options of the handle.
+fn request_to_wait(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Request> {
+    manager.engine().config.check_wait(&manager.options)?;
+    request_to_try(manager, key, spec)
+}
+
+/// Takes the lock. Waits for as long as Redis answers.
 fn take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<LockGuard> {
-    let request = Arc::new(waiting_request(manager, key, spec)?);
+    let request = Arc::new(request_to_wait(manager, key, spec)?);
     loop {
-        // Without a deadline a wait ends with a grant or an error.
-        if let Some(lease) = manager.engine().acquire(&request, Time::NEVER)? {
+        // A wait without a deadline ends with a grant or an error, never with `None`.
+        if let Some(lease) = manager.engine().acquire(&request, &[], Time::NEVER)? {
             return Ok(LockGuard::new(lease, manager.running()));
         }
     }
 }
 
 fn try_take(manager: &LockManager, key: Key, spec: LockSpec) -> Result<Option<LockGuard>> {
-    let request = Arc::new(request_as(manager, key, spec)?);
+    let request = Arc::new(request_to_try(manager, key, spec)?);
     Ok(guard(manager, manager.engine().try_acquire(&request)?))
 }
 
@@ -71,24 +63,23 @@ fn take_until(
     if until <= manager.engine().now() {
         return try_take(manager, key, spec);
     }
-    let request = Arc::new(waiting_request(manager, key, spec)?);
-    Ok(guard(manager, manager.engine().acquire(&request, until)?))
+    let request = Arc::new(request_to_wait(manager, key, spec)?);
+    Ok(guard(
+        manager,
+        manager.engine().acquire(&request, &[], until)?,
+    ))
 }
 
-/// Takes a place in the queue, which becomes a guard of this kind.
+/// Takes a place in the queue, for a waiter that returns the guard of this kind.
 fn enqueue<G>(
     manager: &LockManager,
     key: Key,
     spec: LockSpec,
-    own: fn(LockGuard) -> G,
+    into_guard: fn(LockGuard) -> G,
 ) -> Result<Waiter<G>> {
-    let request = Arc::new(waiting_request(manager, key, spec)?);
-    let engine = manager.engine();
-    let standing = match engine.enter(&request, Time::NEVER)? {
-        Entered::Granted(lease) => engine.stand_with(lease)?,
-        Entered::Queued(standing) => standing,
-    };
-    Ok(Waiter::new(standing, manager.running(), own))
+    let request = Arc::new(request_to_wait(manager, key, spec)?);
+    let queued = manager.engine().enqueue(&request)?;
+    Ok(Waiter::new(queued, manager.running(), into_guard))
 }
 
 fn guard(manager: &LockManager, lease: Option<Arc<Lease>>) -> Option<LockGuard> {

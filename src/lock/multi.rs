@@ -1,4 +1,4 @@
-//! Several mutexes, all or none.
+//! Several mutexes at once, all or none.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
-use super::{request, request_to_wait};
+use super::{request_to_try, request_to_wait};
 use crate::engine::{
     EngineHandle, Lease, LockGroup, Request, WantResult, first_lost, is_transient,
 };
@@ -15,19 +15,27 @@ use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::loss::{Loss, PreviousHolder};
 use crate::manager::LockManager;
+use crate::script::{LockSpec, Mode};
 use crate::store::clock::Time;
 
-/// How many names [`lock_all`](LockManager::lock_all) takes, at most.
+/// The most names that [`lock_all`](LockManager::lock_all) takes.
 pub const MAX_NAMES: usize = 256;
 
 impl LockManager {
-    /// Takes the mutexes of all these names, waiting for each in turn for as long as Redis answers; all or none. A name
-    /// that stands there twice is taken once.
+    /// Takes the mutexes of all these names, all or none. Waits for each in turn, for as long as
+    /// Redis answers.
     ///
-    /// If all are free, that is one round trip. Else they are taken one after the other in the order of their keys, which
-    /// is the same for every caller, so that callers who name them in different orders do not wait for each other for
-    /// ever. Those taken first are held, and renewed, while the later ones are awaited: a `max_hold` or a fixed lease runs
-    /// for each name from its own grant, and must outlast that. Blocks for each as [`lock`](LockManager::lock) does.
+    /// A name that is listed twice is taken once. If all are free, this takes one round trip.
+    /// Otherwise it takes them one after the other, in the order of their keys. That order is the
+    /// same for every caller. So callers that list the same names in different orders do not
+    /// deadlock.
+    ///
+    /// It holds and renews the first names while it waits for the later ones. A `max_hold` or a
+    /// fixed lease counts for each name from its own grant, and must outlast that wait.
+    ///
+    /// First it makes one try for all names. While Redis is silent, that try takes two command
+    /// timeouts. After that it blocks for each name as [`lock`](LockManager::lock) does. After an
+    /// error it takes at most one command timeout more to release the names that it holds.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -38,37 +46,43 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// As [`lock`](LockManager::lock), for any of them; [`Config`](Error::Config) also for no name at all and for more than
-    /// [`MAX_NAMES`]. [`Lost`](Error::Lost) if one was lost while another was awaited, told within a check period and two
-    /// command timeouts, in which the others are given back. After an error none is held.
+    /// As [`lock`](LockManager::lock), for any of the names. After an error none is held. Also:
+    /// - [`Config`](Error::Config): there is no name, or there are more than [`MAX_NAMES`].
+    /// - [`Lost`](Error::Lost): one was lost during the wait for another. Returned within a check
+    ///   period and two command timeouts, which includes the release of the others.
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<MultiGuard> {
-        let wanted = Wanted::new(self, names)?;
+        let keys = SortedKeys::new(self, names)?;
         loop {
-            // Without a deadline a wait ends with a grant or an error.
-            if let Some(guard) = wanted.take(self, Time::NEVER)? {
+            // A wait without a deadline ends with a grant or an error, never with `None`.
+            if let Some(guard) = keys.take(self, Time::NEVER)? {
                 return Ok(guard);
             }
         }
     }
 
-    /// Takes them if all are free and nobody waits for any; `None`, and none is kept, if not. Never waits for others. Two that
-    /// try for many at the same moment may find some taken by each other, and both get `None`.
+    /// Takes the mutexes if all are free and nobody waits for any of them. `None`: one of them is
+    /// taken, and none is kept.
     ///
-    /// Blocks for at most three command timeouts, the third for giving some back.
+    /// Never waits for others. If two callers try for the same names at the same moment, each may
+    /// take some of them. Then both get `None`.
+    ///
+    /// Blocks for at most three command timeouts, the third to release what was taken.
     ///
     /// # Errors
-    /// As [`lock_all`](LockManager::lock_all), without waiting out an outage.
+    /// As [`lock_all`](LockManager::lock_all), but without waiting out an outage.
     pub fn try_lock_all(
         &self,
         names: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<Option<MultiGuard>> {
-        Wanted::new(self, names)?.try_take(self)
+        SortedKeys::new(self, names)?.try_take(self)
     }
 
-    /// As [`lock_all`](LockManager::lock_all), waiting for at most so long over all; `None`, and none is kept, if that did
-    /// not do.
+    /// Like [`lock_all`](LockManager::lock_all), but waits for at most `at_most` for all names
+    /// together. `None`: that was too short, and none is kept.
     ///
-    /// Blocks for at most `at_most` and two command timeouts, the second for giving back what was taken. Zero is one try.
+    /// Blocks for at most `at_most` and two command timeouts, the second to release what was taken.
+    /// If the outage limit ends first: as [`lock_all`](LockManager::lock_all). Zero is one try, as
+    /// by [`try_lock_all`](LockManager::try_lock_all). `Duration::MAX` waits forever.
     ///
     /// # Errors
     /// As [`lock_all`](LockManager::lock_all).
@@ -77,46 +91,47 @@ impl LockManager {
         names: impl IntoIterator<Item = impl AsRef<str>>,
         at_most: Duration,
     ) -> Result<Option<MultiGuard>> {
-        Wanted::new(self, names)?.take_until(self, self.engine().now() + at_most)
+        SortedKeys::new(self, names)?.take_until(self, self.engine().now() + at_most)
     }
 
-    /// As [`try_lock_all_for`](LockManager::try_lock_all_for), until a moment. One that has passed is one try.
+    /// Like [`try_lock_all_for`](LockManager::try_lock_all_for), but until a deadline. A deadline
+    /// that has passed is one try.
     ///
     /// # Errors
-    /// As there.
+    /// As [`lock_all`](LockManager::lock_all).
     pub fn try_lock_all_until(
         &self,
         names: impl IntoIterator<Item = impl AsRef<str>>,
         deadline: Instant,
     ) -> Result<Option<MultiGuard>> {
-        Wanted::new(self, names)?.take_until(self, self.engine().at(deadline))
+        SortedKeys::new(self, names)?.take_until(self, self.engine().at(deadline))
     }
 }
 
-/// The keys, each once and in their order.
-struct Wanted(Vec<Key>);
+/// The keys of the names, each once, in the order in which every caller takes them.
+struct SortedKeys(Vec<Key>);
 
-impl Wanted {
+impl SortedKeys {
     fn new(
         manager: &LockManager,
         names: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<Wanted> {
+    ) -> Result<SortedKeys> {
         let mut keys = HashSet::new();
         for name in names {
             keys.insert(manager.key(name.as_ref())?);
             if keys.len() > MAX_NAMES {
                 return Err(Error::config(
                     "names",
-                    format!("at most {MAX_NAMES} different ones"),
+                    format!("at most {MAX_NAMES} different names; there are more"),
                 ));
             }
         }
         if keys.is_empty() {
-            return Err(Error::config("names", "at least one"));
+            return Err(Error::config("names", "at least one name; there is none"));
         }
         let mut keys: Vec<Key> = keys.into_iter().collect();
         keys.sort_unstable_by(|a, b| a.record().cmp(b.record()));
-        Ok(Wanted(keys))
+        Ok(SortedKeys(keys))
     }
 
     fn take_until(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
@@ -129,73 +144,80 @@ impl Wanted {
 
     fn take(&self, manager: &LockManager, until: Time) -> Result<Option<MultiGuard>> {
         let engine = manager.engine();
-        let (requests, whole) = self.requests(manager, request_to_wait)?;
+        let (requests, group) = self.requests(manager, request_to_wait)?;
         match engine.try_acquire_all(&requests, until) {
-            Ok(Some(leases)) => return Ok(Some(MultiGuard::new(leases, whole, manager))),
+            Ok(Some(leases)) => return Ok(Some(MultiGuard::new(leases, group, manager))),
             Ok(None) | Err(Error::Lost { .. }) => {}
-            // An outage is waited out below.
+            // The wait below outlasts an outage.
             Err(error) if is_transient(&error) => {}
             Err(error) => return Err(error),
         }
-        let (requests, whole) = self.requests(manager, request_to_wait)?;
+        let (requests, group) = self.requests(manager, request_to_wait)?;
         let leases = engine.acquire_all(&requests, until)?;
-        Ok(leases.map(|leases| MultiGuard::new(leases, whole, manager)))
+        Ok(leases.map(|leases| MultiGuard::new(leases, group, manager)))
     }
 
     fn try_take(&self, manager: &LockManager) -> Result<Option<MultiGuard>> {
-        let (requests, whole) = self.requests(manager, request)?;
+        let (requests, group) = self.requests(manager, request_to_try)?;
         let leases = manager.engine().try_acquire_all(&requests, Time::NEVER)?;
         if leases.is_none() {
             manager.engine().counters.missed.add(1);
         }
-        Ok(leases.map(|leases| MultiGuard::new(leases, whole, manager)))
+        Ok(leases.map(|leases| MultiGuard::new(leases, group, manager)))
     }
 
     fn requests(
         &self,
         manager: &LockManager,
-        request: impl Fn(&LockManager, Key) -> Result<Request>,
+        request: fn(&LockManager, Key, LockSpec) -> Result<Request>,
     ) -> Result<(Vec<Arc<Request>>, Arc<LockGroup>)> {
-        let whole = LockGroup::new();
-        let part = |key: &Key| Ok(Arc::new(request(manager, key.clone())?.part_of(&whole)));
-        Ok((self.0.iter().map(part).collect::<Result<_>>()?, whole))
+        let group = LockGroup::new();
+        let part = |key: &Key| {
+            let request = request(manager, key.clone(), LockSpec::MUTEX)?;
+            Ok(Arc::new(request.in_group(&group)))
+        };
+        Ok((self.0.iter().map(part).collect::<Result<_>>()?, group))
     }
 }
 
-/// Several mutexes that are held; dropping it releases them all.
+/// Several mutexes that are held. Dropping the guard releases all of them.
 ///
 /// # Guarantees
-/// Those of a [`LockGuard`](crate::LockGuard) for each name, and that the loss of one is the loss of the whole: `is_held`
-/// is true only while all are held.
+/// Those of a [`LockGuard`](crate::LockGuard), for each name. The loss of one mutex is the loss of
+/// all: `is_held` is true only while all are held.
 ///
 /// # Limits
-/// Those of a `LockGuard`. Each name has a fence of its own. While it waits for a later name, others wait for the earlier
-/// ones: the longer the list, the longer all wait.
+/// Those of a `LockGuard`. Each name has its own fence. While a caller waits for a later name,
+/// others wait for the earlier ones. So the longer the list, the longer everybody waits.
 ///
 /// # Drop
-/// Releases all in one round trip and hands each to its first waiter. Never panics; blocks for at most one command timeout.
-/// What could not be released goes on in the background, and failing that ends with the TTL.
+/// Releases all in one round trip, and hands each to its first waiter. Never panics; blocks for at
+/// most one command timeout. If Redis does not answer, the releases go on in the background. If
+/// that fails too, the locks end with their TTL.
 #[must_use = "the locks are released as soon as the guard is dropped"]
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
-    whole: Arc<LockGroup>,
+    group: Arc<LockGroup>,
     running: Arc<EngineHandle>,
-    /// `unlock` has released them; there is nothing left for Drop to do.
+    /// `unlock` has released the locks, so Drop must not do it again.
     unlocked: bool,
 }
 
 impl MultiGuard {
-    fn new(leases: Vec<Arc<Lease>>, whole: Arc<LockGroup>, manager: &LockManager) -> MultiGuard {
+    fn new(leases: Vec<Arc<Lease>>, group: Arc<LockGroup>, manager: &LockManager) -> MultiGuard {
         let running = Arc::clone(manager.running());
-        leases.iter().for_each(|_| running.engine().guard_made());
-        whole.guard();
-        // One that was lost before was nobody's, and was told to nobody.
+        leases
+            .iter()
+            .for_each(|_| running.engine().on_guard_created());
+        group.mark_guarded();
+        // A lease that was lost before this guard existed had nobody to report its loss to. Report
+        // it now.
         if let Some(loss) = first_lost(&leases, running.engine().now()) {
-            whole.tell(&loss);
+            group.report_loss(&loss);
         }
         MultiGuard {
             leases,
-            whole,
+            group,
             running,
             unlocked: false,
         }
@@ -206,26 +228,28 @@ impl MultiGuard {
         self.leases.iter().map(|lease| &*lease.request.key.name)
     }
 
-    /// The fence of one of the names, as [`LockGuard::fence`](crate::LockGuard::fence); `None` for a name that is not among
-    /// them.
+    /// The fence of one of the names, like [`LockGuard::fence`](crate::LockGuard::fence). `None`
+    /// for any other name.
     pub fn fence(&self, name: &str) -> Option<u64> {
         self.lease(name).map(|lease| lease.fence)
     }
 
-    /// How the holder of one of the names before this one ended; `None` for a name that is not among them.
+    /// How the previous holder of one of the names ended. `None` for any other name.
     pub fn previous_holder(&self, name: &str) -> Option<PreviousHolder> {
         self.lease(name).map(|lease| lease.previous)
     }
 
-    /// Whether all are certainly still ours. Looks at a clock and a flag for each; no I/O, never blocks.
+    /// Whether you certainly still hold all the locks. Reads a clock and a flag for each; no I/O,
+    /// never blocks.
     ///
-    /// Once false it is never true again.
+    /// Once it is false it is never true again.
     pub fn is_held(&self) -> bool {
         let engine = self.running.engine();
         !engine.is_forked() && self.leases.iter().all(|lease| lease.is_held(engine.now()))
     }
 
-    /// For how long [`is_held`](MultiGuard::is_held) stays true if no renewal succeeds any more; zero if one is lost.
+    /// How long [`is_held`](MultiGuard::is_held) stays true if no further renewal succeeds. Zero if
+    /// one is lost. Never blocks.
     pub fn remaining(&self) -> Duration {
         let now = self.running.engine().now();
         let least = self.leases.iter().map(|lease| lease.remaining(now)).min();
@@ -236,7 +260,8 @@ impl MultiGuard {
         }
     }
 
-    /// As [`is_held`](MultiGuard::is_held), to be used with `?` between two steps of work.
+    /// Like [`is_held`](MultiGuard::is_held), but for use with `?` between two steps of work. Never
+    /// blocks.
     ///
     /// # Errors
     /// [`Error::Lost`] with the name and the reason; [`Error::Closed`] in a forked child.
@@ -248,34 +273,40 @@ impl MultiGuard {
         first_lost(&self.leases, engine.now()).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
     }
 
-    /// A channel that tells of the first loss, then disconnected; after a clean release it is disconnected at once. For
-    /// `select!` beside the work.
+    /// A channel that receives the first [`Loss`], and is disconnected after that. For `select!`
+    /// beside the work. Never blocks.
     ///
-    /// It tells at most one command timeout after [`is_held`](MultiGuard::is_held) turns false, also when Redis is
-    /// unreachable.
+    /// The message comes at most one command timeout after [`is_held`](MultiGuard::is_held) turns
+    /// false, even if Redis cannot be reached. After a clean release the channel is disconnected at
+    /// once.
     pub fn lost(&self) -> &Receiver<Loss> {
         let engine = self.running.engine();
         if engine.is_forked() {
-            engine.nothing()
+            engine.never()
         } else {
-            &self.whole.lost
+            &self.group.lost
         }
     }
 
-    /// Releases all and says how that went. Blocks for at most one command timeout.
+    /// Releases all the locks like drop, and reports whether you held them to the end.
+    ///
+    /// Blocks for at most one command timeout for all together. `Ok`: all were released while you
+    /// held them.
     ///
     /// # Errors
-    /// `Ok`: all were released while they were ours. Otherwise the first of what went wrong, and all that could be released
-    /// is: [`Error::Lost`] for one that was not ours any more, [`Error::Unavailable`] if it is not known and goes on in the
-    /// background.
+    /// The first error. Every lock that could be released is released all the same.
+    /// - [`Error::Lost`]: you did not hold one of them any more.
+    /// - [`Error::Unavailable`], [`Error::Server`]: not known. The release goes on in the
+    ///   background.
+    /// - [`Error::Closed`] in a forked child.
     pub fn unlock(mut self) -> Result<()> {
         self.unlocked = true;
-        self.whole.close();
+        self.group.close();
         let engine = self.running.engine();
         if engine.is_forked() {
             Err(Error::Closed)
         } else {
-            engine.release_all(&self.leases, WantResult::Yes)
+            engine.release_all(&self.leases, Mode::Used, WantResult::Yes)
         }
     }
 
@@ -292,16 +323,16 @@ impl Drop for MultiGuard {
         if engine.is_forked() {
             return;
         }
-        self.whole.close();
+        self.group.close();
         if !self.unlocked
-            && let Err(error) = engine.release_all(&self.leases, WantResult::No)
+            && let Err(error) = engine.release_all(&self.leases, Mode::Used, WantResult::No)
         {
             log::warn!(
                 "dropping the one guard of {:?}: {error}",
                 self.names().collect::<Vec<_>>()
             );
         }
-        self.leases.iter().for_each(|_| engine.guard_dropped());
+        self.leases.iter().for_each(|_| engine.on_guard_dropped());
     }
 }
 

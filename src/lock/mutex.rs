@@ -13,13 +13,16 @@ use crate::script::LockSpec;
 use crate::waiter::Waiter;
 
 impl LockManager {
-    /// Takes the lock, waiting its turn for as long as Redis answers.
+    /// Takes the lock. Waits its turn, for as long as Redis answers.
     ///
-    /// Waiters are served first come, first served; one that waits holds no connection. Blocks without a
-    /// bound while others hold the lock, and for at most the outage limit while Redis does not answer; up to two
-    /// command timeouts longer if it has not been asked lately, since this process was stopped or its host slept. A
-    /// thread that holds the lock already waits for itself, and for ever. The first time that anybody waits,
-    /// the manager subscribes first, which takes at most one command timeout more.
+    /// Waiters are served first come, first served. A waiting caller holds no connection. The grant
+    /// wakes it, a [`shutdown`](LockManager::shutdown), a refusal that will not pass, or the outage
+    /// limit.
+    ///
+    /// Blocks without a bound while others hold the lock. While Redis does not answer, blocks for
+    /// at most the outage limit and two command timeouts. The first time that a caller of this
+    /// manager waits, the manager subscribes first, which takes at most one command timeout more. A
+    /// thread that holds the lock already deadlocks: its own guard keeps being renewed.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -30,32 +33,39 @@ impl LockManager {
     /// ```
     ///
     /// # Errors
-    /// [`Config`](crate::Error::Config) for a name or options that are not allowed; [`Unavailable`](crate::Error::Unavailable) or
-    /// [`Server`](crate::Error::Server) after the outage limit, at once if the refusal will not pass by itself;
-    /// [`WrongKind`](crate::Error::WrongKind); [`Closed`](crate::Error::Closed).
+    /// - [`Config`](crate::Error::Config): the name or an option is not allowed. Nothing is sent.
+    /// - [`WrongKind`](crate::Error::WrongKind): the name is in use as another kind of lock.
+    /// - [`Unavailable`](crate::Error::Unavailable): Redis was silent for the outage limit.
+    /// - [`Server`](crate::Error::Server): Redis refused. Returned at once if the refusal will not
+    ///   pass by itself, else after the outage limit.
+    /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
     pub fn lock(&self, name: &str) -> Result<LockGuard> {
         take(self, self.key(name)?, LockSpec::MUTEX)
     }
 
-    /// Takes the lock if it is free and nobody waits for it; `None` if not. Never waits for others.
+    /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
+    /// Never waits for others.
     ///
     /// Blocks for at most two command timeouts: one for a connection and one for the reply.
     ///
     /// # Errors
-    /// As [`lock`](LockManager::lock), without waiting out an outage; and [`Lost`](crate::Error::Lost) for a lease so short,
-    /// or a process so slow, that it had lapsed when the reply came.
+    /// As [`lock`](LockManager::lock), but without waiting out an outage.
+    /// [`Lost`](crate::Error::Lost) if the lease is so short, or the process so slow, that the
+    /// lease had lapsed when the reply came.
     pub fn try_lock(&self, name: &str) -> Result<Option<LockGuard>> {
         try_take(self, self.key(name)?, LockSpec::MUTEX)
     }
 
-    /// Takes the lock, waiting its turn for at most so long; `None` if it did not come.
+    /// Takes the lock. Waits its turn, for at most `at_most`. `None`: others had the lock until
+    /// then.
     ///
-    /// Blocks for at most `at_most` and one command timeout. Zero is one try; `Duration::MAX` waits for
-    /// ever.
+    /// Blocks for at most `at_most` and one command timeout. If the outage limit ends first, for
+    /// that and up to two. The same events wake it as [`lock`](LockManager::lock). Zero is one try,
+    /// as by [`try_lock`](LockManager::try_lock). `Duration::MAX` waits forever.
     ///
     /// # Errors
-    /// As [`lock`](LockManager::lock). `None` means that others had the lock: if Redis was silent at the end, the
-    /// answer is [`Unavailable`](crate::Error::Unavailable).
+    /// As [`try_lock`](LockManager::try_lock). [`Unavailable`](crate::Error::Unavailable) also if
+    /// Redis was silent at the end: then it is not known whether others had the lock.
     pub fn try_lock_for(&self, name: &str, at_most: Duration) -> Result<Option<LockGuard>> {
         take_until(
             self,
@@ -65,7 +75,8 @@ impl LockManager {
         )
     }
 
-    /// As [`try_lock_for`](LockManager::try_lock_for), until a moment. One that has passed is one try.
+    /// Like [`try_lock_for`](LockManager::try_lock_for), but until a deadline. A deadline that has
+    /// passed is one try.
     ///
     /// # Errors
     /// As [`try_lock_for`](LockManager::try_lock_for).
@@ -78,11 +89,12 @@ impl LockManager {
         )
     }
 
-    /// Takes a place in the lock's queue, to wait for it later or bit by bit. If the lock is free, the waiter
-    /// is granted at once.
+    /// Takes a place in the queue of the lock, to wait later or bit by bit. If the lock is free,
+    /// the waiter has it at once.
     ///
-    /// Blocks for at most two command timeouts while Redis answers (five the first time that the
-    /// manager has to wait: it subscribes first), and for the outage limit while it does not.
+    /// Blocks for at most two command timeouts while Redis answers. The first time that the manager
+    /// waits, for at most five, because it subscribes first. While Redis does not answer, blocks
+    /// for at most the outage limit and two command timeouts.
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock).
@@ -90,9 +102,10 @@ impl LockManager {
         enqueue(self, self.key(name)?, LockSpec::MUTEX, |guard| guard)
     }
 
-    /// The mutex of this name, as a handle of its own with the same verbs.
+    /// The mutex of this name, as a handle with the same verbs.
     ///
-    /// Costs no I/O. A name that is not allowed is refused when the mutex is used.
+    /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
+    /// [`Config`](crate::Error::Config).
     pub fn mutex(&self, name: &str) -> Mutex {
         Mutex {
             manager: self.clone(),
@@ -102,16 +115,17 @@ impl LockManager {
     }
 }
 
-/// A lock by its name: `Clone`, `'static`, and free to be kept in a struct.
+/// A lock by its name. `Clone` and `'static`, so you can keep it in a struct.
 ///
 /// # Guarantees
-/// At most one holder; holders in the order in which Redis ran their requests, over those that stayed alive;
-/// every grant has a larger fence than all before it; a dead process delays the others by little more
-/// than one TTL.
+/// - At most one holder at a time.
+/// - Callers hold the lock in the order in which Redis ran their requests, except those that died.
+/// - Every grant has a larger fence than all grants before it.
+/// - A dead process delays the others by little more than one TTL.
 ///
 /// # Limits
-/// It is not re-entrant: a thread that locks twice waits for itself. What asynchronous replication loses, a
-/// lock can lose; see the crate's documentation.
+/// It is not re-entrant: a thread that locks it twice deadlocks. If asynchronous replication loses
+/// data, it can lose a lock; see the [limits](crate#limits) of the crate.
 #[derive(Clone)]
 pub struct Mutex {
     manager: LockManager,
@@ -125,26 +139,26 @@ impl Mutex {
         &self.name
     }
 
-    /// As [`LockManager::lock`].
+    /// Like [`LockManager::lock`], which says how long it blocks.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::lock`].
     pub fn lock(&self) -> Result<LockGuard> {
         take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
 
-    /// As [`LockManager::try_lock`].
+    /// Like [`LockManager::try_lock`], which says how long it blocks.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock`].
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
         try_take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
 
-    /// As [`LockManager::try_lock_for`].
+    /// Like [`LockManager::try_lock_for`], which says how long it blocks.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock_for`].
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -154,10 +168,10 @@ impl Mutex {
         )
     }
 
-    /// As [`LockManager::try_lock_until`].
+    /// Like [`LockManager::try_lock_until`], which says how long it blocks.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock_until`].
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -167,10 +181,10 @@ impl Mutex {
         )
     }
 
-    /// As [`LockManager::enqueue`].
+    /// Like [`LockManager::enqueue`], which says how long it blocks.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::enqueue`].
     pub fn enqueue(&self) -> Result<Waiter> {
         enqueue(&self.manager, self.key()?, LockSpec::MUTEX, |guard| guard)
     }

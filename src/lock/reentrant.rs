@@ -1,4 +1,4 @@
-//! A mutex that the thread which holds it can take again.
+//! A mutex that its holder, a thread, can take again.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -14,53 +14,60 @@ use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 
-type Kept = Vec<(Id, Weak<Held>)>;
+/// The locks that a thread holds re-entrantly. There are few, so a search through all is cheap.
+type HeldLocks = Vec<(LockId, Weak<HeldLock>)>;
 
 thread_local! {
-    /// What this thread holds re-entrantly, which is not much. Without a destructor it is there for those of other
-    /// thread-locals, too; what is allocated goes with the last entry.
-    static HELD: ManuallyDrop<RefCell<Kept>> = const { ManuallyDrop::new(RefCell::new(Vec::new())) };
+    /// The locks of this thread. It has no destructor, so the destructors of other thread-locals
+    /// can still use it. [`RemoveDead`] frees its memory with the last entry.
+    static HELD: ManuallyDrop<RefCell<HeldLocks>> =
+        const { ManuallyDrop::new(RefCell::new(Vec::new())) };
 }
 
-/// A name of one manager. What is held keeps the manager alive, so its address is nobody else's.
+/// A name of one manager. The engine is known by its address. No other engine can have that
+/// address, because a held lock keeps its engine alive.
 #[derive(PartialEq)]
-struct Id {
+struct LockId {
     engine: usize,
     key: Key,
 }
 
-/// A lock that is held, once for all guards of it.
-struct Held {
+/// A lock that this thread holds, shared by all guards of it.
+struct HeldLock {
     guard: LockGuard,
-    /// Dropped after the guard.
-    _entry: Entry,
+    /// Declared after the guard, so it is dropped after the guard.
+    _remove: RemoveDead,
 }
 
-/// Forgets what has no guards any more. A logger that takes the lock while it is being released is another holder of it.
-struct Entry;
+/// Removes locks that have no guards any more from [`HELD`].
+///
+/// It runs after the release. While the lock is being released, a logger on this thread may take
+/// the same lock. Then there is a second entry for it, which has a guard and stays.
+struct RemoveDead;
 
-impl Drop for Entry {
+impl Drop for RemoveDead {
     fn drop(&mut self) {
-        HELD.with(|all| {
-            let mut all = all.borrow_mut();
-            all.retain(|(_, held)| held.strong_count() > 0);
-            if all.is_empty() {
-                *all = Vec::new();
+        HELD.with(|locks| {
+            let mut locks = locks.borrow_mut();
+            locks.retain(|(_, held)| held.strong_count() > 0);
+            if locks.is_empty() {
+                *locks = Vec::new();
             }
         });
     }
 }
 
 impl LockManager {
-    /// The mutex of this name, as one that a thread can take again while it holds it.
+    /// The mutex of this name, as a handle with which a thread can take it again while it holds it.
     ///
-    /// Costs no I/O. A name that is not allowed is refused when the mutex is used.
+    /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
+    /// [`Config`](crate::Error::Config).
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// let ledger = mgr.reentrant_mutex("ledger");
     /// let outer = ledger.lock()?;
-    /// let inner = ledger.lock()?; // at once, without a word to Redis
+    /// let inner = ledger.lock()?; // at once, without a request to Redis
     /// assert_eq!(inner.fence(), outer.fence());
     /// # Ok::<(), fairlock::Error>(())
     /// ```
@@ -72,21 +79,25 @@ impl LockManager {
     }
 }
 
-/// A mutex that the thread which holds it can take again.
+/// A mutex that its holder, a thread, can take again.
 ///
-/// In Redis it is the [`Mutex`] of its name: who takes it as that, also another manager of this process, waits like
-/// anybody else.
+/// In Redis it is the [`Mutex`] of its name. A caller that takes the name as a `Mutex`, or by
+/// another manager of this process, waits like any other caller.
 ///
 /// # Guarantees
-/// All that [`Mutex`] guarantees. The thread that holds it takes it again, by any handle of the same manager, at once and
-/// without a request; it is released when the last of the thread's guards is gone, in whatever order they go. The fence
-/// stays the same. Options of the first taking hold for all.
+/// - All that [`Mutex`] guarantees.
+/// - The thread that holds it can take it again, with any handle of the same manager, at once and
+///   without a request.
+/// - The lock is released when the last guard of the thread is dropped. The order does not matter.
+/// - The fence stays the same, and so do the options of the first call.
 ///
 /// # Limits
-/// Re-entry is a matter of threads: a guard cannot be sent to another one, and a thread that is given work by the holder
-/// waits for the holder. A thread that holds the name as a [`Mutex`] and takes it here waits for itself. Once the lock is
-/// lost, re-entry is refused with [`Error::Lost`](crate::Error::Lost) until the last guard is gone, since what the outer
-/// guard protects is not safe any more. A guard that is leaked (`mem::forget`) counts for ever.
+/// - Re-entry works only within one thread. A guard cannot be sent to another thread. If the holder
+///   gives work to another thread, that thread waits for the holder.
+/// - A thread that holds the name as a [`Mutex`] and takes it here deadlocks.
+/// - Once the lock is lost, re-entry fails with [`Error::Lost`](crate::Error::Lost) until the last
+///   guard is dropped, because the work under the outer guard is not safe any more.
+/// - A guard that leaks (`mem::forget`) counts forever.
 #[derive(Clone)]
 pub struct ReentrantMutex {
     manager: LockManager,
@@ -99,11 +110,13 @@ impl ReentrantMutex {
         self.mutex.name()
     }
 
-    /// Takes the lock, waiting its turn for as long as Redis answers; at once if this thread holds it. Blocks as
-    /// [`LockManager::lock`].
+    /// Takes the lock. Waits its turn, for as long as Redis answers.
+    ///
+    /// Never blocks if this thread holds the lock, else as long as [`LockManager::lock`].
     ///
     /// # Errors
-    /// As there, and [`Lost`](crate::Error::Lost) if this thread held it and has lost it.
+    /// As [`LockManager::lock`]. [`Lost`](crate::Error::Lost) if this thread has lost the lock and
+    /// still has a guard.
     pub fn lock(&self) -> Result<ReentrantGuard> {
         match self.held_here()? {
             Some(guard) => Ok(guard),
@@ -111,28 +124,34 @@ impl ReentrantMutex {
         }
     }
 
-    /// Takes the lock if this thread holds it, or if it is free and nobody waits for it; `None` if not. Blocks as
-    /// [`LockManager::try_lock`].
+    /// Takes the lock if this thread holds it, or if it is free and nobody waits for it. `None`: it
+    /// is taken, or others wait.
+    ///
+    /// Never blocks if this thread holds the lock, else as long as [`LockManager::try_lock`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock`]. [`Lost`](crate::Error::Lost) also if this thread has lost the
+    /// lock and still has a guard.
     pub fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
         self.take(Mutex::try_lock)
     }
 
-    /// Takes the lock, waiting its turn for at most so long; `None` if it did not come. Blocks as
-    /// [`LockManager::try_lock_for`].
+    /// Takes the lock. Waits its turn, for at most `at_most`. `None`: its turn did not come.
+    ///
+    /// Never blocks if this thread holds the lock, else as long as [`LockManager::try_lock_for`].
     ///
     /// # Errors
-    /// As there, and [`Lost`](crate::Error::Lost) if this thread held it and has lost it.
+    /// As [`LockManager::try_lock_for`]. [`Lost`](crate::Error::Lost) also if this thread has lost
+    /// the lock and still has a guard.
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<ReentrantGuard>> {
         self.take(|mutex| mutex.try_lock_for(at_most))
     }
 
-    /// As [`try_lock_for`](ReentrantMutex::try_lock_for), until a moment. One that has passed is one try.
+    /// Like [`try_lock_for`](ReentrantMutex::try_lock_for), but until a deadline. A deadline that
+    /// has passed is one try.
     ///
     /// # Errors
-    /// As there.
+    /// As [`try_lock_for`](ReentrantMutex::try_lock_for).
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<ReentrantGuard>> {
         self.take(|mutex| mutex.try_lock_until(deadline))
     }
@@ -149,9 +168,10 @@ impl ReentrantMutex {
 
     fn held_here(&self) -> Result<Option<ReentrantGuard>> {
         let id = self.id()?;
-        let held = HELD.with(|all| {
-            let all = all.borrow();
-            all.iter()
+        let held = HELD.with(|locks| {
+            let locks = locks.borrow();
+            locks
+                .iter()
                 .filter(|(other, _)| *other == id)
                 .find_map(|(_, held)| held.upgrade())
         });
@@ -161,16 +181,16 @@ impl ReentrantMutex {
 
     fn keep(&self, guard: LockGuard) -> Result<ReentrantGuard> {
         let id = self.id()?;
-        let held = Rc::new(Held {
+        let held = Rc::new(HeldLock {
             guard,
-            _entry: Entry,
+            _remove: RemoveDead,
         });
-        HELD.with(|all| all.borrow_mut().push((id, Rc::downgrade(&held))));
+        HELD.with(|locks| locks.borrow_mut().push((id, Rc::downgrade(&held))));
         Ok(ReentrantGuard { held })
     }
 
-    fn id(&self) -> Result<Id> {
-        Ok(Id {
+    fn id(&self) -> Result<LockId> {
+        Ok(LockId {
             engine: Arc::as_ptr(self.manager.engine()).addr(),
             key: self.mutex.key()?,
         })
@@ -185,10 +205,10 @@ impl fmt::Debug for ReentrantMutex {
     }
 }
 
-/// A [`ReentrantMutex`] that is held; dropping the last guard of the thread releases it. What can be asked of the lock is
-/// asked of the [`LockGuard`] behind it.
+/// A [`ReentrantMutex`] that is held. Dropping the last guard of the thread releases it. It derefs
+/// to a [`LockGuard`], which has the other methods.
 ///
-/// It belongs to its thread:
+/// The guard cannot leave its thread:
 ///
 /// ```compile_fail,E0277
 /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/").unwrap();
@@ -197,23 +217,24 @@ impl fmt::Debug for ReentrantMutex {
 /// ```
 ///
 /// # Drop
-/// Of the last one as of a [`LockGuard`]; of any other one nothing but a number goes down.
+/// The last guard of the thread: like a [`LockGuard`]. Any other guard only lowers the
+/// [`depth`](ReentrantGuard::depth).
 #[must_use = "the lock is released as soon as the last guard is dropped"]
 pub struct ReentrantGuard {
-    held: Rc<Held>,
+    held: Rc<HeldLock>,
 }
 
 impl ReentrantGuard {
-    /// How many guards this thread has of it.
+    /// How many guards of the lock this thread has.
     pub fn depth(&self) -> usize {
         Rc::strong_count(&self.held)
     }
 
-    /// Gives this guard back. The last one releases the lock and says how that went, as [`LockGuard::unlock`] does and for
-    /// as long; any other one neither blocks nor fails.
+    /// Drops this guard. If it is the thread's last, releases the lock like [`LockGuard::unlock`],
+    /// and blocks as long. Any other guard neither blocks nor fails.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockGuard::unlock`].
     pub fn unlock(self) -> Result<()> {
         match Rc::try_unwrap(self.held) {
             Ok(held) => held.guard.unlock(),
@@ -243,17 +264,18 @@ impl fmt::Debug for ReentrantGuard {
 mod tests {
     use super::*;
 
-    /// As a logger may that is called while the lock is being released.
+    /// A logger may do this if it is called while the lock is being released.
     #[test]
-    fn who_takes_it_while_its_last_guard_goes_takes_it_again_afterwards() {
+    fn lock_taken_during_its_release_can_be_reentered_afterwards() {
         let mgr = LockManager::in_memory().expect("threads can be started");
         let mutex = mgr.reentrant_mutex("n");
-        let Ok(Held { guard, _entry }) = Rc::try_unwrap(mutex.lock().expect("it is free").held)
+        let Ok(HeldLock { guard, _remove }) =
+            Rc::try_unwrap(mutex.lock().expect("it is free").held)
         else {
             panic!("there is one guard");
         };
         guard.unlock().expect("it is held");
-        let meanwhile = mutex.lock().expect("it is free");
+        let taken_during_release = mutex.lock().expect("it is free");
         let again = || {
             mutex
                 .try_lock()
@@ -262,9 +284,9 @@ mod tests {
                 .depth()
         };
         assert_eq!(again(), 2);
-        drop(_entry);
+        drop(_remove);
         assert_eq!(again(), 2);
-        drop(meanwhile);
-        assert!(HELD.with(|all| all.borrow().is_empty()));
+        drop(taken_during_release);
+        assert!(HELD.with(|locks| locks.borrow().is_empty()));
     }
 }

@@ -17,14 +17,15 @@ use crate::waiter::Waiter;
 impl LockManager {
     /// The reader/writer lock of this name, as a handle.
     ///
-    /// Costs no I/O. A name that is not allowed is refused when the lock is used.
+    /// Never blocks; no I/O. If the name is not allowed, the verbs of the lock return
+    /// [`Config`](Error::Config).
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// let index = mgr.rw_lock("index");
-    /// let writer = index.write()?; // nobody else
+    /// let writer = index.write()?; // nobody else holds it
     /// // … rebuild …
-    /// let reader = writer.downgrade()?; // other readers too, and no writer in between
+    /// let reader = writer.downgrade()?; // lets other readers in, and no writer in between
     /// // … check …
     /// reader.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
@@ -38,25 +39,33 @@ impl LockManager {
     }
 }
 
-/// A reader/writer lock by its name: `Clone`, `'static`, and free to be kept in a struct.
+/// A reader/writer lock by its name. `Clone` and `'static`, so you can keep it in a struct.
 ///
 /// # Guarantees
-/// While a writer holds it nobody else does; readers hold it together. Readers and writers have it in the order in which
-/// Redis ran their requests, over those that stayed alive: a reader that comes after a waiting writer waits too, so neither
-/// side starves the other. Every writer has a larger fence than all writers before it; a reader has the fence of the last
-/// writer before it. A dead process delays the others by little more than one TTL, however many of its readers died with
-/// it.
+/// - While a writer holds it, nobody else does. Readers hold it together.
+/// - Readers and writers hold it in the order in which Redis ran their requests, except those that
+///   died. A reader that comes after a waiting writer waits too. So neither side starves the other.
+/// - Every writer has a larger fence than all writers before it. A reader has the fence of the last
+///   writer before it.
+/// - A dead process delays the others by little more than one TTL, however many of its readers died
+///   with it.
 ///
 /// # Limits
-/// It is not re-entrant. A thread that reads and calls [`write`](RwLock::write) waits for itself; one that reads and calls
-/// [`read`](RwLock::read) again does so if a writer waits in between. A reader cannot become a writer: two that tried would
-/// wait for each other, see [`ReadGuard::upgrade`]. [`previous_holder`](LockGuard::previous_holder) tells how the last writer
-/// ended, to readers too; what readers leave is never half done. A resource that checks fences must let a reader's pass that
-/// is the same as the last writer's. The name cannot be a [`semaphore`](LockManager::semaphore) while somebody holds it or
-/// waits for it, nor a mutex until its record is gone, an hour after its last use. Many
-/// readers at a time cost Redis what many holders of a [`Semaphore`](crate::Semaphore) do.
-/// [`inspect`](LockManager::inspect) does not tell a writer from a lone reader. What asynchronous replication loses, it can
-/// lose; see the crate's documentation.
+/// - It is not re-entrant. A thread that holds it as a reader and calls [`write`](RwLock::write)
+///   deadlocks. So does a reader that calls [`read`](RwLock::read) again, if a writer began to wait
+///   in between.
+/// - A reader cannot become a writer: two that tried would wait for each other. See
+///   [`ReadGuard::upgrade`].
+/// - [`previous_holder`](LockGuard::previous_holder) says how the last writer ended, to readers
+///   too. Readers leave nothing half done.
+/// - A reader has the same fence as the last writer. A resource that checks fences must accept it.
+/// - The name cannot be a [`semaphore`](LockManager::semaphore) while somebody holds it or waits
+///   for it. It cannot be a mutex until its record is gone, an hour after its last use.
+/// - Many readers at a time cost Redis as much as many holders of a
+///   [`Semaphore`](crate::Semaphore).
+/// - [`inspect`](LockManager::inspect) does not distinguish a writer from a single reader.
+/// - If asynchronous replication loses data, it can lose a lock; see the [limits](crate#limits) of
+///   the crate.
 #[derive(Clone)]
 pub struct RwLock {
     manager: LockManager,
@@ -70,102 +79,109 @@ impl RwLock {
         &self.name
     }
 
-    /// Takes it as a reader, waiting its turn for as long as Redis answers. Blocks as [`LockManager::lock`].
+    /// Takes the lock as a reader. Waits its turn, for as long as Redis answers. Blocks as long as
+    /// [`LockManager::lock`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::lock`].
     pub fn read(&self) -> Result<ReadGuard> {
         let guard = take(&self.manager, self.key()?, LockSpec::read())?;
         Ok(ReadGuard { guard })
     }
 
-    /// Takes it as a reader if no writer has it and nobody waits; `None` if not. Blocks as [`LockManager::try_lock`].
+    /// Takes the lock as a reader if no writer holds it and nobody waits. `None`: a writer holds
+    /// it, or others wait. Blocks as long as [`LockManager::try_lock`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock`].
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
         let guard = try_take(&self.manager, self.key()?, LockSpec::read())?;
         Ok(guard.map(|guard| ReadGuard { guard }))
     }
 
-    /// Takes it as a reader, waiting its turn for at most so long; `None` if it did not come. Blocks as
-    /// [`LockManager::try_lock_for`].
+    /// Takes the lock as a reader. Waits its turn, for at most `at_most`. `None`: its turn did not
+    /// come. Blocks as long as [`LockManager::try_lock_for`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock_for`].
     pub fn try_read_for(&self, at_most: Duration) -> Result<Option<ReadGuard>> {
-        self.read_before(self.manager.engine().now() + at_most)
+        self.read_until(self.manager.engine().now() + at_most)
     }
 
-    /// As [`try_read_for`](RwLock::try_read_for), until a moment. One that has passed is one try.
+    /// Like [`try_read_for`](RwLock::try_read_for), but until a deadline. A deadline that has
+    /// passed is one try.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock_for`].
     pub fn try_read_until(&self, deadline: Instant) -> Result<Option<ReadGuard>> {
-        self.read_before(self.manager.engine().at(deadline))
+        self.read_until(self.manager.engine().at(deadline))
     }
 
-    /// Takes it as a writer, waiting its turn for as long as Redis answers. Blocks as [`LockManager::lock`].
+    /// Takes the lock as a writer. Waits its turn, for as long as Redis answers. Blocks as long as
+    /// [`LockManager::lock`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::lock`].
     pub fn write(&self) -> Result<WriteGuard> {
         let guard = take(&self.manager, self.key()?, LockSpec::write())?;
         Ok(WriteGuard { guard })
     }
 
-    /// Takes it as a writer if nobody has it and nobody waits; `None` if not. Blocks as [`LockManager::try_lock`].
+    /// Takes the lock as a writer if nobody holds it and nobody waits. `None`: it is held, or
+    /// others wait. Blocks as long as [`LockManager::try_lock`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock`].
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
         let guard = try_take(&self.manager, self.key()?, LockSpec::write())?;
         Ok(guard.map(|guard| WriteGuard { guard }))
     }
 
-    /// Takes it as a writer, waiting its turn for at most so long; `None` if it did not come. Blocks as
-    /// [`LockManager::try_lock_for`].
+    /// Takes the lock as a writer. Waits its turn, for at most `at_most`. `None`: its turn did not
+    /// come. Blocks as long as [`LockManager::try_lock_for`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock_for`].
     pub fn try_write_for(&self, at_most: Duration) -> Result<Option<WriteGuard>> {
-        self.write_before(self.manager.engine().now() + at_most)
+        self.write_until(self.manager.engine().now() + at_most)
     }
 
-    /// As [`try_write_for`](RwLock::try_write_for), until a moment. One that has passed is one try.
+    /// Like [`try_write_for`](RwLock::try_write_for), but until a deadline. A deadline that has
+    /// passed is one try.
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::try_lock_for`].
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>> {
-        self.write_before(self.manager.engine().at(deadline))
+        self.write_until(self.manager.engine().at(deadline))
     }
 
-    /// Takes a place in the queue as a reader, to wait for it later or bit by bit. Blocks as [`LockManager::enqueue`].
+    /// Takes a place in the queue as a reader, to wait later or bit by bit. Blocks as long as
+    /// [`LockManager::enqueue`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::enqueue`].
     pub fn enqueue_read(&self) -> Result<Waiter<ReadGuard>> {
         enqueue(&self.manager, self.key()?, LockSpec::read(), |guard| {
             ReadGuard { guard }
         })
     }
 
-    /// Takes a place in the queue as a writer. Blocks as [`LockManager::enqueue`].
+    /// Takes a place in the queue as a writer. Blocks as long as [`LockManager::enqueue`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockManager::enqueue`].
     pub fn enqueue_write(&self) -> Result<Waiter<WriteGuard>> {
         enqueue(&self.manager, self.key()?, LockSpec::write(), |guard| {
             WriteGuard { guard }
         })
     }
 
-    fn read_before(&self, until: Time) -> Result<Option<ReadGuard>> {
+    fn read_until(&self, until: Time) -> Result<Option<ReadGuard>> {
         let guard = take_until(&self.manager, self.key()?, LockSpec::read(), until)?;
         Ok(guard.map(|guard| ReadGuard { guard }))
     }
 
-    fn write_before(&self, until: Time) -> Result<Option<WriteGuard>> {
+    fn write_until(&self, until: Time) -> Result<Option<WriteGuard>> {
         let guard = take_until(&self.manager, self.key()?, LockSpec::write(), until)?;
         Ok(guard.map(|guard| WriteGuard { guard }))
     }
@@ -186,34 +202,38 @@ impl fmt::Debug for RwLock {
     }
 }
 
-/// An [`RwLock`] that is held for reading. What can be asked of the lock is asked of the [`LockGuard`] behind it.
+/// An [`RwLock`] that is held for reading. It derefs to a [`LockGuard`], which has the other
+/// methods.
 ///
 /// # Drop
-/// As of a [`LockGuard`].
+/// Like a [`LockGuard`].
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct ReadGuard {
     guard: LockGuard,
 }
 
 impl ReadGuard {
-    /// Releases the lock and says how that went, as [`LockGuard::unlock`] does and for as long.
+    /// Releases the lock like drop, and reports whether you held it to the end. Blocks as long as
+    /// [`LockGuard::unlock`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockGuard::unlock`].
     pub fn unlock(self) -> Result<()> {
         self.guard.unlock()
     }
 
-    /// A reader cannot become a writer: two readers that tried would each wait for the other to end. This says so, at once
-    /// and without a request, instead of hanging; the guard is kept. Release it and take [`RwLock::write`], and look again
-    /// at what was read, since another writer may come first; or take `write` from the beginning, and
-    /// [`downgrade`](WriteGuard::downgrade).
+    /// Always fails. A reader cannot become a writer, because two readers that tried would each
+    /// wait for the other.
+    ///
+    /// Never blocks; no request. You keep the guard. Instead, release it and call
+    /// [`RwLock::write`]. Then read again what you had read, since another writer may come first.
+    /// Or begin with `write`, and [`downgrade`](WriteGuard::downgrade) later.
     ///
     /// # Errors
-    /// [`Config`](Error::Config), always.
+    /// Always [`Config`](Error::Config).
     pub fn upgrade(&self) -> Result<WriteGuard> {
-        let message = "a reader cannot become a writer, since two of them would wait for each other: release it and take \
-                       write(), or take write() first and downgrade()";
+        let message = "a reader cannot become a writer, because two of them would wait for each \
+                       other: release it and call write(), or begin with write() and downgrade()";
         Err(Error::config("upgrade", message))
     }
 }
@@ -234,33 +254,40 @@ impl fmt::Debug for ReadGuard {
     }
 }
 
-/// An [`RwLock`] that is held for writing. What can be asked of the lock is asked of the [`LockGuard`] behind it.
+/// An [`RwLock`] that is held for writing. It derefs to a [`LockGuard`], which has the other
+/// methods.
 ///
 /// # Drop
-/// As of a [`LockGuard`].
+/// Like a [`LockGuard`].
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct WriteGuard {
     guard: LockGuard,
 }
 
 impl WriteGuard {
-    /// Releases the lock and says how that went, as [`LockGuard::unlock`] does and for as long.
+    /// Releases the lock like drop, and reports whether you held it to the end. Blocks as long as
+    /// [`LockGuard::unlock`].
     ///
     /// # Errors
-    /// As there.
+    /// As [`LockGuard::unlock`].
     pub fn unlock(self) -> Result<()> {
         self.guard.unlock()
     }
 
-    /// Goes on as a reader: those who wait to read, up to the next writer, have the lock in the same step, and no writer
-    /// comes in between. The fence, the lease and its options stay.
+    /// Turns the writer into a reader. No writer comes in between.
     ///
-    /// Blocks for at most one command timeout. If Redis does not answer in that time, this goes on in the background: the
-    /// guard is a reader's, and until Redis has heard of it nobody else is let in, neither to write nor to read.
+    /// In the same step, the readers that wait before the next writer get the lock. The fence, the
+    /// lease and its options stay.
+    ///
+    /// Blocks for at most one command timeout. If Redis does not answer in that time, this goes on
+    /// in the background, and the call returns the reader's guard. Until Redis has the request, it
+    /// lets nobody else in, neither to write nor to read.
     ///
     /// # Errors
-    /// [`Lost`](Error::Lost) if the lock was not ours any more; [`Server`](Error::Server) for a refusal that will not pass by
-    /// itself; [`Closed`](Error::Closed) in a forked child. After an error it is dropped.
+    /// After an error the guard is dropped.
+    /// - [`Lost`](Error::Lost): you did not hold the lock any more.
+    /// - [`Server`](Error::Server): Redis refused, and the refusal will not pass by itself.
+    /// - [`Closed`](Error::Closed) in a forked child.
     pub fn downgrade(self) -> Result<ReadGuard> {
         self.guard.downgrade()?;
         Ok(ReadGuard { guard: self.guard })

@@ -1,4 +1,4 @@
-//! The semaphore: a number of permits, of which each holder takes some.
+//! The semaphore: a number of permits. Each holder takes one or several of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,19 +12,20 @@ use crate::manager::LockManager;
 use crate::script::LockSpec;
 use crate::waiter::Waiter;
 
-/// How many permits a semaphore has, at most.
+/// The most permits that a semaphore can have.
 pub const MAX_PERMITS: u32 = 1_000_000;
 
 impl LockManager {
-    /// The semaphore of this name with so many permits, as a handle.
+    /// The semaphore of this name with this number of permits, as a handle. 1 to [`MAX_PERMITS`]
+    /// permits.
     ///
-    /// Costs no I/O. A name or a number of permits that is not allowed (1 to [`MAX_PERMITS`]) is refused when the semaphore
-    /// is used.
+    /// Never blocks; no I/O. If the name or the number is not allowed, the verbs of the semaphore
+    /// return [`Config`](Error::Config).
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// let uploads = mgr.semaphore("uploads", 8);
-    /// let permit = uploads.acquire()?; // at most eight at a time, in all processes together
+    /// let permit = uploads.acquire()?; // at most eight holders at once, in all processes together
     /// // … upload …
     /// permit.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
@@ -39,26 +40,37 @@ impl LockManager {
     }
 }
 
-/// A number of permits by its name: `Clone`, `'static`, and free to be kept in a struct. A guard holds one permit, or as many
-/// as were asked for, and gives them all back together.
+/// A semaphore by its name. `Clone` and `'static`, so you can keep it in a struct.
+///
+/// A guard holds one permit, or as many as the caller asked for. It releases all of them together.
 ///
 /// # Guarantees
-/// Never more permits held than there are; holders in the order in which Redis ran their requests, over those that stayed
-/// alive: who asks for many is not overtaken by those who ask for few. Every grant has a larger fence than all before it.
-/// Each guard has its own lease, options and label, and is lost by itself. A dead process delays the others by little more
-/// than one TTL, however many of its permits died with it.
+/// - Never more permits are held than there are.
+/// - Callers hold permits in the order in which Redis ran their requests, except those that died. A
+///   request for few permits does not overtake a request for many.
+/// - Every grant has a larger fence than all grants before it.
+/// - Each guard has its own lease, options and label. The loss of one does not affect the others.
+/// - A dead process delays the others by little more than one TTL, however many of its permits died
+///   with it.
 ///
 /// # Limits
-/// All who use a name must agree on the number of permits: another number is refused with
-/// [`WrongKind`](crate::Error::WrongKind) while permits are held or awaited, and holds from then on when none are. The same
-/// goes for [`rw_lock`](LockManager::rw_lock). What was a mutex can be a semaphore when its record is gone, an hour after its
-/// last use, and the other way round. A thread that holds permits and asks for more than are left waits for itself.
-/// [`previous_holder`](LockGuard::previous_holder) tells how the one that ended last did, which need not be the one whose
-/// permits these were. Guards of a semaphore are held at the same time, so a resource that is given their fences must not
-/// refuse the smaller ones. While many wait for a few permits, a heavy request leaves permits unused until there are enough
-/// for it. When a lease may be over, Redis looks through all holders, some 2 to 4 µs each, and serves nobody meanwhile: ten
-/// thousand are no matter, a hundred thousand take it about as long as the default command timeout. What asynchronous
-/// replication loses, a semaphore can lose; see the crate's documentation.
+/// - All callers of a name must use the same number of permits. While somebody holds or waits for
+///   permits, a call with another number gets [`WrongKind`](crate::Error::WrongKind). While nobody
+///   does, the next call sets the number. The same is true for a use of the name as an
+///   [`rw_lock`](LockManager::rw_lock).
+/// - A mutex can become a semaphore only when its record is gone, an hour after its last use. The
+///   same is true the other way round.
+/// - A thread that holds permits and asks for more than are left deadlocks.
+/// - [`previous_holder`](LockGuard::previous_holder) says how the holder that ended last ended.
+///   That need not be the holder who had the same permits.
+/// - Several guards are held at the same time. So a resource that receives their fences must not
+///   refuse smaller ones.
+/// - A request for many permits leaves permits unused until there are enough for it.
+/// - When a lease may be over, Redis looks through all holders. That takes some 2 to 4 µs for each,
+///   and Redis serves nobody during that time. Ten thousand holders do not matter. A hundred
+///   thousand take about the default command timeout.
+/// - If asynchronous replication loses data, it can lose permits; see the [limits](crate#limits) of
+///   the crate.
 #[derive(Clone)]
 pub struct Semaphore {
     manager: LockManager,
@@ -73,67 +85,72 @@ impl Semaphore {
         &self.name
     }
 
-    /// How many permits there are.
+    /// How many permits there are in all.
     pub fn permits(&self) -> u32 {
         self.permits
     }
 
-    /// Takes one permit, waiting its turn for as long as Redis answers. Blocks as [`LockManager::lock`].
+    /// Takes one permit. Waits its turn, for as long as Redis answers. Blocks as long as
+    /// [`LockManager::lock`].
     ///
     /// # Errors
-    /// As there; [`Config`](Error::Config) also for a number of permits that is not allowed, and
-    /// [`WrongKind`](Error::WrongKind) also if the name is in use with another number.
+    /// As [`LockManager::lock`]. [`Config`](Error::Config) also if the number of permits is not
+    /// allowed. [`WrongKind`](Error::WrongKind) also if the name is in use with another number.
     pub fn acquire(&self) -> Result<LockGuard> {
         self.acquire_many(1)
     }
 
-    /// Takes one permit if there is one and nobody waits; `None` if not. Blocks as [`LockManager::try_lock`].
+    /// Takes one permit if one is free and nobody waits. `None`: no permit is free, or others wait.
+    /// Blocks as long as [`LockManager::try_lock`].
     ///
     /// # Errors
-    /// As there, and as [`acquire`](Semaphore::acquire).
+    /// As [`LockManager::try_lock`] and [`acquire`](Semaphore::acquire).
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
         self.try_acquire_many(1)
     }
 
-    /// Takes one permit, waiting its turn for at most so long; `None` if it did not come. Blocks as
-    /// [`LockManager::try_lock_for`].
+    /// Takes one permit. Waits its turn, for at most `at_most`. `None`: its turn did not come.
+    /// Blocks as long as [`LockManager::try_lock_for`].
     ///
     /// # Errors
-    /// As there, and as [`acquire`](Semaphore::acquire).
+    /// As [`LockManager::try_lock_for`] and [`acquire`](Semaphore::acquire).
     pub fn try_acquire_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
         self.try_acquire_many_for(1, at_most)
     }
 
-    /// As [`try_acquire_for`](Semaphore::try_acquire_for), until a moment. One that has passed is one try.
+    /// Like [`try_acquire_for`](Semaphore::try_acquire_for), but until a deadline. A deadline that
+    /// has passed is one try.
     ///
     /// # Errors
-    /// As there.
+    /// As [`try_acquire_for`](Semaphore::try_acquire_for).
     pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         self.try_acquire_many_until(1, deadline)
     }
 
-    /// Takes so many permits together, waiting its turn for as long as Redis answers. Blocks as [`LockManager::lock`].
+    /// Takes this number of permits together. Waits its turn, for as long as Redis answers. Blocks
+    /// as long as [`LockManager::lock`].
     ///
     /// # Errors
-    /// As [`acquire`](Semaphore::acquire); [`Config`](Error::Config) also for none and for more than there are.
+    /// As [`acquire`](Semaphore::acquire). [`Config`](Error::Config) also for zero permits, and for
+    /// more than there are.
     pub fn acquire_many(&self, permits: u32) -> Result<LockGuard> {
         take(&self.manager, self.key()?, self.spec(permits)?)
     }
 
-    /// Takes so many permits together if there are as many and nobody waits; `None`, and none is kept, if not. Blocks as
-    /// [`LockManager::try_lock`].
+    /// Takes this number of permits together if they are free and nobody waits. `None`: fewer are
+    /// free, or others wait. Then none is kept. Blocks as long as [`LockManager::try_lock`].
     ///
     /// # Errors
-    /// As [`acquire_many`](Semaphore::acquire_many), without waiting out an outage.
+    /// As [`LockManager::try_lock`] and [`acquire_many`](Semaphore::acquire_many).
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<LockGuard>> {
         try_take(&self.manager, self.key()?, self.spec(permits)?)
     }
 
-    /// Takes so many permits together, waiting its turn for at most so long; `None` if it did not come. Blocks as
-    /// [`LockManager::try_lock_for`].
+    /// Takes this number of permits together. Waits its turn, for at most `at_most`. `None`: its
+    /// turn did not come. Blocks as long as [`LockManager::try_lock_for`].
     ///
     /// # Errors
-    /// As there, and as [`acquire_many`](Semaphore::acquire_many).
+    /// As [`LockManager::try_lock_for`] and [`acquire_many`](Semaphore::acquire_many).
     pub fn try_acquire_many_for(
         &self,
         permits: u32,
@@ -143,10 +160,11 @@ impl Semaphore {
         take_until(&self.manager, self.key()?, self.spec(permits)?, until)
     }
 
-    /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for), until a moment. One that has passed is one try.
+    /// Like [`try_acquire_many_for`](Semaphore::try_acquire_many_for), but until a deadline. A
+    /// deadline that has passed is one try.
     ///
     /// # Errors
-    /// As there.
+    /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for).
     pub fn try_acquire_many_until(
         &self,
         permits: u32,
@@ -156,7 +174,8 @@ impl Semaphore {
         take_until(&self.manager, self.key()?, self.spec(permits)?, until)
     }
 
-    /// Takes a place in the queue for one permit, to wait for it later or bit by bit. Blocks as [`LockManager::enqueue`].
+    /// Takes a place in the queue for one permit, to wait later or bit by bit. Blocks as long as
+    /// [`LockManager::enqueue`].
     ///
     /// # Errors
     /// As [`acquire`](Semaphore::acquire).
@@ -164,7 +183,8 @@ impl Semaphore {
         self.enqueue_many(1)
     }
 
-    /// Takes a place in the queue for so many permits together. Blocks as [`LockManager::enqueue`].
+    /// Takes a place in the queue for this number of permits together. Blocks as long as
+    /// [`LockManager::enqueue`].
     ///
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many).
@@ -177,14 +197,14 @@ impl Semaphore {
     fn spec(&self, permits: u32) -> Result<LockSpec> {
         if self.permits == 0 || self.permits > MAX_PERMITS {
             let message = format!(
-                "a semaphore has 1 to {MAX_PERMITS} permits, this one would have {}",
+                "a semaphore has 1 to {MAX_PERMITS} permits; this one would have {}",
                 self.permits
             );
             return Err(Error::config("permits", message));
         }
         if permits == 0 || permits > self.permits {
             let message = format!(
-                "1 to {} permits can be taken of {:?}, not {permits}",
+                "a guard takes 1 to {} permits of {:?}; this one would take {permits}",
                 self.permits, self.name
             );
             return Err(Error::config("permits", message));

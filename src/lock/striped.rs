@@ -1,4 +1,4 @@
-//! Many keys on a fixed number of mutexes.
+//! A fixed number of mutexes for many keys.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,9 +8,10 @@ use super::Mutex;
 use crate::manager::LockManager;
 
 impl LockManager {
-    /// So many mutexes under one name, each for a part of all keys (lock striping).
+    /// A fixed number of mutexes under one name. Each is for a part of all keys (lock striping).
     ///
-    /// Costs no I/O. A name that is not allowed is refused when a mutex is used.
+    /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutexes return
+    /// [`Config`](crate::Error::Config).
     ///
     /// ```no_run
     /// # use std::num::NonZeroU32;
@@ -34,34 +35,38 @@ impl LockManager {
     }
 }
 
-/// A fixed number of mutexes, each for a part of all keys: Redis keeps as many records as there are stripes, however many
-/// keys there are.
+/// A fixed number of mutexes, each for a part of all keys.
 ///
-/// The mutex of stripe `i` is the one named `{name}:{i}`, from 0. A key's stripe is its 64-bit
-/// [FNV-1a](https://datatracker.ietf.org/doc/html/draft-eastlake-fnv-21) hash, folded to 32 bits (the upper half xor the
-/// lower, as the draft's section 3 has it), modulo the number of stripes; in this and all later versions, so that processes
-/// of different versions agree, and other programs can.
+/// However many keys there are, Redis keeps only one record for each stripe. The mutex of stripe
+/// `i`, counted from 0, has the name `{name}:{i}`.
+///
+/// The stripe of a key is its 64-bit
+/// [FNV-1a](https://datatracker.ietf.org/doc/html/draft-eastlake-fnv-21) hash, folded to 32 bits
+/// (the upper half xor the lower half, as in section 3 of the draft), modulo the number of stripes.
+/// All later versions compute it in the same way. So processes of different versions agree, and
+/// other programs can compute it too.
 ///
 /// # Guarantees
-/// Whoever holds the mutex of a key holds what all its stripe's keys have in common: two holders never have one key. All
-/// that [`Mutex`] guarantees.
+/// All that [`Mutex`] guarantees. Two keys of one stripe share one mutex, so no key ever has two
+/// holders.
 ///
 /// # Limits
-/// Processes that share a name must agree on the number of stripes: with another number a key has another mutex, and both
-/// can be held. Two keys can have one stripe, so a thread that holds one key's mutex and asks for another key's may wait
-/// for itself; to hold several keys at once, pass the [names](Mutex::name) of their mutexes to
-/// [`lock_all`](LockManager::lock_all), which takes each once.
+/// - Processes that share a name must use the same number of stripes. With another number a key has
+///   another mutex, and both can be held at once.
+/// - Two keys can have the same stripe. So a thread that holds the mutex of one key and locks that
+///   of another may deadlock. To hold several keys at once, pass the [names](Mutex::name) of their
+///   mutexes to [`lock_all`](LockManager::lock_all), which takes each once.
 #[derive(Clone)]
 pub struct Striped {
     manager: LockManager,
     name: Arc<str>,
     stripes: NonZeroU32,
-    /// A name that is not allowed, if one of the stripes would have one.
+    /// A name that is not allowed, if a stripe would have one. Its mutex refuses every verb.
     refused: Option<Arc<str>>,
 }
 
 impl Striped {
-    /// The mutex that a key has in common with the others of its stripe.
+    /// The mutex of a key, which it shares with the other keys of its stripe. Never blocks.
     pub fn mutex(&self, key: impl AsRef<[u8]>) -> Mutex {
         match &self.refused {
             Some(refused) => self.manager.mutex(refused),
@@ -71,10 +76,11 @@ impl Striped {
         }
     }
 
-    /// The number of a key's stripe, from 0.
+    /// The number of the stripe of a key, from 0.
     pub fn stripe(&self, key: impl AsRef<[u8]>) -> u32 {
         let hash = fnv_1a(key.as_ref());
-        // Unfolded, a low bit of the hash depends on low bits of the key alone, and keys like `7:7` share few stripes.
+        // Without the fold, a low bit of the hash depends only on low bits of the key. Then keys
+        // like `7:7` share few stripes.
         ((hash >> 32) ^ hash) as u32 % self.stripes
     }
 
@@ -93,7 +99,7 @@ impl fmt::Debug for Striped {
     }
 }
 
-/// The offset basis and the prime are those of draft-eastlake-fnv, section 5.
+/// With the offset basis and the prime from section 5 of draft-eastlake-fnv.
 fn fnv_1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -104,7 +110,7 @@ fn fnv_1a(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The test vectors of draft-eastlake-fnv, section 7.
+    /// The test vectors from section 7 of draft-eastlake-fnv.
     #[test]
     fn keys_hash_as_the_draft_says() {
         for (bytes, hash) in [

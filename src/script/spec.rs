@@ -1,32 +1,32 @@
-//! What a name is to be used as. A kind of lock is data: family, capacity, weight.
+//! What a name is used as. A kind of lock is data: family, capacity, weight.
 
 /// A set of scripts. Every kind of lock is data for one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Family {
     /// One holder, kept inline in the record.
     Mutex,
-    /// Several holders, of permits out of a capacity, each with a lease of its own.
+    /// Several holders. Each has some permits of a capacity, and a lease of its own.
     Permit,
 }
 
-/// What a name is to be used as: the scripts that serve it, and what they are told of it.
+/// What a name is used as: the scripts that serve it, and what they must know about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockSpec {
     pub(crate) family: Family,
     protocol: Protocol,
     /// How many permits there are.
     capacity: u32,
-    /// How many are asked for.
+    /// How many of them one request wants.
     pub(crate) weight: u32,
 }
 
-/// What a record is, and in which version; one byte, since every call has it.
+/// What a record holds, and in which version. It takes one byte, since every call carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Mutex,
     Semaphore,
     ReadWrite,
-    /// One of those that are of permits.
+    /// Any of the kinds that have permits.
     Any,
 }
 
@@ -49,7 +49,7 @@ impl LockSpec {
         weight: 1,
     };
 
-    /// So many permits of a semaphore.
+    /// `weight` permits of a semaphore with `capacity` permits.
     pub(crate) const fn semaphore(capacity: u32, weight: u32) -> LockSpec {
         LockSpec {
             family: Family::Permit,
@@ -75,7 +75,7 @@ impl LockSpec {
         }
     }
 
-    /// Only to look, or to give back, whatever kind of the family it is.
+    /// To look at a record or to release, whatever kind of the family it is.
     pub(crate) const fn any(family: Family) -> LockSpec {
         match family {
             Family::Mutex => LockSpec::MUTEX,
@@ -88,7 +88,7 @@ impl LockSpec {
         }
     }
 
-    /// As a record has it.
+    /// The kind as a record has it.
     pub(crate) fn kind(&self) -> String {
         match self.family {
             Family::Mutex => self.protocol.as_str().to_owned(),
@@ -97,5 +97,5 @@ impl LockSpec {
     }
 }
 
-/// What a writer takes, and more than there can be readers.
+/// The permits that a writer takes: more than there can be readers.
 const ALL: u32 = 1 << 30;

@@ -1,8 +1,9 @@
-//! Where a behaviour takes place: a redis-server of its own, or an in-memory store of its own.
+//! The two stores that a behaviour is tested on: a redis-server of its own, or an in-memory store
+//! of its own.
 //!
-//! A behaviour is stated once, against a [`Backend`], and [`on_both_stores`] makes a test of it for either store. What
-//! a place offers is what both can do; a test that needs a process, a socket or a setting of the server is written
-//! against [`Server`] and says so.
+//! A behaviour is stated once, against a [`Backend`], and [`on_both_stores`] makes a test of it for
+//! each store. A backend offers what both stores can do. A test that needs a process, a socket or a
+//! setting of the server uses [`Server`] and says so.
 
 use std::{convert::Infallible, panic::resume_unwind, sync::Arc, thread, time::Duration};
 
@@ -14,9 +15,11 @@ use redis::{FromRedisValue, Value, from_redis_value};
 
 use crate::support::{Proxy, Server, contains};
 
-/// Makes two tests of each claim, a function that is passed a `&Backend`: `claim::on_redis` and `claim::in_memory`.
-/// A claim that is missing here is code that nobody calls, which the lints refuse.
-/// Behind `redis_with_faults:` stand claims whose places [`inject`](Backend::inject).
+/// Makes two tests of each claim: `claim::on_redis` and `claim::in_memory`. A claim is a function
+/// that takes a `&Backend`. A claim that is missing from the list is never called, which the lints
+/// refuse.
+///
+/// List claims that call [`inject`](Backend::inject) behind `redis_with_faults:`.
 macro_rules! on_both_stores {
     ($($claim:ident),+ $(,)?) => {
         on_both_stores! { redis: $($claim),+ }
@@ -27,25 +30,26 @@ macro_rules! on_both_stores {
 
             #[test]
             fn on_redis() {
-                Backend::$redis().hold(super::$claim);
+                Backend::$redis().run(super::$claim);
             }
 
             #[cfg(feature = "memory")]
             #[test]
             fn in_memory() {
-                Backend::memory().hold(super::$claim);
+                Backend::memory().run(super::$claim);
             }
         }
     )+};
 }
 pub(crate) use on_both_stores;
 
-/// What keeps records, to be looked at and damaged behind fairlock's back.
+/// A store whose records a test reads and damages behind fairlock's back.
 pub(crate) trait Keyspace {
     /// Sends one command; panics if the answer is an error.
     fn ask(&self, command: &[&str]) -> Value;
 
-    /// The keys that would stay for ever. None are named where this cannot be asked.
+    /// The keys that would stay forever. The list is empty on a store that cannot be asked for a
+    /// TTL.
     fn keys_without_ttl(&self) -> Vec<String>;
 }
 
@@ -67,20 +71,21 @@ impl Keyspace for Server {
     }
 }
 
-/// What befalls the next request of any manager, or the next message.
+/// A fault for the next request of any manager, or for the next message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum InjectedFault {
-    /// The request does not arrive, and nothing is heard of it.
+    /// The request does not arrive, and the client gets no answer.
     RequestLost,
-    /// The request is carried out, and nothing is heard of it.
+    /// The request is carried out, and the client gets no answer.
     ReplyLost,
     /// The request is carried out, and the connection is closed before the reply.
     Disconnect,
-    /// A grant is published to nobody. On Redis it strikes for good: the right to publish is taken away.
+    /// A published grant reaches no subscriber. On Redis this lasts: the right to publish is taken
+    /// away.
     MessageLost,
 }
 
-/// One of the two stores, empty when the test begins and gone when it ends.
+/// One of the two stores. It is empty when the test begins and is removed when it ends.
 pub(crate) enum Backend {
     /// With a proxy in between, if the network is to fail.
     Redis(Box<Server>, Option<Proxy>),
@@ -93,7 +98,7 @@ impl Backend {
         Backend::Redis(Box::new(Server::start()), None)
     }
 
-    /// As [`redis`](Self::redis), with a network that [`inject`](Self::inject) can break.
+    /// Like [`redis`](Self::redis), with a network that [`inject`](Self::inject) can break.
     pub(crate) fn redis_with_faults() -> Backend {
         let server = Box::new(Server::tcp());
         let proxy = Proxy::to(server.addr());
@@ -105,15 +110,16 @@ impl Backend {
         Backend::Memory(Memory::new())
     }
 
-    /// Holds a claim against this place. One that never ends would stall all tests and name none, so it fails.
-    pub(crate) fn hold(self, claim: fn(&Backend)) {
+    /// Runs a claim against this backend. A claim that never ends would block the run without
+    /// naming a test, so it fails after a while.
+    pub(crate) fn run(self, claim: fn(&Backend)) {
         const LONGEST: Duration = Duration::from_secs(120);
         let backend = Arc::new(self);
         let (under_way, over) = bounded::<Infallible>(0);
-        // Under the test's own name, by which its failure is told.
+        // The thread has the test's own name, under which its failure is printed.
         let named =
             thread::Builder::new().name(thread::current().name().unwrap_or("claim").to_owned());
-        let holding = named.spawn({
+        let running = named.spawn({
             let backend = Arc::clone(&backend);
             move || {
                 let _under_way = under_way;
@@ -121,31 +127,32 @@ impl Backend {
             }
         });
         if over.recv_timeout(LONGEST) == Err(RecvTimeoutError::Timeout) {
-            // Nobody else will, since the thread is left behind with it.
+            // The claim's thread keeps the backend alive, so nothing else would kill the server.
             if let Some(server) = backend.server() {
                 server.kill();
             }
             panic!("this has not ended after {LONGEST:?}");
         }
-        if let Err(panic) = holding.expect("a thread can be started").join() {
+        if let Err(panic) = running.expect("a thread can be started").join() {
             resume_unwind(panic);
         }
     }
 
-    /// Sends one command and panics unless the answer is a `T`. In memory only the commands that the scripts use are
-    /// known.
+    /// Sends one command and panics unless the answer is a `T`. The in-memory store only knows the
+    /// commands that the scripts use.
     #[track_caller]
     pub(crate) fn query<T: FromRedisValue>(&self, command: &[&str]) -> T {
         let keys: &dyn Keyspace = self;
         keys.query(command)
     }
 
-    /// The record of one name is gone, as by DEL or an eviction.
+    /// Deletes the record of one name, as DEL or an eviction does.
     pub(crate) fn delete(&self, name: &str) {
         self.query(&["DEL", &format!("fairlock:{{{name}}}")])
     }
 
-    /// Waits until no manager has anything to do by itself, where that can be known.
+    /// Waits until no manager has background work left. On Redis this cannot be known, and it
+    /// returns at once.
     pub(crate) fn settle(&self) {
         match self {
             Backend::Redis(..) => {}
@@ -154,7 +161,7 @@ impl Backend {
         }
     }
 
-    /// All data is gone, as by FLUSHALL.
+    /// Deletes all data, as FLUSHALL does.
     pub(crate) fn flush_all(&self) {
         match self {
             Backend::Redis(server, _) => server.query(&["FLUSHALL"]),
@@ -163,7 +170,8 @@ impl Backend {
         }
     }
 
-    /// From now on nobody is answered: a server is silent, in memory connections are refused.
+    /// From now on no request is answered: a server is silent, and in memory connections are
+    /// refused.
     pub(crate) fn go_away(&self) {
         match self {
             Backend::Redis(server, _) => server.stop(),
@@ -172,7 +180,7 @@ impl Backend {
         }
     }
 
-    /// Answers again, and has kept its data.
+    /// Requests are answered again, and the data is kept.
     pub(crate) fn come_back(&self) {
         match self {
             Backend::Redis(server, _) => server.cont(),
@@ -181,14 +189,15 @@ impl Backend {
         }
     }
 
-    /// The lease of this name lapses and is acted upon; false if nobody has it. The lapse is an expiry rewritten to the
-    /// past, and who acts upon it is the shipped release script, asked about a token that nobody knows.
+    /// Makes the lease of this name lapse and has it cleared; false if nobody holds it. The lapse
+    /// is an expiry rewritten to the past. The shipped release script clears it, called with an
+    /// unknown token.
     pub(crate) fn lapse(&self, name: &str) -> bool {
         match self {
             Backend::Redis(server, _) => {
                 let (key, now) = (format!("fairlock:{{{name}}}"), "1");
-                // One script, so that no renewal comes between the two halves. It marks the grace as given, which
-                // a lease gets that lapsed while the server was away.
+                // One script, so that no renewal falls between the two halves. It marks the grace
+                // as given, which a lease gets that lapsed while the server was away.
                 let lapsed = "do local owner, s = unpack(redis.call('HMGET', KEYS[1], 'o', 's'))\n\
                     if not owner then return false end\n\
                     redis.call('HSET', KEYS[1], 's', struct.pack('<d', ARGV[8]) .. string.sub(s, 9), 'u', \
@@ -200,8 +209,8 @@ impl Backend {
                     [&*key, &format!("{key}:q")],
                     ["nobody", &step, &step, "fairlock:grants:"],
                 );
-                let asked = ["0123456789abcdef0123456789abcdef", "0", "unused", now];
-                let command = [&["EVAL", &source, "2"][..], &keys, &caller, &asked].concat();
+                let params = ["0123456789abcdef0123456789abcdef", "0", "unused", now];
+                let command = [&["EVAL", &source, "2"][..], &keys, &caller, &params].concat();
                 server.query::<Value>(&command) != Value::Nil
             }
             #[cfg(feature = "memory")]
@@ -212,7 +221,8 @@ impl Backend {
     pub(crate) fn inject(&self, fault: InjectedFault) {
         match self {
             Backend::Redis(server, Some(proxy)) => {
-                // Scripts alone, since no call is made of anything else. What comes of the traps is seen by the claims.
+                // Only scripts match, because fairlock's calls send nothing else. The claims
+                // themselves observe the effect, so the handles are dropped.
                 let script = contains("EVAL");
                 match fault {
                     InjectedFault::RequestLost => drop(proxy.hold_request_when(script)),
@@ -236,7 +246,7 @@ impl Backend {
         }
     }
 
-    /// Time passes: on Redis it is waited for, in memory the clock is set forward.
+    /// Lets time pass: on Redis by sleeping, in memory by advancing the clock.
     pub(crate) fn pass(&self, time: Duration) {
         match self {
             Backend::Redis(..) => thread::sleep(time),
@@ -245,7 +255,8 @@ impl Backend {
         }
     }
 
-    /// All keys, this name's record first. In memory, where nobody asks for all, only those of this name.
+    /// All keys, this name's record first. In memory there is no KEYS, so only the keys of this
+    /// name.
     pub(crate) fn keys(&self, name: &str) -> Vec<String> {
         let record = format!("fairlock:{{{name}}}");
         match self {
@@ -257,7 +268,7 @@ impl Backend {
             #[cfg(feature = "memory")]
             Backend::Memory(memory) => {
                 let (queue, holders) = (format!("{record}:q"), format!("{record}:h"));
-                // A key of another type is there as well, and answers with an error.
+                // A key of another type exists as well, and answers with an error.
                 let is_there =
                     |key: &String| memory.command(&["HKEYS", key]) != Reply::List(Vec::new());
                 [record, queue, holders]
@@ -268,7 +279,7 @@ impl Backend {
         }
     }
 
-    /// The server, for what nothing else can be asked.
+    /// The server, for tests that need more than both stores offer.
     pub(crate) fn server(&self) -> Option<&Server> {
         match self {
             Backend::Redis(server, _) => Some(server),
@@ -290,7 +301,7 @@ impl Keyspace for Backend {
     fn keys_without_ttl(&self) -> Vec<String> {
         match self {
             Backend::Redis(server, _) => server.keys_without_ttl(),
-            // The scripts never ask for a TTL, so the store cannot be asked for one.
+            // The scripts never ask for a TTL, so the store does not implement that.
             #[cfg(feature = "memory")]
             Backend::Memory(_) => Vec::new(),
         }
@@ -315,7 +326,7 @@ fn as_value(command: &[&str], reply: Reply) -> Value {
     }
 }
 
-/// So that a manager is built as `LockManager::builder(place)`.
+/// With this, a manager is built as `LockManager::builder(backend)`.
 impl From<&Backend> for Endpoint {
     fn from(backend: &Backend) -> Endpoint {
         match backend {
@@ -327,17 +338,17 @@ impl From<&Backend> for Endpoint {
     }
 }
 
-/// A script with what it includes.
+/// A script together with the parts that it includes.
 pub(crate) fn whole(script: &str) -> String {
     let mut whole = script.to_owned();
     while let Some((before, rest)) = whole.split_once("--include ") {
         let (part, after) = rest
             .split_once('\n')
-            .expect("it stands in a line of its own");
+            .expect("an include is a line of its own");
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/script/").to_owned() + part;
         whole = format!(
             "{before}{}{after}",
-            std::fs::read_to_string(&path).expect("the part is there")
+            std::fs::read_to_string(&path).expect("the part exists")
         );
     }
     whole

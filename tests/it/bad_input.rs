@@ -107,7 +107,7 @@ fn an_errors_cause_is_shown_once_with_its_kind() {
     let error = LockManager::connect(web.url()).unwrap_err();
     assert_eq!(
         error.source().expect("a cause").to_string(),
-        "what answers there is not a redis"
+        "expected a Redis server; the reply is not in Redis's protocol"
     );
 }
 

@@ -21,7 +21,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     crate::bad_input::LOG_CAPTURE,
 ];
 
-/// Says its arguments, then whatever it hears.
+/// Reports its arguments, and then each line that it receives.
 fn echo(args: &[String]) {
     report(format_args!("args {}", args.join(",")));
     while let Some(line) = receive() {

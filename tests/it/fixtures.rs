@@ -1,5 +1,5 @@
-//! What the tests of faults share: managers whose periods are short, waiters on threads of their own, and
-//! the record as Redis has it.
+//! What the tests of faults share: managers with short periods, waiters on threads of their own,
+//! and access to the record in Redis.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -12,13 +12,13 @@ use crate::backend::Keyspace;
 use crate::support::scripted_server::{is, next_command};
 use crate::support::{Server, packed, until, until_some};
 
-/// The numbers of most tests: short, yet a timeout that a busy machine seldom misses.
+/// The settings of most tests: short, yet with a timeout that a busy machine seldom misses.
 pub(crate) const TTL: Duration = Duration::from_secs(3);
 pub(crate) const T: Duration = Duration::from_millis(400);
 pub(crate) const P: Duration = Duration::from_millis(250);
 pub(crate) const H: Duration = Duration::from_millis(1500);
 
-/// Those of [`steady`].
+/// The settings of [`steady`].
 pub(crate) const STEADY_TTL: Duration = Duration::from_millis(6500);
 pub(crate) const STEADY_T: Duration = Duration::from_secs(1);
 
@@ -40,7 +40,7 @@ pub(crate) fn manager(to: impl Into<Endpoint>) -> LockManager {
     build(builder(to))
 }
 
-/// With timeouts that a loaded machine keeps, for tests that break only one thing.
+/// A manager with timeouts that a loaded machine keeps, for tests that break only one thing.
 pub(crate) fn steady(to: impl Into<Endpoint>) -> Builder {
     let horizon = P + 13 * STEADY_T / 4;
     with_ttl(to, STEADY_TTL)
@@ -49,7 +49,7 @@ pub(crate) fn steady(to: impl Into<Endpoint>) -> Builder {
         .horizon(horizon)
 }
 
-/// Builds, again if the machine was too slow for the connect timeout.
+/// Builds the manager, and tries again if the machine was too slow for the connect timeout.
 #[track_caller]
 pub(crate) fn build(builder: Builder) -> LockManager {
     until_some(SOON, "the server is there", || {
@@ -61,65 +61,66 @@ pub(crate) fn build(builder: Builder) -> LockManager {
     })
 }
 
-/// Lets the scripts be known to the server, so that requests are EVALSHA from now on, and opens the
-/// subscription, so that waiting does not begin with it.
+/// Loads the scripts into the server, so that later requests use EVALSHA, and opens the
+/// subscription, so that later waits do not begin with it.
 pub(crate) fn warm_up(manager: &LockManager) {
-    let guard = manager.lock("warm").expect("nobody has it");
+    let guard = manager.lock("warm").expect("it is free");
     guard.renew().expect("it is held");
     drop(manager.enqueue("warm").expect("a place in the queue"));
     guard.unlock().expect("it is held");
 }
 
-/// Waiters of one name, each on a thread of its own, and their grants in the order in which they came.
+/// Waiters for one name, each on a thread of its own, and the results of their waits in order of
+/// arrival.
 pub(crate) struct Waiters {
     name: String,
     sender: Sender<(usize, Result<LockGuard>)>,
-    served: Receiver<(usize, Result<LockGuard>)>,
+    results: Receiver<(usize, Result<LockGuard>)>,
     added: usize,
 }
 
 impl Waiters {
     pub(crate) fn of(name: &str) -> Waiters {
-        let (sender, served) = unbounded();
+        let (sender, results) = unbounded();
         Waiters {
             name: name.to_owned(),
             sender,
-            served,
+            results,
             added: 0,
         }
     }
 
-    /// One more waiter, which stands in the queue when this returns. They are numbered from 0.
+    /// Adds a waiter, which is queued when this returns. Waiters are numbered from 0.
     #[track_caller]
     pub(crate) fn add(&mut self, manager: &LockManager) {
         let waiter = manager.enqueue(&self.name).expect("a place in the queue");
         assert!(waiter.position().is_some(), "it has to wait");
-        let (sender, who) = (self.sender.clone(), self.added);
-        thread::spawn(move || sender.send((who, waiter.wait())));
+        let (sender, number) = (self.sender.clone(), self.added);
+        thread::spawn(move || sender.send((number, waiter.wait())));
         self.added += 1;
     }
 
-    /// The next end of a wait.
+    /// The next wait that ends: the waiter's number and its result.
     #[track_caller]
     pub(crate) fn next_end(&self, within: Duration) -> (usize, Result<LockGuard>) {
-        match self.served.recv_timeout(within) {
+        match self.results.recv_timeout(within) {
             Ok(end) => end,
-            Err(_) => panic!("nobody was served within {within:?}"),
+            Err(_) => panic!("no wait ended within {within:?}"),
         }
     }
 
-    /// The next waiter that is served must be this one.
+    /// Requires that the next wait to end is this waiter's, and that it is granted.
     #[track_caller]
-    pub(crate) fn expect_grant(&self, who: usize, within: Duration) -> LockGuard {
+    pub(crate) fn expect_grant(&self, number: usize, within: Duration) -> LockGuard {
         let (served, end) = self.next_end(within);
         let guard = end.unwrap_or_else(|e| panic!("waiter {served} got {e} instead of the lock"));
-        assert_eq!(served, who, "the order in which they stood");
+        assert_eq!(served, number, "the order of the queue");
         guard
     }
 
-    /// Whether nobody's wait has ended unnoticed.
+    /// True if no wait has ended without being received here.
     pub(crate) fn none_ended(&self) -> bool {
-        self.served.is_empty()
+        self.results.is_empty()
     }
 }
 
@@ -151,7 +152,7 @@ impl<'a> Record<'a> {
             .unwrap_or_else(|e| panic!("{field} is {text:?}: {e}"))
     }
 
-    /// Several at once, so that no script sees half of it.
+    /// Writes several fields in one step, so that no script sees only some of them.
     pub(crate) fn set(&self, fields: &[(&str, &str)]) {
         let mut command = vec![
             "EVAL".to_owned(),
@@ -188,8 +189,8 @@ impl<'a> Record<'a> {
         self.keys.query(&["LRANGE", &self.queue, "0", "-1"])
     }
 
-    /// All there is under both keys, with when it expires. DUMP would not do: the order of a hash's fields is
-    /// not part of its value.
+    /// The contents of both keys and their expiries. DUMP would not do: the order of a hash's
+    /// fields is not part of its value.
     pub(crate) fn dump(&self) -> [Option<String>; 2] {
         [&self.key, &self.queue].map(|key| {
             let kind: String = self.keys.query(&["TYPE", key]);
@@ -217,7 +218,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Nobody has it, nobody waits, and nothing of those who did is left.
+    /// Waits until nobody holds the lock or waits for it and no trace of earlier users is left.
     #[track_caller]
     pub(crate) fn comes_to_rest(&self) {
         until(SOON, "the lock is free and its queue empty", || {
@@ -252,7 +253,7 @@ pub(crate) fn micros(d: Duration) -> u64 {
     d.as_micros() as u64
 }
 
-/// The verbs of the scripts, told apart by how many words a request has.
+/// The verbs of the scripts, distinguished by the number of a request's words.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Verb {
     Acquire,
@@ -262,7 +263,7 @@ pub(crate) enum Verb {
 }
 
 impl Verb {
-    /// The number of keys and of words of a mutex's, and of what has permits.
+    /// For each verb, the number of keys and of words: of a mutex first, then of permits.
     fn shapes(self) -> [(&'static str, usize); 2] {
         match self {
             Verb::Acquire => [("2", 13), ("3", 15)],
@@ -276,19 +277,19 @@ impl Verb {
         let key = format!("fairlock:{{{name}}}");
         (is(words, "EVALSHA") || is(words, "EVAL"))
             && self.shapes().iter().any(|(keys, length)| words.len() == *length && words[2] == keys.as_bytes())
-            // A lookup of tokens may be as long as anything else.
+            // A lookup of tokens may have any length.
             && !(words[2] == b"3" && words[10..].iter().all(|word| word.len() == 32))
-            // Whoever renews permits names the holders first.
+            // A renewal of permits names the holders' key first.
             && (words[3] == key.as_bytes() || words[3] == format!("{key}:h").as_bytes())
     }
 }
 
-/// Matches what the proxy reads when it contains this request.
+/// Matches bytes at the proxy that contain this request.
 pub(crate) fn request(verb: Verb, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
     release_or_other(verb, name, None)
 }
 
-/// A release in this mode.
+/// Matches a release in this mode.
 pub(crate) fn release(mode: &'static str, name: &str) -> impl Fn(&[u8]) -> bool + Send + 'static {
     release_or_other(Verb::Release, name, Some(mode))
 }
@@ -313,8 +314,8 @@ fn release_or_other(
     }
 }
 
-/// The requests of one verb that the server ran, oldest first, from its slow log: it must have been started
-/// with [`LOG_ALL`].
+/// The requests of one verb that the server ran, oldest first, from its slow log. The server must
+/// have been started with [`LOG_ALL`].
 pub(crate) fn log_of(server: &Server, verb: Verb, name: &str) -> Vec<Vec<String>> {
     let mut requests = log_of_all(server);
     requests.retain(|words| {
@@ -324,7 +325,7 @@ pub(crate) fn log_of(server: &Server, verb: Verb, name: &str) -> Vec<Vec<String>
     requests
 }
 
-/// All that the server ran, as [`log_of`].
+/// All requests that the server ran; see [`log_of`].
 pub(crate) fn log_of_all(server: &Server) -> Vec<Vec<String>> {
     let log: Vec<redis::Value> = server.query(&["SLOWLOG", "GET", "-1"]);
     let mut requests: Vec<Vec<String>> = log

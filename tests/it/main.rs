@@ -48,7 +48,7 @@ mod support_works;
 mod tidy;
 mod worker;
 
-/// Not a test: where the worker processes begin, see [`support::Child`].
+/// Not a test: worker processes begin here, see [`support::Child`].
 #[test]
 fn child_process() {
     support::child::play(child_roles::ROLES);

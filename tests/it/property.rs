@@ -1,36 +1,38 @@
-//! Whatever clients do and whatever befalls them, they see only what the promises allow. On both stores: random
-//! sequences of operations, held against the reference model.
+//! On both stores: random sequences of operations and faults. The reference model must allow
+//! everything that clients see.
 //!
-//! The sequences are plain vectors of wishes, and no `proptest-state-machine`: that one draws each operation from the
-//! state of a model that knows what the last one did, and here a model cannot know who was handed a lock before it
-//! has been seen. A wish that nobody can have is passed over, so any shorter vector is a sequence too, and
-//! shrinking is proptest's own.
+//! A sequence is a plain vector of planned steps. It does not use `proptest-state-machine`, which
+//! draws each operation from the state of a model that knows the result of the last one. The model
+//! here cannot know which waiter was handed a lock before a client has seen it. A step that is
+//! impossible is skipped. So any shorter vector is a sequence too, and proptest can shrink it by
+//! itself.
 //!
-//! `PROPTEST_CASES` asks for more cases. A failure shows the shortest sequence that was found; it is to become a test.
+//! `PROPTEST_CASES` sets the number of cases. A failure prints the shortest sequence that was
+//! found. Make a test of it.
 
-mod arm;
-mod play;
+mod sequence_run;
+mod store_under_test;
 
 use std::{cell::Cell, env, time::Duration};
 
-use crate::model::{Kind, Lease};
+use crate::model::{LeaseTerm, ModelKind};
 use proptest::{
     collection::vec,
     prelude::*,
     test_runner::{Config, TestError, TestRunner},
 };
 
-use arm::{Arm, InMemory, OnRedis};
-use play::{CLIENTS, NAMES, Run, What, Wish};
+use sequence_run::{CLIENTS, NAMES, PlannedStep, SequenceRun, StepKind};
+use store_under_test::{InMemory, OnRedis, StoreUnderTest};
 
 use crate::fixtures::SOON;
 
-/// How many sequences a store is tried with, unless the environment says otherwise.
+/// How many sequences each store runs, unless the environment says otherwise.
 const CASES: u32 = 250;
 
 const LONGEST: usize = 40;
 
-/// What a writer takes.
+/// How many permits a writer takes.
 const WRITER: u32 = 1 << 30;
 
 #[test]
@@ -39,92 +41,98 @@ fn clients_of_a_server_see_only_what_the_model_allows() {
 }
 
 #[test]
-fn clients_of_a_memory_see_only_what_the_model_allows() {
+fn clients_of_the_memory_store_see_only_what_the_model_allows() {
     assert_promises_hold(&InMemory::new());
 }
 
 #[track_caller]
-fn assert_promises_hold(arm: &dyn Arm) {
+fn assert_promises_hold(store: &dyn StoreUnderTest) {
     let default = Config::default();
     let cases = if env::var_os("PROPTEST_CASES").is_some() {
         default.cases
     } else {
         CASES
     };
-    // A sequence that fails is found by its promise, not by a file of seeds.
+    // A failing sequence becomes a test of its own, so no file of seeds is kept.
     let mut runner = TestRunner::new(Config {
         cases,
         failure_persistence: None,
         max_shrink_time: 60_000,
         ..default
     });
-    // What fails because nothing happens would make shrinking slow if each try waited for it as long.
-    let patience = Cell::new(SOON);
-    let result = runner.run(&(kinds(), vec(wish(), 1..LONGEST)), |(kinds, wishes)| {
-        let mut run = Run::new(arm, kinds, patience.get());
-        let seen = wishes
-            .iter()
-            .try_for_each(|wish| run.fulfil(wish))
-            .and_then(|()| run.calm_down());
-        if seen.is_err() {
-            patience.set(Duration::from_secs(1));
-        }
-        seen
-    });
+    // A sequence may fail because something never happens. Shrinking would be slow if each try
+    // waited for that with the full limit.
+    let time_limit = Cell::new(SOON);
+    let result = runner.run(
+        &(kinds(), vec(planned_step(), 1..LONGEST)),
+        |(kinds, steps)| {
+            let mut run = SequenceRun::new(store, kinds, time_limit.get());
+            let outcome = steps
+                .iter()
+                .try_for_each(|step| run.perform(step))
+                .and_then(|()| run.finish());
+            if outcome.is_err() {
+                time_limit.set(Duration::from_secs(1));
+            }
+            outcome
+        },
+    );
     match result {
-        Ok(()) => arm.assert_forgets(),
-        Err(TestError::Fail(why, (kinds, wishes))) => {
-            let wishes: Vec<String> = wishes.iter().map(|wish| format!("  {wish:?}\n")).collect();
-            panic!("{why}by, of {kinds:?},\n{}", wishes.concat())
+        Ok(()) => store.assert_keys_expire(),
+        Err(TestError::Fail(why, (kinds, steps))) => {
+            let steps: Vec<String> = steps.iter().map(|step| format!("  {step:?}\n")).collect();
+            panic!("{why}by these steps on {kinds:?}:\n{}", steps.concat())
         }
         Err(error) => panic!("{error}"),
     }
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn planned_step() -> impl Strategy<Value = PlannedStep> {
     (
         0..CLIENTS,
         0..NAMES,
         any::<u8>(),
         any::<u8>(),
-        what(),
+        step_kind(),
         prop::bool::weighted(0.15),
     )
-        .prop_map(|(client, name, pick, permits, what, twice)| Wish {
-            client,
-            name,
-            pick,
-            permits,
-            what,
-            twice,
-        })
+        .prop_map(
+            |(client, name, pick, permits, kind, loses_reply)| PlannedStep {
+                client,
+                name,
+                pick,
+                permits,
+                kind,
+                loses_reply,
+            },
+        )
 }
 
-fn kinds() -> impl Strategy<Value = [Kind; NAMES as usize]> {
+fn kinds() -> impl Strategy<Value = [ModelKind; NAMES as usize]> {
     prop::array::uniform2(prop_oneof![
-        Just(Kind::Mutex),
-        Just(Kind::Semaphore(3)),
-        Just(Kind::ReadWrite(WRITER))
+        Just(ModelKind::Mutex),
+        Just(ModelKind::Semaphore(3)),
+        Just(ModelKind::ReadWrite(WRITER))
     ])
 }
 
-fn what() -> impl Strategy<Value = What> {
-    let lease = || prop_oneof![Just(Lease::Fixed), Just(Lease::Renewed)];
+fn step_kind() -> impl Strategy<Value = StepKind> {
+    let lease = || prop_oneof![Just(LeaseTerm::Fixed), Just(LeaseTerm::Renewed)];
     prop_oneof![
-        3 => lease().prop_map(What::TryLock),
-        6 => lease().prop_map(What::Enqueue),
-        5 => Just(What::Claim),
-        1 => Just(What::Leave),
-        3 => Just(What::Unlock),
-        1 => Just(What::Drop),
-        2 => Just(What::Downgrade),
-        1 => Just(What::Renew),
-        1 => any::<bool>().prop_map(|stale| What::ForceRelease { stale }),
-        2 => Just(What::Inspect),
-        1 => Just(What::Repeat),
-        1 => Just(What::Misuse),
-        2 => Just(What::RunOut),
-        1 => Just(What::Lapse),
-        1 => Just(What::LoseNews),
+        3 => lease().prop_map(StepKind::TryLock),
+        6 => lease().prop_map(StepKind::Enqueue),
+        5 => Just(StepKind::TakeGrant),
+        1 => Just(StepKind::Cancel),
+        3 => Just(StepKind::Unlock),
+        1 => Just(StepKind::Drop),
+        2 => Just(StepKind::Downgrade),
+        1 => Just(StepKind::Renew),
+        1 => any::<bool>().prop_map(|stale| StepKind::ForceRelease { stale }),
+        2 => Just(StepKind::Inspect),
+        1 => Just(StepKind::Repeat),
+        1 => Just(StepKind::Misuse),
+        2 => Just(StepKind::Expire),
+        1 => Just(StepKind::Lapse),
+        1 => Just(StepKind::LoseMessage),
     ]
 }

@@ -1,5 +1,5 @@
-//! The test support, tested: a fault that does not strike would make every test that relies on
-//! it pass for nothing. On no store: nothing here knows fairlock.
+//! Tests of the test support: a fault that never strikes would let every test that relies on it
+//! pass without testing anything. On no store: nothing here knows fairlock.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -42,7 +42,7 @@ fn server_with_aof_keeps_its_data_on_the_same_port() {
 }
 
 #[test]
-fn stopped_server_answers_when_it_goes_on() {
+fn stopped_server_answers_when_it_continues() {
     let server = Server::start();
     let mut connection = server.connection();
     connection
@@ -167,7 +167,7 @@ fn proxy_delays_chunks_side_by_side() {
     stream.read_exact(&mut replies).unwrap();
     let took = start.elapsed();
     assert!(took >= 2 * delay, "{took:?}");
-    // One after the other, they would take 40 delays or more.
+    // One after the other, the chunks would take 40 delays or more.
     assert!(took < 2 * delay + SLACK, "{took:?}");
 }
 
@@ -177,9 +177,9 @@ fn proxy_cuts_a_reply_at_a_byte() {
     let mut stream = TcpStream::connect(proxy.addr()).unwrap();
     let fault = proxy.cut_reply_at(3);
     stream.write_all(b"PING\r\n").unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    assert_eq!(said, b"+PO");
+    let mut received = Vec::new();
+    stream.read_to_end(&mut received).unwrap();
+    assert_eq!(received, b"+PO");
     assert_eq!(fault.wait(SOON), b"+PO");
 }
 
@@ -226,7 +226,7 @@ fn proxy_refuses_and_accepts() {
 }
 
 #[test]
-fn fake_says_what_it_is_told_to() {
+fn scripted_server_sends_the_scripted_replies() {
     let scripted_server = ScriptedServer::start(|words| match words {
         _ if is(words, "GET") => ScriptedReply::error("LOADING not yet"),
         _ if is(words, "LRANGE") => ScriptedReply::array([
@@ -268,7 +268,7 @@ fn fake_says_what_it_is_told_to() {
 }
 
 #[test]
-fn commands_are_taken_apart_wherever_a_read_ended() {
+fn commands_are_parsed_wherever_a_read_ended() {
     let bytes = b"*2\r\n$3\r\nGET\r\n$4\r\na\r\nb\r\nPING x\r\n";
     let (words, length) = next_command(bytes).unwrap();
     assert_eq!(words, [b"GET".to_vec(), b"a\r\nb".to_vec()]);
@@ -281,7 +281,7 @@ fn commands_are_taken_apart_wherever_a_read_ended() {
 }
 
 #[test]
-fn kid_talks_stops_goes_on_and_ends() {
+fn child_talks_stops_continues_and_ends() {
     let mut child = Child::spawn("echo", &["a", "b c"]);
     assert_eq!(child.expect("args", 2 * SOON), "a,b c");
     child.stop();

@@ -1,4 +1,4 @@
-//! A grant, and what is known of its fence.
+//! A grant, and what is known about its fence.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,40 +8,42 @@ use super::promise::Promise;
 
 /// A grant that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Held {
-    /// Whose.
-    pub(crate) by: Attempt,
-    /// How many permits it has: what it asked for, or one, if it was downgraded.
+pub(crate) struct ModelGrant {
+    /// The attempt that was granted the lock.
+    pub(crate) attempt: Attempt,
+    /// How many permits it has: the number that it asked for, or one after a downgrade.
     pub(crate) permits: u32,
-    /// Under which fence.
-    pub(crate) fence: Fence,
-    /// Grants of the same turn have the same fence, and one of a later turn has a larger one.
+    /// What is known about its fence.
+    pub(crate) fence: FenceRange,
+    /// Counts the fences that were given out. Grants of one turn share a fence, and a later turn
+    /// has a larger one.
     pub(crate) turn: u32,
-    /// Its time is over, and nobody has noticed.
+    /// The lease has expired, and nobody has noticed.
     pub(crate) lapsed: bool,
-    /// It had its time of grace after an outage.
+    /// The lease had its one step of grace after an outage.
     pub(crate) spared: bool,
 }
 
-impl Held {
-    /// The fence of another grant is seen.
+impl ModelGrant {
+    /// A grant of this turn turned out to have this fence.
     fn learn(&mut self, turn: u32, fence: u64) {
         self.fence.learn(self.turn, turn, fence);
     }
 }
 
-/// The fence of one of these is seen. Answers in which turn it was granted.
-pub(crate) fn learn<'a>(
-    grants: impl Iterator<Item = &'a mut Held>,
-    by: Attempt,
+/// The fence of this attempt's grant becomes known. That bounds the fences of all other grants too.
+/// Returns the turn of the grant.
+pub(crate) fn learn_fence<'a>(
+    grants: impl Iterator<Item = &'a mut ModelGrant>,
+    attempt: Attempt,
     fence: u64,
 ) -> Result<u32, Promise> {
-    let mut grants: Vec<&mut Held> = grants.collect();
-    let held = grants
+    let mut grants: Vec<&mut ModelGrant> = grants.collect();
+    let grant = grants
         .iter()
-        .find(|held| held.by == by)
+        .find(|grant| grant.attempt == attempt)
         .ok_or(Promise::OneGrant)?;
-    let (known, turn) = (held.fence, held.turn);
+    let (known, turn) = (grant.fence, grant.turn);
     if !known.admits(fence) {
         return Err(if known.is_known() {
             Promise::OneGrant
@@ -49,56 +51,56 @@ pub(crate) fn learn<'a>(
             Promise::Fencing
         });
     }
-    grants.iter_mut().for_each(|held| held.learn(turn, fence));
+    grants.iter_mut().for_each(|grant| grant.learn(turn, fence));
     Ok(turn)
 }
 
-/// What is known of the fence of a grant: it lies between these, exclusively. Nobody sees the fence of a grant that
-/// nobody has claimed.
+/// What is known about a fence: it lies between two numbers and equals neither of them. Nobody sees
+/// the fence of a grant before a guard takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Fence {
+pub(crate) struct FenceRange {
     above: u64,
     below: u64,
 }
 
-impl Default for Fence {
-    fn default() -> Fence {
-        Fence::above(0)
+impl Default for FenceRange {
+    fn default() -> FenceRange {
+        FenceRange::above(0)
     }
 }
 
-impl Fence {
-    pub(crate) fn above(fence: u64) -> Fence {
-        Fence {
+impl FenceRange {
+    pub(crate) fn above(fence: u64) -> FenceRange {
+        FenceRange {
             above: fence,
             below: u64::MAX,
         }
     }
 
-    pub(crate) fn known(fence: u64) -> Fence {
-        Fence {
+    pub(crate) fn known(fence: u64) -> FenceRange {
+        FenceRange {
             above: fence - 1,
             below: fence + 1,
         }
     }
 
-    /// What is not known lies above this, too.
-    pub(crate) fn or_above(self, fence: u64) -> Fence {
+    /// The same fence, and larger than this unless it is known already.
+    pub(crate) fn or_above(self, fence: u64) -> FenceRange {
         if self.is_known() {
             self
         } else {
-            Fence {
+            FenceRange {
                 above: self.above.max(fence),
                 ..self
             }
         }
     }
 
-    /// This is of one turn, and in another this fence is seen.
+    /// This fence belongs to the turn `own`. The fence of the turn `turn` becomes known.
     pub(crate) fn learn(&mut self, own: u32, turn: u32, fence: u64) {
         match own.cmp(&turn) {
             Ordering::Less => self.below = self.below.min(fence),
-            Ordering::Equal => *self = Fence::known(fence),
+            Ordering::Equal => *self = FenceRange::known(fence),
             Ordering::Greater => self.above = self.above.max(fence),
         }
     }
@@ -116,7 +118,7 @@ impl Fence {
     }
 }
 
-impl fmt::Debug for Fence {
+impl fmt::Debug for FenceRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.is_known(), self.below) {
             (true, _) => write!(f, "{}", self.above + 1),

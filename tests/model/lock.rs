@@ -1,100 +1,109 @@
-//! The reference model: what one name at the server does with each request. Pure, and told everything. Here is what is
-//! asked and answered; what the server does about it is in `server`.
+//! One name at the server: what it does with each request. This file matches requests with their
+//! answers. `server` has the steps that they are made of.
 
 mod server;
 
 use std::collections::BTreeSet;
 
-use super::grant::{Fence, Held, learn};
-use super::op::{Attempt, Kind, Moment, Op, Outcome, Sight};
+use super::grant::{FenceRange, ModelGrant, learn_fence};
+use super::op::{Attempt, ModelKind, ModelOutcome, Observation, Op, ServerView};
 use super::promise::Promise;
 
-/// One name at the server. What it does is decided by what it is asked, and by the time that it is told.
+/// One name at the server. Only the requests and the [`ServerView`]s decide what it does.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Lock {
-    kind: Kind,
-    pub(crate) holders: Vec<Held>,
+pub(crate) struct ModelLock {
+    kind: ModelKind,
+    pub(crate) holders: Vec<ModelGrant>,
     pub(crate) queue: Vec<Attempt>,
-    /// Clients that count as dead until they are heard of: each one's places are passed over (R10).
-    pub(crate) void: BTreeSet<u8>,
-    /// All fences from now on are larger.
-    pub(crate) floor: u64,
-    /// The last turn of [`Held::turn`], and its fence if readers share it.
-    turn: u32,
-    last: Fence,
-    /// Nobody's, and not free until the least time of these holders of before is over (R16).
-    cooling: Vec<Held>,
-    /// Permits that count as taken, of holders that the server lost.
+    /// The clients that count as dead until they send something. The server passes over their
+    /// places (R10: places of the dead).
+    pub(crate) presumed_dead: BTreeSet<u8>,
+    /// Every new fence is larger than this.
+    pub(crate) fence_floor: u64,
+    /// The last turn that was given out, as [`ModelGrant::turn`] counts them.
+    last_turn: u32,
+    /// The fence of that turn, which readers share.
+    last_fence: FenceRange,
+    /// These released too early. Nobody has their permits, and they are not free until their least
+    /// hold time is over (R16: hold_at_least).
+    cooling: Vec<ModelGrant>,
+    /// Permits that count as taken although the server lost their holders.
     missing: u32,
-    /// The queue lost these, and nobody has noticed (R11). They are told that they wait, and are never granted it.
-    torn: Option<BTreeSet<Attempt>>,
-    /// The record was lost, and the holders were not.
+    /// These lost their places with the queue, and nobody has noticed (R11: missing keys). The
+    /// server answers them that they wait, and never grants them the lock.
+    lost_queue: Option<BTreeSet<Attempt>>,
+    /// The record was lost, and the holders in their own key were not.
     is_recordless: bool,
-    moment: Moment,
-    /// What is free was left so, since the request that came last had passed over as many as it may.
+    view: ServerView,
+    /// The last request left free permits free, because it had passed over as many waiters as one
+    /// request may.
     is_unfinished: bool,
 }
 
-impl Lock {
+impl ModelLock {
     /// A name that nobody has used.
-    pub(crate) fn new(kind: Kind) -> Lock {
-        Lock {
+    pub(crate) fn new(kind: ModelKind) -> ModelLock {
+        ModelLock {
             kind,
-            ..Lock::default()
+            ..ModelLock::default()
         }
     }
 
-    /// A name with these holders and those who wait, and the fence that was given last.
-    pub(crate) fn found(kind: Kind, holders: Vec<Found>, queue: Vec<Attempt>, floor: u64) -> Lock {
-        let last = if floor > 0 {
-            Fence::known(floor)
-        } else {
-            Fence::default()
-        };
-        let mut lock = Lock {
-            queue,
-            floor,
-            last,
-            ..Lock::new(kind)
-        };
+    /// A name with these holders and waiters. `last_fence` is the fence that was given out last.
+    pub(crate) fn from_record(
+        kind: ModelKind,
+        holders: Vec<FoundHolder>,
+        queue: Vec<Attempt>,
+        last_fence: u64,
+    ) -> ModelLock {
         let fences: BTreeSet<u64> = holders
             .iter()
-            .map(|held| held.fence)
-            .chain([floor])
+            .map(|holder| holder.fence)
+            .chain([last_fence])
             .collect();
         let turn = |fence| fences.range(..fence).count() as u32;
-        lock.turn = turn(floor);
-        let held = |Found {
-                        by,
-                        permits,
-                        fence,
-                        spared,
-                    }| Held {
-            by,
-            permits,
-            fence: Fence::known(fence),
-            turn: turn(fence),
+        let grant = |holder: FoundHolder| ModelGrant {
+            attempt: holder.attempt,
+            permits: holder.permits,
+            fence: FenceRange::known(holder.fence),
+            turn: turn(holder.fence),
             lapsed: false,
-            spared,
+            spared: holder.spared,
         };
-        lock.holders = holders.into_iter().map(held).collect();
-        lock
+        ModelLock {
+            holders: holders.into_iter().map(grant).collect(),
+            queue,
+            fence_floor: last_fence,
+            last_turn: turn(last_fence),
+            last_fence: if last_fence > 0 {
+                FenceRange::known(last_fence)
+            } else {
+                FenceRange::default()
+            },
+            ..ModelLock::new(kind)
+        }
     }
 
-    /// What a request leaves, if it was answered so at this moment and `sight` is what it left.
+    /// The state after one request, given its answer and the record that it left.
+    ///
+    /// # Errors
+    /// The promise that the answer or the record breaks.
     pub(crate) fn request(
         &self,
-        moment: Moment,
+        view: ServerView,
         op: Op,
-        outcome: &Outcome,
-        sight: &Sight,
-    ) -> Result<Lock, Promise> {
-        let arrived = self.after(&Op::At(moment), &Outcome::Done)?.swap_remove(0);
-        // Somebody was served who was to be passed over.
+        outcome: &ModelOutcome,
+        seen: &Observation,
+    ) -> Result<ModelLock, Promise> {
+        let arrived = self
+            .after(&Op::Arrive(view), &ModelOutcome::Done)?
+            .swap_remove(0);
+        // If a waiter of the old queue holds the lock now, a promise of grants was broken by
+        // serving the wrong one: that is the order (P3).
         let waited = self
             .queue
             .iter()
-            .any(|attempt| sight.holders.contains_key(&attempt.number));
+            .any(|attempt| seen.holders.contains_key(&attempt.number));
         let answered = arrived
             .after(&op, outcome)
             .map_err(|promise| match promise {
@@ -103,7 +112,7 @@ impl Lock {
             })?;
         let mut broken = Promise::OneGrant;
         for mut lock in answered {
-            match lock.see(self, sight) {
+            match lock.check_observation(self, seen) {
                 Ok(()) => return Ok(lock),
                 Err(promise) => broken = promise,
             }
@@ -111,41 +120,56 @@ impl Lock {
         Err(broken)
     }
 
-    /// What this may be after `op`, given what was seen of it; or the promise that this breaks.
-    pub(crate) fn after(&self, op: &Op, outcome: &Outcome) -> Result<Vec<Lock>, Promise> {
+    /// The states that this one can become by `op`, given what was seen of it.
+    ///
+    /// # Errors
+    /// The promise that this breaks.
+    pub(crate) fn after(&self, op: &Op, outcome: &ModelOutcome) -> Result<Vec<ModelLock>, Promise> {
         let mut next = self.clone();
-        // What a record is made of again, if it was lost alone.
-        let makes_none = matches!(op, Op::At(_) | Op::Sync { .. } | Op::Renew(_) | Op::Lose(_));
-        // Nor does who hears of his own grant once more.
-        let hears = match (op, outcome) {
+        // If the record alone was lost, the next request writes a new one, with these exceptions.
+        let writes_no_record = matches!(
+            op,
+            Op::Arrive(_) | Op::Sync { .. } | Op::Renew(_) | Op::LoseData(_)
+        );
+        // An attempt that is told of its own grant again writes no record either.
+        let changes_nothing = match (op, outcome) {
             (
-                Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by),
-                Outcome::Granted { .. },
-            ) => self.is_held_by(*by),
-            _ => *outcome == Outcome::Late,
+                Op::TryLock(attempt)
+                | Op::Enqueue(attempt)
+                | Op::Rejoin(attempt)
+                | Op::Cancel(attempt),
+                ModelOutcome::Granted { .. },
+            ) => self.is_held_by(*attempt),
+            _ => *outcome == ModelOutcome::Late,
         };
-        next.is_recordless &= makes_none || hears;
+        next.is_recordless &= writes_no_record || changes_nothing;
         match (op, outcome) {
-            (Op::At(moment), Outcome::Done) => next.arrive_at(moment),
-            // R5
-            (_, Outcome::Late) => {}
+            (Op::Arrive(view), ModelOutcome::Done) => next.arrive(view),
+            // R5 (dated requests): a late request changes nothing.
+            (_, ModelOutcome::Late) => {}
             (
-                Op::TryLock(by) | Op::Enqueue(by) | Op::Return(by) | Op::Leave(by),
-                Outcome::Granted { fence },
-            ) if self.is_held_by(*by) => {
-                next.learn(*by, *fence)?;
+                Op::TryLock(attempt)
+                | Op::Enqueue(attempt)
+                | Op::Rejoin(attempt)
+                | Op::Cancel(attempt),
+                ModelOutcome::Granted { fence },
+            ) if self.is_held_by(*attempt) => {
+                next.learn(*attempt, *fence)?;
             }
-            (Op::TryLock(attempt), Outcome::Granted { fence }) => {
+            (Op::TryLock(attempt), ModelOutcome::Granted { fence }) => {
                 next.try_lock(*attempt);
-                next.is_granted(self, *attempt, *fence)?;
+                next.expect_grant(self, *attempt, *fence)?;
             }
-            (Op::TryLock(attempt), Outcome::Busy) => {
+            (Op::TryLock(attempt), ModelOutcome::Busy) => {
                 next.try_lock(*attempt);
                 if next.is_held_by(*attempt) {
                     return Err(Promise::WakeUp);
                 }
             }
-            (Op::TryLock(attempt) | Op::Enqueue(attempt) | Op::Return(attempt), Outcome::Again) => {
+            (
+                Op::TryLock(attempt) | Op::Enqueue(attempt) | Op::Rejoin(attempt),
+                ModelOutcome::SendAgain,
+            ) => {
                 next.try_lock(*attempt);
                 if !next.is_unfinished {
                     return Err(Promise::WakeUp);
@@ -153,95 +177,111 @@ impl Lock {
             }
             (Op::Enqueue(attempt), outcome) => {
                 next.enqueue(*attempt);
-                next.has_answered(self, *attempt, outcome)?;
+                next.expect_answer(self, *attempt, outcome)?;
             }
-            (Op::Return(attempt), outcome) => {
+            (Op::Rejoin(attempt), outcome) => {
                 next.enqueue(*attempt);
-                next.has_answered(self, *attempt, &unplaced(outcome))?;
-                let stands = next.queue.pop_if(|last| last == attempt).is_some();
-                let places = if stands { next.queue.len() } else { 0 };
+                next.expect_answer(self, *attempt, &without_position(outcome))?;
+                let is_queued = next.queue.pop_if(|last| last == attempt).is_some();
+                let places = if is_queued { next.queue.len() } else { 0 };
                 return Ok((0..=places)
                     .map(|at| {
                         let mut next = next.clone();
-                        next.queue.splice(at..at, stands.then_some(*attempt));
+                        next.queue.splice(at..at, is_queued.then_some(*attempt));
                         next
                     })
                     .collect());
             }
-            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by), Outcome::Released)
-                if self.is_held_by(*by) =>
-            {
-                next.end(*by);
+            (
+                Op::Unlock(attempt) | Op::Drop(attempt) | Op::Cancel(attempt),
+                ModelOutcome::Released,
+            ) if self.is_held_by(*attempt) => {
+                next.release(*attempt);
             }
-            (Op::Downgrade(by), Outcome::Downgraded) if self.is_held_by(*by) => next.downgrade(*by),
-            (Op::Unlock(by) | Op::Drop(by) | Op::Leave(by) | Op::Downgrade(by), Outcome::Lost)
-                if !self.is_held_by(*by) =>
-            {
-                next.leave(*by);
-                next.pass_on(by.client);
+            (Op::Downgrade(attempt), ModelOutcome::Downgraded) if self.is_held_by(*attempt) => {
+                next.downgrade(*attempt)
             }
-            (Op::Renew(by), Outcome::Renewed) if self.is_held_by(*by) => next.prolong(*by),
-            (Op::Renew(by), Outcome::Lost) if !self.is_held_by(*by) => {}
-            // A guard that is told the wrong thing of its lock is one of two who believe that they hold it.
-            (Op::Unlock(_) | Op::Drop(_) | Op::Leave(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
+            (
+                Op::Unlock(attempt)
+                | Op::Drop(attempt)
+                | Op::Cancel(attempt)
+                | Op::Downgrade(attempt),
+                ModelOutcome::Lost,
+            ) if !self.is_held_by(*attempt) => {
+                next.remove_from_queue(*attempt);
+                next.notice_and_hand_over(attempt.client);
+            }
+            (Op::Renew(attempt), ModelOutcome::Renewed) if self.is_held_by(*attempt) => {
+                next.renew(*attempt)
+            }
+            (Op::Renew(attempt), ModelOutcome::Lost) if !self.is_held_by(*attempt) => {}
+            // The server told a guard the wrong thing about its lock. So two processes can believe
+            // that they hold it.
+            (Op::Unlock(_) | Op::Drop(_) | Op::Cancel(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
                 return Err(Promise::Exclusion);
             }
-            (Op::Sync { client }, Outcome::Done) => {
-                next.notice_loss();
-                next.hear_of(*client);
-                next.pass_on(*client);
+            (Op::Sync { client }, ModelOutcome::Done) => {
+                next.notice_lost_queue();
+                next.note_sign_of_life(*client);
+                next.notice_and_hand_over(*client);
             }
-            (Op::Sync { .. }, Outcome::Absent)
+            (Op::Sync { .. }, ModelOutcome::Absent)
                 if self.is_recordless || self.holders.is_empty() && self.queue.is_empty() => {}
-            (Op::ForceRelease { client, fence }, Outcome::Released)
-                if self.is_taken_with(*fence) =>
+            (Op::ForceRelease { client, fence }, ModelOutcome::Released)
+                if self.is_taken_with_fence(*fence) =>
             {
-                next.force(*fence);
-                next.pass_on(*client);
+                next.force_release(*fence);
+                next.notice_and_hand_over(*client);
             }
-            (Op::ForceRelease { client, fence }, Outcome::Refused)
-                if !self.is_taken_with(*fence) =>
+            (Op::ForceRelease { client, fence }, ModelOutcome::Refused)
+                if !self.is_taken_with_fence(*fence) =>
             {
-                if self.kind != Kind::Mutex {
+                if self.kind != ModelKind::Mutex {
                     next.notice_lapses(*client, None);
                 }
-                next.promote();
+                next.hand_over();
             }
             (Op::ForceRelease { .. }, _) => return Err(Promise::Fencing),
-            (Op::Repeat(None), Outcome::Refused) if self.holders.is_empty() => {}
-            (Op::Repeat(Some(number)), Outcome::Granted { fence }) => {
-                let by = self.holder(*number).ok_or(Promise::OneGrant)?;
-                next.learn(by, *fence)?;
+            (Op::Repeat(None), ModelOutcome::Refused) if self.holders.is_empty() => {}
+            (Op::Repeat(Some(number)), ModelOutcome::Granted { fence }) => {
+                let attempt = self.holder(*number).ok_or(Promise::OneGrant)?;
+                next.learn(attempt, *fence)?;
             }
-            (Op::Misuse, Outcome::Forbidden) => {}
+            (Op::Misuse, ModelOutcome::Forbidden) => {}
             (Op::Misuse, _) => return Err(Promise::BadInput),
-            (Op::RunOut, Outcome::Done) => {
-                next.holders.iter_mut().for_each(|held| held.lapsed = true)
-            }
-            (Op::Lose(loss), Outcome::Done) => next.lose(*loss),
-            // There is no such outcome.
+            (Op::Expire, ModelOutcome::Done) => next
+                .holders
+                .iter_mut()
+                .for_each(|grant| grant.lapsed = true),
+            (Op::LoseData(loss), ModelOutcome::Done) => next.lose_data(*loss),
+            // No such pair exists.
             _ => return Err(Promise::OneGrant),
         }
         Ok(vec![next])
     }
 
-    fn is_granted(&mut self, before: &Lock, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+    fn expect_grant(
+        &mut self,
+        before: &ModelLock,
+        attempt: Attempt,
+        fence: u64,
+    ) -> Result<(), Promise> {
         if !self.is_held_by(attempt) {
-            return Err(self.refuses(before, attempt));
+            return Err(self.promise_broken_by_grant(before, attempt));
         }
         self.learn(attempt, fence)
     }
 
-    fn has_answered(
+    fn expect_answer(
         &mut self,
-        before: &Lock,
+        before: &ModelLock,
         attempt: Attempt,
-        outcome: &Outcome,
+        outcome: &ModelOutcome,
     ) -> Result<(), Promise> {
         match outcome {
-            Outcome::Granted { fence } => self.is_granted(before, attempt, *fence),
-            Outcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
-            Outcome::Waiting { position } => {
+            ModelOutcome::Granted { fence } => self.expect_grant(before, attempt, *fence),
+            ModelOutcome::Waiting { .. } if self.is_held_by(attempt) => Err(Promise::WakeUp),
+            ModelOutcome::Waiting { position } => {
                 let ahead = self
                     .queue
                     .iter()
@@ -257,36 +297,38 @@ impl Lock {
         }
     }
 
-    fn learn(&mut self, by: Attempt, fence: u64) -> Result<(), Promise> {
-        let turn = learn(self.holders.iter_mut(), by, fence)?;
-        self.learned(turn, fence);
+    fn learn(&mut self, attempt: Attempt, fence: u64) -> Result<(), Promise> {
+        let turn = learn_fence(self.holders.iter_mut(), attempt, fence)?;
+        self.learn_turn(turn, fence);
         Ok(())
     }
 
-    /// The fence of a turn is seen.
-    pub(crate) fn learned(&mut self, turn: u32, fence: u64) {
-        if matches!(self.kind, Kind::ReadWrite(_)) {
-            self.last.learn(self.turn, turn, fence);
+    /// The fence of this turn becomes known.
+    pub(crate) fn learn_turn(&mut self, turn: u32, fence: u64) {
+        if matches!(self.kind, ModelKind::ReadWrite(_)) {
+            self.last_fence.learn(self.last_turn, turn, fence);
         }
-        self.floor = self.floor.max(fence);
+        self.fence_floor = self.fence_floor.max(fence);
     }
 
-    /// What a request left is seen. `before` is what was there when it arrived.
-    fn see(&mut self, before: &Lock, sight: &Sight) -> Result<(), Promise> {
-        for (by, fence) in self.compare(Some(sight), self.other_holders_break(before, sight))? {
-            self.learn(by, fence)?;
+    /// Compares with the record that a request left. `before` is the state when it arrived.
+    fn check_observation(&mut self, before: &ModelLock, seen: &Observation) -> Result<(), Promise> {
+        for (attempt, fence) in
+            self.compare(Some(seen), self.promise_broken_by_holders(before, seen))?
+        {
+            self.learn(attempt, fence)?;
         }
         Ok(())
     }
 
-    /// What is broken if others hold it than these.
-    fn other_holders_break(&self, before: &Lock, sight: &Sight) -> Promise {
+    /// The promise that is broken if the record has other holders than these.
+    fn promise_broken_by_holders(&self, before: &ModelLock, seen: &Observation) -> Promise {
         let permits = |number: &u16| {
             let held = self
                 .holders
                 .iter()
-                .find(|held| held.by.number == *number)
-                .map(|held| held.permits);
+                .find(|grant| grant.attempt.number == *number)
+                .map(|grant| grant.permits);
             let waited = before
                 .queue
                 .iter()
@@ -297,22 +339,24 @@ impl Lock {
             - self
                 .holders
                 .iter()
-                .map(|held| u64::from(held.permits))
+                .map(|grant| u64::from(grant.permits))
                 .sum::<u64>();
-        let taken = sight.holders.keys().map(permits).sum::<u64>() + rest;
+        let taken = seen.holders.keys().map(permits).sum::<u64>() + rest;
         let hidden = || {
             self.holders
                 .iter()
-                .filter(|held| !sight.holders.contains_key(&held.by.number))
+                .filter(|grant| !seen.holders.contains_key(&grant.attempt.number))
         };
-        let others: Vec<u16> = sight
+        let others: Vec<u16> = seen
             .holders
             .keys()
             .copied()
             .filter(|number| self.holder(*number).is_none())
             .collect();
         let waited = |number: &u16| before.queue.iter().any(|attempt| attempt.number == *number);
-        if taken > self.kind.permits().into() || hidden().any(|held| before.is_held_by(held.by)) {
+        if taken > self.kind.permits().into()
+            || hidden().any(|grant| before.is_held_by(grant.attempt))
+        {
             Promise::Exclusion
         } else if others.is_empty() {
             Promise::WakeUp
@@ -323,26 +367,29 @@ impl Lock {
         }
     }
 
-    /// Whose fences are seen; or what is broken, if there are other holders, or another queue.
+    /// The holders and their fences, if the observation agrees with this state.
+    ///
+    /// # Errors
+    /// `other_holders` if there are other holders; another promise if the queue differs.
     pub(crate) fn compare(
         &self,
-        sight: Option<&Sight>,
-        other_holder: Promise,
+        seen: Option<&Observation>,
+        other_holders: Promise,
     ) -> Result<Vec<(Attempt, u64)>, Promise> {
-        let nobody = Sight::default();
-        let sight = sight.unwrap_or(&nobody);
-        if sight.queue.iter().collect::<BTreeSet<_>>().len() < sight.queue.len() {
+        let nobody = Observation::default();
+        let seen = seen.unwrap_or(&nobody);
+        if seen.queue.iter().collect::<BTreeSet<_>>().len() < seen.queue.len() {
             return Err(Promise::OneGrant);
         }
-        let holders = sight
+        let holders = seen
             .holders
             .iter()
             .map(|(number, fence)| Some((self.holder(*number)?, *fence)));
         let holders = holders
             .collect::<Option<Vec<_>>>()
             .filter(|holders| holders.len() == self.holders.len());
-        let holders = holders.ok_or(other_holder)?;
-        if !sight
+        let holders = holders.ok_or(other_holders)?;
+        if !seen
             .queue
             .iter()
             .eq(self.queue.iter().map(|attempt| &attempt.number))
@@ -352,11 +399,16 @@ impl Lock {
         Ok(holders)
     }
 
-    /// What a grant breaks that is not due. `before` is what was there when it was asked for.
-    fn refuses(&self, before: &Lock, attempt: Attempt) -> Promise {
-        if self.holders.iter().any(|held| !before.is_held_by(held.by)) {
+    /// The promise that a grant to this attempt breaks, since it is not its turn. `before` is the
+    /// state when its request arrived.
+    fn promise_broken_by_grant(&self, before: &ModelLock, attempt: Attempt) -> Promise {
+        if self
+            .holders
+            .iter()
+            .any(|grant| !before.is_held_by(grant.attempt))
+        {
             Promise::Order
-        } else if attempt.permits > self.left() {
+        } else if attempt.permits > self.free() {
             Promise::Exclusion
         } else if !self.queue.is_empty() {
             Promise::Order
@@ -368,14 +420,14 @@ impl Lock {
     fn taken(&self) -> u32 {
         self.holders
             .iter()
-            .chain(self.cools())
-            .map(|held| held.permits)
+            .chain(self.still_cooling())
+            .map(|grant| grant.permits)
             .sum::<u32>()
             + self.missing
     }
 
-    fn cools(&self) -> impl Iterator<Item = &Held> {
-        self.cooling.iter().filter(|held| !held.lapsed)
+    fn still_cooling(&self) -> impl Iterator<Item = &ModelGrant> {
+        self.cooling.iter().filter(|grant| !grant.lapsed)
     }
 
     /// How many permits there are.
@@ -384,66 +436,68 @@ impl Lock {
     }
 
     /// How many permits are free.
-    pub(crate) fn left(&self) -> u32 {
+    pub(crate) fn free(&self) -> u32 {
         self.kind.permits().saturating_sub(self.taken())
     }
 
-    /// Permits that count as taken, of holders that the server lost.
+    /// How many permits count as taken although the server lost their holders.
     pub(crate) fn missing(&self) -> u32 {
         self.missing
     }
 
-    /// Whether the request that came last is to be sent again, to pass over more.
+    /// Whether the caller must send the last request again, to pass over more waiters.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.is_unfinished
     }
 
-    fn is_taken_with(&self, fence: u64) -> bool {
+    fn is_taken_with_fence(&self, fence: u64) -> bool {
         self.holders
             .iter()
-            .chain(self.cools())
-            .any(|held| held.fence.is(fence))
+            .chain(self.still_cooling())
+            .any(|grant| grant.fence.is(fence))
     }
 
     fn holder(&self, number: u16) -> Option<Attempt> {
         self.holders
             .iter()
-            .map(|held| held.by)
-            .find(|by| by.number == number)
+            .map(|grant| grant.attempt)
+            .find(|attempt| attempt.number == number)
     }
 
-    /// Who has it.
+    /// Whether this attempt holds the lock.
     pub(crate) fn is_held_by(&self, attempt: Attempt) -> bool {
-        self.holders.iter().any(|held| held.by == attempt)
+        self.holders.iter().any(|grant| grant.attempt == attempt)
     }
 
-    /// The numbers of those who hold it, or for whom it cools.
+    /// The numbers of the holders, and of the attempts for which the lock cools.
     pub(crate) fn taken_by(&self) -> impl Iterator<Item = u16> {
         self.holders
             .iter()
             .chain(&self.cooling)
-            .map(|held| held.by.number)
+            .map(|grant| grant.attempt.number)
     }
 
-    /// The turns in which there is something, and how they are numbered.
+    /// All turns that are in use, so that the caller can number them again.
     pub(crate) fn turns(&mut self) -> impl Iterator<Item = &mut u32> {
         let holders = self.holders.iter_mut().chain(&mut self.cooling);
-        holders.map(|held| &mut held.turn).chain([&mut self.turn])
+        holders
+            .map(|grant| &mut grant.turn)
+            .chain([&mut self.last_turn])
     }
 }
 
 /// A holder whose fence is known.
-pub(crate) struct Found {
-    pub(crate) by: Attempt,
+pub(crate) struct FoundHolder {
+    pub(crate) attempt: Attempt,
     pub(crate) permits: u32,
     pub(crate) fence: u64,
     pub(crate) spared: bool,
 }
 
-/// The answer of the one who comes back, whose place is not known.
-fn unplaced(outcome: &Outcome) -> Outcome {
+/// The same answer without the position: a late copy of an acquire can land anywhere in the queue.
+fn without_position(outcome: &ModelOutcome) -> ModelOutcome {
     match outcome {
-        Outcome::Waiting { .. } => Outcome::Waiting { position: None },
+        ModelOutcome::Waiting { .. } => ModelOutcome::Waiting { position: None },
         other => other.clone(),
     }
 }

@@ -1,51 +1,54 @@
-//! What clients do with a lock, what befalls it, and what they see of it.
+//! The model's vocabulary: operations, what a caller sees of them, and what the server's clock
+//! decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// One request for a lock, and all that comes of it: a try, or a place in the queue, and the guard.
+/// One request for a lock and everything that follows from it: a try or a place in the queue, and
+/// then the guard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Attempt {
-    /// Attempts are numbered in the order in which they are made. A process that has lost places takes them
-    /// again in that order (R4).
+    /// Attempts are numbered in the order in which they are made. A process that has lost places
+    /// takes them again in that order (R4: lost places).
     pub(crate) number: u16,
-    /// The process that makes it.
+    /// The process that makes the attempt.
     pub(crate) client: u8,
-    /// On what terms.
-    pub(crate) lease: Lease,
+    /// Whether the process renews the lease.
+    pub(crate) lease: LeaseTerm,
     /// How many permits it asks for. A mutex has one.
     pub(crate) permits: u32,
 }
 
 /// What a name is used as.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ModelKind {
     /// One permit, and one holder.
     #[default]
     Mutex,
-    /// So many permits.
+    /// This number of permits.
     Semaphore(u32),
-    /// Readers take one permit each, and a writer all of these.
+    /// A reader takes one permit, and a writer takes all of this number.
     ReadWrite(u32),
 }
 
-impl Kind {
+impl ModelKind {
     /// How many permits there are.
     pub(crate) fn permits(self) -> u32 {
         match self {
-            Kind::Mutex => 1,
-            Kind::Semaphore(permits) | Kind::ReadWrite(permits) => permits,
+            ModelKind::Mutex => 1,
+            ModelKind::Semaphore(permits) | ModelKind::ReadWrite(permits) => permits,
         }
     }
 
-    /// Whether one who asks for so many has a fence of his own; else he shares the last one's.
-    pub(crate) fn raises(self, permits: u32) -> bool {
-        !matches!(self, Kind::ReadWrite(all) if permits < all)
+    /// Whether a grant of this number of permits has a new fence. A reader shares the fence of the
+    /// last writer.
+    pub(crate) fn raises_fence(self, permits: u32) -> bool {
+        !matches!(self, ModelKind::ReadWrite(all) if permits < all)
     }
 }
 
-/// Short, since whoever reads of one reads of many: `3@0 Fixed` is the third of all, by client 0, and `3@0 Fixed ×2` asks
-/// for two permits.
+/// Short, because a trace shows many: `3@0 Fixed` is the third attempt of all, made by client 0,
+/// and `3@0 Fixed ×2` asks for two permits.
 impl fmt::Debug for Attempt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{} {:?}", self.number, self.client, self.lease)?;
@@ -57,150 +60,163 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// Whether somebody renews a lock while it is held.
+/// Whether the process renews its lease while it holds the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Lease {
-    /// Its lapse means that the process is dead (R10).
+pub(crate) enum LeaseTerm {
+    /// If it lapses, the process is dead (R10: places of the dead).
     Renewed,
-    /// Its lapse means nothing for the rest of its process.
+    /// If it lapses, that says nothing about the rest of its process.
     Fixed,
 }
 
-/// Something that is done with one name, or befalls it.
+/// Something that is done with one name, or that happens to it.
 ///
-/// Some are a client's alone, and mean something to [`World`](super::World): to claim a grant. Some only the server
-/// sees, and they mean something to [`Lock`](super::Lock): a sign of life. Most are both.
+/// Some operations are visible to a client alone, and only a
+/// [`PossibleState`](super::PossibleState) knows them: for example, taking a grant. Some are
+/// visible to the server alone, and only a [`ModelLock`](super::ModelLock) knows them: for example,
+/// a sign of life. Most are visible to both.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
-    /// What is true when the next request arrives, of what only the server's clock knows.
-    At(Moment),
+    /// The next request arrives while this is true at the server.
+    Arrive(ServerView),
     /// The sign of life that a client's waiters send.
     Sync {
-        /// Whose.
+        /// The client that sends it.
         client: u8,
     },
-    /// A copy of the request of somebody who has left the queue, where a dead entry may still keep the place.
-    Return(Attempt),
+    /// A late copy of an acquire arrives after its waiter has left the queue. A dead entry may
+    /// still keep its place there.
+    Rejoin(Attempt),
     /// The server loses data.
-    Lose(Loss),
-    /// Take it if it is free and nobody waits.
+    LoseData(DataLoss),
+    /// Take the lock if it is free and nobody waits.
     TryLock(Attempt),
-    /// Take it or a place in its queue.
+    /// Take the lock, or a place in its queue.
     Enqueue(Attempt),
-    /// Look whether a place was granted, and make a guard of the grant.
-    Claim(Attempt),
-    /// Give a place up, granted or not.
-    Leave(Attempt),
-    /// Give a guard up, and ask how that went.
+    /// Ask a waiter for its grant, and make a guard of it.
+    TakeGrant(Attempt),
+    /// Drop a waiter, granted or not.
+    Cancel(Attempt),
+    /// Release a guard, and look at the result.
     Unlock(Attempt),
-    /// Give a guard up.
+    /// Drop a guard.
     Drop(Attempt),
-    /// Give all permits back but one.
+    /// Release all permits but one.
     Downgrade(Attempt),
-    /// Ask for more time.
+    /// Renew the lease.
     Renew(Attempt),
-    /// Take the lock from whoever was granted it with this fence.
+    /// Take the lock away from every holder that has this fence.
     ForceRelease {
-        /// Who does.
+        /// The client that does it.
         client: u8,
-        /// The fence that was seen.
+        /// The fence that the client saw.
         fence: u64,
     },
-    /// Who holds it, who waits?
+    /// List the holders and the waiters.
     Inspect,
-    /// A copy of a holder's request arrives once more, if there is a holder: the one with this number.
+    /// A copy of a holder's acquire arrives once more. The number names the holder; `None` if
+    /// there is no holder.
     Repeat(Option<u16>),
     /// Ask for something that is not allowed.
     Misuse,
-    /// Every holder's time runs out, and nobody has noticed yet.
-    RunOut,
-    /// Every holder's time runs out, and somebody who neither holds nor waits notices.
+    /// The lease of every holder expires, and nobody has noticed yet.
+    Expire,
+    /// The lease of every holder expires, and a stranger's request notices it. The stranger
+    /// neither holds nor waits.
     Lapse,
 }
 
-/// What the server's clock says of a name.
+/// What the server's clock decides about a name at the arrival of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Moment {
-    /// No fence is less than it (P2).
+pub(crate) struct ServerView {
+    /// No new fence is less than this (P2).
     pub(crate) clock: u64,
-    /// Whose time is over, by the numbers of attempts; or, if one was released too soon, the least time that it was asked
-    /// for (R16).
-    pub(crate) over: BTreeSet<u16>,
-    /// Whose least time is over, of those who were released too soon; of who holds again meanwhile no other tells.
-    pub(crate) rested: BTreeSet<u16>,
-    /// Clients, a bit for each, that were silent for longer than the horizon of served time (R2).
+    /// The attempts whose lease has expired. For a lock that was released too early, the attempts
+    /// whose least hold time is over (R16: hold_at_least).
+    pub(crate) expired: BTreeSet<u16>,
+    /// The attempts that were released too early and whose least hold time is over. Only this set
+    /// decides for an attempt that holds the lock again by now.
+    pub(crate) cooled: BTreeSet<u16>,
+    /// The clients, a bit for each, that were silent for longer than the horizon of served time
+    /// (R2: served time).
     pub(crate) silent: u128,
     /// Nobody was served for longer than a step.
     pub(crate) outage: bool,
-    /// Holders who were silent for all of an outage and are seen to be given one step more.
+    /// The holders that were silent for a whole outage and that the test saw get one step of grace.
     pub(crate) grace: BTreeSet<u16>,
-    /// The server looks who holds permits, and does not go by how many it counted.
-    pub(crate) counts_anew: bool,
-    /// If who holds it releases it now, it is nobody's until its least time is over.
-    pub(crate) cools: bool,
-    /// How many of those who wait this request can come to, if there are more entries than it looks at.
+    /// The server counts the permits of all holders again, and does not trust its last count.
+    pub(crate) recounts: bool,
+    /// If the holder releases the lock with this request, the lock stays taken until the holder's
+    /// least hold time is over (R16: hold_at_least).
+    pub(crate) must_cool: bool,
+    /// How many waiters this request can reach, if the queue has more entries than one request
+    /// looks at.
     pub(crate) reach: Option<usize>,
 }
 
-/// What the server has no more.
+/// What data the server has lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Loss {
-    /// All that there is; of a mutex, perhaps but for the queue.
+pub(crate) enum DataLoss {
+    /// Everything. For a mutex, the queue may survive.
     All,
-    /// The record alone, of several that each say who holds it.
+    /// The record alone, for locks whose holders have a key of their own.
     Record,
-    /// The queue alone, of which the record still counts the entries.
+    /// The queue alone. The record still counts its entries.
     Queue,
-    /// Who holds permits; they are counted as taken until the first of them would have lapsed.
+    /// The holders of permits. The permits count as taken until the first of their leases would
+    /// have lapsed.
     Holders,
 }
 
-/// What is seen of an [`Op`].
+/// What a caller or the test sees of an [`Op`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Outcome {
-    /// It is held, under this fence. Of a place that was granted as it was asked for, `Waiting` tells first.
+pub(crate) enum ModelOutcome {
+    /// The attempt holds the lock, with this fence. A waiter that is granted the lock at once
+    /// reports `Waiting` first.
     Granted {
         /// The fence.
         fence: u64,
     },
-    /// Others have it.
+    /// The lock is taken.
     Busy,
-    /// It has a place.
+    /// The attempt has a place in the queue.
     Waiting {
-        /// As [`Waiter::position`](crate::Waiter::position).
+        /// As the crate's `Waiter::position` says it.
         position: Option<u64>,
     },
-    /// A place that has heard of no grant.
+    /// The waiter has no grant yet.
     NotYet,
-    /// It was released while it was the guard's; by a lapse or by force, while somebody had it.
+    /// The guard released it while it held it. For a lapse or a forced release: there was a
+    /// holder.
     Released,
-    /// It has its full time again.
+    /// The lease has its full time again.
     Renewed,
-    /// It has one permit left.
+    /// One permit is left to the guard.
     Downgraded,
-    /// The guard had lost it; it is another's, or nobody's.
+    /// The guard had lost the lock before.
     Lost,
-    /// It came too late and was refused (R5).
+    /// The request came too late, and the server refused it (R5: dated requests).
     Late,
-    /// There are more to be passed over than one request looks at: it is to be sent again.
-    Again,
+    /// More waiters have to be passed over than one request looks at. The caller must send it
+    /// again.
+    SendAgain,
     /// There is no record.
     Absent,
     /// There was nothing to take away.
     Refused,
-    /// Those who hold it and those who wait; `None` if there is nobody.
-    Seen(Option<Sight>),
-    /// It was called an error, and no request was sent.
+    /// The holders and the waiters; `None` if there are none.
+    Seen(Option<Observation>),
+    /// The call failed as an error, and sent no request.
     Forbidden,
-    /// Nobody says what came of it.
+    /// Nobody sees the result.
     Done,
 }
 
 /// What an inspection shows, by the numbers of attempts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Sight {
-    /// The holders and their fences, by their numbers.
+pub(crate) struct Observation {
+    /// The fence of each holder.
     pub(crate) holders: BTreeMap<u16, u64>,
-    /// Those who wait, in order.
+    /// The waiters, in the order of the queue.
     pub(crate) queue: Vec<u16>,
 }

@@ -1,6 +1,6 @@
 //! What can be left out of the protocol, to see that the simulator finds it.
 
-use super::model::Kind;
+use super::model::ModelKind;
 use crate::script;
 use crate::store::memory::server::Server;
 
@@ -189,8 +189,11 @@ impl Defect {
     }
 
     /// Whether it can be found in runs of this kind.
-    pub(super) fn concerns(self, kind: Kind) -> bool {
-        let (is_mutex, is_shared) = (kind == Kind::Mutex, matches!(kind, Kind::ReadWrite(_)));
+    pub(super) fn concerns(self, kind: ModelKind) -> bool {
+        let (is_mutex, is_shared) = (
+            kind == ModelKind::Mutex,
+            matches!(kind, ModelKind::ReadWrite(_)),
+        );
         match self {
             Defect::R10 | Defect::Grace | Defect::R15 | Defect::Owner | Defect::HandOver => {
                 is_mutex

@@ -2,15 +2,15 @@
 //! what it does not excuse.
 
 use super::defect::Defect;
-use super::model::Kind;
+use super::model::ModelKind;
 use super::model::Promise;
 use super::plan::{Deed, Mishap, Terms};
 use super::simulation::tests::{lock, play_of};
 
-const SEMAPHORE: Kind = Kind::Semaphore(3);
+const SEMAPHORE: ModelKind = ModelKind::Semaphore(3);
 
 #[track_caller]
-fn assert_excused(kind: Kind, deeds: &[(u64, Deed)], shown_by: &str) {
+fn assert_excused(kind: ModelKind, deeds: &[(u64, Deed)], shown_by: &str) {
     let runs = play_of(kind, deeds, None);
     assert!(
         runs.iter().any(|(_, told)| told.contains(shown_by)),
@@ -23,7 +23,7 @@ fn assert_excused(kind: Kind, deeds: &[(u64, Deed)], shown_by: &str) {
 }
 
 #[track_caller]
-fn assert_accused(kind: Kind, deeds: &[(u64, Deed)], defect: Defect, promise: Promise) {
+fn assert_accused(kind: ModelKind, deeds: &[(u64, Deed)], defect: Defect, promise: Promise) {
     for (broken, told) in play_of(kind, deeds, Some(defect)) {
         assert!(
             broken
@@ -73,10 +73,14 @@ fn who_hears_of_his_place_after_a_check_was_sent_is_no_part_of_its_answer() {
         (110, lock(1, 50)),
     ];
     let check = [(430, heard_late), (470, late), (600, Deed::DropRecord)];
-    assert_excused(Kind::Mutex, &[&deeds[..], &check].concat(), "-> Absent");
+    assert_excused(
+        ModelKind::Mutex,
+        &[&deeds[..], &check].concat(),
+        "-> Absent",
+    );
     // But he takes it again first if he heard before, however little.
     assert_excused(
-        Kind::Mutex,
+        ModelKind::Mutex,
         &[&deeds[..], &[(450, Deed::DropRecord)]].concat(),
         "-> Absent",
     );
@@ -105,7 +109,7 @@ fn a_check_that_came_before_a_loss_tells_nothing_of_it() {
         (1_556, mishap(Mishap::LoseReply)),
         (2_020, Deed::DropQueue),
     ];
-    assert_excused(Kind::Mutex, &deeds, "waiting: [false, true, false]");
+    assert_excused(ModelKind::Mutex, &deeds, "waiting: [false, true, false]");
 }
 
 /// The same, of who took his place before the loss, and of whose request a copy comes after it.
@@ -139,7 +143,7 @@ fn a_late_copy_from_before_a_loss_takes_no_place_again() {
         .chain(found)
         .chain(lost)
         .collect();
-    assert_excused(Kind::Mutex, &deeds, "Absent");
+    assert_excused(ModelKind::Mutex, &deeds, "Absent");
 }
 
 /// One grant for each token (P7): nobody heard of the first, and it lapsed; what was sent before comes then, in its time.
@@ -172,7 +176,7 @@ fn a_request_may_come_after_a_grant_of_its_token_lapsed_of_which_nobody_had_hear
     // Each of these makes it ask again at once.
     deeds.extend((0..21).map(|_| (2_700, reset)));
     deeds.extend([(2_701, late), (3_100, came)]);
-    assert_excused(Kind::Mutex, &deeds, "mode: Unused } -> Released");
+    assert_excused(ModelKind::Mutex, &deeds, "mode: Unused } -> Released");
 }
 
 /// P1: it was taken away by force before its holder heard of it, who hears of that by his first renewal.
@@ -193,7 +197,7 @@ fn a_grant_that_was_taken_by_force_before_it_was_heard_of_is_believed_in_until_a
         (110, lock(0, 50)),
     ];
     assert_excused(
-        Kind::Mutex,
+        ModelKind::Mutex,
         &[&deeds[..], &[(200, late), (300, force), (400, force)]].concat(),
         "Gone",
     );
@@ -211,9 +215,14 @@ fn of_a_mutex_the_last_one_that_lapsed_is_told_so() {
         (150, lock(1, 50)),
         (3_100, pause(2, 6_000)),
     ];
-    assert_excused(Kind::Mutex, &deeds, "mode: Lost } -> Unknown");
-    assert_excused(Kind::Mutex, &deeds, "mode: Lost } -> Lapsed");
-    assert_accused(Kind::Mutex, &deeds, Defect::Unknown, Promise::Exclusion);
+    assert_excused(ModelKind::Mutex, &deeds, "mode: Lost } -> Unknown");
+    assert_excused(ModelKind::Mutex, &deeds, "mode: Lost } -> Lapsed");
+    assert_accused(
+        ModelKind::Mutex,
+        &deeds,
+        Defect::Unknown,
+        Promise::Exclusion,
+    );
 }
 
 /// P6: the clock went back, and what is known of a lapsed lease lasts one ttl from then, and no more than that.
@@ -327,7 +336,7 @@ fn what_is_dated_by_a_reply_from_before_a_step_of_the_clock_may_come_too_late() 
         (600, lock(0, 50)),
     ];
     assert_excused(
-        Kind::Mutex,
+        ModelKind::Mutex,
         &[&deeds[..], &dated].concat(),
         "Waiting { ticket: 3",
     );

@@ -10,9 +10,9 @@ use std::time::Duration;
 use ended::Ended;
 
 use super::books;
-use super::model::Lock;
+use super::model::ModelLock;
 use super::model::Promise;
-use super::model::{Attempt, Kind, Loss, Op, Outcome};
+use super::model::{Attempt, DataLoss, ModelKind, ModelOutcome, Op};
 use super::record::{Holder, Record};
 use super::served::Served;
 use crate::config::Config;
@@ -27,7 +27,7 @@ pub(super) type Broken = (Promise, String);
 /// Times are in µs of the run, which is no host's clock; those of a record are by the server's clock.
 pub(super) struct Judge {
     key: Key,
-    kind: Kind,
+    kind: ModelKind,
     /// T
     timeout: u64,
     /// What the server is to have.
@@ -61,7 +61,7 @@ pub(super) struct Judge {
 
 #[derive(Clone)]
 struct Model {
-    lock: Lock,
+    lock: ModelLock,
     served: Served,
     /// Somebody came back to a place that he had left. He has a later ticket than those behind him, so positions, which
     /// count tickets, bound nothing until the queue has been empty.
@@ -93,12 +93,12 @@ pub(super) struct Ran<'a> {
 }
 
 impl Judge {
-    pub(super) fn new(key: Key, kind: Kind, config: &Config) -> Judge {
+    pub(super) fn new(key: Key, kind: ModelKind, config: &Config) -> Judge {
         let [period, timeout, horizon] =
             [config.check_period, config.command_timeout, config.horizon].map(micros);
         let step = period + timeout;
         let model = Model {
-            lock: Lock::new(kind),
+            lock: ModelLock::new(kind),
             served: Served::new(step, horizon),
             returned: false,
             ended: HashMap::new(),
@@ -148,17 +148,22 @@ impl Judge {
     }
 
     /// Something that was there is not any more.
-    pub(super) fn lost_data(&mut self, now: u64, loss: Loss, keyspace: &Keyspace) {
+    pub(super) fn lost_data(&mut self, now: u64, loss: DataLoss, keyspace: &Keyspace) {
         // A queue that the record counts no entries of cannot be missed.
-        if loss != Loss::Queue || self.record.entries > 0 {
-            let after = self.model.lock.after(&Op::Lose(loss), &Outcome::Done);
-            self.model.lock =
-                after.map_or_else(|_| Lock::new(self.kind), |mut worlds| worlds.swap_remove(0));
+        if loss != DataLoss::Queue || self.record.entries > 0 {
+            let after = self
+                .model
+                .lock
+                .after(&Op::LoseData(loss), &ModelOutcome::Done);
+            self.model.lock = after.map_or_else(
+                |_| ModelLock::new(self.kind),
+                |mut worlds| worlds.swap_remove(0),
+            );
         }
-        if matches!(loss, Loss::All | Loss::Record) {
+        if matches!(loss, DataLoss::All | DataLoss::Record) {
             self.model.served = self.model.served.anew();
         }
-        if matches!(loss, Loss::All | Loss::Holders) {
+        if matches!(loss, DataLoss::All | DataLoss::Holders) {
             self.model.ended.clear();
         }
         self.is_another(now, keyspace);
@@ -266,7 +271,7 @@ impl Judge {
             // P7: past its caller's patience a request takes nothing, and gives no sign of life.
             let is_dated = matches!(ran.call.verb, Verb::Acquire { .. } | Verb::Sync { .. });
             if is_dated
-                && outcome != Outcome::Late
+                && outcome != ModelOutcome::Late
                 && now > ran.given_up_at
                 && ran.dated_after == self.clock_steps
             {
@@ -356,7 +361,7 @@ impl Judge {
             && *ran.outcome == script::Outcome::Released
             && mode != Mode::Downgrade
         {
-            if mode == Mode::Lost && self.kind == Kind::Mutex {
+            if mode == Mode::Lost && self.kind == ModelKind::Mutex {
                 self.model.none_is_last();
             }
             let is_forced = mode == Mode::Forced;

@@ -3,11 +3,11 @@
 //!
 //! | who | sees | tells the model |
 //! |---|---|---|
-//! | the property test | what clients see | operations and their outcomes. What may go on in the background it guesses: [`Worlds`] keeps each [`World`], a [`Lock`] and what is under way, that agrees with what was seen |
-//! | the simulator, [`simulate`] | each request at the server, and the record after it | the request, its answer and what is there then, to one [`Lock`] |
-//! | the search of small worlds, [`small`] | the same | the same, of a [`Lock`] made from the record before it |
+//! | the property test | what clients see | operations and their outcomes. What may go on in the background it guesses: [`PossibleStates`] keeps each [`PossibleState`], a [`ModelLock`] and what is under way, that agrees with what was seen |
+//! | the simulator, [`simulate`] | each request at the server, and the record after it | the request, its answer and what is there then, to one [`ModelLock`] |
+//! | the search of small worlds, [`small`] | the same | the same, of a [`ModelLock`] made from the record before it |
 //!
-//! The model has no clock. What the server's clock decides it is told with each request, as a [`Moment`]: whether the
+//! The model has no clock. What the server's clock decides it is told with each request, as a [`ServerView`]: whether the
 //! holder's time is over, who was silent for too long, whether the server was away. The property test, which cannot
 //! know, says when a lease ends. What the record and the queue show must be what the model has: the holders, their
 //! fences, and those who wait in their order; so who is alive must not be passed over, and who is dead must be.
@@ -104,6 +104,7 @@ mod process;
 mod record;
 mod run;
 mod served;
+mod shown_clock;
 mod simulation;
 mod small;
 mod tests;

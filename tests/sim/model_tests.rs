@@ -1,13 +1,13 @@
-//! The model itself: what it allows and what it forbids.
+//! Tests of the model itself: what it allows and what it forbids.
 
-use super::model::{Attempt, Chance, Kind, Op, Outcome, Promise, Worlds};
-use super::model::{Lease, Sight};
+use super::model::{Attempt, Likelihood, ModelKind, ModelOutcome, Op, PossibleStates, Promise};
+use super::model::{LeaseTerm, Observation};
 
-const A: Attempt = attempt(1, 0, Lease::Fixed);
-const B: Attempt = attempt(2, 1, Lease::Fixed);
-const C: Attempt = attempt(3, 2, Lease::Fixed);
+const A: Attempt = attempt(1, 0, LeaseTerm::Fixed);
+const B: Attempt = attempt(2, 1, LeaseTerm::Fixed);
+const C: Attempt = attempt(3, 2, LeaseTerm::Fixed);
 
-const fn attempt(number: u16, client: u8, lease: Lease) -> Attempt {
+const fn attempt(number: u16, client: u8, lease: LeaseTerm) -> Attempt {
     Attempt {
         number,
         client,
@@ -16,48 +16,48 @@ const fn attempt(number: u16, client: u8, lease: Lease) -> Attempt {
     }
 }
 
-fn granted(fence: u64) -> Outcome {
-    Outcome::Granted { fence }
+fn granted(fence: u64) -> ModelOutcome {
+    ModelOutcome::Granted { fence }
 }
 
-fn waiting(position: u64) -> Outcome {
-    Outcome::Waiting {
+fn waiting(position: u64) -> ModelOutcome {
+    ModelOutcome::Waiting {
         position: Some(position),
     }
 }
 
-/// What was seen up to the last is allowed, and the last breaks this.
+/// The model allows all observations but the last, and the last breaks this promise.
 #[track_caller]
-fn assert_breaks(seen: &[(Op, Outcome)], promise: Promise) {
-    assert_breaks_of(Kind::Mutex, seen, promise);
+fn assert_breaks(seen: &[(Op, ModelOutcome)], promise: Promise) {
+    assert_breaks_of(ModelKind::Mutex, seen, promise);
 }
 
 #[track_caller]
-fn allowed(seen: &[(Op, Outcome)]) -> Worlds {
-    allowed_of(Kind::Mutex, seen)
+fn allowed(seen: &[(Op, ModelOutcome)]) -> PossibleStates {
+    allowed_of(ModelKind::Mutex, seen)
 }
 
 #[track_caller]
-fn allowed_of(kind: Kind, seen: &[(Op, Outcome)]) -> Worlds {
-    let mut worlds = Worlds::new(kind);
+fn allowed_of(kind: ModelKind, seen: &[(Op, ModelOutcome)]) -> PossibleStates {
+    let mut states = PossibleStates::new(kind);
     for (op, outcome) in seen {
-        worlds
+        states
             .observe(op, outcome)
             .unwrap_or_else(|violation| panic!("{violation}"));
     }
-    worlds
+    states
 }
 
 #[track_caller]
-fn assert_breaks_of(kind: Kind, seen: &[(Op, Outcome)], promise: Promise) {
+fn assert_breaks_of(kind: ModelKind, seen: &[(Op, ModelOutcome)], promise: Promise) {
     let (last, before) = seen.split_last().unwrap();
-    let mut worlds = allowed_of(kind, before);
-    let violation = worlds.observe(&last.0, &last.1).unwrap_err();
+    let mut states = allowed_of(kind, before);
+    let violation = states.observe(&last.0, &last.1).unwrap_err();
     assert_eq!(violation.broken, [promise].into(), "{violation}");
 }
 
-/// A holds it, B and C wait.
-fn line() -> Vec<(Op, Outcome)> {
+/// A holds the lock, and B and C wait.
+fn a_holds_b_and_c_wait() -> Vec<(Op, ModelOutcome)> {
     vec![
         (Op::TryLock(A), granted(10)),
         (Op::Enqueue(B), waiting(1)),
@@ -65,8 +65,8 @@ fn line() -> Vec<(Op, Outcome)> {
     ]
 }
 
-fn after_line(more: &[(Op, Outcome)]) -> Vec<(Op, Outcome)> {
-    [line(), more.to_vec()].concat()
+fn then(more: &[(Op, ModelOutcome)]) -> Vec<(Op, ModelOutcome)> {
+    [a_holds_b_and_c_wait(), more.to_vec()].concat()
 }
 
 #[test]
@@ -76,46 +76,46 @@ fn two_holders_break_exclusion() {
         Promise::Exclusion,
     );
     assert_breaks(
-        &after_line(&[(Op::Claim(B), granted(11))]),
+        &then(&[(Op::TakeGrant(B), granted(11))]),
         Promise::Exclusion,
     );
     assert_breaks(
-        &after_line(&[(Op::Unlock(A), Outcome::Lost)]),
+        &then(&[(Op::Unlock(A), ModelOutcome::Lost)]),
         Promise::Exclusion,
     );
 }
 
 #[test]
-fn a_fence_that_does_not_rise_breaks_fencing() {
+fn fence_that_does_not_rise_breaks_fencing() {
     for fence in [9, 10] {
         let last = [
-            (Op::Unlock(A), Outcome::Released),
-            (Op::Claim(B), granted(fence)),
+            (Op::Unlock(A), ModelOutcome::Released),
+            (Op::TakeGrant(B), granted(fence)),
         ];
-        assert_breaks(&after_line(&last), Promise::Fencing);
+        assert_breaks(&then(&last), Promise::Fencing);
     }
 }
 
 #[test]
-fn a_late_look_at_an_earlier_grant_bounds_its_fence_from_above() {
+fn late_look_at_an_old_grant_bounds_its_fence() {
     let lost = |fence| {
-        after_line(&[
-            (Op::Unlock(A), Outcome::Released),
-            (Op::Lapse, Outcome::Released),
-            (Op::Claim(C), granted(20)),
-            (Op::Claim(B), granted(fence)),
+        then(&[
+            (Op::Unlock(A), ModelOutcome::Released),
+            (Op::Lapse, ModelOutcome::Released),
+            (Op::TakeGrant(C), granted(20)),
+            (Op::TakeGrant(B), granted(fence)),
         ])
     };
     allowed(&lost(15));
-    // It can also have waited again, and then there is no grant that it could have.
+    // B may also have waited again. Then it has no grant, and its release cannot succeed.
     assert_breaks(
-        &[lost(15), vec![(Op::Unlock(B), Outcome::Released)]].concat(),
+        &[lost(15), vec![(Op::Unlock(B), ModelOutcome::Released)]].concat(),
         Promise::Exclusion,
     );
-    let mut worlds = allowed(&lost(15)[..6]);
+    let mut states = allowed(&lost(15)[..6]);
     assert!(
-        worlds
-            .observe(&Op::Claim(B), &granted(25))
+        states
+            .observe(&Op::TakeGrant(B), &granted(25))
             .unwrap_err()
             .broken
             .contains(&Promise::Fencing)
@@ -125,37 +125,41 @@ fn a_late_look_at_an_earlier_grant_bounds_its_fence_from_above() {
 #[test]
 fn overtaking_breaks_the_order() {
     let last = [
-        (Op::Unlock(A), Outcome::Released),
-        (Op::Claim(C), granted(11)),
+        (Op::Unlock(A), ModelOutcome::Released),
+        (Op::TakeGrant(C), granted(11)),
     ];
-    assert_breaks(&after_line(&last), Promise::Order);
-    let shown = Sight {
+    assert_breaks(&then(&last), Promise::Order);
+    let shown = Observation {
         holders: [(A.number, 10)].into(),
         queue: vec![C.number, B.number],
     };
     assert_breaks(
-        &after_line(&[(Op::Inspect, Outcome::Seen(Some(shown)))]),
+        &then(&[(Op::Inspect, ModelOutcome::Seen(Some(shown)))]),
         Promise::Order,
     );
     assert_breaks(
-        &[&line()[..2], &[(Op::Enqueue(C), waiting(1))]].concat(),
+        &[
+            &a_holds_b_and_c_wait()[..2],
+            &[(Op::Enqueue(C), waiting(1))],
+        ]
+        .concat(),
         Promise::Order,
     );
     let barging = [
-        (Op::Unlock(A), Outcome::Released),
-        (Op::TryLock(attempt(4, 0, Lease::Fixed)), granted(11)),
+        (Op::Unlock(A), ModelOutcome::Released),
+        (Op::TryLock(attempt(4, 0, LeaseTerm::Fixed)), granted(11)),
     ];
-    assert_breaks(&after_line(&barging), Promise::Order);
+    assert_breaks(&then(&barging), Promise::Order);
 }
 
 #[test]
-fn a_free_lock_that_is_refused_breaks_the_wake_up() {
-    assert_breaks(&[(Op::TryLock(A), Outcome::Busy)], Promise::WakeUp);
+fn refusing_a_free_lock_breaks_the_wake_up() {
+    assert_breaks(&[(Op::TryLock(A), ModelOutcome::Busy)], Promise::WakeUp);
     assert_breaks(&[(Op::Enqueue(A), waiting(1))], Promise::WakeUp);
 }
 
 #[test]
-fn a_second_fence_for_one_request_breaks_one_grant() {
+fn second_fence_for_one_request_breaks_one_grant() {
     assert_breaks(
         &[
             (Op::TryLock(A), granted(10)),
@@ -163,12 +167,12 @@ fn a_second_fence_for_one_request_breaks_one_grant() {
         ],
         Promise::OneGrant,
     );
-    let twice = Sight {
+    let twice = Observation {
         holders: [(A.number, 10)].into(),
         queue: vec![B.number, B.number],
     };
     assert_breaks(
-        &after_line(&[(Op::Inspect, Outcome::Seen(Some(twice)))]),
+        &then(&[(Op::Inspect, ModelOutcome::Seen(Some(twice)))]),
         Promise::OneGrant,
     );
 }
@@ -179,83 +183,90 @@ fn misuse_that_is_granted_breaks_bad_input() {
 }
 
 #[test]
-fn a_fixed_lease_that_lapses_costs_its_process_no_place() {
-    let again = attempt(4, 0, Lease::Fixed);
-    let seen = after_line(&[(Op::Leave(B), Outcome::Done), (Op::Leave(C), Outcome::Done)]);
+fn lapse_of_a_fixed_lease_costs_no_place() {
+    let again = attempt(4, 0, LeaseTerm::Fixed);
+    let seen = then(&[
+        (Op::Cancel(B), ModelOutcome::Done),
+        (Op::Cancel(C), ModelOutcome::Done),
+    ]);
     let seen = [
         seen,
         vec![
             (Op::Enqueue(again), waiting(3)),
-            (Op::Lapse, Outcome::Released),
+            (Op::Lapse, ModelOutcome::Released),
         ],
     ]
     .concat();
     assert_eq!(
-        allowed(&[&line()[..1], &seen[5..]].concat()).chance(again),
-        Chance::Certain
+        allowed(&[&a_holds_b_and_c_wait()[..1], &seen[5..]].concat()).likelihood(again),
+        Likelihood::Certain
     );
     assert_eq!(
-        allowed(&seen).chance(C),
-        Chance::Some,
-        "its leave may still be under way"
+        allowed(&seen).likelihood(C),
+        Likelihood::Possible,
+        "the release of C may still be under way"
     );
 }
 
 #[test]
-fn a_renewed_lease_that_lapses_can_cost_its_process_the_place() {
-    let dead = attempt(1, 0, Lease::Renewed);
-    let its_other = attempt(2, 0, Lease::Renewed);
+fn lapse_of_a_renewed_lease_can_cost_a_place() {
+    let dead = attempt(1, 0, LeaseTerm::Renewed);
+    let its_other = attempt(2, 0, LeaseTerm::Renewed);
     let seen = [
         (Op::TryLock(dead), granted(10)),
         (Op::Enqueue(its_other), waiting(1)),
         (Op::Enqueue(C), waiting(2)),
-        (Op::RunOut, Outcome::Done),
+        (Op::Expire, ModelOutcome::Done),
     ];
-    let worlds = allowed(&seen);
+    let states = allowed(&seen);
     assert_eq!(
-        (worlds.chance(its_other), worlds.chance(C)),
-        (Chance::Some, Chance::Some)
+        (states.likelihood(its_other), states.likelihood(C)),
+        (Likelihood::Possible, Likelihood::Possible)
     );
-    // Passed over, it comes after C, and not before.
+    // If the server passed it over, it comes after C and not before.
     let passed = [
         &seen[..],
         &[
-            (Op::Claim(C), granted(11)),
-            (Op::Unlock(C), Outcome::Released),
+            (Op::TakeGrant(C), granted(11)),
+            (Op::Unlock(C), ModelOutcome::Released),
         ],
     ]
     .concat();
-    assert_eq!(allowed(&passed).chance(its_other), Chance::Some);
+    assert_eq!(allowed(&passed).likelihood(its_other), Likelihood::Possible);
     assert_breaks(
-        &[&passed[..5], &[(Op::Claim(its_other), granted(12))]].concat(),
+        &[&passed[..5], &[(Op::TakeGrant(its_other), granted(12))]].concat(),
         Promise::Exclusion,
     );
 }
 
 #[test]
-fn a_lapse_that_nobody_noticed_leaves_the_holder_its_release() {
-    let seen = after_line(&[
-        (Op::RunOut, Outcome::Done),
-        (Op::Unlock(A), Outcome::Released),
+fn unnoticed_lapse_still_allows_a_release() {
+    let seen = then(&[
+        (Op::Expire, ModelOutcome::Done),
+        (Op::Unlock(A), ModelOutcome::Released),
     ]);
-    assert_eq!(allowed(&seen).chance(B), Chance::Certain);
-    let noticed = after_line(&[
-        (Op::RunOut, Outcome::Done),
-        (Op::TryLock(attempt(4, 1, Lease::Fixed)), Outcome::Busy),
+    assert_eq!(allowed(&seen).likelihood(B), Likelihood::Certain);
+    let noticed = then(&[
+        (Op::Expire, ModelOutcome::Done),
+        (
+            Op::TryLock(attempt(4, 1, LeaseTerm::Fixed)),
+            ModelOutcome::Busy,
+        ),
     ]);
     assert_breaks(
-        &[noticed, vec![(Op::Unlock(A), Outcome::Released)]].concat(),
+        &[noticed, vec![(Op::Unlock(A), ModelOutcome::Released)]].concat(),
         Promise::Exclusion,
     );
 }
-const TWO: Kind = Kind::Semaphore(2);
+
+const TWO: ModelKind = ModelKind::Semaphore(2);
 const HEAVY: Attempt = Attempt {
     permits: 2,
-    ..attempt(4, 3, Lease::Fixed)
+    ..attempt(4, 3, LeaseTerm::Fixed)
 };
 
 #[test]
-fn more_permits_than_there_are_break_exclusion() {
+fn more_permits_than_exist_break_exclusion() {
     let both = [(Op::TryLock(A), granted(10)), (Op::TryLock(B), granted(11))];
     allowed_of(TWO, &both);
     assert_breaks_of(
@@ -271,85 +282,94 @@ fn more_permits_than_there_are_break_exclusion() {
 }
 
 #[test]
-fn one_who_asks_for_few_and_overtakes_one_who_asks_for_many_breaks_the_order() {
+fn small_request_that_overtakes_a_large_one_breaks_the_order() {
     let heavy_waits = [
         (Op::TryLock(A), granted(10)),
         (Op::Enqueue(HEAVY), waiting(1)),
     ];
     let light_waits = [&heavy_waits[..], &[(Op::Enqueue(C), waiting(2))]].concat();
-    assert_eq!(allowed_of(TWO, &light_waits).chance(C), Chance::None);
+    assert_eq!(
+        allowed_of(TWO, &light_waits).likelihood(C),
+        Likelihood::Impossible
+    );
     assert_breaks_of(
         TWO,
         &[&heavy_waits[..], &[(Op::TryLock(C), granted(11))]].concat(),
         Promise::Order,
     );
-    let shown = Sight {
+    let shown = Observation {
         holders: [(A.number, 10), (C.number, 11)].into(),
         queue: vec![HEAVY.number],
     };
     let seen = [
         &light_waits[..],
-        &[(Op::Inspect, Outcome::Seen(Some(shown)))],
+        &[(Op::Inspect, ModelOutcome::Seen(Some(shown)))],
     ]
     .concat();
     assert_breaks_of(TWO, &seen, Promise::Order);
-    let served = [&light_waits[..], &[(Op::Unlock(A), Outcome::Released)]].concat();
-    let worlds = allowed_of(TWO, &served);
+    let served = [&light_waits[..], &[(Op::Unlock(A), ModelOutcome::Released)]].concat();
+    let states = allowed_of(TWO, &served);
     assert_eq!(
-        (worlds.chance(HEAVY), worlds.chance(C)),
-        (Chance::Certain, Chance::None)
+        (states.likelihood(HEAVY), states.likelihood(C)),
+        (Likelihood::Certain, Likelihood::Impossible)
     );
 }
 
 #[test]
-fn permits_that_stay_free_while_somebody_waits_for_no_more_break_the_wake_up() {
+fn free_permits_beside_a_small_waiter_break_the_wake_up() {
     let seen = [(Op::TryLock(A), granted(10)), (Op::Enqueue(B), waiting(1))];
     assert_breaks_of(TWO, &seen, Promise::WakeUp);
     assert_breaks_of(
         TWO,
         &[
             (Op::TryLock(A), granted(10)),
-            (Op::TryLock(B), Outcome::Busy),
+            (Op::TryLock(B), ModelOutcome::Busy),
         ],
         Promise::WakeUp,
     );
 }
 
 #[test]
-fn a_guard_that_is_lost_may_be_dropped_without_a_request() {
-    let [lost, next] = [attempt(1, 0, Lease::Fixed), attempt(2, 1, Lease::Fixed)];
-    let told = [
-        (Op::RunOut, Outcome::Done),
-        (Op::TryLock(next), granted(11)),
-        (Op::Renew(lost), Outcome::Lost),
+fn dropping_a_lost_guard_needs_no_request() {
+    let [lost, next] = [
+        attempt(1, 0, LeaseTerm::Fixed),
+        attempt(2, 1, LeaseTerm::Fixed),
     ];
-    // Nobody has noticed that the next one's time is over, too.
-    let dropped = [(Op::RunOut, Outcome::Done), (Op::Drop(lost), Outcome::Done)];
+    let loses_lease = [
+        (Op::Expire, ModelOutcome::Done),
+        (Op::TryLock(next), granted(11)),
+        (Op::Renew(lost), ModelOutcome::Lost),
+    ];
+    // The lease of the next holder has expired too, and nobody has noticed.
+    let dropped = [
+        (Op::Expire, ModelOutcome::Done),
+        (Op::Drop(lost), ModelOutcome::Done),
+    ];
     let forced = Op::ForceRelease {
         client: 2,
         fence: 11,
     };
     let seen = [
         &[(Op::TryLock(lost), granted(10))][..],
-        &told,
+        &loses_lease,
         &dropped,
-        &[(forced, Outcome::Released)],
+        &[(forced, ModelOutcome::Released)],
     ]
     .concat();
-    allowed_of(Kind::Semaphore(1), &seen);
+    allowed_of(ModelKind::Semaphore(1), &seen);
 }
 
-const READ_WRITE: Kind = Kind::ReadWrite(100);
+const READ_WRITE: ModelKind = ModelKind::ReadWrite(100);
 const WRITER: Attempt = Attempt {
     permits: 100,
-    ..attempt(5, 4, Lease::Fixed)
+    ..attempt(5, 4, LeaseTerm::Fixed)
 };
 
 #[test]
-fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
+fn readers_share_a_fence_and_writers_raise_it() {
     let first = [
         (Op::TryLock(WRITER), granted(10)),
-        (Op::Unlock(WRITER), Outcome::Released),
+        (Op::Unlock(WRITER), ModelOutcome::Released),
     ];
     let read = |fence| [&first[..], &[(Op::TryLock(A), granted(fence))]].concat();
     allowed_of(
@@ -367,7 +387,7 @@ fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
         [
             read(10),
             vec![
-                (Op::Unlock(A), Outcome::Released),
+                (Op::Unlock(A), ModelOutcome::Released),
                 (Op::TryLock(again), granted(fence)),
             ],
         ]
@@ -377,7 +397,7 @@ fn readers_have_the_fence_of_the_last_writer_and_writers_a_larger_one() {
 }
 
 #[test]
-fn readers_who_are_handed_it_together_tell_each_other_s_fence() {
+fn readers_of_one_turn_share_a_fence() {
     let waits = [
         (Op::TryLock(WRITER), granted(10)),
         (Op::Enqueue(A), waiting(1)),
@@ -385,24 +405,24 @@ fn readers_who_are_handed_it_together_tell_each_other_s_fence() {
     ];
     let both = |fence| {
         let served = [
-            (Op::Downgrade(WRITER), Outcome::Downgraded),
-            (Op::Claim(A), granted(10)),
+            (Op::Downgrade(WRITER), ModelOutcome::Downgraded),
+            (Op::TakeGrant(A), granted(10)),
         ];
-        [&waits[..], &served, &[(Op::Claim(B), granted(fence))]].concat()
+        [&waits[..], &served, &[(Op::TakeGrant(B), granted(fence))]].concat()
     };
     allowed_of(READ_WRITE, &both(10));
     assert_breaks_of(READ_WRITE, &both(11), Promise::OneGrant);
 }
 
 #[test]
-fn a_writer_that_is_let_in_beside_readers_breaks_exclusion() {
+fn writer_beside_readers_breaks_exclusion() {
     let again = Attempt {
         number: 6,
         ..WRITER
     };
     let shared = [
         (Op::TryLock(WRITER), granted(10)),
-        (Op::Downgrade(WRITER), Outcome::Downgraded),
+        (Op::Downgrade(WRITER), ModelOutcome::Downgraded),
     ];
     allowed_of(
         READ_WRITE,

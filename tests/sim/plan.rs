@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::model::Kind;
+use super::model::ModelKind;
 use crate::script::LockSpec;
 
 /// A generator of numbers (splitmix64). The same seed makes the same run, on every machine.
@@ -180,20 +180,20 @@ const DEEDS: u64 = 70;
 const SORTS: u64 = 19;
 
 /// What the name is used as in the run of a seed: every other one is of a mutex.
-pub(super) fn kind(seed: u64) -> Kind {
+pub(super) fn kind(seed: u64) -> ModelKind {
     match seed % 4 {
-        1 => Kind::Semaphore(3),
-        3 => Kind::ReadWrite(LockSpec::write().weight),
-        _ => Kind::Mutex,
+        1 => ModelKind::Semaphore(3),
+        3 => ModelKind::ReadWrite(LockSpec::write().weight),
+        _ => ModelKind::Mutex,
     }
 }
 
 /// How many permits somebody asks for.
-fn permits(kind: Kind, chance: &mut Chance) -> u32 {
+fn permits(kind: ModelKind, chance: &mut Chance) -> u32 {
     match kind {
-        Kind::Mutex => 1,
-        Kind::Semaphore(all) => 1 + [0, 0, 1, 2][chance.below(4) as usize] % all,
-        Kind::ReadWrite(all) => [1, 1, all][chance.below(3) as usize],
+        ModelKind::Mutex => 1,
+        ModelKind::Semaphore(all) => 1 + [0, 0, 1, 2][chance.below(4) as usize] % all,
+        ModelKind::ReadWrite(all) => [1, 1, all][chance.below(3) as usize],
     }
 }
 
@@ -202,7 +202,7 @@ fn permits(kind: Kind, chance: &mut Chance) -> u32 {
 pub(super) fn plan(seed: u64) -> Vec<Planned> {
     let mut chance = Chance::new(seed ^ 0x5eed);
     let kind = kind(seed);
-    let shared = matches!(kind, Kind::ReadWrite(_));
+    let shared = matches!(kind, ModelKind::ReadWrite(_));
     let mut sizes = Chance::new(seed ^ 0x517e);
     let enabled = chance.next() & chance.next();
     let pace = [60, 150, 400][chance.below(3) as usize];
@@ -312,7 +312,7 @@ pub(super) fn plan(seed: u64) -> Vec<Planned> {
             32 | 33 if enabled >> 32 & 1 == 1 => Deed::Drop { process },
             34 | 35 if enabled >> 34 & 1 == 1 => Deed::Renew { process },
             36 if shared => Deed::Downgrade { process },
-            37 if kind != Kind::Mutex && enabled >> 37 & 1 == 1 => Deed::DropHolders,
+            37 if kind != ModelKind::Mutex && enabled >> 37 & 1 == 1 => Deed::DropHolders,
             _ => continue,
         };
         planned.push(Planned { at, deed });

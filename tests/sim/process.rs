@@ -9,6 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::plan::{self, Chance, Mishap};
+use super::shown_clock::shown_clock;
 use crate::config::Config;
 use crate::engine::{Doubt, Lease, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::error::Step;
@@ -163,7 +164,7 @@ impl Process {
         let (step, horizon) = (config.check_period + config.command_timeout, config.horizon);
         let caller_id = Arc::new(CallerId::new(&config.prefix, step, horizon));
         let wire = Wire {
-            clock: Clock::told(Arc::clone(&shown)),
+            clock: shown_clock(Arc::clone(&shown)),
             newest: Arc::clone(&newest),
         };
         let boot = 1_000_000_000 * (1 + chance.below(1_000_000));
@@ -245,14 +246,14 @@ impl Store for Wire {
         self.clock.clone()
     }
 
-    fn run(&self, calls: &[Call], _patience: Deadlines) -> Vec<CallResult> {
+    fn run(&self, calls: &[Call], _deadlines: Deadlines) -> Vec<CallResult> {
         calls
             .iter()
             .map(|_| CallResult::not_sent(StoreFault::NotReady))
             .collect()
     }
 
-    fn link(&self, _ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+    fn link(&self, _on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         Box::new(Unused)
     }
 
@@ -260,7 +261,7 @@ impl Store for Wire {
         &self,
         _channel: &str,
         _ping_every: Duration,
-        _heard: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+        _on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
         Err(StoreFault::NotReady)
     }

@@ -102,7 +102,7 @@ struct Replied {
     /// When the server answered, and how many steps its clock had made then.
     ran_at: u64,
     clock_steps: u32,
-    value: keyspace::Answer,
+    value: keyspace::CommandResult,
 }
 
 /// A request on its way.

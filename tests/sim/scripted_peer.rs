@@ -1,4 +1,4 @@
-//! A connection to a server whose words are made up, for the fuzzer.
+//! A connection to a server whose replies are made up, for the fuzzer.
 
 use std::io::Write as _;
 use std::net::Shutdown;
@@ -6,73 +6,59 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
 use super::Node;
 use super::connection::Connection;
-use super::socket::Socket;
+use super::scan::parse_page;
+use super::socket::{Socket, Stream};
 use crate::script::{Call, CallerId};
 use crate::store::clock::Clock;
-use crate::store::single::{page, parse_url};
-use crate::store::{Anchor, CallResult, StoreFault};
+use crate::store::{Anchor, CallResult, StoreFault, parse_url};
 
-/// Far longer than bytes take that are there already.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// What fits into a socket that nobody reads.
+/// Far longer than it takes to read bytes that are already there.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// A socket has room for this much although nobody reads it.
 const MOST: usize = 64 * 1024;
 
-pub(crate) struct Told {
+/// A peer that sends the bytes that it is given, whatever it is asked.
+pub(crate) struct ScriptedPeer {
     node: Node,
     connection: Connection,
     /// Reads nothing, and has closed its side.
     _server: UnixStream,
 }
 
-impl Told {
-    /// It says these bytes and no more, whatever it is asked.
-    pub(crate) fn new(url: &str, bytes: &[u8]) -> Told {
+impl ScriptedPeer {
+    /// It sends these bytes and no more.
+    pub(crate) fn new(url: &str, bytes: &[u8]) -> ScriptedPeer {
         let info = parse_url(url).expect("a good URL");
-        let caller_id = Arc::new(CallerId::new("fairlock", PATIENCE, PATIENCE));
+        let caller_id = Arc::new(CallerId::new("fairlock", TIMEOUT, TIMEOUT));
         let clock = Clock::default();
-        let (socket, mut server) = Socket::pair(PATIENCE).expect("a pair of sockets");
+        let (own, mut server) = UnixStream::pair().expect("a pair of sockets");
+        let socket = Socket::new(Stream::Unix(own), TIMEOUT).expect("timeouts can be set");
         server
             .write_all(&bytes[..bytes.len().min(MOST)])
             .expect("it fits");
         server.shutdown(Shutdown::Write).expect("it is open");
-        let now = clock.now();
-        let connection = Connection {
-            socket,
-            anchor: Anchor {
-                server: 0,
-                sent: now,
-                received: now,
-            },
-            generation: 0,
-            pool_generation: 0,
-            broken: false,
-            opened: now,
-            read_timeout: PATIENCE,
-        };
-        Told {
-            node: Node::new(info, caller_id, clock, PATIENCE, PATIENCE),
+        let connection = Connection::over(socket, TIMEOUT, clock.now());
+        ScriptedPeer {
+            node: Node::new(info, caller_id, clock, TIMEOUT, TIMEOUT),
             connection,
             _server: server,
         }
     }
 
     pub(crate) fn shake_hands(&mut self) -> Result<(), StoreFault> {
-        let give_up = self.node.clock.now() + PATIENCE;
-        self.node.shake_hands(&mut self.connection, give_up)
+        let reply_by = self.node.clock.now() + TIMEOUT;
+        self.node.shake_hands(&mut self.connection, reply_by)
     }
 
     pub(crate) fn exchange(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        let give_up = self.node.clock.now() + PATIENCE;
-        self.node.exchange(&mut self.connection, calls, give_up)
+        let reply_by = self.node.clock.now() + TIMEOUT;
+        self.node.exchange(&mut self.connection, calls, reply_by)
     }
 
     pub(crate) fn scan(&mut self) -> Result<(u64, Vec<String>), StoreFault> {
-        let answer: Value = self.connection.request(redis::cmd("SCAN"), PATIENCE)?;
-        page(answer)
+        parse_page(self.connection.request(&redis::cmd("SCAN"), TIMEOUT)?)
     }
 
     /// The pairings of clocks that it believes in.

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use super::defect::Defect;
 use super::judge::Broken;
-use super::model::Kind;
+use super::model::ModelKind;
 use super::model::Promise;
 use super::plan::{self, Planned, Terms};
 use super::run::Run;
-use crate::config::{Config, LockOptions, Wanted};
+use crate::config::{Config, Settings};
 use crate::key::Key;
+use crate::options::LockOptions;
 use crate::script::LockSpec;
 use crate::store::memory::server::Server;
 
@@ -23,7 +24,7 @@ const SHOWN: usize = 40;
 /// What runs have in common: one name, and a ttl of 3 s, from which all else is derived.
 pub(super) struct Setting {
     /// What the name is used as.
-    pub(super) kind: Kind,
+    pub(super) kind: ModelKind,
     pub(super) config: Config,
     pub(super) key: Key,
     pub(super) ttl: Duration,
@@ -134,11 +135,11 @@ pub(crate) fn simulate(
 }
 
 impl Setting {
-    fn new(kind: Kind) -> Setting {
+    fn new(kind: ModelKind) -> Setting {
         let ttl = Duration::from_secs(3);
-        let wanted = Wanted {
+        let wanted = Settings {
             options: LockOptions::new().ttl(ttl),
-            ..Wanted::default()
+            ..Settings::default()
         };
         let (config, _) = Config::new(wanted).expect("the numbers of a ttl fit each other");
         let key = Key::new(&config.prefix, "a").expect("it is a name");
@@ -153,10 +154,10 @@ impl Setting {
 
     pub(super) fn spec(&self, permits: u32) -> LockSpec {
         match self.kind {
-            Kind::Mutex => LockSpec::MUTEX,
-            Kind::Semaphore(all) => LockSpec::semaphore(all, permits),
-            Kind::ReadWrite(all) if permits == all => LockSpec::write(),
-            Kind::ReadWrite(_) => LockSpec::read(),
+            ModelKind::Mutex => LockSpec::MUTEX,
+            ModelKind::Semaphore(all) => LockSpec::semaphore(all, permits),
+            ModelKind::ReadWrite(all) if permits == all => LockSpec::write(),
+            ModelKind::ReadWrite(_) => LockSpec::read(),
         }
     }
 
@@ -164,7 +165,9 @@ impl Setting {
         let options = LockOptions::new().ttl(self.ttl);
         match terms {
             Terms::Renewed => options,
-            Terms::Fixed if self.kind == Kind::Mutex => LockOptions::new().fixed_lease(self.ttl),
+            Terms::Fixed if self.kind == ModelKind::Mutex => {
+                LockOptions::new().fixed_lease(self.ttl)
+            }
             // Beside leases that last longer.
             Terms::Fixed => LockOptions::new().fixed_lease(self.moment),
             Terms::HoldAtLeast => options.hold_at_least(self.moment),
@@ -180,11 +183,11 @@ pub(super) mod tests {
 
     /// What the runs of these deeds break, and what the server ran. The seed decides how long each way takes.
     fn play(deeds: &[(u64, Deed)], defect: Option<Defect>) -> Vec<(Option<Broken>, String)> {
-        play_of(Kind::Mutex, deeds, defect)
+        play_of(ModelKind::Mutex, deeds, defect)
     }
 
     pub(in crate::sim) fn play_of(
-        kind: Kind,
+        kind: ModelKind,
         deeds: &[(u64, Deed)],
         defect: Option<Defect>,
     ) -> Vec<(Option<Broken>, String)> {
@@ -281,10 +284,10 @@ pub(super) mod tests {
             (300, Deed::Crash { process: 0 }),
         ];
         let deeds = [&deeds[..], &[(1_500, first), (3_700, second)]].concat();
-        for (broken, told) in play_of(Kind::Semaphore(3), &deeds, None) {
+        for (broken, told) in play_of(ModelKind::Semaphore(3), &deeds, None) {
             assert!(broken.is_none(), "{broken:?}\n{told}");
         }
-        for (broken, told) in play_of(Kind::Semaphore(3), &deeds, Some(Defect::PermitGrace)) {
+        for (broken, told) in play_of(ModelKind::Semaphore(3), &deeds, Some(Defect::PermitGrace)) {
             assert!(broken.is_some(), "{told}");
         }
     }
@@ -332,7 +335,7 @@ pub(super) mod tests {
     /// One request passes over 64; whoever sent it sends it again.
     #[test]
     fn more_heads_than_one_request_passes_over_are_passed_over() {
-        for kind in [Kind::Mutex, Kind::Semaphore(3)] {
+        for kind in [ModelKind::Mutex, ModelKind::Semaphore(3)] {
             let all = |process, hold| {
                 let permits = kind.permits();
                 Deed::Lock {
@@ -401,7 +404,7 @@ pub(super) mod tests {
             (1_003, semaphore(1, 2_408, 1)),
             (1_003, lost),
         ];
-        for (broken, told) in play_of(Kind::Semaphore(3), &deeds, None) {
+        for (broken, told) in play_of(ModelKind::Semaphore(3), &deeds, None) {
             assert!(broken.is_none(), "{broken:?}\n{told}");
         }
     }
@@ -413,7 +416,7 @@ pub(super) mod tests {
             process: 1,
             what: Mishap::Reset { late: Some(250) },
         };
-        for kind in [Kind::Mutex, Kind::Semaphore(3)] {
+        for kind in [ModelKind::Mutex, ModelKind::Semaphore(3)] {
             let all = |process, hold, patience| {
                 let permits = kind.permits();
                 Deed::Lock {
@@ -453,7 +456,7 @@ pub(super) mod tests {
             permits: 1,
         };
         for (broken, told) in play_of(
-            Kind::Semaphore(3),
+            ModelKind::Semaphore(3),
             &[(1, lock(0, 8)), (600, late), (700, cools)],
             None,
         ) {
@@ -482,7 +485,7 @@ pub(super) mod tests {
         };
         for at in [3_700, 4_000] {
             for (broken, told) in play_of(
-                Kind::Semaphore(3),
+                ModelKind::Semaphore(3),
                 &[&deeds[..], &[(at, all)]].concat(),
                 None,
             ) {

@@ -1,13 +1,15 @@
-//! The engine without its threads, for the simulator: whoever has it says when each of them gets to run, and with what
-//! answers. Nothing is decided here; each method is one half of what a thread does around a request.
+//! The engine without its threads, for the simulator. The simulator says when each thread runs, and
+//! which replies it gets. This file decides nothing: each method is what a thread does before or
+//! after a request.
 
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::acquire::{Doubt, Settled, Tried, Wait, acquire_call};
-use crate::engine::background::Command;
-use crate::engine::background::{RenewalThread, Task};
-use crate::engine::release::Ended;
+use crate::engine::acquire::EnqueueOutcome;
+use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
+use crate::engine::background::{Command, RenewalThread, Task};
+use crate::engine::release::ReleaseOutcome;
+use crate::engine::request::Wait;
 use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
@@ -16,16 +18,16 @@ use crate::store::{CallResult, Store};
 
 type Answered = CallResult;
 
-/// An engine, and what its threads would carry out.
+/// An engine, and the state of its renewal thread.
 pub(crate) struct SteppedEngine {
     engine: Arc<Engine>,
     renewal: RenewalThread,
 }
 
-/// Whom the answers to a pipeline are for.
+/// The tasks that the replies to a pipeline belong to.
 pub(crate) struct Tasks(Vec<Task>);
 
-/// What a caller does after an answer to its acquire.
+/// What a caller does after the reply to its acquire.
 pub(crate) enum Next {
     Wait,
     AskAgain,
@@ -43,36 +45,37 @@ impl SteppedEngine {
         SteppedEngine { engine, renewal }
     }
 
-    /// The renewal thread's next pipeline; empty if nothing is due.
+    /// The renewal thread's next pipeline. It is empty if nothing is due.
     pub(crate) fn collect(&mut self) -> (Tasks, Vec<Call>) {
         self.renewal.take_in();
         let (tasks, calls) = self.renewal.collect().into_iter().unzip();
-        self.renewal.asked = self.engine.now();
+        self.renewal.last_sent_at = self.engine.now();
         (Tasks(tasks), calls)
     }
 
     pub(crate) fn on_replies(&mut self, tasks: Tasks, calls: &[Call], results: Vec<Answered>) {
-        self.renewal.settle(tasks.0, calls, results);
+        self.renewal.on_replies(tasks.0, calls, results);
     }
 
-    /// When [`SteppedEngine::collect`] has something next, if nothing comes meanwhile.
+    /// When [`SteppedEngine::collect`] has something next, unless a command comes first.
     pub(crate) fn next_due(&self) -> Time {
         self.renewal.next_due()
     }
 
-    /// A message came.
+    /// A message arrives.
     pub(crate) fn on_message(&self, message: &str) {
-        subscription::hear(&self.engine, message);
+        subscription::on_message(&self.engine, message);
     }
 
-    /// A message came, and counts whatever is in flight: what R8 rules out.
+    /// A message arrives and counts at once, also while a request is in flight: the defect that R8
+    /// rules out.
     pub(crate) fn on_message_at_once(&self, message: &str) {
         self.on_message(message);
         for waiter in self.engine.waiters.all() {
             let action = {
                 let mut state = waiter.state.lock();
                 if state.is_asking() {
-                    state.unanswered(0, self.engine.now(), &waiter.request)
+                    state.on_no_reply(0, self.engine.now(), &waiter.request)
                 } else {
                     WaiterAction::Nothing
                 }
@@ -81,44 +84,36 @@ impl SteppedEngine {
         }
     }
 
-    /// The subscription stands, again or for the first time.
+    /// The subscription is confirmed, for the first time or again.
     pub(crate) fn on_subscribed(&self) {
-        self.engine.send_to_background(Command::Resync);
+        self.engine.send_to_background(Command::Subscribed);
     }
 
-    /// How many tokens the registry has.
+    /// The number of tokens in the registry.
     pub(crate) fn waiters(&self) -> usize {
         self.engine.waiters.all().len()
     }
 
-    /// A place that nothing was sent for yet.
+    /// A waiter whose acquire was not sent yet.
     pub(crate) fn register(&self, request: Arc<Request>) -> QueuedWaiter {
-        let waiter = self.engine.waiters.register(
-            request,
-            WaiterState::new(Token::new()),
-            self.engine.now(),
-        );
-        self.engine.counters.waiting.add(1);
-        QueuedWaiter {
-            engine: Arc::clone(&self.engine),
-            waiter,
-        }
+        QueuedWaiter::register(&self.engine, &request, WaiterState::new(Token::new()))
     }
 
-    /// Whether it stands in the queue, as far as it knows.
+    /// Whether the waiter is queued, as far as it knows.
     pub(crate) fn is_queued(&self, queued: &QueuedWaiter) -> bool {
         queued.waiter.state.lock().is_queued()
     }
 
-    /// As if the place's token had never been sent: what R6 rules out.
+    /// Forgets when the token was first sent, so it is never replaced: the defect that R6 rules
+    /// out.
     pub(crate) fn keep_token(&self, queued: &QueuedWaiter) {
         queued.waiter.state.lock().first_sent = None;
     }
 
-    /// The acquire that a place is to send now, unless it has something already.
+    /// The acquire that the waiter sends now. `None` if it needs none.
     pub(crate) fn begin_acquire(&self, queued: &QueuedWaiter, now: Time) -> Option<Call> {
         let token = self.engine.token_to_send(&queued.waiter, now)?;
-        Some(acquire_call(&queued.waiter.request, token, Wait::Yes))
+        Some(queued.waiter.request.acquire(token, Wait::Yes))
     }
 
     pub(crate) fn on_acquire_reply(
@@ -128,22 +123,22 @@ impl SteppedEngine {
         answer: Answered,
     ) -> Next {
         match self.engine.on_acquire_reply(&queued.waiter, call, answer) {
-            Settled::Done => Next::Wait,
-            Settled::Again => Next::AskAgain,
-            Settled::StoreFault(_) => Next::AskLater,
-            Settled::Refused(_) => Next::Fail,
+            EnqueueOutcome::Done => Next::Wait,
+            EnqueueOutcome::Again => Next::AskAgain,
+            EnqueueOutcome::Failed(_) => Next::AskLater,
+            EnqueueOutcome::Refused(_) => Next::Fail,
         }
     }
 
-    /// The waiter wakes and looks.
+    /// The caller wakes and looks.
     pub(crate) fn take_grant(&self, queued: &QueuedWaiter) -> Option<Arc<Lease>> {
-        let claim = queued
+        let found = queued
             .waiter
             .state
             .lock()
-            .claim(self.engine.now(), &queued.waiter.request);
-        match claim {
-            TakeGrant::Taken(lease) => self.engine.claimed(lease).ok(),
+            .take_grant(self.engine.now(), &queued.waiter.request);
+        match found {
+            TakeGrant::Taken(lease) => self.engine.hand_out(lease).ok(),
             TakeGrant::Confirm => {
                 self.engine.apply(&queued.waiter, WaiterAction::Confirm);
                 None
@@ -152,29 +147,30 @@ impl SteppedEngine {
         }
     }
 
-    /// At its deadline: the call that leaves the queue, if one is needed.
+    /// The caller's deadline: the call that leaves the queue, if one is needed.
     pub(crate) fn begin_cancel(&self, queued: &QueuedWaiter) -> Option<Call> {
-        queued.leave()
+        queued.begin_cancel()
     }
 
-    /// What the answer to it, or no need of one, leaves of the place.
+    /// Applies the reply to that call, and takes a last look at the waiter. `None`: no call was
+    /// needed.
     pub(crate) fn on_cancel_reply(
         &self,
         queued: &QueuedWaiter,
         answered: Option<(&Call, Answered)>,
     ) -> Option<Arc<Lease>> {
         if let Some((call, answer)) = answered {
-            queued.left(call, answer.answer).ok()?;
+            queued.on_cancel_reply(call, answer.answer).ok()?;
         }
-        queued.claim_or_leave().ok().flatten()
+        queued.take_grant_or_cancel().ok().flatten()
     }
 
-    /// An acquire that may not wait.
+    /// The acquire of a try.
     pub(crate) fn begin_try(&self, request: &Request, token: Token) -> Call {
-        acquire_call(request, token, Wait::No)
+        request.acquire(token, Wait::No)
     }
 
-    /// `None`: it is to be sent again.
+    /// `None`: the acquire must be sent again.
     pub(crate) fn on_try_reply(
         &self,
         request: &Arc<Request>,
@@ -183,25 +179,30 @@ impl SteppedEngine {
         doubt: &mut Doubt,
         answer: Answered,
     ) -> Option<Option<Arc<Lease>>> {
-        match self
-            .engine
-            .on_try_reply(request, token, call, doubt, answer)
-        {
-            Ok(Tried::Ended(lease)) => Some(lease),
-            Ok(Tried::Again(_)) => None,
-            Ok(Tried::Failed(_)) | Err(_) => Some(None),
+        let mut attempt = TryAcquire {
+            request,
+            token,
+            call,
+            doubt: *doubt,
+        };
+        let outcome = self.engine.on_try_reply(&mut attempt, answer);
+        *doubt = attempt.doubt;
+        match outcome {
+            Ok(TryOutcome::Done(lease)) => Some(lease),
+            Ok(TryOutcome::Again(_)) => None,
+            Ok(TryOutcome::Failed(_)) | Err(_) => Some(None),
         }
     }
 
-    /// No time is left to send it again.
+    /// No time is left to send the acquire again.
     pub(crate) fn stop_trying(&self, request: &Request, token: Token, call: &Call, doubt: Doubt) {
         if doubt.in_doubt {
             self.engine
-                .abandon_in_background(call, token, doubt.not_after, request.longest());
+                .abandon_token(call, token, doubt.not_after, request.longest());
         }
     }
 
-    /// A guard is renewed by its owner: the call to send, unless it was lost.
+    /// The owner of a guard renews it: the call to send, unless the lease is lost.
     pub(crate) fn begin_renew(&self, lease: &Lease) -> Option<Call> {
         let is_held = lease.is_held(self.engine.now());
         is_held.then(|| lease.request.call(Verb::Renew { token: lease.token }))
@@ -209,16 +210,16 @@ impl SteppedEngine {
 
     pub(crate) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: Answered) {
         if let Ok(answer) = answer.answer {
-            let _ = self.engine.renewed(lease, &answer);
+            let _ = self.engine.on_renew_reply(lease, &answer);
         }
     }
 
-    /// A writer is to become a reader: the call to send, unless it was lost.
+    /// A writer becomes a reader: the call to send, unless the lease is lost.
     pub(crate) fn begin_downgrade(&self, lease: &Lease) -> Option<Call> {
         self.engine.begin_downgrade(lease, self.engine.now()).ok()
     }
 
-    /// Whether its guard is given to its owner again.
+    /// Whether the caller keeps a guard.
     pub(crate) fn on_downgrade_reply(
         &self,
         lease: &Arc<Lease>,
@@ -227,13 +228,15 @@ impl SteppedEngine {
         answer: Answered,
     ) -> bool {
         self.engine
-            .downgraded(lease, call, started, answer.answer)
+            .on_downgrade_reply(lease, call, started, answer.answer)
             .is_ok()
     }
 
-    /// A guard is dropped: the call to send, unless it was lost.
+    /// A guard is dropped: the call to send, unless the lease is lost.
     pub(crate) fn begin_release(&self, lease: &Lease) -> Option<Call> {
-        self.engine.end(lease, Mode::Used, self.engine.now()).ok()
+        self.engine
+            .begin_release(lease, Mode::Used, self.engine.now())
+            .ok()
     }
 
     pub(crate) fn on_release_reply(
@@ -243,8 +246,12 @@ impl SteppedEngine {
         started: Time,
         answer: Answered,
     ) {
-        if let Ended::Open(_, job) = self.engine.ended(lease, call, started, answer.answer) {
-            self.engine.send_to_background(Command::Background(*job));
+        let outcome = self
+            .engine
+            .on_release_reply(lease, call, started, answer.answer);
+        if let ReleaseOutcome::Open(open) = outcome {
+            self.engine
+                .send_to_background(Command::Abandon(open.release));
         }
     }
 }

@@ -1,18 +1,20 @@
-//! The same work for fairlock and the other lock crates for Redis: lock and unlock by one thread, and one name that
-//! several threads want.
+//! The same work for fairlock and the other lock crates for Redis: lock and unlock by one thread, and
+//! one name that several threads want.
 //!
 //!     cargo run --release --manifest-path benches/peers/Cargo.toml -- --bench
 //!
-//! `FAIRLOCK_BENCH_URL` names a Redis; without it, a private redis-server is started on a port of this host. Within a
-//! round all take turns. Each waits as its own waiting verb does by default: redlock and rslock try again after a random
-//! time of less than 200 ms, redis-lock after 1 s. redlock opens a connection for each request, and knows no other way;
-//! redis-lock and rslock have a connection for each thread, rslock also a runtime of its own, on which nothing else runs;
-//! fairlock has one manager with its pool. redis-lock needs FUNCTION (Redis 7) and is left out where that is missing.
+//! `FAIRLOCK_BENCH_URL` names a Redis; without it, a private redis-server is started on a port of this
+//! host. Within a round all take turns. Each crate waits as its own waiting verb does by default:
+//! redlock and rslock retry after a random time of less than 200 ms, redis-lock after 1 s. redlock opens
+//! a connection for each request and has no other mode. redis-lock and rslock have a connection for
+//! each thread; rslock also has a runtime of its own, on which nothing else runs. fairlock has one
+//! manager with its pool. redis-lock needs FUNCTION (Redis 7) and is left out where that is missing.
 //!
-//! On the name that several threads want, each peer is also set to try again after a millisecond or less: redis-lock's
-//! `lock` with a sleep of 1 ms in place of `DEFAULT_SLEEP`; rslock and redlock with `set_retry(u32::MAX, 2 ms)`, by which
-//! they sleep for 0 or 1 ms, as they draw whole milliseconds below what is set. With 1 ms they would not sleep at all, and
-//! get less done where there are fewer processors than threads. fairlock has nothing to set: who waits is told.
+//! On the name that several threads want, each peer also runs with a retry after a millisecond or less.
+//! redis-lock uses `lock` with a sleep of 1 ms in place of `DEFAULT_SLEEP`. rslock and redlock use
+//! `set_retry(u32::MAX, 2 ms)`: they draw whole milliseconds below that, so they sleep for 0 or 1 ms.
+//! With 1 ms they would not sleep at all, and get less done where there are fewer processors than
+//! threads. fairlock has nothing to set: Redis notifies its waiters.
 
 #[path = "../../support/floor.rs"]
 mod floor;
@@ -30,7 +32,7 @@ use subject::{Subject, eager, subjects};
 use support::figure::{Bound, Figure};
 use support::{Rounds, is_bench, median, micros, now, rounds, server};
 
-/// Of one thread, of each kind in a round, and how many before it is the next one's turn.
+/// Cycles of one thread, for each kind in a round, and how many before the next kind's turn.
 const CYCLES: usize = 1000;
 const CYCLES_AT_ONCE: usize = 50;
 
@@ -199,7 +201,7 @@ impl Seen {
                         let asked = now();
                         cycle(&mut || {
                             longest = longest.max(now() - asked);
-                            // Who waited beyond the end did wait, but had no turn in this time.
+                            // A thread that waited beyond the end did wait, but had no turn in this time.
                             turns += usize::from(!over.load(Ordering::Relaxed));
                             thread::sleep(HOLD);
                         });

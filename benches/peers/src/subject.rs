@@ -58,7 +58,7 @@ fn peers(url: &str, retry: Retry) -> Vec<Box<dyn Subject>> {
 /// When a peer that did not get the lock tries again.
 #[derive(Clone, Copy, PartialEq)]
 enum Retry {
-    /// As it does unless it is told otherwise.
+    /// As it does by default.
     Default,
     Eager,
 }

@@ -1,34 +1,50 @@
-//! What is sent to the renewal thread.
+//! What other threads send to the renewal thread, and what it schedules.
 
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use crate::engine::background::Job;
+use super::token_release::TokenRelease;
 use crate::engine::lease::Lease;
 use crate::engine::waiter::WaiterEntry;
+use crate::script::Call;
 use crate::store::clock::Time;
 
-/// A lease that the renewal thread has not seen yet.
-pub(crate) struct Fresh {
+/// What other threads send to the renewal thread. New leases have a channel of their own.
+pub(crate) enum Command {
+    /// The lease of a guard is lost, and nobody has reported it yet.
+    ReportLoss(Arc<Lease>),
+    Abandon(TokenRelease),
+    Confirm(Arc<WaiterEntry>),
+    Requeue(Arc<WaiterEntry>),
+    /// The subscription is confirmed, and messages may have been missed before. Every name with
+    /// waiters is synced at once, and every token is looked up.
+    Subscribed,
+    /// Shutdown: end all leases, and send the names of the guards that lost theirs.
+    EndAll(Sender<Vec<Arc<str>>>),
+    /// Drop this sender when nothing is due any more. Its receiver waits for that.
+    DropWhenIdle(Sender<Infallible>),
+    Stop,
+}
+
+/// A lease, and when it is renewed next.
+pub(crate) struct ScheduledLease {
     pub(crate) lease: Arc<Lease>,
-    /// It is to be renewed at this time, and then each period.
     pub(crate) renew_at: Time,
 }
 
-/// What is sent to the renewal thread.
-pub(crate) enum Command {
-    /// Lost, and not told yet.
-    Lost(Arc<Lease>),
-    Background(Job),
+/// What the renewal thread has to do. Each task is one call in a pipeline, and handles its reply.
+pub(crate) enum Task {
+    Renew(ScheduledLease),
+    /// Release a token, until a reply shows that it is gone for good.
+    ReleaseToken(TokenRelease),
+    /// R12 (doubtful grants): ask by a renewal whether a waiter's grant still holds.
     Confirm(Arc<WaiterEntry>),
+    /// R4 (lost places): enqueue a waiter again, under a new token.
     Requeue(Arc<WaiterEntry>),
-    /// Messages may have been missed: every awaited name is looked after at once, token by token.
-    Resync,
-    /// Shut down: end all leases and answer their names.
-    EndAll(Sender<Vec<Arc<str>>>),
-    /// Let go of this when nothing is due any more.
-    Settle(Sender<Infallible>),
-    Stop,
+    /// Ask for a name's owner and served time.
+    Sync(Call),
+    /// Ask which of a name's tokens Redis knows.
+    Lookup(Call),
 }

@@ -1,11 +1,17 @@
 //! The renewal thread: what is sent to it, what it has scheduled, and what it does.
 
 mod command;
+mod lease_renewal;
+mod release_upkeep;
 mod schedule;
 mod thread;
 mod token_release;
 mod waiter_upkeep;
+mod waker;
 
-pub(crate) use command::{Command, Fresh};
-pub(crate) use thread::{Errand, RenewalThread, Task};
-pub(crate) use token_release::{Job, settles};
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+pub(crate) use command::Task;
+pub(crate) use command::{Command, ScheduledLease};
+pub(crate) use thread::RenewalThread;
+pub(crate) use token_release::{ReportTo, TokenRelease, excludes_late_copies};
+pub(crate) use waker::Waker;

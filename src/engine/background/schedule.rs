@@ -1,83 +1,84 @@
-//! What is to be done when: a heap of moments.
+//! Items and the times when they are due, in a heap.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use crate::store::clock::Time;
 
-/// Items in the order of their moments; those of one moment in the order in which they were put in.
+/// Items in the order of their times. Items of the same time come in the order in which they were
+/// put in.
 #[derive(Debug)]
-pub(crate) struct Schedule<T> {
-    heap: BinaryHeap<Entry<T>>,
+pub(super) struct Schedule<T> {
+    heap: BinaryHeap<ScheduleEntry<T>>,
     puts: u64,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct ScheduleEntry<T> {
     at: Time,
-    put: u64,
+    number: u64,
     item: T,
 }
 
 impl<T> Schedule<T> {
-    pub(crate) fn new() -> Schedule<T> {
+    pub(super) fn new() -> Schedule<T> {
         Schedule {
             heap: BinaryHeap::new(),
             puts: 0,
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    pub(crate) fn put(&mut self, at: Time, item: T) {
+    pub(super) fn put(&mut self, at: Time, item: T) {
         self.puts += 1;
-        self.heap.push(Entry {
+        self.heap.push(ScheduleEntry {
             at,
-            put: self.puts,
+            number: self.puts,
             item,
         });
     }
 
-    /// When something is due next; [`Time::NEVER`] if nothing is.
-    pub(crate) fn next(&self) -> Time {
+    /// When the next item is due; [`Time::NEVER`] if there is none.
+    pub(super) fn next(&self) -> Time {
         self.heap.peek().map_or(Time::NEVER, |entry| entry.at)
     }
 
     /// The next item that is due at `now`.
-    pub(crate) fn take_due(&mut self, now: Time) -> Option<T> {
+    pub(super) fn take_due(&mut self, now: Time) -> Option<T> {
         if self.heap.peek()?.at > now {
             return None;
         }
         self.heap.pop().map(|entry| entry.item)
     }
 
-    pub(crate) fn take_all(&mut self) -> Vec<T> {
+    pub(super) fn take_all(&mut self) -> Vec<T> {
         self.heap.drain().map(|entry| entry.item).collect()
     }
 }
 
-/// The other way round, since the heap keeps its largest on top.
-impl<T> Ord for Entry<T> {
+/// Reversed, because the heap has its largest entry on top.
+impl<T> Ord for ScheduleEntry<T> {
     fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.put).cmp(&(self.at, self.put))
+        (other.at, other.number).cmp(&(self.at, self.number))
     }
 }
 
-impl<T> PartialOrd for Entry<T> {
+impl<T> PartialOrd for ScheduleEntry<T> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<T> PartialEq for Entry<T> {
+impl<T> PartialEq for ScheduleEntry<T> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl<T> Eq for Entry<T> {}
+impl<T> Eq for ScheduleEntry<T> {}
 
 #[cfg(test)]
 mod tests {
@@ -88,8 +89,8 @@ mod tests {
         let at = Time::from_nanos;
         let mut schedule = Schedule::new();
         assert_eq!(schedule.next(), Time::NEVER);
-        for (moment, item) in [(30, 'c'), (10, 'a'), (30, 'd'), (20, 'b')] {
-            schedule.put(at(moment), item);
+        for (time, item) in [(30, 'c'), (10, 'a'), (30, 'd'), (20, 'b')] {
+            schedule.put(at(time), item);
         }
         assert_eq!(schedule.next(), at(10));
         assert_eq!(schedule.take_due(at(9)), None);

@@ -1,198 +1,118 @@
-//! How the renewal thread gives back tokens that others could not wait to see gone.
+//! The release of a token in the background, and when it is done.
 
 use crossbeam_channel::Sender;
 
-use crate::engine::background::{Errand, RenewalThread, Task};
-use crate::engine::release::release_loss;
+use crate::engine::lease::{Lease, loss_from_release, loss_from_resent_release};
 use crate::loss::LossReason;
-use crate::script::{Call, Mode, Token, Verb};
+use crate::script::{Call, Mode, Outcome, Token, Verb};
+use crate::store::Answer;
 use crate::store::clock::Time;
-use crate::store::{Answer, StoreFault};
 
-/// An outage adds few jobs of places to those of its beginning, since nobody takes one without a connection. Should there
-/// be more errands than this, those that are older than a ttl are left to their turn, and to R13.
-const MANY: usize = 1 << 14;
-
-/// A token to be given back in the background.
-pub(crate) struct Job {
+/// A token that the renewal thread releases. It sends the release again and again until the token
+/// is gone for good: see [`excludes_late_copies`].
+pub(crate) struct TokenRelease {
     pub(crate) call: Call,
     pub(crate) token: Token,
-    /// A reply must show a later server time, or a delayed acquire could still take the token (R7).
+    /// R7 (late copies): a reply must show a later server time than this, because until then a
+    /// delayed acquire can still take the token. 0: every acquire of it was answered.
     pub(crate) not_after: u64,
-    /// Past this a lease of the token has lapsed by itself.
+    /// After this, a lease of the token has lapsed by itself.
     pub(crate) expires: Time,
-    /// It may have a place instead, which lasts for as long as others of this process wait: only an answer ends it.
-    pub(crate) may_stand: bool,
+    /// The token may be queued instead of granted. A queue entry lasts for as long as other waiters
+    /// of this process are queued, so only a reply ends it.
+    pub(crate) may_be_queued: bool,
+    /// An earlier attempt had no reply, so this one may be the second release of the token.
     pub(crate) resent: bool,
-    pub(crate) tell: Option<Sender<Option<LossReason>>>,
-    /// Who is told does not wait for another try.
-    at_once: bool,
+    pub(crate) report_to: ReportTo,
 }
 
-impl Job {
-    pub(crate) fn new(about: &Call, token: Token, fence: u64, mode: Mode, expires: Time) -> Job {
+/// Who waits for the result of a release: how the lease ended, `None` for a clean release.
+pub(crate) enum ReportTo {
+    Nobody,
+    /// A caller that waits until there is a reply.
+    UntilReply(Sender<Option<LossReason>>),
+    /// A caller that waits for the first attempt only, whatever comes of it.
+    UntilFirstAttempt(Sender<Option<LossReason>>),
+}
+
+impl TokenRelease {
+    /// The release of a lease that ended at `now`, or of some of its permits.
+    pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
+        let (token, fence) = (lease.token, lease.fence);
+        let call = lease.request.call(Verb::Release { token, fence, mode });
+        TokenRelease {
+            not_after: lease.not_after,
+            ..TokenRelease::new(call, token, now + lease.request.longest())
+        }
+    }
+
+    /// The release of a token that nobody wants. `about` names its lock.
+    pub(crate) fn abandon(about: &Call, token: Token, expires: Time) -> TokenRelease {
         let call = Call {
             spec: about.spec,
             key: about.key.clone(),
-            verb: Verb::Release { token, fence, mode },
+            verb: Verb::Release {
+                token,
+                fence: 0,
+                mode: Mode::Unused,
+            },
         };
-        Job {
+        TokenRelease::new(call, token, expires)
+    }
+
+    fn new(call: Call, token: Token, expires: Time) -> TokenRelease {
+        TokenRelease {
             call,
             token,
             not_after: 0,
             expires,
-            may_stand: false,
+            may_be_queued: false,
             resent: false,
-            tell: None,
-            at_once: false,
+            report_to: ReportTo::Nobody,
         }
     }
 
-    pub(crate) fn until(self, not_after: u64) -> Job {
-        Job { not_after, ..self }
+    /// Whether the release ends the token, and not only some of its permits.
+    pub(super) fn ends_token(&self) -> bool {
+        !self.has_mode(Mode::Downgrade)
     }
 
-    pub(crate) fn queued(self) -> Job {
-        Job {
-            may_stand: true,
-            ..self
-        }
+    /// Whether a guard released the token, so that other callers wait for it to be gone.
+    pub(super) fn is_guards(&self) -> bool {
+        self.has_mode(Mode::Used)
     }
 
-    pub(crate) fn resent(self) -> Job {
-        Job {
-            resent: true,
-            ..self
-        }
+    fn has_mode(&self, wanted: Mode) -> bool {
+        matches!(self.call.verb, Verb::Release { mode, .. } if mode == wanted)
     }
 
-    /// Whether the token is over with this, and not only some of its permits.
-    fn ends_it(&self) -> bool {
-        !matches!(
-            self.call.verb,
-            Verb::Release {
-                mode: Mode::Downgrade,
-                ..
+    /// Sends the result to the caller that waits for it, if any.
+    pub(super) fn report(&mut self, outcome: &Outcome) {
+        let loss = if self.resent {
+            loss_from_resent_release(outcome)
+        } else {
+            loss_from_release(outcome)
+        };
+        match std::mem::replace(&mut self.report_to, ReportTo::Nobody) {
+            ReportTo::Nobody => {}
+            ReportTo::UntilReply(sender) | ReportTo::UntilFirstAttempt(sender) => {
+                // The one message of this channel, which has room for it. The caller may be gone.
+                let _ = sender.try_send(loss);
             }
-        )
-    }
-
-    pub(crate) fn telling(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job {
-            tell: Some(tell),
-            ..self
         }
     }
 
-    /// The same, for who wants to hear only of the first try.
-    pub(crate) fn telling_at_once(self, tell: Sender<Option<LossReason>>) -> Job {
-        Job {
-            tell: Some(tell),
-            at_once: true,
-            ..self
+    /// An attempt that was sent had no reply. A caller that waits for no more than that is woken:
+    /// its channel is disconnected.
+    pub(super) fn end_first_attempt(&mut self) {
+        if matches!(self.report_to, ReportTo::UntilFirstAttempt(_)) {
+            self.report_to = ReportTo::Nobody;
         }
     }
 }
 
-/// R7: whether no copy of an acquire that was sent with this `not_after`, or 0 for none, can take anything any more. Not
-/// every answer says how late it is.
-pub(crate) fn settles(answer: &Answer, not_after: u64) -> bool {
+/// R7 (late copies): whether no copy of an acquire that was sent with this `not_after` (0: all were
+/// answered) can take anything any more. Not every reply says what time it is on the server.
+pub(crate) fn excludes_late_copies(answer: &Answer, not_after: u64) -> bool {
     not_after == 0 || answer.reply.now.is_some_and(|server| server > not_after)
-}
-
-impl RenewalThread {
-    pub(crate) fn done(&mut self, job: Job, answer: Result<Answer, StoreFault>) {
-        let now = self.engine.now();
-        match answer {
-            Ok(answer) => {
-                self.engine.heed(now, false);
-                if let Some(tell) = &job.tell {
-                    let _ = tell.try_send(release_loss(&answer.reply.outcome, job.resent));
-                }
-                if answer.reply.more {
-                    self.errands
-                        .put(now, Errand::Job(Job { tell: None, ..job }));
-                } else if !settles(&answer, job.not_after) && now < job.expires {
-                    let again = now + self.engine.config.command_timeout;
-                    self.errands
-                        .put(again, Errand::Job(Job { tell: None, ..job }));
-                } else {
-                    self.engine.waiters.unclaim_if(job.ends_it(), job.token);
-                    if job.resent {
-                        // The reply that was lost may have had the grant of a waiter of ours.
-                        self.engine.sync_now(&job.call.key);
-                    }
-                }
-            }
-            Err(fault)
-                if fault.is_transient()
-                    && (now < job.expires || job.may_stand && self.errands.len() < MANY) =>
-            {
-                let resent = job.resent || fault.is_ambiguous();
-                let was_tried = !matches!(fault, StoreFault::NotReady);
-                let tell = job.tell.filter(|_| !(job.at_once && was_tried));
-                // In an outage that lasts there may be many, and none is in a hurry.
-                let again = if now < job.expires {
-                    self.again_at(&fault)
-                } else {
-                    now + self.engine.config.check_period
-                };
-                self.errands.put(
-                    again,
-                    Errand::Job(Job {
-                        resent,
-                        tell,
-                        ..job
-                    }),
-                );
-            }
-            Err(fault) => {
-                self.engine.waiters.unclaim_if(job.ends_it(), job.token);
-                let name = &job.call.key.name;
-                match job.call.verb {
-                    Verb::Release {
-                        mode: Mode::Used, ..
-                    } => {
-                        log::warn!(
-                            "{name:?} could not be released and is left to its ttl: {fault}"
-                        );
-                    }
-                    // Nobody has a lock by it, or whoever had it was told of its loss.
-                    _ => log::debug!(
-                        "a token of {name:?} could not be given back and is left to its ttl or its turn: {fault}"
-                    ),
-                }
-            }
-        }
-    }
-
-    /// Gives back what is still to be given back, as far as one command timeout goes.
-    pub(crate) fn finish(&mut self) {
-        let until = self.engine.now() + self.engine.config.command_timeout;
-        loop {
-            let jobs: Vec<Job> = self
-                .errands
-                .take_all()
-                .into_iter()
-                .filter_map(|errand| {
-                    if let Errand::Job(job) = errand {
-                        Some(job)
-                    } else {
-                        None
-                    }
-                })
-                .collect();
-            if jobs.is_empty() || self.engine.now() >= until {
-                return;
-            }
-            let batch = jobs.into_iter().map(|job| {
-                let call = job.call.clone();
-                (Task::Job(job), call)
-            });
-            self.carry_out(batch.collect());
-            // Rung when a connection is ready; what is not settled yet is put again at a slower pace.
-            let again = self.engine.now() + self.engine.config.command_timeout / 8;
-            let _ = self.engine.clock.receive(&self.waker, again.min(until));
-        }
-    }
 }

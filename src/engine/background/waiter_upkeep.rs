@@ -1,178 +1,234 @@
-//! How the renewal thread looks after the places of those who wait.
+//! How the renewal thread keeps waiters in their queues, and finds grants whose messages were lost.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::acquire::Settled;
-use crate::engine::background::{Errand, RenewalThread};
-use crate::engine::waiter::GrantNotice;
-use crate::engine::waiter::{TokenOwner, WaiterEntry, refusal};
+use super::command::Task;
+use super::thread::{PIPELINE, RenewalThread};
+use crate::engine::acquire::EnqueueOutcome;
+use crate::engine::request::Wait;
+use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterEntry, refusal};
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
 
 impl RenewalThread {
-    pub(crate) fn confirmed(
+    /// The renewal that asks whether a doubtful grant still holds (R12).
+    pub(super) fn confirm_call(&self, waiter: &WaiterEntry) -> Option<Call> {
+        let state = waiter.state.lock();
+        let token = state.token;
+        state
+            .is_confirming()
+            .then(|| waiter.request.call(Verb::Renew { token }))
+    }
+
+    pub(super) fn on_confirm_reply(
         &mut self,
         waiter: Arc<WaiterEntry>,
-        token: Token,
-        answer: Result<Answer, StoreFault>,
+        call: &Call,
+        result: Result<Answer, StoreFault>,
     ) {
-        let action = match answer {
-            Ok(Answer { reply, sent, .. }) => match reply.outcome {
-                Outcome::Renewed { left, fence } => {
-                    waiter
-                        .state
-                        .lock()
-                        .confirmed(sent, left, fence, &waiter.request)
-                }
-                _ => waiter.state.lock().absent(token, sent),
-            },
+        let answer = match result {
+            Ok(answer) => answer,
             Err(fault) => {
-                self.miss(&waiter, &fault);
-                let again = self.again_at(&fault);
-                return self.errands.put(again, Errand::Confirm(waiter));
+                self.note_no_reply(&waiter, &fault);
+                let next = self.retry_at(&fault);
+                return self.tasks.put(next, Task::Confirm(waiter));
             }
         };
-        waiter.hear(self.engine.now());
+        let action = match (answer.reply.outcome, &call.verb) {
+            (Outcome::Renewed { left, fence }, _) => {
+                let mut state = waiter.state.lock();
+                state.on_confirmed(answer.sent, left, fence, &waiter.request)
+            }
+            (_, Verb::Renew { token }) => waiter.state.lock().on_absent(*token, answer.sent),
+            _ => return,
+        };
+        waiter.on_reply(self.engine.now());
         self.engine.apply(&waiter, action);
     }
 
-    pub(crate) fn on_requeue_reply(
+    /// R4 (lost places): the acquire that enqueues a waiter again, under a new token. The old token
+    /// is abandoned if a request of it had no reply.
+    pub(super) fn requeue_call(&self, waiter: &Arc<WaiterEntry>, now: Time) -> Option<Call> {
+        // A retry of this acquire goes on with its token.
+        let is_retry = waiter.state.lock().is_asking();
+        if !is_retry {
+            let action = waiter.state.lock().abandon_if_in_doubt();
+            self.engine.apply(waiter, action);
+            self.engine.waiters.replace_token(waiter);
+        }
+        let token = self.engine.token_to_send(waiter, now)?;
+        Some(waiter.request.acquire(token, Wait::Yes))
+    }
+
+    pub(super) fn on_requeue_reply(
         &mut self,
         waiter: Arc<WaiterEntry>,
         call: &Call,
         result: CallResult,
     ) {
         match self.engine.on_acquire_reply(&waiter, call, result) {
-            // A waiter that has claimed its grant by now did take a place.
-            Settled::Done if waiter.state.lock().is_cancelled() => {}
-            Settled::Done => {
+            // A waiter that was cancelled by now was not queued again. One that has taken its grant
+            // was.
+            EnqueueOutcome::Done if waiter.state.lock().is_cancelled() => {}
+            EnqueueOutcome::Done => {
                 self.engine.counters.requeued.add(1);
                 log::info!(
-                    "took a new place for {:?}: redis did not know the old one any more",
+                    "queued for {:?} again: redis no longer knew this waiter",
                     waiter.request.key.name
                 );
             }
-            Settled::Again => self.errands.put(self.engine.now(), Errand::Requeue(waiter)),
-            Settled::Refused(error) => {
+            EnqueueOutcome::Again => self.tasks.put(self.engine.now(), Task::Requeue(waiter)),
+            EnqueueOutcome::Refused(error) => {
                 let action = waiter.state.lock().fail(error);
                 waiter.changed.notify_one();
                 self.engine.apply(&waiter, action);
             }
-            Settled::StoreFault(fault) => {
-                self.miss(&waiter, &fault);
-                let again = self.again_at(&fault);
-                self.errands.put(again, Errand::Requeue(waiter));
+            EnqueueOutcome::Failed(fault) => {
+                self.note_no_reply(&waiter, &fault);
+                let next = self.retry_at(&fault);
+                self.tasks.put(next, Task::Requeue(waiter));
             }
         }
     }
 
-    /// Redis was asked about a waiter's name, and did not answer. Not if this process slept meanwhile: then it may
-    /// have answered in time. What comes of a closed connection, the next one tells.
-    fn miss(&self, waiter: &WaiterEntry, fault: &StoreFault) {
+    /// Notes that Redis did not answer a call about this waiter's name, with two exceptions. If
+    /// this process slept in between, Redis may have answered in time. If the connection was
+    /// closed, the next connection shows whether Redis answers.
+    fn note_no_reply(&self, waiter: &WaiterEntry, fault: &StoreFault) {
         let now = self.engine.now();
-        let slept = now - self.asked > self.engine.config.command_timeout * 2;
+        let slept = now - self.last_sent_at > self.engine.config.command_timeout * 2;
         if !slept && !matches!(fault, StoreFault::NotReady) && !fault.is_closed() {
-            waiter.miss(now);
+            waiter.on_no_reply(now);
         }
     }
 
-    pub(crate) fn on_sync_reply(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
-        let engine = Arc::clone(&self.engine);
-        let now = engine.now();
+    pub(super) fn collect_syncs(&mut self, now: Time) -> Vec<(Task, Call)> {
+        // If a sync is not answered, the next one is due a period later at the latest.
+        let reschedule = now + self.engine.config.check_period;
+        self.engine
+            .waiters
+            .take_due(now, reschedule, PIPELINE / 8)
+            .into_iter()
+            .filter_map(|call| self.with_call(Task::Sync(call), now))
+            .collect()
+    }
+
+    pub(super) fn on_sync_reply(&mut self, call: &Call, result: Result<Answer, StoreFault>) {
+        let now = self.engine.now();
         let name = &call.key.name;
-        let line = engine.waiters.line(name);
-        let answer = match answer {
+        let waiters = self.engine.waiters.waiters_of(name);
+        let answer = match result {
             Ok(answer) => answer,
-            Err(fault) => {
-                for waiter in &line {
-                    if matches!(fault, StoreFault::Server { .. }) {
-                        waiter.refuse(refusal(&fault, waiter, now));
-                    }
-                    self.miss(waiter, &fault);
-                }
-                return engine.waiters.reschedule(
-                    name,
-                    self.again_at(&fault).min(now + engine.config.check_period),
-                );
-            }
+            Err(fault) => return self.on_sync_fault(name, &waiters, &fault),
         };
-        line.iter().for_each(|waiter| waiter.hear(now));
-        match answer.reply.outcome {
-            Outcome::Synced {
-                owner,
-                owner_waited_here,
-                left,
-                since,
-                newest_known,
-                served,
-            } => {
-                let left = left + Duration::from_millis(1);
-                let next = if answer.reply.more {
-                    now
-                } else {
-                    now + left.min(engine.config.check_period)
-                };
-                engine.waiters.reschedule(name, next);
-                // What was taken at once, without the queue, may be a guard's that the registry never had.
-                if let Some(grant) = owner
-                    && (owner_waited_here
-                        || matches!(engine.waiters.find(grant.token), TokenOwner::Waiting(_)))
-                {
-                    engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
-                }
-                let mut suspects = Vec::new();
-                for waiter in &line {
-                    let mut state = waiter.state.lock();
-                    state.served(served);
-                    // Of a mutex that is handed on, the answer names the owner, so no message can be missed for long.
-                    let missed =
-                        call.spec.family == Family::Permit && state.was_served(served, answer.sent);
-                    if !newest_known || missed || state.is_suspect(since, answer.sent) {
-                        suspects.push(state.token);
-                    }
-                }
-                self.look_up(call, &suspects);
-            }
-            // No record at all: nobody has a place any more. Whoever was granted permits meanwhile may have them still.
-            Outcome::Absent if call.spec.family == Family::Permit => {
-                engine
-                    .waiters
-                    .reschedule(name, now + engine.config.check_period);
-                let tokens: Vec<Token> = line
-                    .iter()
-                    .map(|waiter| waiter.state.lock().token)
-                    .collect();
-                self.look_up(call, &tokens);
-            }
-            Outcome::Absent => {
-                for waiter in line {
-                    let action = {
-                        let mut state = waiter.state.lock();
-                        let token = state.token;
-                        state.absent(token, answer.sent)
-                    };
-                    engine.apply(&waiter, action);
-                }
-            }
-            Outcome::Late => engine.waiters.reschedule(name, now),
-            outcome => {
-                let error = engine.out_of_place(call, &outcome);
-                log::warn!("waiting for {name:?}: {error}");
-                for waiter in line {
-                    let action = waiter
-                        .state
-                        .lock()
-                        .fail(engine.out_of_place(call, &outcome));
-                    waiter.changed.notify_one();
-                    engine.apply(&waiter, action);
-                }
-            }
+        waiters.iter().for_each(|waiter| waiter.on_reply(now));
+        match &answer.reply.outcome {
+            Outcome::Synced { .. } => self.on_synced(call, &waiters, &answer),
+            Outcome::Absent => self.on_record_absent(call, &waiters, answer.sent),
+            Outcome::Late => self.engine.waiters.reschedule(name, now),
+            outcome => self.fail_all(call, &waiters, outcome),
         }
     }
 
-    pub(crate) fn look_up(&mut self, about: &Call, tokens: &[Token]) {
+    fn on_sync_fault(&mut self, name: &Arc<str>, waiters: &[Arc<WaiterEntry>], fault: &StoreFault) {
+        let now = self.engine.now();
+        for waiter in waiters {
+            if matches!(fault, StoreFault::Server { .. }) {
+                waiter.note_refusal(refusal(fault, waiter, now));
+            }
+            self.note_no_reply(waiter, fault);
+        }
+        let next = self
+            .retry_at(fault)
+            .min(now + self.engine.config.check_period);
+        self.engine.waiters.reschedule(name, next);
+    }
+
+    fn on_synced(&mut self, call: &Call, waiters: &[Arc<WaiterEntry>], answer: &Answer) {
+        let Outcome::Synced {
+            owner,
+            owner_waited_here,
+            left,
+            since,
+            newest_known,
+            served,
+        } = answer.reply.outcome
+        else {
+            return;
+        };
+        let engine = &self.engine;
+        let now = engine.now();
+        let next = if answer.reply.more {
+            now
+        } else {
+            // The sync after the owner's lapse comes 1 ms late, so that it does not come too early.
+            now + (left + Duration::from_millis(1)).min(engine.config.check_period)
+        };
+        engine.waiters.reschedule(&call.key.name, next);
+        // The registry never had the token of a lock that was taken at once, without the queue. It
+        // must not be taken for a grant that nobody wants (R13).
+        if let Some(grant) = owner
+            && (owner_waited_here
+                || matches!(engine.waiters.owner_of(grant.token), TokenOwner::Waiter(_)))
+        {
+            engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
+        }
+        let mut suspects = Vec::new();
+        for waiter in waiters {
+            let mut state = waiter.state.lock();
+            state.note_served(served);
+            // A permit's waiter that was served has missed the message of its grant. For a mutex
+            // the reply names the owner, so a message is not missed for long.
+            let missed_grant =
+                call.spec.family == Family::Permit && state.was_served(served, answer.sent);
+            if !newest_known || missed_grant || state.is_suspect(since, answer.sent) {
+                suspects.push(state.token);
+            }
+        }
+        self.look_up(call, &suspects);
+    }
+
+    /// There is no record, so nobody is queued any more.
+    fn on_record_absent(&mut self, call: &Call, waiters: &[Arc<WaiterEntry>], sent: Time) {
+        if call.spec.family == Family::Permit {
+            // Waiters that were granted permits before may still have them: look each one up.
+            let next = self.engine.now() + self.engine.config.check_period;
+            self.engine.waiters.reschedule(&call.key.name, next);
+            let tokens: Vec<Token> = waiters.iter().map(|w| w.state.lock().token).collect();
+            return self.look_up(call, &tokens);
+        }
+        for waiter in waiters {
+            let action = {
+                let mut state = waiter.state.lock();
+                let token = state.token;
+                state.on_absent(token, sent)
+            };
+            self.engine.apply(waiter, action);
+        }
+    }
+
+    fn fail_all(&self, call: &Call, waiters: &[Arc<WaiterEntry>], outcome: &Outcome) {
+        let error = self.engine.unexpected_reply(call, outcome);
+        log::warn!("waiting for {:?}: {error}", call.key.name);
+        for waiter in waiters {
+            let error = self.engine.unexpected_reply(call, outcome);
+            let action = waiter.state.lock().fail(error);
+            waiter.changed.notify_one();
+            self.engine.apply(waiter, action);
+        }
+    }
+
+    /// R17 (subscription): messages may have been missed while there was no subscription.
+    pub(super) fn on_subscribed(&mut self, now: Time) {
+        self.engine.waiters.all_due(now);
+        for (about, tokens) in self.engine.waiters.all_tokens() {
+            self.look_up(&about, &tokens);
+        }
+    }
+
+    fn look_up(&mut self, about: &Call, tokens: &[Token]) {
         for tokens in tokens.chunks(LOOKUP_LIMIT) {
             let verb = Verb::Lookup {
                 tokens: tokens.to_vec(),
@@ -185,11 +241,20 @@ impl RenewalThread {
         }
     }
 
-    pub(crate) fn on_lookup_reply(&mut self, call: &Call, answer: Result<Answer, StoreFault>) {
+    pub(super) fn collect_lookups(&mut self, now: Time) -> Vec<(Task, Call)> {
+        let most = self.lookups.len().min(PIPELINE / 8);
+        let calls: Vec<Call> = self.lookups.drain(..most).collect();
+        calls
+            .into_iter()
+            .filter_map(|call| self.with_call(Task::Lookup(call), now))
+            .collect()
+    }
+
+    pub(super) fn on_lookup_reply(&mut self, call: &Call, result: Result<Answer, StoreFault>) {
         let Verb::Lookup { tokens } = &call.verb else {
             return;
         };
-        let Ok(Answer { reply, sent, .. }) = answer else {
+        let Ok(Answer { reply, sent, .. }) = result else {
             // The next sync finds the same suspects.
             return;
         };
@@ -202,30 +267,21 @@ impl RenewalThread {
             return;
         };
         for (token, known) in tokens.iter().zip(known) {
-            let TokenOwner::Waiting(waiter) = self.engine.waiters.find(*token) else {
+            let TokenOwner::Waiter(waiter) = self.engine.waiters.owner_of(*token) else {
                 continue;
             };
             if known {
-                waiter.state.lock().present(*token, since);
+                waiter.state.lock().on_present(*token, since);
             } else if owner == Some(*token) {
-                // Granted, and the message was missed: a sync has the fence.
-                let queued = waiter.state.lock().is_queued();
-                if queued {
-                    self.engine
-                        .waiters
-                        .reschedule(&call.key.name, self.engine.now());
+                // The waiter has the lock, and missed the message. A sync brings the fence.
+                if waiter.state.lock().is_queued() {
+                    let now = self.engine.now();
+                    self.engine.waiters.reschedule(&call.key.name, now);
                 }
             } else {
-                let action = waiter.state.lock().absent(*token, sent);
+                let action = waiter.state.lock().on_absent(*token, sent);
                 self.engine.apply(&waiter, action);
             }
-        }
-    }
-
-    pub(crate) fn resync(&mut self, now: Time) {
-        self.engine.waiters.all_due(now);
-        for (about, tokens) in self.engine.waiters.all_tokens() {
-            self.look_up(&about, &tokens);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How this process comes to know of a grant, and for how long it may believe in it.
+//! The notice of a grant, and for how long this process may rely on it.
 
 use crate::config::margin;
 use crate::engine::lease::deadline_from_reply;
@@ -6,18 +6,18 @@ use crate::script::Grant;
 use crate::store::Anchor;
 use crate::store::clock::Time;
 
-/// The news that a token was granted.
+/// A token was granted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GrantNotice {
     pub(crate) grant: Grant,
-    /// The local deadline, if it can be told (R12).
+    /// R12 (doubtful grants): the local deadline, if it can be known.
     pub(crate) deadline: Option<Time>,
-    /// A local moment no later than the grant, as far as it can be told.
+    /// A local moment no later than the grant. Without an anchor it is the arrival of the message.
     pub(crate) granted: Time,
 }
 
 impl GrantNotice {
-    /// From the reply to a request of this process: the time left was counted after `sent`.
+    /// From the reply to this process's own request. The server counted the time left after `sent`.
     pub(crate) fn from_reply(grant: Grant, sent: Time) -> GrantNotice {
         GrantNotice {
             grant,
@@ -26,8 +26,8 @@ impl GrantNotice {
         }
     }
 
-    /// R12: from a message, which may have been under way for any time. The newest anchor says when the
-    /// grant was made; without one nothing is known.
+    /// R12 (doubtful grants): from a message, which may have been under way for any time. The
+    /// newest anchor tells when the grant was made. Without an anchor the deadline is unknown.
     pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> GrantNotice {
         let granted =
             anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));

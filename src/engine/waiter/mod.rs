@@ -1,4 +1,6 @@
-//! A waiter: its state, the registry of all of them, its end of the queue, and the notice of a grant.
+//! A waiter waits in the queue of one lock. `state` is its pure state machine, `registry` knows all
+//! waiters of the manager, `queued` is the caller's end, and `grant_notice` is how a grant becomes
+//! known.
 
 mod grant_notice;
 mod queued;
@@ -6,6 +8,6 @@ mod registry;
 mod state;
 
 pub(crate) use grant_notice::GrantNotice;
-pub(crate) use queued::{QueuedWaiter, Then};
+pub(crate) use queued::{AtDeadline, QueuedWaiter};
 pub(crate) use registry::{TokenOwner, WaiterEntry, WaiterRegistry, in_order, refusal};
 pub(crate) use state::{TakeGrant, WaiterAction, WaiterState};

@@ -1,12 +1,14 @@
-//! Standing in a queue: waiting for the grant, and leaving.
+//! The caller's end of a waiter: it waits for the grant, and cancels.
 
+use std::slice;
 use std::sync::Arc;
 
+use crate::engine::lease::Lease;
 use crate::engine::request::Request;
-use crate::engine::waiter::GrantNotice;
-use crate::engine::waiter::WaiterEntry;
-use crate::engine::waiter::{TakeGrant, WaiterAction};
-use crate::engine::{Engine, Lease};
+use crate::engine::waiter::grant_notice::GrantNotice;
+use crate::engine::waiter::registry::WaiterEntry;
+use crate::engine::waiter::state::{TakeGrant, WaiterAction, WaiterState};
+use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result, Step};
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 use crate::script::Token;
@@ -14,23 +16,71 @@ use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
-/// A place in a queue; dropping it leaves the queue.
+/// A registered waiter. Dropping it cancels the wait and leaves the queue.
 pub(crate) struct QueuedWaiter {
     pub(crate) engine: Arc<Engine>,
     pub(crate) waiter: Arc<WaiterEntry>,
 }
 
-/// What becomes of a place at the end of a wait for it.
+/// What the caller does with its waiter when a wait times out.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Then {
-    /// It is left, so the answer has to be known: that others have the lock is not said of a silent Redis.
-    Leave,
-    /// It is kept for another wait, and "not yet" is true however silent Redis is, up to the outage limit.
-    Stay,
+pub(crate) enum AtDeadline {
+    /// It cancels the waiter. So the answer must be known: "others have the lock" is not said while
+    /// Redis is silent.
+    Cancel,
+    /// It keeps the waiter for another wait. "Not yet" is true however silent Redis is, up to the
+    /// outage limit.
+    Keep,
+}
+
+/// One call of [`QueuedWaiter::wait`].
+struct WaitCall {
+    entered: Time,
+    until: Time,
+    at_deadline: AtDeadline,
+    /// Redis was asked because it had been silent. It must answer by then.
+    answer_by: Option<Time>,
+}
+
+impl WaitCall {
+    fn new(entered: Time, until: Time, at_deadline: AtDeadline) -> WaitCall {
+        WaitCall {
+            entered,
+            until,
+            at_deadline,
+            answer_by: None,
+        }
+    }
+}
+
+/// What a waiter without a grant does next.
+enum WaitStep {
+    Sleep(Time),
+    /// The time is up.
+    NotYet,
+    /// Ask Redis, which has been silent, before the wait ends.
+    Ask,
+    Outage,
 }
 
 impl QueuedWaiter {
-    /// 1 is next; `None` once it is granted, or while the place is being taken again.
+    /// R1 (registered before sent): the waiter is in the registry before its token is sent.
+    pub(crate) fn register(
+        engine: &Arc<Engine>,
+        request: &Arc<Request>,
+        state: WaiterState,
+    ) -> QueuedWaiter {
+        let waiter = engine
+            .waiters
+            .register(Arc::clone(request), state, engine.now());
+        engine.counters.waiting.add(1);
+        QueuedWaiter {
+            engine: Arc::clone(engine),
+            waiter,
+        }
+    }
+
+    /// 1 is next. `None` once the lock is granted, and while the waiter is enqueued again.
     pub(crate) fn position(&self) -> Option<u64> {
         if self.engine.is_forked() {
             return None;
@@ -47,24 +97,23 @@ impl QueuedWaiter {
         &self.waiter.request
     }
 
-    /// Waits for the grant until `until`; what happens to the place then is the caller's. An error if Redis was silent
-    /// for too long.
+    /// Waits for the grant until `until`. The caller then keeps or cancels the waiter. Returns an
+    /// error if Redis was silent for too long.
     ///
-    /// The silence may be this process's own, which was stopped, or whose host slept: it is not held against a
-    /// Redis that has not been asked meanwhile. It is asked then, and has one command timeout at a deadline, else two:
-    /// for a connection and for the reply.
-    pub(crate) fn wait(&self, until: Time, then: Then) -> Result<Option<Arc<Lease>>> {
+    /// The silence may be this process's own: it was stopped, or its host slept. So Redis is asked
+    /// once more before the wait fails. It gets one command timeout at a deadline, else two: for a
+    /// connection and for the reply.
+    pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
         let (engine, waiter) = (&self.engine, &self.waiter);
         engine.check_fork()?;
-        let entered = engine.now();
-        let mut last_chance = None;
+        let mut call = WaitCall::new(engine.now(), until, at_deadline);
         let mut state = waiter.state.lock();
         loop {
             let now = engine.now();
-            match state.claim(now, &waiter.request) {
+            match state.take_grant(now, &waiter.request) {
                 TakeGrant::Taken(lease) => {
                     drop(state);
-                    return engine.claimed(lease).map(Some);
+                    return engine.hand_out(lease).map(Some);
                 }
                 TakeGrant::Failed(error) => return Err(error),
                 TakeGrant::Confirm => {
@@ -74,75 +123,98 @@ impl QueuedWaiter {
                 }
                 TakeGrant::NotYet => {}
             }
-            let silent_since = match then {
-                Then::Leave => waiter.heard_at().max(entered),
-                // Who waits bit by bit enters again and again.
-                Then::Stay => waiter.heard_at(),
-            };
-            let outage = silent_since + engine.config.outage_limit;
-            let wake = if now < outage && now < until {
-                last_chance = None;
-                until.min(outage)
-            } else if now < outage && (then == Then::Stay || self.is_informed(now)) {
-                return Ok(None);
-            } else if self.was_missed(now)
-                || last_chance.is_some_and(|end| now >= end && waiter.awaits_word())
-            {
-                return Err(self.outage(now));
-            } else {
-                // If a word came, the clock has jumped again since.
-                let deadlines = engine.config.command_timeout * if now < until { 2 } else { 1 };
-                let end = last_chance
-                    .filter(|_| waiter.awaits_word())
-                    .unwrap_or(now + deadlines);
-                last_chance = Some(end);
-                waiter.await_word();
-                drop(state);
-                engine.sync_now(&waiter.request.key);
-                state = waiter.state.lock();
-                if !waiter.awaits_word() {
-                    continue;
+            let wake_at = match self.next_step(&call, now) {
+                WaitStep::NotYet => return Ok(None),
+                WaitStep::Outage => return Err(self.outage(now)),
+                WaitStep::Sleep(wake_at) => {
+                    call.answer_by = None;
+                    wake_at
                 }
-                end
+                WaitStep::Ask => {
+                    let answer_by = self.answer_by(&call, now);
+                    call.answer_by = Some(answer_by);
+                    waiter.wake_on_reply();
+                    // The registry's mutex is never asked for under a waiter's.
+                    drop(state);
+                    engine.sync_now(&waiter.request.key);
+                    state = waiter.state.lock();
+                    if !waiter.awaits_reply() {
+                        // The reply came before this thread slept, so its notification woke nobody.
+                        continue;
+                    }
+                    answer_by
+                }
             };
-            engine.clock.wait(&waiter.changed, &mut state, wake);
+            engine.clock.wait(&waiter.changed, &mut state, wake_at);
         }
     }
 
+    fn next_step(&self, call: &WaitCall, now: Time) -> WaitStep {
+        let last_reply_at = self.waiter.last_reply_at();
+        let silent_since = match call.at_deadline {
+            AtDeadline::Cancel => last_reply_at.max(call.entered),
+            // A caller that waits in pieces enters again and again. That must not hide an outage.
+            AtDeadline::Keep => last_reply_at,
+        };
+        let outage_at = silent_since + self.engine.config.outage_limit;
+        if now < outage_at && now < call.until {
+            return WaitStep::Sleep(call.until.min(outage_at));
+        }
+        if now < outage_at && (call.at_deadline == AtDeadline::Keep || self.is_informed(now)) {
+            return WaitStep::NotYet;
+        }
+        let answer_is_late = call
+            .answer_by
+            .is_some_and(|by| now >= by && self.waiter.awaits_reply());
+        if answer_is_late || self.was_unanswered(now) {
+            WaitStep::Outage
+        } else {
+            WaitStep::Ask
+        }
+    }
+
+    /// By when Redis must answer a question that is asked now.
+    fn answer_by(&self, call: &WaitCall, now: Time) -> Time {
+        // If a reply came since the last question, the clock has jumped again: Redis gets its full
+        // time again.
+        let asked_before = call.answer_by.filter(|_| self.waiter.awaits_reply());
+        let timeouts = if now < call.until { 2 } else { 1 };
+        asked_before.unwrap_or(now + self.engine.config.command_timeout * timeouts)
+    }
+
     /// Leaves the queue at a deadline, but keeps a grant that came first.
-    pub(crate) fn withdraw(self, until: Time) -> Result<Option<Arc<Lease>>> {
+    pub(crate) fn cancel(self, until: Time) -> Result<Option<Arc<Lease>>> {
         let engine = &self.engine;
-        if let Some(call) = self.leave() {
+        if let Some(call) = self.begin_cancel() {
             let started = engine.now();
-            let answer = engine
-                .run_one(&call, engine.deadlines(started, until))
-                .answer;
-            if let Err(fault) = self.left(&call, answer) {
+            let deadlines = engine.deadlines(started, until);
+            let result = single_result(engine.store.run(slice::from_ref(&call), deadlines));
+            if let Err(fault) = self.on_cancel_reply(&call, result.answer) {
                 if self.is_informed(until) {
                     engine.counters.missed.add(1);
                     return Ok(None);
                 }
-                return Err(
-                    fault.into_error(Some(&self.waiter.request.key), engine.now() - started)
-                );
+                let waited = engine.now() - started;
+                return Err(fault.into_error(Some(&self.waiter.request.key), waited));
             }
         }
-        self.claim_or_leave()
+        self.take_grant_or_cancel()
     }
 
-    /// The call that leaves the queue, if there is anything to leave and no request is in flight.
-    pub(crate) fn leave(&self) -> Option<Call> {
+    /// The call that leaves the queue. `None` if the waiter is not queued, or if a request is in
+    /// flight.
+    pub(crate) fn begin_cancel(&self) -> Option<Call> {
         let mut state = self.waiter.state.lock();
         let verb = Verb::Release {
             token: state.token,
             fence: 0,
             mode: Mode::KeepIfOwner,
         };
-        state.withdraw().then(|| self.waiter.request.call(verb))
+        state.begin_cancel().then(|| self.waiter.request.call(verb))
     }
 
-    /// What the answer to that call means for the place. Without one it is left in the background.
-    pub(crate) fn left(
+    /// Applies the reply to that call. Without a reply the token is abandoned in the background.
+    pub(crate) fn on_cancel_reply(
         &self,
         call: &Call,
         answer: std::result::Result<Answer, StoreFault>,
@@ -153,75 +225,111 @@ impl QueuedWaiter {
                 engine.deliver_all(call, &answer);
                 if let Outcome::Granted(grant) = answer.reply.outcome {
                     let notice = GrantNotice::from_reply(grant, answer.sent);
-                    let action =
-                        waiter
-                            .state
-                            .lock()
-                            .answered(notice, engine.now(), &waiter.request);
+                    let mut state = waiter.state.lock();
+                    let action = state.on_granted(notice, engine.now(), &waiter.request);
+                    drop(state);
                     engine.apply(waiter, action);
                 } else if let (true, Verb::Release { token, .. }) = (answer.reply.more, &call.verb)
                 {
-                    engine.abandon_in_background(call, *token, 0, waiter.request.longest());
+                    engine.abandon_token(call, *token, 0, waiter.request.longest());
                 }
             }
             Err(fault) => {
-                let action = waiter
-                    .state
-                    .lock()
-                    .unanswered(0, engine.now(), &waiter.request);
+                let mut state = waiter.state.lock();
+                let action = state.on_no_reply(0, engine.now(), &waiter.request);
                 if matches!(action, WaiterAction::Nothing) {
-                    let action = waiter.state.lock().obsolete();
+                    let action = state.abandon_token();
+                    drop(state);
                     engine.apply(waiter, action);
                     return Err(fault);
                 }
+                drop(state);
                 engine.apply(waiter, action);
             }
         }
         Ok(())
     }
 
-    /// The last look at a place that was left: the grant may have come first, by whichever way.
-    pub(crate) fn claim_or_leave(&self) -> Result<Option<Arc<Lease>>> {
+    /// The last look at a cancelled waiter: a grant may have come first, by any way.
+    pub(crate) fn take_grant_or_cancel(&self) -> Result<Option<Arc<Lease>>> {
         let (engine, waiter) = (&self.engine, &self.waiter);
-        let claim = waiter.state.lock().claim(engine.now(), &waiter.request);
-        match claim {
-            TakeGrant::Taken(lease) => engine.claimed(lease).map(Some),
+        let found = waiter
+            .state
+            .lock()
+            .take_grant(engine.now(), &waiter.request);
+        match found {
+            TakeGrant::Taken(lease) => engine.hand_out(lease).map(Some),
             TakeGrant::Failed(error) => Err(error),
-            // A grant that is in doubt is not worth an answer past the deadline, nor is its release worth waiting.
+            // A doubtful grant is not worth another round trip past the deadline, for itself or its
+            // release.
             TakeGrant::Confirm | TakeGrant::NotYet => {
-                self.cancel_in_background_now();
+                self.cancel_in_background();
                 engine.counters.missed.add(1);
                 Ok(None)
             }
         }
     }
 
-    pub(crate) fn cancel_in_background_now(&self) {
-        let action = self.waiter.state.lock().give_up();
+    /// Cancels the waiter without waiting for Redis: the renewal thread abandons the token.
+    pub(crate) fn cancel_in_background(&self) {
+        let action = self.waiter.state.lock().cancel();
         self.engine.apply(&self.waiter, action);
     }
 
-    /// A try may say "not yet" only if that is known: Redis answered in the last check period.
+    /// Cancels the waiter when it is dropped. The release is sent at once if a connection is free
+    /// and one release is enough. Else the renewal thread sends it (R7, late copies).
+    fn cancel_on_drop(&self) {
+        let engine = &self.engine;
+        let action = self.waiter.state.lock().cancel();
+        let WaiterAction::Abandon { token, not_after } = action else {
+            return;
+        };
+        let call = self.waiter.request.call(Verb::Release {
+            token,
+            fence: 0,
+            mode: Mode::Unused,
+        });
+        if not_after == 0 {
+            let started = engine.now();
+            let deadlines = engine.at_once(started);
+            match single_result(engine.store.run(slice::from_ref(&call), deadlines)).answer {
+                Ok(answer) => {
+                    engine.note_release_answered();
+                    engine.deliver_all(&call, &answer);
+                    if !answer.reply.more {
+                        return;
+                    }
+                }
+                Err(StoreFault::NotReady) => {}
+                Err(fault) => engine.note_release_fault(started, &fault),
+            }
+        }
+        engine.abandon_queued(&self.waiter.request, token, not_after);
+    }
+
+    /// A try may say "not yet" only if that is known: Redis answered within the last check period.
     fn is_informed(&self, at: Time) -> bool {
-        at - self.waiter.heard_at()
+        at - self.waiter.last_reply_at()
             <= self.engine.config.check_period + self.engine.config.command_timeout
     }
 
-    /// Redis was asked after it last answered, and not so long ago that this process may have slept since.
-    fn was_missed(&self, now: Time) -> bool {
-        let (missed, config) = (self.waiter.missed_at(), &self.engine.config);
-        missed > self.waiter.heard_at()
-            && now - missed <= config.check_period + config.command_timeout * 2
+    /// Redis was asked after its last reply, and did not answer. If that was long ago, this process
+    /// may have slept since, and it says nothing.
+    fn was_unanswered(&self, now: Time) -> bool {
+        let config = &self.engine.config;
+        let asked_at = self.waiter.last_unanswered_at();
+        asked_at > self.waiter.last_reply_at()
+            && now - asked_at <= config.check_period + config.command_timeout * 2
     }
 
     fn outage(&self, now: Time) -> Error {
         self.waiter
-            .take_refusal()
+            .take_last_refusal()
             .unwrap_or_else(|| Error::Unavailable {
                 lock: Some(Arc::clone(&self.waiter.request.key.name)),
                 step: Step::Reply,
-                waited: now - self.waiter.heard_at(),
-                source: "redis was silent while this waited in the queue".into(),
+                waited: now - self.waiter.last_reply_at(),
+                source: "redis did not answer while the caller waited in the queue".into(),
             })
     }
 }
@@ -231,7 +339,7 @@ impl Drop for QueuedWaiter {
         if self.engine.is_forked() {
             return;
         }
-        self.engine.give_up(&self.waiter);
+        self.cancel_on_drop();
         self.engine.waiters.forget(&self.waiter);
         self.engine.counters.waiting.sub(1);
     }

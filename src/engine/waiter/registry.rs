@@ -1,109 +1,129 @@
-//! All places in queues that this manager's waiters have: who is to be told of a grant, and which names are
-//! to be looked after.
+//! The registry of all waiters of one manager. It knows which waiter a grant belongs to, and which
+//! names the renewal thread must sync next.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::engine::request::Request;
-use crate::engine::waiter::WaiterState;
+use crate::engine::waiter::state::WaiterState;
 use crate::error::Error;
 use crate::script::{Call, Token, Verb};
 use crate::store::StoreFault;
 use crate::store::clock::Time;
 use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 
-/// A waiter: its place, and how it is woken.
+/// A waiter: its state, and how it is woken.
 pub(crate) struct WaiterEntry {
     pub(crate) request: Arc<Request>,
     pub(crate) state: Mutex<WaiterState>,
+    /// Notified, under `state`, when the waiter has something to look at.
     pub(crate) changed: Condvar,
-    /// The order in which this process's waiters came (R4).
+    /// R4 (lost places): the order in which this process's waiters came. They are enqueued again in
+    /// it.
     order: u64,
-    /// When Redis last answered about this name.
-    heard: AtomicU64,
-    /// When it was last asked and did not answer.
-    missed: AtomicU64,
-    /// Somebody is to be woken by the next answer, or failure to.
-    awaits_word: AtomicBool,
-    /// What it refused with since then.
-    refusal: Mutex<Option<Error>>,
+    /// When Redis last answered about this name, in ns.
+    last_reply: AtomicU64,
+    /// When Redis was last asked and did not answer, in ns.
+    last_unanswered: AtomicU64,
+    /// The waiter wants to be woken by the next reply, or by the lack of one.
+    wake_on_reply: AtomicBool,
+    /// The error with which Redis refused the last sync. The next reply clears it.
+    last_refusal: Mutex<Option<Error>>,
 }
 
 impl WaiterEntry {
-    pub(crate) fn heard_at(&self) -> Time {
-        Time::from_nanos(self.heard.load(Ordering::Acquire))
+    pub(crate) fn last_reply_at(&self) -> Time {
+        Time::from_nanos(self.last_reply.load(Ordering::Acquire))
     }
 
-    pub(crate) fn hear(&self, at: Time) {
-        self.heard.fetch_max(at.as_nanos(), Ordering::AcqRel);
-        *self.refusal.lock() = None;
-        self.give_word();
+    pub(crate) fn on_reply(&self, at: Time) {
+        self.last_reply.fetch_max(at.as_nanos(), Ordering::AcqRel);
+        *self.last_refusal.lock() = None;
+        self.wake_if_asked();
     }
 
-    pub(crate) fn miss(&self, at: Time) {
-        self.missed.store(at.as_nanos(), Ordering::Release);
-        self.give_word();
+    pub(crate) fn last_unanswered_at(&self) -> Time {
+        Time::from_nanos(self.last_unanswered.load(Ordering::Acquire))
     }
 
-    pub(crate) fn missed_at(&self) -> Time {
-        Time::from_nanos(self.missed.load(Ordering::Acquire))
+    pub(crate) fn on_no_reply(&self, at: Time) {
+        self.last_unanswered.store(at.as_nanos(), Ordering::Release);
+        self.wake_if_asked();
     }
 
-    /// Has the next answer wake whoever waits, once: waiters sleep through all others.
-    pub(crate) fn await_word(&self) {
-        self.awaits_word.store(true, Ordering::Release);
+    /// Asks for one wake-up by the next reply, or by the lack of one. A waiter sleeps through all
+    /// other replies: they come once per check period and carry nothing for it.
+    pub(crate) fn wake_on_reply(&self) {
+        self.wake_on_reply.store(true, Ordering::Release);
     }
 
-    pub(crate) fn awaits_word(&self) -> bool {
-        self.awaits_word.load(Ordering::Acquire)
+    /// Whether the wake-up that was asked for has not come yet.
+    pub(crate) fn awaits_reply(&self) -> bool {
+        self.wake_on_reply.load(Ordering::Acquire)
     }
 
-    fn give_word(&self) {
-        if self.awaits_word.swap(false, Ordering::AcqRel) {
+    fn wake_if_asked(&self) {
+        if self.wake_on_reply.swap(false, Ordering::AcqRel) {
+            // The waiter looks at the flag under this mutex. Without it the notification could fall
+            // between that look and its sleep, and be missed.
             drop(self.state.lock());
             self.changed.notify_all();
         }
     }
 
-    pub(crate) fn refuse(&self, error: Error) {
-        *self.refusal.lock() = Some(error);
+    pub(crate) fn note_refusal(&self, error: Error) {
+        *self.last_refusal.lock() = Some(error);
     }
 
-    pub(crate) fn take_refusal(&self) -> Option<Error> {
-        self.refusal.lock().take()
+    pub(crate) fn take_last_refusal(&self) -> Option<Error> {
+        self.last_refusal.lock().take()
     }
 }
 
-/// The registry of waiters.
+/// All waiters of one manager.
+///
+/// Order of mutexes: the registry's mutex first, then a waiter's state. A thread that holds a
+/// waiter's state never asks for the registry's mutex.
 pub(crate) struct WaiterRegistry {
-    registry: Mutex<Registry>,
-    orders: AtomicU64,
+    tables: Mutex<Tables>,
+    next_order: AtomicU64,
 }
 
 #[derive(Default)]
-struct Registry {
-    /// R1: every token is here before it is sent.
+struct Tables {
+    /// R1 (registered before sent): every token is here before it is sent.
     tokens: HashMap<Token, Arc<WaiterEntry>>,
-    /// Tokens of leases that were waited for and have guards now: news of their grants may still come, and
-    /// must not be taken for grants that nobody wants (R13).
-    claimed: HashSet<Token>,
-    names: HashMap<Arc<str>, WaitQueue>,
-    /// When each awaited name is to be looked after next.
+    /// Tokens of guards that waited in a queue. A notice of their grant may still arrive. It must
+    /// not be taken for an unwanted grant (R13), which would release the guard's lock.
+    guarded: HashSet<Token>,
+    queues: HashMap<Arc<str>, WaitQueue>,
+    /// When each name with a queue is synced next.
     due: BTreeSet<(Time, Arc<str>)>,
 }
 
-/// A name for which somebody stands in the queue.
+/// This process's waiters in the queue of one name.
 struct WaitQueue {
-    line: BTreeMap<u64, Arc<WaiterEntry>>,
+    waiters: BTreeMap<u64, Arc<WaiterEntry>>,
     due: Time,
+}
+
+impl Tables {
+    /// Sets when a name is synced next, in its queue and in the order of all names.
+    fn set_due(&mut self, name: &Arc<str>, at: Time) {
+        if let Some(queue) = self.queues.get_mut(name) {
+            self.due.remove(&(queue.due, Arc::clone(name)));
+            queue.due = at;
+            self.due.insert((at, Arc::clone(name)));
+        }
+    }
 }
 
 impl WaiterRegistry {
     pub(crate) fn new() -> WaiterRegistry {
         WaiterRegistry {
-            registry: Mutex::new(Registry::default()),
-            orders: AtomicU64::new(0),
+            tables: Mutex::new(Tables::default()),
+            next_order: AtomicU64::new(0),
         }
     }
 
@@ -118,128 +138,118 @@ impl WaiterRegistry {
             request,
             state: Mutex::new(state),
             changed: Condvar::new(),
-            order: self.orders.fetch_add(1, Ordering::Relaxed),
-            heard: AtomicU64::new(now.as_nanos()),
-            missed: AtomicU64::new(0),
-            awaits_word: AtomicBool::new(false),
-            refusal: Mutex::new(None),
+            order: self.next_order.fetch_add(1, Ordering::Relaxed),
+            last_reply: AtomicU64::new(now.as_nanos()),
+            last_unanswered: AtomicU64::new(0),
+            wake_on_reply: AtomicBool::new(false),
+            last_refusal: Mutex::new(None),
         });
-        self.registry
-            .lock()
-            .tokens
-            .insert(token, Arc::clone(&waiter));
+        let mut tables = self.tables.lock();
+        tables.tokens.insert(token, Arc::clone(&waiter));
         waiter
     }
 
-    pub(crate) fn find(&self, token: Token) -> TokenOwner {
-        let registry = self.registry.lock();
-        match registry.tokens.get(&token) {
-            Some(waiter) => TokenOwner::Waiting(Arc::clone(waiter)),
-            None if registry.claimed.contains(&token) => TokenOwner::Claimed,
+    pub(crate) fn owner_of(&self, token: Token) -> TokenOwner {
+        let tables = self.tables.lock();
+        match tables.tokens.get(&token) {
+            Some(waiter) => TokenOwner::Waiter(Arc::clone(waiter)),
+            None if tables.guarded.contains(&token) => TokenOwner::Guard,
             None => TokenOwner::Unknown,
         }
     }
 
-    /// To be called while the token's waiter is still registered.
-    pub(crate) fn claim(&self, token: Token) {
-        self.registry.lock().claimed.insert(token);
+    /// Call this while the token's waiter is still registered. Otherwise a notice that arrives in
+    /// between belongs to nobody, and the guard's lock is released.
+    pub(crate) fn mark_guarded(&self, token: Token) {
+        self.tables.lock().guarded.insert(token);
     }
 
+    /// Undoes [`WaiterRegistry::mark_guarded`]. Only a lease that waited in a queue was marked, so
+    /// callers spare the others this mutex.
     pub(crate) fn forget_guarded(&self, token: Token) {
-        self.registry.lock().claimed.remove(&token);
+        self.tables.lock().guarded.remove(&token);
     }
 
-    /// Only a lease that stood in a queue was claimed, and only it costs the mutex.
-    pub(crate) fn unclaim_if(&self, was_queued: bool, token: Token) {
-        if was_queued {
-            self.forget_guarded(token);
-        }
-    }
-
-    /// Adds a waiter to its name's line; the name is due by `due` at the latest. Answers when the name is
-    /// due now.
-    pub(crate) fn stand(&self, waiter: &Arc<WaiterEntry>, due: Time) -> Time {
+    /// Adds a waiter to its name's queue. The name is synced at `due` or earlier. Returns when it
+    /// is.
+    pub(crate) fn enqueue(&self, waiter: &Arc<WaiterEntry>, due: Time) -> Time {
         let name = &waiter.request.key.name;
-        let mut registry = self.registry.lock();
-        let registry = &mut *registry;
-        // One that has ended is forgotten already, or about to ask for this mutex.
+        let mut tables = self.tables.lock();
+        // An ended waiter is forgotten already, or its `forget` waits for this mutex. If it were
+        // added now, nobody would take it out again.
         if waiter.state.lock().is_ended() {
             return Time::NEVER;
         }
-        let awaited = registry
-            .names
+        let queue = tables
+            .queues
             .entry(Arc::clone(name))
             .or_insert_with(|| WaitQueue {
-                line: BTreeMap::new(),
+                waiters: BTreeMap::new(),
                 due: Time::NEVER,
             });
-        awaited.line.insert(waiter.order, Arc::clone(waiter));
-        if due < awaited.due {
-            registry.due.remove(&(awaited.due, Arc::clone(name)));
-            awaited.due = due;
-            registry.due.insert((due, Arc::clone(name)));
+        queue.waiters.insert(waiter.order, Arc::clone(waiter));
+        let due = due.min(queue.due);
+        if due < queue.due {
+            tables.set_due(name, due);
         }
-        awaited.due
+        due
     }
 
     /// Forgets a waiter under the token that it has now.
     pub(crate) fn forget(&self, waiter: &WaiterEntry) {
         let token = waiter.state.lock().token;
         let name = &waiter.request.key.name;
-        let mut registry = self.registry.lock();
-        let registry = &mut *registry;
-        registry.tokens.remove(&token);
-        if let Some(awaited) = registry.names.get_mut(name) {
-            awaited.line.remove(&waiter.order);
-            if awaited.line.is_empty() {
-                registry.due.remove(&(awaited.due, Arc::clone(name)));
-                registry.names.remove(name);
+        let mut tables = self.tables.lock();
+        let tables = &mut *tables;
+        tables.tokens.remove(&token);
+        if let Some(queue) = tables.queues.get_mut(name) {
+            queue.waiters.remove(&waiter.order);
+            if queue.waiters.is_empty() {
+                tables.due.remove(&(queue.due, Arc::clone(name)));
+                tables.queues.remove(name);
             }
         }
     }
 
-    /// Gives a waiter a new token, unless it has ended. The new one is known before the old one is
-    /// forgotten, so that a waiter that ends meanwhile leaves neither behind.
+    /// Gives a waiter a new token, unless it has ended. The new token is registered before the old
+    /// one is forgotten, as R1 (registered before sent) demands. So a waiter that ends at the same
+    /// moment forgets one of them, and this the other.
     pub(crate) fn replace_token(&self, waiter: &Arc<WaiterEntry>) -> Option<Token> {
         let token = Token::new();
-        self.registry
-            .lock()
-            .tokens
-            .insert(token, Arc::clone(waiter));
-        let obsolete = {
+        self.tables.lock().tokens.insert(token, Arc::clone(waiter));
+        let unused = {
             let mut state = waiter.state.lock();
             let old = state.token;
             if state.restart(token) { old } else { token }
         };
-        self.registry.lock().tokens.remove(&obsolete);
-        (obsolete != token).then_some(token)
+        self.tables.lock().tokens.remove(&unused);
+        (unused != token).then_some(token)
     }
 
     pub(crate) fn next_due(&self) -> Time {
-        self.registry
+        self.tables
             .lock()
             .due
             .first()
             .map_or(Time::NEVER, |(at, _)| *at)
     }
 
-    /// The sync calls that are due, `most` at the most; each name is put off until `put_off` meanwhile.
-    pub(crate) fn take_due(&self, now: Time, reschedule: Time, most: usize) -> Vec<Call> {
+    /// The sync calls that are due now, at most `most`. Each of their names is due again at `next`,
+    /// in case no reply comes.
+    pub(crate) fn take_due(&self, now: Time, next: Time, most: usize) -> Vec<Call> {
         let mut calls = Vec::new();
-        let mut registry = self.registry.lock();
-        let registry = &mut *registry;
-        while let Some((at, name)) = registry.due.first().cloned() {
+        let mut tables = self.tables.lock();
+        while let Some((at, name)) = tables.due.first().cloned() {
             if at > now || calls.len() == most {
                 break;
             }
-            registry.due.remove(&(at, Arc::clone(&name)));
-            let Some(awaited) = registry.names.get_mut(&name) else {
-                continue;
-            };
-            awaited.due = reschedule;
-            registry.due.insert((reschedule, name));
-            if let Some((_, newest)) = awaited.line.last_key_value() {
-                // The registry's mutex is never asked for while a place's is held.
+            tables.due.remove(&(at, Arc::clone(&name)));
+            tables.set_due(&name, next);
+            let newest = tables
+                .queues
+                .get(&name)
+                .and_then(|queue| queue.waiters.last_key_value());
+            if let Some((_, newest)) = newest {
                 let token = newest.state.lock().token;
                 calls.push(newest.request.call(Verb::Sync { newest: token }));
             }
@@ -247,79 +257,65 @@ impl WaiterRegistry {
         calls
     }
 
-    /// When a name is due next, if anybody waits for it.
-    pub(crate) fn reschedule(&self, name: &Arc<str>, until: Time) {
-        let mut registry = self.registry.lock();
-        let registry = &mut *registry;
-        if let Some(awaited) = registry.names.get_mut(name) {
-            registry.due.remove(&(awaited.due, Arc::clone(name)));
-            awaited.due = until;
-            registry.due.insert((until, Arc::clone(name)));
-        }
+    /// Sets when a name is synced next, if anybody here waits for it.
+    pub(crate) fn reschedule(&self, name: &Arc<str>, at: Time) {
+        self.tables.lock().set_due(name, at);
     }
 
-    /// All awaited names are due: the news of a grant may have been missed.
+    /// Makes all names due: a notice of a grant may have been missed.
     pub(crate) fn all_due(&self, now: Time) {
-        let mut registry = self.registry.lock();
-        let names: Vec<Arc<str>> = registry.names.keys().cloned().collect();
-        registry.due.clear();
-        for name in names {
-            if let Some(awaited) = registry.names.get_mut(&name) {
-                awaited.due = now;
-            }
-            registry.due.insert((now, name));
+        let mut tables = self.tables.lock();
+        let names: Vec<Arc<str>> = tables.queues.keys().cloned().collect();
+        for name in &names {
+            tables.set_due(name, now);
         }
     }
 
-    /// All tokens that stand in queues, name by name, with a call about each name.
+    /// The tokens of all queued waiters, name by name, with a call that names the lock.
     pub(crate) fn all_tokens(&self) -> Vec<(Call, Vec<Token>)> {
-        let registry = self.registry.lock();
-        let lines = registry.names.values().filter_map(|awaited| {
-            let tokens: Vec<Token> = awaited
-                .line
+        let tables = self.tables.lock();
+        let by_name = tables.queues.values().filter_map(|queue| {
+            let tokens: Vec<Token> = queue
+                .waiters
                 .values()
                 .map(|waiter| waiter.state.lock().token)
                 .collect();
-            let about = awaited
-                .line
-                .values()
-                .next()?
-                .request
-                .call(Verb::Renew { token: tokens[0] });
+            let first = queue.waiters.values().next()?;
+            let about = first.request.call(Verb::Renew { token: tokens[0] });
             Some((about, tokens))
         });
-        lines.collect()
+        by_name.collect()
     }
 
     /// The waiters of a name, in the order in which they came.
-    pub(crate) fn line(&self, name: &Arc<str>) -> Vec<Arc<WaiterEntry>> {
-        let registry = self.registry.lock();
-        registry
-            .names
+    pub(crate) fn waiters_of(&self, name: &Arc<str>) -> Vec<Arc<WaiterEntry>> {
+        let tables = self.tables.lock();
+        tables
+            .queues
             .get(name)
-            .map_or_else(Vec::new, |awaited| awaited.line.values().cloned().collect())
+            .map_or_else(Vec::new, |queue| queue.waiters.values().cloned().collect())
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<WaiterEntry>> {
-        self.registry.lock().tokens.values().cloned().collect()
+        self.tables.lock().tokens.values().cloned().collect()
     }
 }
 
-/// Whose a token is.
+/// Who has a token.
 pub(crate) enum TokenOwner {
-    Waiting(Arc<WaiterEntry>),
-    Claimed,
+    Waiter(Arc<WaiterEntry>),
+    Guard,
     Unknown,
 }
 
-/// Sorts waiters as they came.
+/// Sorts waiters by the order in which they came.
 pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
     waiters.sort_by_key(|waiter| waiter.order);
 }
 
-/// A fault of a sync, as an error for those who wait.
+/// A fault of a sync, as an error for the waiter.
 pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Error {
     fault
         .repeat()
-        .into_error(Some(&waiter.request.key), now - waiter.heard_at())
+        .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
 }

@@ -1,76 +1,84 @@
-//! A place in a queue, as a state that is told what happens and what time it is.
+//! The state machine of one waiter. It is pure: each event comes with its time, and the returned
+//! [`WaiterAction`] says what the engine must do.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::lease::{Lease, deadline_from_reply};
 use crate::engine::request::Request;
-use crate::engine::waiter::GrantNotice;
+use crate::engine::waiter::grant_notice::GrantNotice;
 use crate::error::Error;
 use crate::loss::PreviousHolder;
 use crate::script::{Grant, Token};
 use crate::store::clock::Time;
 
-/// One waiter's place.
+/// What a waiter knows of its lock and of its place in the queue.
 pub(crate) struct WaiterState {
     pub(crate) token: Token,
+    /// | stage      | meaning                                        | becomes                            |
+    /// |------------|------------------------------------------------|------------------------------------|
+    /// | Asking     | a request of the token is in flight, or next   | Queued, Granted, Confirming        |
+    /// | Queued     | the token is in the queue in Redis             | Granted, Confirming, Forgotten; Asking, to cancel |
+    /// | Forgotten  | Redis does not know the token any more (R4)    | Asking with a new token, Granted, Confirming |
+    /// | Confirming | granted, but in doubt: a renewal decides (R12) | Granted, Forgotten                 |
+    /// | Granted    | a lease, renewed until the caller takes it     | Taken, Confirming                  |
+    /// | Taken      | a guard has the lease; notices may still come  | –                                  |
+    /// | Failed     | the wait failed; every look gets the error     | Cancelled                          |
+    /// | Cancelled  | nobody waits here any more                     | –                                  |
+    ///
+    /// All but Taken become Failed by a shutdown or a refusal, and Cancelled when the caller drops
+    /// the waiter.
     stage: Stage,
-    /// R8: a grant that was heard of while a request of this token was in flight.
-    noted: Option<GrantNotice>,
-    /// The place as last heard: 1 is next.
+    /// R8 (grant during a request): a grant that became known while a request of this token was in
+    /// flight.
+    pending_notice: Option<GrantNotice>,
+    /// The position in the queue as of the last reply: 1 is next.
     position: Option<u64>,
     ticket: u64,
-    /// Which row of the manager's stamps it was enqueued under; another one since then means that it may
-    /// have been passed over.
+    /// The row of the manager's stamps under which this waiter was enqueued. If Redis has another
+    /// row now, the waiter may have been passed over.
     since: u64,
     queued_at: Time,
-    /// When this token was first sent (R6).
+    /// R6 (token lifetime): when this token was first sent.
     pub(crate) first_sent: Option<Time>,
-    /// The last server time up to which a request whose fate is not known may take this token (R7).
+    /// R7 (late copies): the last server time at which a copy of an unanswered request may still
+    /// take this token. 0 if there is no such copy.
     not_after: u64,
 }
 
-/// | stage      | meaning                                          | becomes                               |
-/// |------------|--------------------------------------------------|---------------------------------------|
-/// | Asking     | a request of the token is in flight or to be sent again | Queued, Granted, Confirming, Failed, Ended |
-/// | Queued     | it stands in the queue                            | Granted, Confirming, Gone, Asking (withdrawing), Failed, Ended |
-/// | Gone       | Redis does not know it any more (R4)              | Asking under a new token, Failed, Ended |
-/// | Confirming | granted, perhaps long ago: a renewal is to tell (R12) | Granted, Gone, Failed, Ended      |
-/// | Granted    | a lease, renewed until it is claimed              | Claimed, Confirming, Failed, Ended    |
-/// | Claimed    | a guard has it; news of its grant may still come  | –                                     |
-/// | Failed     | it cannot be had; the error is for the waiter     | Ended                                 |
-/// | Ended      | nobody waits here any more                        | –                                     |
 enum Stage {
     Asking,
     Queued,
-    Gone,
+    Forgotten,
     Confirming(GrantNotice),
     Granted(Arc<Lease>),
-    Claimed,
+    Taken,
     Failed(Error),
-    Ended,
+    Cancelled,
 }
 
-/// What the caller has to do, after letting go of the place's mutex.
+/// What the engine must do after an event. It does so after it has released the waiter's mutex.
 #[must_use]
 pub(crate) enum WaiterAction {
     Nothing,
     /// Wake the waiter and keep the lease renewed.
     Keep(Arc<Lease>),
-    /// Ask by a renewal whether the grant still holds.
+    /// R12 (doubtful grants): send a renewal, whose reply says whether the grant still holds.
     Confirm,
-    /// Enqueue it again, under a new token.
+    /// R4 (lost places): enqueue the waiter again, under a new token.
     Requeue,
-    /// Nobody wants the token any more: release it, or take it out of the queue (R13).
+    /// R13 (unwanted grants): nobody wants the token any more. Release it, or take it out of the
+    /// queue.
     Abandon {
         token: Token,
         not_after: u64,
     },
 }
 
-/// What a waiter finds.
+/// What the caller finds when it looks at its waiter.
 pub(crate) enum TakeGrant {
     Taken(Arc<Lease>),
+    /// The grant is in doubt: [`WaiterAction::Confirm`] comes first.
     Confirm,
     Failed(Error),
     NotYet,
@@ -81,7 +89,7 @@ impl WaiterState {
         WaiterState {
             token,
             stage: Stage::Asking,
-            noted: None,
+            pending_notice: None,
             position: None,
             ticket: 0,
             since: 0,
@@ -91,7 +99,7 @@ impl WaiterState {
         }
     }
 
-    /// A place that was granted without standing in the queue.
+    /// A waiter whose lock was granted before it had to queue.
     pub(crate) fn granted(lease: Arc<Lease>) -> WaiterState {
         WaiterState {
             stage: Stage::Granted(Arc::clone(&lease)),
@@ -99,13 +107,14 @@ impl WaiterState {
         }
     }
 
-    /// A request was answered that had to be sent twice: its first copy can take the token until `not_after`.
-    pub(crate) fn resent(&mut self, not_after: u64) {
+    /// R7 (late copies): a request was answered, but it was sent twice. Its first copy may take the
+    /// token until `not_after`.
+    pub(crate) fn note_resent(&mut self, not_after: u64) {
         self.not_after = self.not_after.max(not_after);
     }
 
-    /// The answer to an acquire: it stands in the queue.
-    pub(crate) fn queued(
+    /// The reply to the acquire: the token is in the queue.
+    pub(crate) fn on_queued(
         &mut self,
         now: Time,
         ticket: u64,
@@ -114,11 +123,14 @@ impl WaiterState {
         request: &Arc<Request>,
     ) -> WaiterAction {
         if !matches!(self.stage, Stage::Asking) {
-            return self.abandon();
+            return self.abandon_token();
         }
-        (self.ticket, self.position, self.since, self.queued_at) =
-            (ticket, Some(position), since, now);
-        match self.noted.take() {
+        self.ticket = ticket;
+        self.position = Some(position);
+        self.since = since;
+        self.queued_at = now;
+        match self.pending_notice.take() {
+            // R8 (grant during a request): the token was granted while this reply was under way.
             Some(notice) => self.accept(notice, now, request),
             None => {
                 self.stage = Stage::Queued;
@@ -127,8 +139,8 @@ impl WaiterState {
         }
     }
 
-    /// The answer to a request of this token: it is the owner.
-    pub(crate) fn answered(
+    /// The reply to a request of this token: the token owns the lock.
+    pub(crate) fn on_granted(
         &mut self,
         notice: GrantNotice,
         now: Time,
@@ -136,63 +148,58 @@ impl WaiterState {
     ) -> WaiterAction {
         match self.stage {
             Stage::Asking => self.accept(notice, now, request),
-            Stage::Ended | Stage::Failed(_) => self.abandon(),
+            Stage::Cancelled | Stage::Failed(_) => self.abandon_token(),
             _ => WaiterAction::Nothing,
         }
     }
 
-    /// The news came from elsewhere: a message, a sync, somebody else's release.
-    pub(crate) fn heard(
+    /// The grant became known by another way: a message, a sync, or the reply to another request.
+    pub(crate) fn on_notice(
         &mut self,
         notice: GrantNotice,
         now: Time,
         request: &Arc<Request>,
     ) -> WaiterAction {
         if notice.grant.token != self.token {
-            // It took a new token meanwhile.
+            // The waiter has got a new token since. R13 (unwanted grants): nobody wants this one.
             return WaiterAction::Abandon {
                 token: notice.grant.token,
                 not_after: 0,
             };
         }
         match self.stage {
-            // R8: what the request in flight will say decides.
+            // R8 (grant during a request): the reply in flight decides. A second copy of the
+            // request may arrive later than this grant, and find it over.
             Stage::Asking => {
-                self.noted = Some(notice);
+                self.pending_notice = Some(notice);
                 WaiterAction::Nothing
             }
-            Stage::Queued | Stage::Gone => self.accept(notice, now, request),
-            Stage::Confirming(_) | Stage::Granted(_) | Stage::Claimed => WaiterAction::Nothing,
-            Stage::Failed(_) | Stage::Ended => self.abandon(),
+            Stage::Queued | Stage::Forgotten => self.accept(notice, now, request),
+            Stage::Confirming(_) | Stage::Granted(_) | Stage::Taken => WaiterAction::Nothing,
+            Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
         }
     }
 
-    /// No answer came to the request in flight, which can take the token until `not_after`. A grant that
-    /// was heard of meanwhile settles it.
-    pub(crate) fn unanswered(
+    /// No reply came to the request in flight. A copy of it can take the token until `not_after`.
+    /// R8 (grant during a request): a grant that became known since then counts now.
+    pub(crate) fn on_no_reply(
         &mut self,
         not_after: u64,
         now: Time,
         request: &Arc<Request>,
     ) -> WaiterAction {
         self.not_after = self.not_after.max(not_after);
-        match (&self.stage, self.noted.take()) {
+        match (&self.stage, self.pending_notice.take()) {
             (Stage::Asking, Some(notice)) => self.accept(notice, now, request),
-            (Stage::Ended | Stage::Failed(_), _) => self.abandon(),
+            (Stage::Cancelled | Stage::Failed(_), _) => self.abandon_token(),
             _ => WaiterAction::Nothing,
-        }
-    }
-
-    fn abandon(&self) -> WaiterAction {
-        WaiterAction::Abandon {
-            token: self.token,
-            not_after: self.not_after,
         }
     }
 
     fn accept(&mut self, notice: GrantNotice, now: Time, request: &Arc<Request>) -> WaiterAction {
         self.position = None;
-        // R12: never dropped on the estimate alone; what is left must be worth having.
+        // R12 (doubtful grants): the deadline is an estimate, so a grant is never dropped by it
+        // alone. Below half of the ttl, or without a deadline, a renewal decides.
         match notice.deadline {
             Some(deadline) if deadline - now >= request.ttl / 2 => {
                 self.hold(notice, deadline, request)
@@ -211,13 +218,13 @@ impl WaiterState {
         request: &Arc<Request>,
     ) -> WaiterAction {
         let lease = Lease::new(Arc::clone(request), &notice.grant, notice.granted, deadline);
-        let lease = Arc::new(lease.after_waiting().not_after(self.not_after));
+        let lease = Arc::new(lease.for_queued().with_not_after(self.not_after));
         self.stage = Stage::Granted(Arc::clone(&lease));
         WaiterAction::Keep(lease)
     }
 
-    /// The renewal that a grant in doubt was asked for succeeded.
-    pub(crate) fn confirmed(
+    /// The renewal that confirms a doubtful grant succeeded.
+    pub(crate) fn on_confirmed(
         &mut self,
         sent: Time,
         left: Duration,
@@ -231,8 +238,10 @@ impl WaiterState {
                 granted,
             }) => {
                 if fence != grant.fence {
-                    // Redis went back to an older copy, where it still waited, and granted it once more.
-                    (grant.fence, grant.previous) = (fence, PreviousHolder::Unknown);
+                    // A failover went back to older data, in which the token still waited, and it
+                    // was granted once more. Others may have held the lock in between.
+                    grant.fence = fence;
+                    grant.previous = PreviousHolder::Unknown;
                 }
                 let notice = GrantNotice {
                     grant,
@@ -241,29 +250,29 @@ impl WaiterState {
                 };
                 self.hold(notice, deadline_from_reply(sent, left), request)
             }
-            Stage::Failed(_) | Stage::Ended => self.abandon(),
+            Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
             _ => WaiterAction::Nothing,
         }
     }
 
-    /// Redis does not know the token. Only a place that stood in the queue before Redis was asked is gone:
-    /// otherwise its own request may have come later.
-    pub(crate) fn absent(&mut self, token: Token, asked: Time) -> WaiterAction {
-        let gone = match self.stage {
+    /// Redis did not know the token when it was asked, at `asked`. A place is lost only if it was
+    /// in the queue before that. Otherwise its own acquire may have arrived after the question.
+    pub(crate) fn on_absent(&mut self, token: Token, asked: Time) -> WaiterAction {
+        let is_lost = match self.stage {
             Stage::Queued => self.queued_at <= asked,
             Stage::Confirming(_) => true,
             _ => false,
         };
-        if !gone || self.token != token {
+        if !is_lost || self.token != token {
             return WaiterAction::Nothing;
         }
-        self.stage = Stage::Gone;
+        self.stage = Stage::Forgotten;
         self.position = None;
         WaiterAction::Requeue
     }
 
-    /// The unclaimed lease was lost, or has too little time left.
-    pub(crate) fn lost(&mut self, lease: &Arc<Lease>) -> WaiterAction {
+    /// The lease was lost, or has too little time left, before the caller took it.
+    pub(crate) fn on_lease_lost(&mut self, lease: &Arc<Lease>) -> WaiterAction {
         match &self.stage {
             Stage::Granted(held) if Arc::ptr_eq(held, lease) => {
                 let grant = Grant {
@@ -273,8 +282,8 @@ impl WaiterState {
                     left: Duration::ZERO,
                     previous: lease.previous,
                 };
-                // What the renewal confirms will be another lease.
-                lease.disown();
+                // If the renewal confirms the grant, that is a new lease.
+                lease.close();
                 self.stage = Stage::Confirming(GrantNotice {
                     grant,
                     deadline: None,
@@ -286,57 +295,66 @@ impl WaiterState {
         }
     }
 
-    /// Whether a place that stood in the queue at `asked` was enqueued under another row of stamps.
+    /// Whether this waiter was queued at `asked`, but under another row of stamps than Redis has
+    /// now. Then it may have been passed over.
     pub(crate) fn is_suspect(&self, since: u64, asked: Time) -> bool {
         matches!(self.stage, Stage::Queued) && self.queued_at <= asked && self.since != since
     }
 
-    /// Whether a place that stood in the queue at `asked` has had its turn: the news of a grant was missed, if it does not
-    /// come soon.
+    /// Whether this waiter was queued at `asked`, but its ticket had been served by then. Then the
+    /// message of its grant was missed, unless it arrives soon.
     pub(crate) fn was_served(&self, ticket: u64, asked: Time) -> bool {
         matches!(self.stage, Stage::Queued) && self.queued_at <= asked && self.ticket <= ticket
     }
 
-    /// Redis knows the token.
-    pub(crate) fn present(&mut self, token: Token, since: u64) {
+    /// Redis knows the token, under this row of stamps.
+    pub(crate) fn on_present(&mut self, token: Token, since: u64) {
         if self.token == token {
             self.since = since;
         }
     }
 
-    pub(crate) fn served(&mut self, ticket: u64) {
+    pub(crate) fn note_served(&mut self, ticket: u64) {
         if matches!(self.stage, Stage::Queued) {
             self.position = Some(self.ticket.saturating_sub(ticket).max(1));
         }
     }
 
-    /// R4: another attempt has another token.
+    /// R4 (lost places), R6 (token lifetime): another attempt has another token. False if this
+    /// waiter needs none.
     pub(crate) fn restart(&mut self, token: Token) -> bool {
-        if !matches!(self.stage, Stage::Gone | Stage::Asking) {
+        if !matches!(self.stage, Stage::Forgotten | Stage::Asking) {
             return false;
         }
         self.stage = Stage::Asking;
-        (self.token, self.noted, self.first_sent, self.not_after) = (token, None, None, 0);
+        self.token = token;
+        self.pending_notice = None;
+        self.first_sent = None;
+        self.not_after = 0;
         true
     }
 
-    /// What is left of a token that takes no further part, if a request of it had no answer (R7).
-    pub(crate) fn in_doubt(&self) -> WaiterAction {
+    /// For a token that is replaced. R7 (late copies): if a request of it had no reply, a copy may
+    /// still take the lock.
+    pub(crate) fn abandon_if_in_doubt(&self) -> WaiterAction {
         if self.not_after > 0 {
-            self.abandon()
+            self.abandon_token()
         } else {
             WaiterAction::Nothing
         }
     }
 
-    /// The token as it was sent, to be given back whatever became of it.
-    pub(crate) fn obsolete(&self) -> WaiterAction {
-        self.abandon()
+    /// R13 (unwanted grants): nobody wants this token, whatever Redis knows of it.
+    pub(crate) fn abandon_token(&self) -> WaiterAction {
+        WaiterAction::Abandon {
+            token: self.token,
+            not_after: self.not_after,
+        }
     }
 
-    /// Before the request that leaves the queue is sent. False if there is nothing to leave, or a request
-    /// is in flight whose sender sees to it.
-    pub(crate) fn withdraw(&mut self) -> bool {
+    /// Before the request that leaves the queue is sent. False if the waiter is not queued, or if a
+    /// request is in flight: its sender handles the outcome.
+    pub(crate) fn begin_cancel(&mut self) -> bool {
         let queued = matches!(self.stage, Stage::Queued);
         if queued {
             self.stage = Stage::Asking;
@@ -357,38 +375,42 @@ impl WaiterState {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(self.stage, Stage::Claimed | Stage::Ended | Stage::Failed(_))
+        matches!(
+            self.stage,
+            Stage::Taken | Stage::Cancelled | Stage::Failed(_)
+        )
     }
 
-    /// Ended without its lock.
+    /// Ended without the lock.
     pub(crate) fn is_cancelled(&self) -> bool {
-        matches!(self.stage, Stage::Ended | Stage::Failed(_))
+        matches!(self.stage, Stage::Cancelled | Stage::Failed(_))
     }
 
     pub(crate) fn position(&self) -> Option<u64> {
         if self.is_ended() { None } else { self.position }
     }
 
-    /// The waiter looks. A lease with less than half of its time left is confirmed first, so that nobody
-    /// who slept through his turn walks off with what has lapsed.
-    pub(crate) fn claim(&mut self, now: Time, request: &Arc<Request>) -> TakeGrant {
-        match std::mem::replace(&mut self.stage, Stage::Ended) {
+    /// The caller looks. R12 (doubtful grants): a lease with less than half of its ttl left is
+    /// confirmed first. Otherwise a process that slept through its turn could take a lock that has
+    /// lapsed.
+    pub(crate) fn take_grant(&mut self, now: Time, request: &Arc<Request>) -> TakeGrant {
+        match std::mem::replace(&mut self.stage, Stage::Cancelled) {
             Stage::Granted(lease) => {
                 if lease.is_held(now) && lease.remaining(now) >= request.ttl / 2 {
-                    self.stage = Stage::Claimed;
+                    self.stage = Stage::Taken;
                     return TakeGrant::Taken(lease);
                 }
                 self.stage = Stage::Granted(Arc::clone(&lease));
-                match self.lost(&lease) {
+                match self.on_lease_lost(&lease) {
                     WaiterAction::Confirm => TakeGrant::Confirm,
                     _ => TakeGrant::NotYet,
                 }
             }
-            // It stays, for whoever waits here once more.
+            // The error stays for the next look.
             Stage::Failed(error) => {
-                let told = error.repeat();
+                let repeated = error.repeat();
                 self.stage = Stage::Failed(error);
-                TakeGrant::Failed(told)
+                TakeGrant::Failed(repeated)
             }
             other => {
                 self.stage = other;
@@ -397,33 +419,36 @@ impl WaiterState {
         }
     }
 
-    /// Nobody waits here any more.
-    pub(crate) fn give_up(&mut self) -> WaiterAction {
-        if matches!(self.stage, Stage::Claimed) {
+    /// The caller does not wait any more.
+    pub(crate) fn cancel(&mut self) -> WaiterAction {
+        if matches!(self.stage, Stage::Taken) {
             return WaiterAction::Nothing;
         }
-        match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::Queued | Stage::Confirming(_) => self.abandon(),
+        match std::mem::replace(&mut self.stage, Stage::Cancelled) {
+            Stage::Queued | Stage::Confirming(_) => self.abandon_token(),
             Stage::Granted(lease) => {
-                // R14: off the schedule before the release is sent.
-                lease.disown();
-                self.abandon()
+                // R14 (release first, then send): the renewal thread must not renew it after this.
+                lease.close();
+                self.abandon_token()
             }
-            // An earlier request of the token had no answer (R7).
-            Stage::Asking | Stage::Gone if self.not_after > 0 => self.abandon(),
-            // Whoever sent the request that is in flight sees that the place has ended.
-            Stage::Asking | Stage::Gone | Stage::Claimed | Stage::Failed(_) | Stage::Ended => {
-                WaiterAction::Nothing
-            }
+            // R7 (late copies): an earlier request of the token had no reply.
+            Stage::Asking | Stage::Forgotten if self.not_after > 0 => self.abandon_token(),
+            // The sender of the request in flight finds the waiter cancelled, and abandons the
+            // token.
+            Stage::Asking
+            | Stage::Forgotten
+            | Stage::Taken
+            | Stage::Failed(_)
+            | Stage::Cancelled => WaiterAction::Nothing,
         }
     }
 
-    /// As [`Place::give_up`], with the reason for the waiter.
+    /// Like [`WaiterState::cancel`], and keeps the error for the caller.
     pub(crate) fn fail(&mut self, error: Error) -> WaiterAction {
         if self.is_ended() {
             return WaiterAction::Nothing;
         }
-        let action = self.give_up();
+        let action = self.cancel();
         self.stage = Stage::Failed(error);
         action
     }
@@ -432,17 +457,18 @@ impl WaiterState {
 #[cfg(all(test, not(fairlock_loom)))]
 mod tests {
     use super::*;
-    use crate::config::LockOptions;
     use crate::key::Key;
+    use crate::options::LockOptions;
     use crate::script::LockSpec;
 
-    /// A second copy of the request may still be on its way, and what came of the first could be over when it arrives.
+    /// A second copy of the request may still be under way. The grant of the first could be over
+    /// when it arrives.
     #[test]
-    fn r8_news_of_a_grant_is_noted_and_counts_when_its_request_is_answered() {
+    fn r8_notice_counts_only_once_its_request_is_over() {
         let key = Key::new("fairlock", "a").expect("a good name");
         let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
         let now = Time::from_nanos(1_000_000_000_000);
-        let heard = || {
+        let asking_with_notice = || {
             let token = Token::new();
             let previous = PreviousHolder::Unknown;
             let grant = Grant {
@@ -453,32 +479,33 @@ mod tests {
                 previous,
             };
             let mut state = WaiterState::new(token);
-            let action = state.heard(GrantNotice::from_reply(grant, now), now, &request);
+            let action = state.on_notice(GrantNotice::from_reply(grant, now), now, &request);
             assert!(
                 matches!(action, WaiterAction::Nothing) && state.is_asking(),
-                "it acted upon it"
+                "the notice counted while the request was in flight"
             );
-            assert!(matches!(state.claim(now, &request), TakeGrant::NotYet));
+            assert!(matches!(state.take_grant(now, &request), TakeGrant::NotYet));
             state
         };
         assert!(
-            matches!(heard().queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+            matches!(asking_with_notice().on_queued(now, 1, 1, 1, &request), WaiterAction::Keep(lease) if lease.fence == 7)
         );
         assert!(
-            matches!(heard().unanswered(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
+            matches!(asking_with_notice().on_no_reply(1, now, &request), WaiterAction::Keep(lease) if lease.fence == 7)
         );
-        // Who gave up meanwhile wants none of it.
-        let mut state = heard();
-        assert!(matches!(state.give_up(), WaiterAction::Nothing));
+        // A waiter that was cancelled abandons the grant.
+        let mut state = asking_with_notice();
+        assert!(matches!(state.cancel(), WaiterAction::Nothing));
         assert!(matches!(
-            state.unanswered(1, now, &request),
+            state.on_no_reply(1, now, &request),
             WaiterAction::Abandon { .. }
         ));
     }
 
-    /// As after a failover to a copy in which it still waited: others may have held the lock in between.
+    /// As after a failover to data in which the token still waited: others may have held the lock
+    /// in between.
     #[test]
-    fn a_grant_that_is_confirmed_under_another_fence_is_another_grant() {
+    fn grant_confirmed_with_another_fence_is_another_grant() {
         let key = Key::new("fairlock", "a").expect("a good name");
         let request = Arc::new(Request::new(LockSpec::MUTEX, key, &LockOptions::new()));
         let now = Time::from_nanos(1_000_000_000_000);
@@ -493,14 +520,14 @@ mod tests {
             };
             let mut state = WaiterState::new(token);
             assert!(matches!(
-                state.answered(GrantNotice::from_reply(grant, now), now, &request),
+                state.on_granted(GrantNotice::from_reply(grant, now), now, &request),
                 WaiterAction::Confirm
             ));
-            match state.confirmed(now, request.ttl, fence, &request) {
+            match state.on_confirmed(now, request.ttl, fence, &request) {
                 WaiterAction::Keep(lease) => {
                     assert_eq!((lease.fence, lease.previous), (fence, previous))
                 }
-                _ => panic!("it is confirmed, and so held"),
+                _ => panic!("the renewal confirmed the grant"),
             }
         }
     }

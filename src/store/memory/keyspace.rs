@@ -1,37 +1,37 @@
-//! What a Redis holds, as a plain value, and the commands on it that the scripts use, each as Redis
-//! defines it.
+//! The data of a Redis server as a plain value, and the commands on it that the scripts use. Each
+//! command does what Redis defines.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use redis::Value;
 
-/// What keys, fields and elements are made of.
+/// A key, a field, a value or an element.
 pub(crate) type Bytes = Vec<u8>;
 
 /// A reply, or the text of an error.
-pub(crate) type Answer = Result<Value, String>;
+pub(crate) type CommandResult = Result<Value, String>;
 
-/// All keys. Two that are equal answer every command alike.
+/// All keys. Two keyspaces that are equal reply alike to every command.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Keyspace {
-    keys: BTreeMap<Bytes, Entry>,
+    keys: BTreeMap<Bytes, KeyEntry>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Entry {
-    content: Content,
-    /// The last ms of the server's time in which the key is there.
-    expires_at: Option<i64>,
+pub(super) struct KeyEntry {
+    pub(super) content: Content,
+    /// The last ms of the server's time in which the key exists.
+    pub(super) expires_at: Option<i64>,
 }
 
-/// Never empty: a key goes with its last field or element.
+/// Never empty: a key disappears with its last field or element.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Content {
+pub(super) enum Content {
     Hash(BTreeMap<Bytes, Bytes>),
     List(VecDeque<Bytes>),
 }
 
-/// The commands and how many words each has, its name included; if negative, at least as many.
+/// The commands, and how many words each has, its name included. A negative number is a minimum.
 const COMMANDS: [(&str, i8); 17] = [
     ("DEL", -2),
     ("HDEL", -3),
@@ -57,7 +57,7 @@ const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 const NOT_POSITIVE: &str = "ERR value is out of range, must be positive";
 
 impl Keyspace {
-    /// How many words a command has, if it is one of these.
+    /// How many words a command has, if it is one of [`COMMANDS`].
     pub(super) fn arity(name: &str) -> Option<i8> {
         COMMANDS
             .iter()
@@ -65,9 +65,9 @@ impl Keyspace {
             .map(|(_, arity)| *arity)
     }
 
-    /// Runs a command, with as many words as it should have, at a server's time in ms.
-    pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> Answer {
-        // A key whose time is over is gone, whichever command finds it so.
+    /// Runs a command at a server's time in ms. Its number of words must fit its arity.
+    pub(super) fn run(&mut self, now_ms: i64, name: &str, args: &[Bytes]) -> CommandResult {
+        // A key whose time is over is gone, whichever command finds it first.
         for key in if name == "DEL" { args } else { &args[..1] } {
             if self
                 .keys
@@ -79,49 +79,6 @@ impl Keyspace {
             }
         }
         match (name, args) {
-            ("HGET", [key, field]) => self
-                .hash(key)
-                .map(|hash| bulk(hash.and_then(|hash| hash.get(field)))),
-            ("HMGET", [key, fields @ ..]) => self.hash(key).map(|hash| {
-                Value::Array(
-                    fields
-                        .iter()
-                        .map(|field| bulk(hash.and_then(|hash| hash.get(field))))
-                        .collect(),
-                )
-            }),
-            ("HGETALL", [key]) => self.hash(key).map(|hash| {
-                let pairs = hash.into_iter().flatten();
-                Value::Array(
-                    pairs
-                        .flat_map(|(field, value)| [bulk(Some(field)), bulk(Some(value))])
-                        .collect(),
-                )
-            }),
-            ("HKEYS", [key]) => self.hash(key).map(|hash| {
-                let pairs = hash.into_iter().flatten();
-                Value::Array(pairs.map(|(field, _)| bulk(Some(field))).collect())
-            }),
-            ("HLEN", [key]) => self
-                .hash(key)
-                .map(|hash| number(hash.map_or(0, BTreeMap::len))),
-            ("HEXISTS", [key, field]) => self.hash(key).map(|hash| {
-                number(usize::from(
-                    hash.is_some_and(|hash| hash.contains_key(field)),
-                ))
-            }),
-            ("HSET", [key, pairs @ ..]) if pairs.len() % 2 == 0 => self.set_fields(key, pairs),
-            ("HDEL", [key, fields @ ..]) => self.delete_fields(key, fields),
-            ("LLEN", [key]) => self
-                .list(key)
-                .map(|list| number(list.map_or(0, VecDeque::len))),
-            ("LINDEX", [key, index]) => self.element(key, index),
-            ("LRANGE", [key, first, last]) => self.range(key, first, last),
-            ("LPOP", [key]) => self.pop(key, 1, VecDeque::pop_front).map(first),
-            ("RPOP", [key]) => self.pop(key, 1, VecDeque::pop_back).map(first),
-            ("LPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_front),
-            ("RPOP", [key, count]) => self.pop_many(key, count, VecDeque::pop_back),
-            ("RPUSH", [key, elements @ ..]) => self.push(key, elements),
             ("DEL", keys) => Ok(number(
                 keys.iter()
                     .filter(|key| self.keys.remove(*key).is_some())
@@ -137,14 +94,71 @@ impl Keyspace {
                     entry.expires_at.map_or(-1, |at| at - now_ms)
                 })))
             }
+            ("HSET", [key, pairs @ ..]) if pairs.len() % 2 == 0 => self.set_fields(key, pairs),
+            ("HDEL", [key, fields @ ..]) => self.delete_fields(key, fields),
+            (name, [key, args @ ..]) if name.starts_with('H') => self.read_hash(name, key, args),
+            (name, [key, args @ ..]) => self.run_on_list(name, key, args),
+            (name, []) => Err(wrong_number(name)),
+        }
+    }
+
+    fn read_hash(&self, name: &str, key: &Bytes, args: &[Bytes]) -> CommandResult {
+        let of = |hash: Option<&BTreeMap<Bytes, Bytes>>, field| {
+            bulk(hash.and_then(|hash| hash.get(field)))
+        };
+        let hash = || self.hash(key);
+        match (name, args) {
+            ("HGET", [field]) => hash().map(|hash| of(hash, field)),
+            ("HMGET", fields) if !fields.is_empty() => hash().map(|hash| {
+                let values = fields.iter().map(|field| of(hash, field));
+                Value::Array(values.collect())
+            }),
+            ("HGETALL", []) => hash().map(|hash| {
+                let pairs = hash.into_iter().flatten();
+                Value::Array(
+                    pairs
+                        .flat_map(|(field, value)| [bulk(Some(field)), bulk(Some(value))])
+                        .collect(),
+                )
+            }),
+            ("HKEYS", []) => hash().map(|hash| {
+                let pairs = hash.into_iter().flatten();
+                Value::Array(pairs.map(|(field, _)| bulk(Some(field))).collect())
+            }),
+            ("HLEN", []) => hash().map(|hash| number(hash.map_or(0, BTreeMap::len))),
+            ("HEXISTS", [field]) => hash().map(|hash| {
+                let exists = hash.is_some_and(|hash| hash.contains_key(field));
+                number(usize::from(exists))
+            }),
             _ => Err(wrong_number(name)),
         }
     }
 
-    /// A hash, and the last ms in which it is there.
+    fn run_on_list(&mut self, name: &str, key: &Bytes, args: &[Bytes]) -> CommandResult {
+        match (name, args) {
+            ("LLEN", []) => self
+                .list(key)
+                .map(|list| number(list.map_or(0, VecDeque::len))),
+            ("LINDEX", [index]) => self.element(key, index),
+            ("LRANGE", [first, last]) => self.range(key, first, last),
+            ("LPOP", []) => self.pop(key, 1, VecDeque::pop_front).map(first),
+            ("RPOP", []) => self.pop(key, 1, VecDeque::pop_back).map(first),
+            ("LPOP", [count]) => self.pop_many(key, count, VecDeque::pop_front),
+            ("RPOP", [count]) => self.pop_many(key, count, VecDeque::pop_back),
+            ("RPUSH", elements) if !elements.is_empty() => self.push(key, elements),
+            _ => Err(wrong_number(name)),
+        }
+    }
+
+    /// What a key holds, if it exists.
+    pub(super) fn entry(&self, key: &str) -> Option<&KeyEntry> {
+        self.keys.get(key.as_bytes())
+    }
+
+    /// A hash, and the last ms in which it exists.
     pub(crate) fn hash_of(&self, key: &str) -> Option<(&BTreeMap<Bytes, Bytes>, Option<i64>)> {
-        match self.keys.get(key.as_bytes()) {
-            Some(Entry {
+        match self.entry(key) {
+            Some(KeyEntry {
                 content: Content::Hash(hash),
                 expires_at,
             }) => Some((hash, *expires_at)),
@@ -152,29 +166,17 @@ impl Keyspace {
         }
     }
 
-    /// A list, and the last ms in which it is there.
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
-    pub(crate) fn list_of(&self, key: &str) -> Option<(&VecDeque<Bytes>, Option<i64>)> {
-        match self.keys.get(key.as_bytes()) {
-            Some(Entry {
-                content: Content::List(list),
-                expires_at,
-            }) => Some((list, *expires_at)),
-            _ => None,
-        }
-    }
-
-    /// The keys of all hashes that are there.
+    /// The keys of all hashes that exist.
     pub(super) fn hashes(&self, now_ms: i64) -> impl Iterator<Item = &Bytes> {
-        let there = move |entry: &Entry| entry.expires_at.is_none_or(|at| at >= now_ms);
+        let exists = move |entry: &KeyEntry| entry.expires_at.is_none_or(|at| at >= now_ms);
         let hashes = self
             .keys
             .iter()
-            .filter(move |(_, e)| there(e) && matches!(e.content, Content::Hash(_)));
+            .filter(move |(_, e)| exists(e) && matches!(e.content, Content::Hash(_)));
         hashes.map(|(key, _)| key)
     }
 
-    /// Drops what nobody asked for since its time was over. Changes no answer.
+    /// Drops the keys whose time is over. Changes no reply.
     pub(super) fn sweep(&mut self, now_ms: i64) {
         self.keys
             .retain(|_, entry| entry.expires_at.is_none_or(|at| at >= now_ms));
@@ -200,8 +202,8 @@ impl Keyspace {
         }
     }
 
-    fn set_fields(&mut self, key: &Bytes, pairs: &[Bytes]) -> Answer {
-        let empty = || Entry {
+    fn set_fields(&mut self, key: &Bytes, pairs: &[Bytes]) -> CommandResult {
+        let empty = || KeyEntry {
             content: Content::Hash(BTreeMap::new()),
             expires_at: None,
         };
@@ -215,7 +217,7 @@ impl Keyspace {
         Ok(number(new.count()))
     }
 
-    fn delete_fields(&mut self, key: &Bytes, fields: &[Bytes]) -> Answer {
+    fn delete_fields(&mut self, key: &Bytes, fields: &[Bytes]) -> CommandResult {
         let Some(entry) = self.keys.get_mut(key) else {
             return Ok(Value::Int(0));
         };
@@ -232,8 +234,8 @@ impl Keyspace {
         Ok(number(deleted))
     }
 
-    fn push(&mut self, key: &Bytes, elements: &[Bytes]) -> Answer {
-        let empty = || Entry {
+    fn push(&mut self, key: &Bytes, elements: &[Bytes]) -> CommandResult {
+        let empty = || KeyEntry {
             content: Content::List(VecDeque::new()),
             expires_at: None,
         };
@@ -245,7 +247,7 @@ impl Keyspace {
         Ok(number(list.len()))
     }
 
-    fn element(&self, key: &Bytes, index: &Bytes) -> Answer {
+    fn element(&self, key: &Bytes, index: &Bytes) -> CommandResult {
         // Redis looks for the key before it reads the index.
         let Some(list) = self.list(key)? else {
             return Ok(Value::Nil);
@@ -261,8 +263,9 @@ impl Keyspace {
         ))
     }
 
-    fn range(&self, key: &Bytes, first: &Bytes, last: &Bytes) -> Answer {
-        let (first, last) = (integer(first)?, integer(last)?);
+    fn range(&self, key: &Bytes, first: &Bytes, last: &Bytes) -> CommandResult {
+        let first = integer(first)?;
+        let last = integer(last)?;
         let Some(list) = self.list(key)? else {
             return Ok(Value::Array(Vec::new()));
         };
@@ -311,7 +314,7 @@ impl Keyspace {
         key: &Bytes,
         count: &Bytes,
         end: fn(&mut VecDeque<Bytes>) -> Option<Bytes>,
-    ) -> Answer {
+    ) -> CommandResult {
         let count = integer(count)
             .ok()
             .and_then(|n| usize::try_from(n).ok())
@@ -323,7 +326,7 @@ impl Keyspace {
     }
 
     /// An expiry that is not in the future deletes the key, and that counts as set.
-    fn expire_at(&mut self, now_ms: i64, key: &Bytes, at: &Bytes) -> Answer {
+    fn expire_at(&mut self, now_ms: i64, key: &Bytes, at: &Bytes) -> CommandResult {
         let at = integer(at)?;
         let Some(entry) = self.keys.get_mut(key) else {
             return Ok(Value::Int(0));
@@ -355,7 +358,7 @@ fn number(n: usize) -> Value {
     Value::Int(n as i64)
 }
 
-/// Redis takes a number only in the way in which it would write it itself.
+/// Redis accepts a number only in the form in which it would write that number itself.
 fn integer(bytes: &Bytes) -> Result<i64, String> {
     let read = std::str::from_utf8(bytes)
         .ok()
@@ -369,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_there_in_its_last_millisecond_and_no_longer() {
+    fn key_exists_in_its_last_millisecond_and_no_longer() {
         let mut keyspace = Keyspace::default();
         let mut run = |now_ms, command: &str| {
             let words: Vec<Bytes> = command
@@ -384,7 +387,8 @@ mod tests {
         run(10, "PEXPIREAT k 20");
         assert_eq!(run(20, "HEXISTS k a"), Value::Int(1));
         assert_eq!(run(21, "HEXISTS k a"), Value::Int(0));
-        // What is to end now has ended: a server does not wait for its next millisecond to delete.
+        // A key that is to end now has ended: a server deletes it without waiting for the next
+        // millisecond.
         run(30, "HSET k a 1");
         assert_eq!(run(30, "PEXPIREAT k 30"), Value::Int(1));
         assert_eq!(run(30, "HEXISTS k a"), Value::Int(0));

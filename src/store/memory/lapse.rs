@@ -3,78 +3,102 @@
 use std::time::Duration;
 
 use super::keyspace::Bytes;
-use super::server::Server;
-use super::{World, bytes_of, words_of};
+use super::memory_server::{MemoryServer, deliver};
+use super::server::{Server, bytes_of, words_of};
+use super::server_state::PublishedMessage;
 use crate::key::Key;
 use crate::script::{
     self, Call, CallerId, Family, Form, LockSpec, Mode, Outcome, Token, Verb, packed,
 };
 
-/// Whether there was one. In all prefixes.
-pub(super) fn lapse(world: &World, name: &str) -> bool {
-    // Without a prefix, what remains of a record's key is its end.
-    let Ok(any) = Key::new("", name) else {
+/// Ends the leases of a name in all prefixes. Returns whether there was one.
+pub(super) fn lapse(memory: &MemoryServer, name: &str) -> bool {
+    // The key of a record is the prefix and this.
+    let Ok(without_prefix) = Key::new("", name) else {
         return false;
     };
-    let mut state = world.state.lock();
-    let now = world.server_time(world.clock.now());
-    let records: Vec<String> = {
-        let all = state.server.state();
-        let keys = all.keyspace.hashes((now / 1000) as i64);
-        keys.filter_map(|key| String::from_utf8(key.clone()).ok())
-            .filter(|key| key.ends_with(any.record()))
-            .collect()
-    };
-    let mut ended = false;
+    let ending = without_prefix.record();
+    let mut state = memory.state.lock();
+    let now = memory.server_time(memory.clock.now());
+    let mut has_ended = false;
     let mut messages = Vec::new();
-    for record in records {
-        let Some((family, end)) = over(&state.server, &record, now) else {
+    for record in records(&state.server, ending, now) {
+        let Some((family, commands)) = ending_commands(&state.server, &record, now) else {
             continue;
         };
-        for words in end {
-            let _ = state.server.run(now, &words);
+        for command in commands {
+            let _ = state.server.run(now, &command);
         }
-        // The release of a token that is nobody's is what notices a lapse and does nothing else.
-        let prefix = &record[..record.len() - any.record().len()];
-        let Ok(key) = Key::new(prefix, name) else {
-            continue;
-        };
-        let verb = Verb::Release {
+        let prefix = &record[..record.len() - ending.len()];
+        if let Ok(key) = Key::new(prefix, name) {
+            let caller_id = CallerId::new(prefix, Duration::ZERO, Duration::ZERO);
+            has_ended |= notice(
+                &mut state.server,
+                now,
+                &call(family, key),
+                &caller_id,
+                &mut messages,
+            );
+        }
+    }
+    deliver(state, messages);
+    has_ended
+}
+
+/// The keys of the records that end in this.
+fn records(server: &Server, ending: &str, now: u64) -> Vec<String> {
+    let state = server.state();
+    let keys = state.keyspace.hashes((now / 1000) as i64);
+    keys.filter_map(|key| String::from_utf8(key.clone()).ok())
+        .filter(|key| key.ends_with(ending))
+        .collect()
+}
+
+/// The release of a token that owns nothing: it notices a lapse and does nothing else.
+fn call(family: Family, key: Key) -> Call {
+    Call {
+        spec: LockSpec::any(family),
+        key,
+        verb: Verb::Release {
             token: Token::new(),
             fence: 0,
             mode: Mode::Unused,
-        };
-        let call = Call {
-            spec: LockSpec::any(family),
-            key,
-            verb,
-        };
-        let caller_id = CallerId::new(prefix, Duration::ZERO, Duration::ZERO);
-        let command = words_of(&call.command(&caller_id, Form::default(), 0));
-        loop {
-            let answer = state
-                .server
-                .run(now, &command)
-                .map(|value| script::Reply::parse(&call, &value));
-            messages.append(&mut state.server.published());
-            let Ok(Ok(answer)) = answer else { break };
-            ended |= !matches!(answer.outcome, Outcome::Kind(_));
-            if !answer.more {
-                break;
-            }
-        }
+        },
     }
-    world.deliver(state, messages);
-    ended
 }
 
-/// The commands after which the time of all who hold this is over, and they have had their one time of grace; `None` if
-/// nobody does.
-fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Bytes>>)> {
+/// Runs the call until the script has nothing left to do. Returns whether the record is of this
+/// family.
+fn notice(
+    server: &mut Server,
+    now: u64,
+    call: &Call,
+    caller_id: &CallerId,
+    messages: &mut Vec<PublishedMessage>,
+) -> bool {
+    let command = words_of(&call.command(caller_id, Form::default(), 0));
+    let mut has_ended = false;
+    loop {
+        let result = server.run(now, &command);
+        messages.append(&mut server.published());
+        let reply = result.map(|value| script::Reply::parse(call, &value));
+        let Ok(Ok(reply)) = reply else {
+            return has_ended;
+        };
+        has_ended |= !matches!(reply.outcome, Outcome::Kind(_));
+        if !reply.more {
+            return has_ended;
+        }
+    }
+}
+
+/// The commands after which all leases of a record are over, and have had their one time of grace;
+/// `None` if nothing is held.
+fn ending_commands(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Bytes>>)> {
     let all = server.state();
     let (fields, _) = all.keyspace.hash_of(record)?;
     if let Some(state) = fields.get(&b"s"[..]) {
-        // With `u` at its fence.
+        // The field `u` with the holder's fence says that the grace is used up.
         fields.get(&b"o"[..])?;
         let held = packed::State::unpack(state)?;
         let mut words = bytes_of(&["HSET", record, "u", &held.fence.to_string(), "s"]);
@@ -91,12 +115,9 @@ fn over(server: &Server, record: &str, now: u64) -> Option<(Family, Vec<Vec<Byte
     let (holders, _) = all.keyspace.hash_of(&held)?;
     let mut words = bytes_of(&["HSET", &held]);
     for (token, holder) in holders {
-        words.extend(
-            packed::end_lease(holder, now)
-                .map(|holder| [token.clone(), holder])
-                .into_iter()
-                .flatten(),
-        );
+        if let Some(holder) = packed::end_lease(holder, now) {
+            words.extend([token.clone(), holder]);
+        }
     }
     if words.len() == 2 {
         return None;

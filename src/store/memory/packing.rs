@@ -1,11 +1,11 @@
-//! The part of Redis's Lua library `struct` that scripts use: numbers of a fixed size, one behind the other, the least
-//! byte first.
+//! The part of Redis's Lua library `struct` that the scripts use: numbers of a fixed size, one after
+//! the other, the least byte first.
 
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
-/// What one letter of a format stands for.
+/// One letter of a format.
 #[derive(Clone, Copy)]
-enum Item {
+enum FormatItem {
     /// `d`
     Double,
     /// `I4`
@@ -14,30 +14,30 @@ enum Item {
     Byte,
 }
 
-impl Item {
+impl FormatItem {
     fn size(self) -> usize {
         match self {
-            Item::Double => 8,
-            Item::Word => 4,
-            Item::Byte => 1,
+            FormatItem::Double => 8,
+            FormatItem::Word => 4,
+            FormatItem::Byte => 1,
         }
     }
 
     fn pack(self, number: f64, into: &mut Vec<u8>) {
         match self {
-            Item::Double => into.extend(number.to_le_bytes()),
-            // What does not fit loses its upper bits, as a cast in C.
-            Item::Word => into.extend((number as i64 as u32).to_le_bytes()),
-            Item::Byte => into.push(number as i64 as u8),
+            FormatItem::Double => into.extend(number.to_le_bytes()),
+            // A number that does not fit loses its upper bits, just as a cast in C.
+            FormatItem::Word => into.extend((number as i64 as u32).to_le_bytes()),
+            FormatItem::Byte => into.push(number as i64 as u8),
         }
     }
 
     /// `None` if there are too few bytes.
     fn unpack(self, bytes: &[u8]) -> Option<f64> {
         Some(match self {
-            Item::Double => f64::from_le_bytes(bytes.first_chunk().copied()?),
-            Item::Word => u32::from_le_bytes(bytes.first_chunk().copied()?).into(),
-            Item::Byte => i8::from_le_bytes(bytes.first_chunk().copied()?).into(),
+            FormatItem::Double => f64::from_le_bytes(bytes.first_chunk().copied()?),
+            FormatItem::Word => u32::from_le_bytes(bytes.first_chunk().copied()?).into(),
+            FormatItem::Byte => i8::from_le_bytes(bytes.first_chunk().copied()?).into(),
         })
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
         let mut packed = Vec::new();
         let mut numbers = numbers.into_iter();
         for item in items(&format)? {
-            // A number's text will do.
+            // A number may also come as text.
             let number = lua.coerce_number(numbers.next().unwrap_or(Value::Nil))?;
             item.pack(
                 number.ok_or_else(|| {
@@ -61,7 +61,8 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     };
     let unpack = |_: &Lua, (format, packed): (LuaString, LuaString)| {
         let packed = packed.as_bytes();
-        let (mut numbers, mut at) = (MultiValue::new(), 0);
+        let mut numbers = MultiValue::new();
+        let mut at = 0;
         for item in items(&format)? {
             let number = packed.get(at..).and_then(|rest| item.unpack(rest));
             let short =
@@ -77,8 +78,8 @@ pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
     Ok(library)
 }
 
-/// An error is the store's own: it does not know what Redis would do.
-fn items(format: &LuaString) -> mlua::Result<Vec<Item>> {
+/// An error is about this store itself: it does not know what Redis would do.
+fn items(format: &LuaString) -> mlua::Result<Vec<FormatItem>> {
     let format = format.to_str()?;
     let unknown =
         || mlua::Error::runtime(format!("the format {:?} is not supported here", &*format));
@@ -86,9 +87,9 @@ fn items(format: &LuaString) -> mlua::Result<Vec<Item>> {
     let mut items = Vec::new();
     while let Some(letter) = letters.next() {
         items.push(match letter {
-            'd' => Item::Double,
-            'I' if letters.next() == Some('4') => Item::Word,
-            'b' => Item::Byte,
+            'd' => FormatItem::Double,
+            'I' if letters.next() == Some('4') => FormatItem::Word,
+            'b' => FormatItem::Byte,
             _ => return Err(unknown()),
         });
     }

@@ -1,5 +1,5 @@
--- Takes away what a script could leave something behind in, as Redis does, and answers the environment of
--- scripts. A global that is not there is an error, to read as well as to set.
+-- Removes every place where a script could leave something behind, just as Redis does. Returns the environment of
+-- scripts. To read or to set a global that does not exist is an error.
 local globals = _G
 local function refuse() error('Attempt to modify a readonly table', 2) end
 

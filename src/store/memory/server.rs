@@ -1,20 +1,19 @@
-//! The part of Redis that runs commands and scripts, one at a time, over a keyspace.
+//! The part of a Redis server that runs commands and scripts, one at a time, over a keyspace.
+
+#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[path = "../../../tests/sim/server_access.rs"]
+mod server_access;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use mlua::{
-    Either, Function, IntoLua, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table,
-    Value as LuaValue,
-};
-use parking_lot::Mutex;
-use redis::Value;
+use mlua::{Function, Lua, Table, Value as LuaValue};
+use parking_lot::{Mutex, MutexGuard};
 
-use super::keyspace::{Answer, Bytes, Keyspace, wrong_number};
-use super::packing;
+use super::interpreter::{error_text, from_lua, interpreter, text};
+use super::keyspace::{Bytes, CommandResult, wrong_number};
+use super::server_state::{CommandError, PublishedMessage, ServerState, upper};
 use crate::script;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
-use crate::script::{Call, CallerId, Form, Reply};
 
 /// An interpreter that keeps nothing between calls but compiled scripts.
 pub(crate) struct Server {
@@ -23,26 +22,7 @@ pub(crate) struct Server {
     /// By their digest, as EVALSHA names them.
     scripts: HashMap<String, Function>,
     /// Shared with the functions that scripts call.
-    state: Arc<Mutex<State>>,
-}
-
-/// What commands see.
-#[derive(Default)]
-pub(crate) struct State {
-    pub(crate) keyspace: Keyspace,
-    /// In µs. It stands still while a script runs, and all of a script sees the same keys.
-    now: u64,
-    /// How many listen on each channel.
-    pub(crate) listeners: HashMap<Bytes, usize>,
-    published: Vec<Message>,
-    sweep_at: usize,
-}
-
-/// What was published.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Message {
-    pub(crate) channel: Bytes,
-    pub(crate) text: Bytes,
+    state: Arc<Mutex<ServerState>>,
 }
 
 impl Server {
@@ -50,10 +30,12 @@ impl Server {
         Server::with_scripts(&str::to_owned)
     }
 
-    /// The scripts as `alter` makes them of the shipped ones, by whose digests they are called.
+    /// A server whose scripts are what `alter` makes of the shipped ones. They are called by the digests
+    /// of the shipped ones.
     pub(crate) fn with_scripts(alter: &dyn Fn(&str) -> String) -> Server {
-        let state = Arc::new(Mutex::new(State::default()));
-        // Building the interpreter fails only without memory, of which an allocation does not tell either.
+        let state = Arc::new(Mutex::new(ServerState::default()));
+        // Building the interpreter fails only if memory runs out, and then an allocation would not
+        // return an error either.
         let (lua, environment) =
             interpreter(&state).expect("an interpreter needs nothing but memory");
         let mut server = Server {
@@ -62,7 +44,7 @@ impl Server {
             scripts: HashMap::new(),
             state,
         };
-        // So that the first request is not spent on making a script known.
+        // Compiled here, so that the first request does not have to send the source.
         for source in script::sources() {
             let altered = server.compile(&alter(source)).expect("the scripts are Lua");
             let script = server.scripts[&altered].clone();
@@ -73,8 +55,8 @@ impl Server {
         server
     }
 
-    /// Runs one command at a server's time in µs. What it published is in [`Server::published`] then.
-    pub(crate) fn run(&mut self, now: u64, command: &[Bytes]) -> Answer {
+    /// Runs one command at a server's time in µs. [`Server::published`] has its messages then.
+    pub(crate) fn run(&mut self, now: u64, command: &[Bytes]) -> CommandResult {
         self.state.lock().now = now;
         let Some((name, args)) = command.split_first() else {
             return Err("ERR no command".to_owned());
@@ -92,49 +74,26 @@ impl Server {
                 .state
                 .lock()
                 .run(upper, args)
-                .map_err(|refusal| match refusal {
-                    Refusal::Unknown => {
+                .map_err(|error| match error {
+                    CommandError::Unknown => {
                         format!("ERR unknown command '{}'", String::from_utf8_lossy(name))
                     }
-                    Refusal::WrongNumber => wrong_number(upper),
-                    Refusal::Own(error) => error,
+                    CommandError::WrongArity => wrong_number(upper),
+                    CommandError::Own(error) => error,
                 }),
         }
     }
 
-    /// Puts a call as a manager does, and reads the reply.
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
-    pub(crate) fn put(
-        &mut self,
-        now: u64,
-        call: &Call,
-        caller_id: &CallerId,
-        not_after: u64,
-    ) -> Result<Reply, String> {
-        let command = call.command(caller_id, Form::default(), not_after);
-        let value = self.run(now, &super::words_of(&command))?;
-        Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
-    }
-
-    /// Has another source run where this one is asked for by its digest.
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
-    pub(crate) fn replace(&mut self, source: &str, by: &str) -> Result<(), String> {
-        let (asked, given) = (self.compile(source)?, self.compile(by)?);
-        let script = self.scripts[&given].clone();
-        self.scripts.insert(asked, script);
-        Ok(())
-    }
-
-    /// What was published since this was last asked.
-    pub(crate) fn published(&mut self) -> Vec<Message> {
+    /// The messages that were published since the last call of this.
+    pub(crate) fn published(&mut self) -> Vec<PublishedMessage> {
         std::mem::take(&mut self.state.lock().published)
     }
 
-    pub(crate) fn state(&self) -> parking_lot::MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock()
     }
 
-    /// Makes a script known, and answers its digest.
+    /// Compiles a script, and returns its digest.
     fn compile(&mut self, source: &str) -> Result<String, String> {
         let sha = redis::Script::new(source).get_hash().to_owned();
         if !self.scripts.contains_key(&sha) {
@@ -155,7 +114,8 @@ impl Server {
         Ok(sha)
     }
 
-    fn call(&self, sha: &str, count: &Bytes, rest: &[Bytes]) -> Answer {
+    /// Runs a compiled script with this number of keys.
+    fn call(&self, sha: &str, count: &Bytes, rest: &[Bytes]) -> CommandResult {
         let count = std::str::from_utf8(count).ok().and_then(|n| n.parse().ok());
         let count: usize = count.ok_or("ERR value is not an integer or out of range")?;
         if count > rest.len() {
@@ -180,250 +140,30 @@ impl Server {
         };
         match run() {
             Ok(value) => from_lua(value),
-            Err(error) => Err(told(&error, sha)),
+            Err(error) => Err(error_text(&error, sha)),
         }
     }
 }
 
-impl State {
-    /// Drops the keys whose time is over, once there are twice as many keys as the last time left.
-    pub(super) fn sweep(&mut self, now: u64) {
-        if self.keyspace.len() > self.sweep_at {
-            self.keyspace.sweep((now / 1000) as i64);
-            self.sweep_at = 1024 + 2 * self.keyspace.len();
-        }
-    }
-
-    fn run(&mut self, name: &str, args: &[Bytes]) -> Result<Value, Refusal> {
-        let arity = match name {
-            "TIME" => 1,
-            "PUBLISH" => 3,
-            _ => Keyspace::arity(name).ok_or(Refusal::Unknown)?,
-        };
-        let words = i8::try_from(args.len() + 1).unwrap_or(i8::MAX);
-        if if arity < 0 {
-            words < -arity
-        } else {
-            words != arity
-        } {
-            return Err(Refusal::WrongNumber);
-        }
-        match name {
-            "TIME" => {
-                let part = |n: u64| Value::BulkString(n.to_string().into_bytes());
-                Ok(Value::Array(vec![
-                    part(self.now / 1_000_000),
-                    part(self.now % 1_000_000),
-                ]))
-            }
-            "PUBLISH" => {
-                let listeners = self.listeners.get(&args[0]).copied().unwrap_or(0);
-                self.published.push(Message {
-                    channel: args[0].clone(),
-                    text: args[1].clone(),
-                });
-                Ok(Value::Int(listeners as i64))
-            }
-            _ => self
-                .keyspace
-                .run((self.now / 1000) as i64, name, args)
-                .map_err(Refusal::Own),
-        }
-    }
+/// The words of a command as the server reads them.
+pub(super) fn bytes_of(words: &[&str]) -> Vec<Bytes> {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Why a command did not run. What Redis says to it depends on who asked.
-enum Refusal {
-    Unknown,
-    WrongNumber,
-    /// The command's own error.
-    Own(String),
-}
-
-fn interpreter(state: &Arc<Mutex<State>>) -> mlua::Result<(Lua, Table)> {
-    let lua = Lua::new_with(
-        StdLib::STRING | StdLib::TABLE | StdLib::MATH,
-        LuaOptions::default(),
-    )?;
-    let redis = lua.create_table()?;
-    let of_call = Arc::clone(state);
-    redis.set(
-        "call",
-        lua.create_function(
-            move |lua, args: MultiValue| match command(&of_call, args)? {
-                Ok(value) => to_lua(lua, &value),
-                Err(message) => {
-                    let line = lua
-                        .inspect_stack(1, |caller| caller.current_line())
-                        .flatten();
-                    Err(mlua::Error::external(Refused {
-                        message,
-                        line: line.unwrap_or(0),
-                    }))
-                }
-            },
-        )?,
-    )?;
-    let of_pcall = Arc::clone(state);
-    redis.set(
-        "pcall",
-        lua.create_function(
-            move |lua, args: MultiValue| match command(&of_pcall, args)? {
-                Ok(value) => to_lua(lua, &value),
-                Err(message) => Ok(LuaValue::Table(lua.create_table_from([("err", message)])?)),
-            },
-        )?,
-    )?;
-    lua.globals().set("redis", redis)?;
-    lua.globals().set("struct", packing::library(&lua)?)?;
-    let environment = lua.load(include_str!("sandbox.lua")).eval()?;
-    Ok((lua, environment))
-}
-
-/// A command's refusal on its way through a script.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-struct Refused {
-    message: String,
-    line: usize,
-}
-
-/// Runs what a script asks for. The outer error is the store's own: it does not know what Redis would do.
-fn command(state: &Mutex<State>, args: MultiValue) -> mlua::Result<Answer> {
-    let mut words = Vec::with_capacity(args.len());
-    for arg in args {
-        words.push(match arg {
-            LuaValue::String(text) => text.as_bytes().to_vec(),
-            LuaValue::Integer(n) => n.to_string().into_bytes(),
-            // Redis writes it with 17 digits, which is another text for what is not whole.
-            LuaValue::Number(n) => {
-                return Err(mlua::Error::runtime(format!(
-                    "{n} as an argument is not supported here"
-                )));
-            }
-            _ => {
-                return Ok(Err(
-                    "ERR Lua redis lib command arguments must be strings or integers".to_owned(),
-                ));
-            }
-        });
-    }
-    let Some((name, args)) = words.split_first() else {
-        return Ok(Err(
-            "ERR Please specify at least one argument for this redis lib call".to_owned(),
-        ));
+/// The words of a command, its name included.
+pub(crate) fn words_of(command: &redis::Cmd) -> Vec<Bytes> {
+    let word = |arg| match arg {
+        redis::Arg::Simple(word) => Some(<[u8]>::to_vec(word)),
+        _ => None,
     };
-    Ok(state
-        .lock()
-        .run(&upper(name), args)
-        .map_err(|refusal| match refusal {
-            Refusal::Unknown => "ERR Unknown Redis command called from script".to_owned(),
-            Refusal::WrongNumber => {
-                "ERR Wrong number of args calling Redis command from script".to_owned()
-            }
-            Refusal::Own(error) => error,
-        }))
-}
-
-fn upper(name: &Bytes) -> String {
-    String::from_utf8_lossy(name).to_ascii_uppercase()
-}
-
-/// What a script failed of, in Redis's words.
-fn told(error: &mlua::Error, sha: &str) -> String {
-    if let Some(Refused { message, line }) = error.downcast_ref() {
-        return format!("{message} script: {sha}, on @user_script:{line}.");
-    }
-    let mut cause = error;
-    while let mlua::Error::CallbackError { cause: inner, .. } = cause {
-        cause = inner;
-    }
-    let text = match cause {
-        mlua::Error::RuntimeError(text) => text.clone(),
-        other => other.to_string(),
-    };
-    // The rest is a traceback.
-    let text = text.lines().next().unwrap_or_default();
-    let line = text
-        .strip_prefix("user_script:")
-        .and_then(|rest| rest.split(':').next())
-        .unwrap_or("0");
-    format!("ERR {text} script: {sha}, on @user_script:{line}.")
-}
-
-/// A reply as a script sees it.
-fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
-    match value {
-        Value::Int(n) => Ok(LuaValue::Number(*n as f64)),
-        Value::Array(values) => lua
-            .create_sequence_from(values.iter().map(element))
-            .map(LuaValue::Table),
-        other => element(other).into_lua(lua),
-    }
-}
-
-/// Text, bytes that are none, or nothing at all. What is passed as a `&str` costs a script's caller least.
-type Element<'a> = Either<&'a str, Either<LuaBytes<'a>, bool>>;
-
-fn element(value: &Value) -> Element<'_> {
-    match value {
-        Value::BulkString(bytes) => text(bytes),
-        // No command answers anything else in a list.
-        _ => Either::Right(Either::Right(false)),
-    }
-}
-
-fn text(bytes: &Bytes) -> Element<'_> {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => Either::Left(text),
-        Err(_) => Either::Right(Either::Left(LuaBytes(bytes))),
-    }
-}
-
-struct LuaBytes<'a>(&'a [u8]);
-
-impl IntoLua for LuaBytes<'_> {
-    fn into_lua(self, lua: &Lua) -> mlua::Result<LuaValue> {
-        lua.create_string(self.0).map(LuaValue::String)
-    }
-}
-
-/// What a script returns, as a reply.
-fn from_lua(value: LuaValue) -> Answer {
-    Ok(match value {
-        LuaValue::Integer(n) => Value::Int(n),
-        // Redis cuts off what is behind the point.
-        LuaValue::Number(n) => Value::Int(n as i64),
-        LuaValue::String(text) => Value::BulkString(text.as_bytes().to_vec()),
-        LuaValue::Boolean(true) => Value::Int(1),
-        LuaValue::Table(table) => return from_table(&table),
-        _ => Value::Nil,
-    })
-}
-
-fn from_table(table: &Table) -> Answer {
-    if let Ok(Some(error)) = table.raw_get::<Option<LuaString>>("err") {
-        return Err(error.to_string_lossy());
-    }
-    if let Ok(Some(status)) = table.raw_get::<Option<LuaString>>("ok") {
-        return Ok(Value::SimpleString(status.to_string_lossy()));
-    }
-    // An array ends before its first nil.
-    let values = (1..).map_while(|i| {
-        table
-            .raw_get(i)
-            .ok()
-            .filter(|value| !matches!(value, LuaValue::Nil))
-    });
-    values
-        .map(from_lua)
-        .collect::<Result<_, _>>()
-        .map(Value::Array)
+    command.args_iter().filter_map(word).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+
+    use redis::Value;
 
     use super::*;
 
@@ -436,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn worlds_can_be_copied_compared_and_put_back() {
+    fn keyspaces_can_be_copied_compared_and_restored() {
         let mut server = Server::new();
         run(&mut server, 1, "HSET k a 1");
         run(&mut server, 1, "RPUSH q x y");
@@ -445,7 +185,7 @@ mod tests {
         run(&mut server, 1, "LPOP q");
         let after = std::mem::replace(&mut server.state().keyspace, before.clone());
         assert!(before != after);
-        // The same again, from the same.
+        // The same changes again, from the same keys.
         run(&mut server, 2, "LPOP q");
         run(&mut server, 2, "HSET k b 2");
         let again = server.state().keyspace.clone();
@@ -454,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_whose_time_is_over_do_not_pile_up() {
+    fn expired_keys_do_not_pile_up() {
         let mut server = Server::new();
         for i in 0..100_000 {
             run(&mut server, i, &format!("HSET k{i} a 1"));

@@ -1,4 +1,4 @@
-//! One manager's way to a world in memory.
+//! One manager's way to an in-memory server.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -6,64 +6,66 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{Memory, Mishap, World, words_of};
+use super::Memory;
+use super::memory_server::{MemoryServer, NoReply};
+use super::server::{bytes_of, words_of};
 use crate::error::Step;
 use crate::glob::Glob;
 use crate::key::Key;
 use crate::script::{Call, CallerId, Form, Reply};
 use crate::store::clock::{Clock, Time};
-use crate::store::{Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
+use crate::store::{
+    Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, RESENDS_WHEN_CLOSED, Store,
+    StoreFault,
+};
 
-/// What a manager on a [`Memory`] has in the place of connections.
+/// What a manager on a [`Memory`] has instead of connections.
 #[derive(Clone)]
-pub(crate) struct Session(Arc<Shared>);
+pub(crate) struct Session(Arc<SessionInner>);
 
-struct Shared {
-    world: Arc<World>,
+struct SessionInner {
+    server: Arc<MemoryServer>,
     caller_id: Arc<CallerId>,
     command_timeout: Duration,
     requests: AtomicU64,
 }
 
-/// The least that a request is given.
+/// The least time that a request has.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How often a request is put again whose connection closed, as a pool does.
-const CLOSED_AT_MOST: u32 = 2;
-
 impl Session {
-    /// Refused while the world is down, as the connection would be that a manager begins with.
+    /// Fails while the server is down, just as a manager's first connection would.
     pub(crate) fn open(
         memory: &Memory,
         command_timeout: Duration,
         caller_id: Arc<CallerId>,
     ) -> Result<Session, StoreFault> {
-        let world = Arc::clone(&memory.0);
-        if world.state.lock().is_down {
+        let server = Arc::clone(&memory.0);
+        if server.state.lock().is_down {
             return Err(refused());
         }
-        Ok(Session(Arc::new(Shared {
-            world,
+        Ok(Session(Arc::new(SessionInner {
+            server,
             caller_id,
             command_timeout,
             requests: AtomicU64::new(0),
         })))
     }
 
-    /// Puts a call once. What is answered is answered at once, so a long batch cannot run out of time.
-    fn put(&self, call: &Call, give_up: Time) -> CallResult {
-        let Shared {
-            world,
+    /// Sends a call once. The server replies at once, so a long batch cannot run out of time.
+    fn send_once(&self, call: &Call, reply_by: Time) -> CallResult {
+        let SessionInner {
+            server,
             caller_id,
             command_timeout,
             requests,
         } = &*self.0;
-        let sent = world.clock.now();
-        let give_up = give_up.min(sent + *command_timeout).max(sent + SHORTEST);
-        let not_after = self.anchor_at(sent).server_time_at_least(give_up);
+        let sent = server.clock.now();
+        let reply_by = reply_by.min(sent + *command_timeout).max(sent + SHORTEST);
+        let not_after = self.anchor_at(sent).server_time_at_least(reply_by);
         requests.fetch_add(1, Ordering::Relaxed);
         let command = call.command(caller_id, Form::default(), not_after);
-        let answer = match world.request(&words_of(&command)) {
+        let answer = match server.request(&words_of(&command)) {
             Ok(Ok(value)) => match Reply::parse(call, &value) {
                 Ok(reply) => Ok(Answer {
                     reply,
@@ -79,19 +81,31 @@ impl Session {
                     message: message.to_owned(),
                 })
             }
-            Err(Mishap::Down) => Err(refused()),
-            Err(Mishap::Closed) => Err(closed()),
-            Err(Mishap::Silence) => {
-                world.clock.sleep_until(give_up);
-                Err(timed_out())
+            Err(NoReply::Refused) => Err(refused()),
+            Err(NoReply::Closed) => Err(closed()),
+            Err(NoReply::Lost) => {
+                server.clock.sleep_until(reply_by);
+                Err(StoreFault::timed_out(Step::Reply))
             }
         };
         CallResult { answer, not_after }
     }
 
+    /// Sends a call, and again if its connection closes, just as a pool does.
+    fn send(&self, call: &Call, reply_by: Time) -> CallResult {
+        let mut result = self.send_once(call, reply_by);
+        for _ in 0..RESENDS_WHEN_CLOSED {
+            if !result.is_closed() {
+                break;
+            }
+            result.take_resent(self.send_once(call, reply_by));
+        }
+        result
+    }
+
     fn anchor_at(&self, now: Time) -> Anchor {
         Anchor {
-            server: self.0.world.server_time(now),
+            server: self.0.server.server_time(now),
             sent: now,
             received: now,
         }
@@ -100,39 +114,20 @@ impl Session {
 
 impl Store for Session {
     fn clock(&self) -> Clock {
-        self.0.world.clock.clone()
+        self.0.server.clock.clone()
     }
 
     fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
-        if self.0.world.clock.now() >= deadlines.reply {
-            return calls
-                .iter()
-                .map(|_| CallResult::not_sent(timed_out()))
-                .collect();
+        if self.0.server.clock.now() >= deadlines.reply_by {
+            return CallResult::none_sent(calls, &StoreFault::timed_out(Step::Reply));
         }
-        let run = |call| {
-            let mut result = self.put(call, deadlines.reply);
-            for _ in 0..CLOSED_AT_MOST {
-                if !matches!(&result.answer, Err(fault) if fault.is_closed()) {
-                    break;
-                }
-                let next = self.put(call, deadlines.reply);
-                result.not_after = result.not_after.max(next.not_after);
-                result.answer = match next.answer {
-                    Ok(answer) => Ok(Answer {
-                        resent: true,
-                        ..answer
-                    }),
-                    Err(fault) if fault.is_ambiguous() => Err(fault),
-                    Err(fault) => Err(StoreFault::InDoubt(Box::new(fault))),
-                };
-            }
-            result
-        };
-        calls.iter().map(run).collect()
+        calls
+            .iter()
+            .map(|call| self.send(call, deadlines.reply_by))
+            .collect()
     }
 
-    fn link(&self, _ring: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
+    fn link(&self, _on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link> {
         Box::new(self.clone())
     }
 
@@ -140,46 +135,41 @@ impl Store for Session {
         &self,
         channel: &str,
         ping_every: Duration,
-        heard: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
+        on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
-        let world = &self.0.world;
-        let (id, messages) = world.subscribe(channel).ok_or_else(refused)?;
-        let mut told = heard(ChannelEvent::Subscribed);
-        while told.is_continue() {
-            told = match world
-                .clock
-                .receive(&messages, world.clock.now() + ping_every)
-            {
-                Some(message) => heard(ChannelEvent::Message(&message)),
-                None if world.is_subscribed(id) => heard(ChannelEvent::Quiet),
+        let server = &self.0.server;
+        let (id, messages) = server.subscribe(channel).ok_or_else(refused)?;
+        let mut flow = on_event(ChannelEvent::Subscribed);
+        while flow.is_continue() {
+            let wake_at = server.clock.now() + ping_every;
+            flow = match server.clock.receive(&messages, wake_at) {
+                Some(message) => on_event(ChannelEvent::Message(&message)),
+                None if server.is_subscribed(id) => on_event(ChannelEvent::Quiet),
                 None => return Err(closed()),
             };
         }
-        world.unsubscribe(id);
+        server.unsubscribe(id);
         Ok(())
     }
 
     fn poke(&self, channel: &str) {
-        let _ = self
-            .0
-            .world
-            .run(&super::bytes_of(&["PUBLISH", channel, ""]));
+        let _ = self.0.server.run(&bytes_of(&["PUBLISH", channel, ""]));
     }
 
-    /// All in one page.
+    /// All keys are in one page.
     fn scan(&self, _cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         self.0.requests.fetch_add(1, Ordering::Relaxed);
         let glob = Glob::new(pattern);
         let keys = self
             .0
-            .world
+            .server
             .scan(|key| glob.matches(key))
             .ok_or_else(refused)?;
         Ok((0, keys))
     }
 
     fn anchor(&self, _key: &Key) -> Option<Anchor> {
-        Some(self.anchor_at(self.0.world.clock.now()))
+        Some(self.anchor_at(self.0.server.clock.now()))
     }
 
     /// There is nothing to connect to.
@@ -194,8 +184,11 @@ impl Store for Session {
 
 impl Link for Session {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
-        let give_up = self.0.world.clock.now() + self.0.command_timeout;
-        calls.iter().map(|call| self.put(call, give_up)).collect()
+        let reply_by = self.0.server.clock.now() + self.0.command_timeout;
+        calls
+            .iter()
+            .map(|call| self.send_once(call, reply_by))
+            .collect()
     }
 }
 
@@ -208,8 +201,4 @@ fn refused() -> StoreFault {
 
 fn closed() -> StoreFault {
     StoreFault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::UnexpectedEof))
-}
-
-fn timed_out() -> StoreFault {
-    StoreFault::unavailable(Step::Reply, io::Error::from(io::ErrorKind::TimedOut))
 }

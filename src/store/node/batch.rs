@@ -1,262 +1,271 @@
-//! Joined writes: calls that find no free connection go along with somebody's who waits for one.
+//! Joined writes: a call that finds no connection free travels in the pipeline of another caller,
+//! who waits for a connection.
 //!
-//! A connection carries one exchange at a time, so check-outs alone allow no more exchanges a second than connections ÷
-//! round trip. Here the first that finds no connection free waits for one, as the pool has it, and *leads*: it takes
-//! along the calls of all who came meanwhile, as one pipeline, and deals out the replies as they come. While nobody
-//! waits for a connection nothing of this is done.
+//! A connection carries one exchange at a time. So check-outs alone allow no more exchanges a second
+//! than connections ÷ round trip. With this queue, the first caller that finds no connection free
+//! becomes the *leader*: it waits for a connection in the pool's way. The callers that come after it are
+//! its *followers*. When the leader has its connection, it takes the calls of its followers along as one
+//! batch, and hands out the replies as they come. While no caller waits for a connection, this code
+//! does nothing.
 //!
-//! | turn     | when                           | becomes                                                     |
-//! |----------|--------------------------------|-------------------------------------------------------------|
-//! | Waiting  | in the line                    | Taken; Leads, if who led has gone without it; or it leaves  |
-//! | Leads    | it is to wait for a connection | –                                                           |
-//! | Taken    | in somebody's pipeline         | Answered; or its caller gives up and hears no more of it    |
-//! | Answered | a reply came, or a fault       | –                                                           |
+//! | turn of a follower | when | becomes |
+//! |---|---|---|
+//! | Waiting | in the queue | InBatch; or Leading, if the leader went without it; or its caller leaves |
+//! | Leading | it must wait for a connection itself | – |
+//! | InBatch | its call is in a leader's pipeline | Answered; or its caller stops waiting for the reply |
+//! | Answered | a reply came, or a fault | – |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::connection::{Connection, timed_out};
-use super::{Order, Pending};
+use super::Node;
+use super::connection::Connection;
+use super::pipeline::{Order, Pending, Pipeline};
 use crate::error::Step;
 use crate::script::Call;
-use crate::store::clock::Time;
-use crate::store::single::Single;
-use crate::store::{CallResult, Checkout, Deadlines, StoreFault};
+use crate::store::clock::{Clock, Time};
+use crate::store::{CallResult, StoreFault};
 use crate::sync::{AtomicBool, Condvar, Mutex};
 
-/// What one pipeline takes along: a server is not kept from others for long, and whoever is on a connection that is
-/// stuck is one of not too many.
-const MOST: usize = 128;
+/// The most followers in one batch. It keeps the server from other clients only briefly, and a
+/// connection that hangs delays only that many callers.
+pub(super) const MAX_FOLLOWERS: usize = 128;
 
-/// Those who wait for a connection to one node.
-pub(crate) struct BatchQueue {
-    /// Whether somebody leads. Written while the line is locked.
+/// The callers that wait for a connection to one node.
+pub(super) struct BatchQueue {
+    /// Whether there is a leader. Written only while the followers are locked.
     is_led: AtomicBool,
-    waiting: Mutex<VecDeque<Arc<Follower>>>,
+    pub(super) followers: Mutex<VecDeque<Arc<Follower>>>,
 }
 
-/// Somebody who waits while its call goes along with another's.
-struct Follower {
-    call: Call,
-    reply: Time,
-    turn: Mutex<Turn>,
+/// A caller that waits while its call travels with another's.
+pub(super) struct Follower {
+    pub(super) call: Call,
+    pub(super) reply_by: Time,
+    pub(super) turn: Mutex<Turn>,
     changed: Condvar,
 }
 
-enum Turn {
+/// What a follower's call is at. See the table at the top.
+pub(super) enum Turn {
     Waiting,
-    Leads,
-    Taken { not_after: u64 },
+    Leading,
+    InBatch { not_after: u64 },
     Answered(CallResult),
 }
 
-/// What somebody is who found no connection free.
-enum Role {
+/// What a caller is that found no connection free.
+pub(super) enum Role {
     Leader,
     Follower(Arc<Follower>),
 }
 
+/// How a follower's wait ended.
+pub(super) enum FollowerOutcome {
+    /// The caller is the leader now.
+    Leads,
+    /// No leader took the call along in time. It was not sent.
+    NoConnection,
+    Result(CallResult),
+}
+
+/// A follower whose call goes along, and the bound that the call is sent with.
+pub(super) struct BatchMember {
+    follower: Arc<Follower>,
+    not_after: u64,
+}
+
 impl BatchQueue {
-    pub(crate) fn new() -> BatchQueue {
+    pub(super) fn new() -> BatchQueue {
         BatchQueue {
             is_led: AtomicBool::new(false),
-            waiting: Mutex::new(VecDeque::new()),
+            followers: Mutex::new(VecDeque::new()),
         }
     }
 
-    /// Whoever comes now joins, and does not take from the leader the connection that it waits for.
-    pub(crate) fn is_led(&self) -> bool {
+    /// Whether a leader waits for a connection. A new caller must join then, or it would take the
+    /// connection that the leader waits for.
+    pub(super) fn is_led(&self) -> bool {
         self.is_led.load(Ordering::Acquire)
     }
 
-    fn enter(&self, call: &Call, reply: Time) -> Role {
-        let mut waiting = self.waiting.lock();
+    pub(super) fn join(&self, call: &Call, reply_by: Time) -> Role {
+        let mut followers = self.followers.lock();
         if !self.is_led() {
             self.is_led.store(true, Ordering::Release);
             return Role::Leader;
         }
-        let turn = Mutex::new(Turn::Waiting);
-        let joiner = Arc::new(Follower {
+        let follower = Arc::new(Follower {
             call: call.clone(),
-            reply,
-            turn,
+            reply_by,
+            turn: Mutex::new(Turn::Waiting),
             changed: Condvar::new(),
         });
-        waiting.push_back(Arc::clone(&joiner));
-        Role::Follower(joiner)
+        followers.push_back(Arc::clone(&follower));
+        Role::Follower(follower)
     }
 
-    /// False if its turn has changed meanwhile.
-    fn leave(&self, joiner: &Arc<Follower>) -> bool {
-        let mut waiting = self.waiting.lock();
-        let at = waiting.iter().position(|other| Arc::ptr_eq(other, joiner));
-        at.is_some_and(|at| waiting.remove(at).is_some())
+    /// Waits until `checkout_by` to be taken along or to lead, and for the reply after that.
+    pub(super) fn follow(
+        &self,
+        follower: &Arc<Follower>,
+        clock: &Clock,
+        checkout_by: Time,
+    ) -> FollowerOutcome {
+        let mut turn = follower.turn.lock();
+        loop {
+            let now = clock.now();
+            let wake_at = match &mut *turn {
+                Turn::Waiting if now >= checkout_by => {
+                    // The queue is locked before a turn, never after it.
+                    drop(turn);
+                    if self.remove(follower) {
+                        return FollowerOutcome::NoConnection;
+                    }
+                    // The turn has changed just now: this caller leads, or its call is in a batch.
+                    turn = follower.turn.lock();
+                    continue;
+                }
+                Turn::Waiting => checkout_by,
+                Turn::Leading => return FollowerOutcome::Leads,
+                Turn::InBatch { not_after } if now >= follower.reply_by => {
+                    return FollowerOutcome::Result(CallResult {
+                        answer: Err(StoreFault::timed_out(Step::Reply)),
+                        not_after: *not_after,
+                    });
+                }
+                Turn::InBatch { .. } => follower.reply_by,
+                Turn::Answered(result) => {
+                    let none = CallResult::not_sent(StoreFault::NotReady);
+                    return FollowerOutcome::Result(std::mem::replace(result, none));
+                }
+            };
+            clock.wait(&follower.changed, &mut turn, wake_at);
+        }
     }
 
-    /// Ends a leadership: those who go along, at most so many, each with its `not_after`. One of those who are left leads
-    /// next.
-    fn take(&self, most: usize, not_after: impl Fn(&Follower) -> u64) -> Vec<(Arc<Follower>, u64)> {
-        let mut waiting = self.waiting.lock();
-        let most = most.min(waiting.len());
-        let take = |joiner: Arc<Follower>| {
-            let not_after = not_after(&joiner);
-            // It may give up before this is sent, and is to know even then until when it can be taken (R7).
-            *joiner.turn.lock() = Turn::Taken { not_after };
-            (joiner, not_after)
+    /// Removes a follower that still waits. False if its turn has changed: then it must not leave,
+    /// for it may be the leader now.
+    pub(super) fn remove(&self, follower: &Arc<Follower>) -> bool {
+        let mut followers = self.followers.lock();
+        let at = followers
+            .iter()
+            .position(|other| Arc::ptr_eq(other, follower));
+        at.is_some_and(|at| followers.remove(at).is_some())
+    }
+
+    /// Ends a leadership: takes at most `most` followers along, each with its `not_after`. The first of
+    /// those that are left leads next.
+    fn end_leadership(
+        &self,
+        most: usize,
+        not_after: impl Fn(&Follower) -> u64,
+    ) -> Vec<BatchMember> {
+        let mut followers = self.followers.lock();
+        let most = most.min(followers.len());
+        let take = |follower: Arc<Follower>| {
+            let not_after = not_after(&follower);
+            // R7 (late copies): the caller may stop waiting before the batch is sent. Even then it
+            // must know until when its call can take effect.
+            *follower.turn.lock() = Turn::InBatch { not_after };
+            BatchMember {
+                follower,
+                not_after,
+            }
         };
-        let taken = waiting.drain(..most).map(take).collect();
-        let next = waiting.pop_front();
+        let members = followers.drain(..most).map(take).collect();
+        let next = followers.pop_front();
         self.is_led.store(next.is_some(), Ordering::Release);
         if let Some(next) = &next {
-            *next.turn.lock() = Turn::Leads;
+            *next.turn.lock() = Turn::Leading;
         }
-        drop(waiting);
+        drop(followers);
         if let Some(next) = next {
             next.changed.notify_one();
         }
-        taken
+        members
     }
 }
 
-/// A leadership; dropped before its time, for instance by a panic, it goes to the next.
-struct Leadership<'a>(Option<&'a BatchQueue>);
+/// The leader's duty to end its leadership. If it is dropped before that, for instance by a panic or
+/// because no connection came, the next follower leads.
+pub(super) struct Leadership<'a>(Option<&'a BatchQueue>);
 
-impl Leadership<'_> {
-    fn take(
+impl<'a> Leadership<'a> {
+    /// For a caller that [`BatchQueue::join`] or [`BatchQueue::follow`] made the leader.
+    pub(super) fn of(queue: &'a BatchQueue) -> Leadership<'a> {
+        Leadership(Some(queue))
+    }
+
+    /// Takes followers along and makes the next one leader.
+    pub(super) fn take_followers(
         mut self,
         most: usize,
         not_after: impl Fn(&Follower) -> u64,
-    ) -> Vec<(Arc<Follower>, u64)> {
+    ) -> Vec<BatchMember> {
         self.0
             .take()
-            .map_or_else(Vec::new, |line| line.take(most, not_after))
+            .map_or_else(Vec::new, |queue| queue.end_leadership(most, not_after))
     }
 }
 
 impl Drop for Leadership<'_> {
     fn drop(&mut self) {
-        if let Some(line) = self.0 {
-            line.take(0, |_| 0);
+        if let Some(queue) = self.0 {
+            queue.end_leadership(0, |_| 0);
         }
     }
 }
 
-impl Follower {
-    fn turns_to(&self, turn: Turn) {
-        *self.turn.lock() = turn;
-        self.changed.notify_one();
+impl BatchMember {
+    fn hand_out(&self, answer: Result<crate::store::Answer, StoreFault>) {
+        *self.follower.turn.lock() = Turn::Answered(CallResult {
+            answer,
+            not_after: self.not_after,
+        });
+        self.follower.changed.notify_one();
     }
 }
 
-impl Single {
-    /// Runs one call, with others' or along with others', after no connection was free.
-    pub(crate) fn join(&self, call: &Call, deadlines: Deadlines) -> CallResult {
-        let Checkout::Until(until) = deadlines.checkout else {
-            return CallResult::not_sent(StoreFault::NotReady);
-        };
-        let started = self.node.clock.now();
-        let Role::Follower(joiner) = self.line.enter(call, deadlines.reply) else {
-            return self.lead(call, deadlines);
-        };
-        let checkout = until.min(started + self.node.command_timeout);
-        let mut turn = joiner.turn.lock();
-        loop {
-            let now = self.node.clock.now();
-            let wake = match &mut *turn {
-                Turn::Waiting if now >= checkout => {
-                    drop(turn);
-                    if self.line.leave(&joiner) {
-                        let fault = self.no_connection(started, "no connection came free");
-                        return CallResult::not_sent(fault);
-                    }
-                    turn = joiner.turn.lock();
-                    continue;
-                }
-                Turn::Waiting => checkout,
-                Turn::Leads => {
-                    drop(turn);
-                    return self.lead(call, deadlines);
-                }
-                Turn::Taken { not_after } if now >= deadlines.reply => {
-                    return CallResult {
-                        answer: Err(timed_out(Step::Reply)),
-                        not_after: *not_after,
-                    };
-                }
-                Turn::Taken { .. } => deadlines.reply,
-                Turn::Answered(result) => {
-                    return std::mem::replace(result, CallResult::not_sent(StoreFault::NotReady));
-                }
-            };
-            self.node.clock.wait(&joiner.changed, &mut turn, wake);
-        }
-    }
-
-    /// Waits for a connection as the pool has it, and takes along who has come meanwhile.
-    fn lead(&self, call: &Call, deadlines: Deadlines) -> CallResult {
-        let leading = Leadership(Some(&self.line));
-        let connection = match self.wait_for_connection(deadlines.checkout) {
-            Ok(connection) => connection,
-            Err(fault) => return CallResult::not_sent(fault),
-        };
-        // The pipeline ends in the leader's time, which is half a timeout at least unless this is sent again: those who go
-        // along shall have that, too.
-        let in_time = self.node.clock.now() + self.node.command_timeout / 2 <= deadlines.reply;
-        let give_up = |joiner: &Follower| joiner.reply.min(deadlines.reply);
-        let date = |joiner: &Follower| {
-            self.node
-                .date(&connection, &joiner.call, give_up(joiner))
-                .not_after
-        };
-        let joiners = leading.take(if in_time { MOST } else { 0 }, date);
-        self.lent(connection, |connection| {
-            self.run_joined(connection, call, &joiners, deadlines.reply)
-        })
-    }
-
-    /// Runs the leader's call and those that go along.
-    fn run_joined(
+impl Node {
+    /// Runs the leader's call and those of its followers as one pipeline. Each follower has its
+    /// answer as soon as it comes; the leader's is returned.
+    pub(super) fn run_batch(
         &self,
         connection: &mut Connection,
         call: &Call,
-        joiners: &[(Arc<Follower>, u64)],
-        give_up: Time,
+        members: &[BatchMember],
+        reply_by: Time,
     ) -> CallResult {
-        let mut puts = Vec::with_capacity(joiners.len() + 1);
-        puts.push(self.node.date(connection, call, give_up));
-        puts.extend(
-            joiners
-                .iter()
-                .map(|(joiner, not_after)| Pending::new(&joiner.call, *not_after)),
-        );
-        let own_not_after = puts[0].not_after;
-        let mut own = None;
+        let mut pending = Vec::with_capacity(members.len() + 1);
+        let own = self.date(connection, call, reply_by);
+        let not_after = own.not_after;
+        pending.push(own);
+        let followers = members.iter();
+        pending.extend(followers.map(|m| Pending::new(&m.follower.call, m.not_after)));
+        let mut pipeline = Pipeline {
+            pending,
+            reply_by,
+            order: Order::Any,
+        };
         let pool_generation = connection.pool_generation;
-        self.node.pipeline(
-            connection,
-            &mut puts,
-            give_up,
-            Order::Any,
-            &mut |i, answer| {
-                if matches!(&answer, Err(fault) if fault.is_closed()) {
-                    // Before any of them tries another.
-                    self.node.retire_from_pool(pool_generation);
+        let mut own_answer = None;
+        while pipeline.has_unanswered() {
+            self.round_trip(connection, &mut pipeline, &mut |index, answer| {
+                if answer.as_ref().is_err_and(StoreFault::is_closed) {
+                    // Before any of these callers tries another connection.
+                    self.retire_from_pool(pool_generation);
                 }
-                match i.checked_sub(1) {
-                    None => own = Some(answer),
-                    Some(i) => {
-                        let (joiner, not_after) = &joiners[i];
-                        let not_after = *not_after;
-                        joiner.turns_to(Turn::Answered(CallResult { answer, not_after }));
-                    }
+                match index.checked_sub(1) {
+                    None => own_answer = Some(answer),
+                    Some(follower) => members[follower].hand_out(answer),
                 }
-            },
-        );
-        let answer = own.unwrap_or_else(|| Err(timed_out(Step::Reply)));
+            });
+        }
         CallResult {
-            answer,
-            not_after: own_not_after,
+            answer: own_answer.unwrap_or_else(|| Err(StoreFault::timed_out(Step::Reply))),
+            not_after,
         }
     }
 }

@@ -1,30 +1,30 @@
-//! The line alone, in every order in which threads can take their turns. Nobody has a connection here, and who waits does
-//! so until it has looked once.
+//! The batch queue alone, in every order in which threads can take their turns. No thread has a
+//! connection here, and a waiting thread looks at its turn once instead of sleeping.
 
 use std::sync::Arc;
 
 use loom::thread;
 
-use super::batch::{BatchQueue, Follower, Leadership, MOST, Role, Turn};
+use super::batch::{BatchQueue, Follower, Leadership, MAX_FOLLOWERS, Role, Turn};
 use crate::key::Key;
 use crate::script::{Call, LockSpec, Token, Verb};
 use crate::store::clock::Time;
 
 /// What became of a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum End {
-    /// It led, and took so many along.
+enum CallEnd {
+    /// It led, and took this many followers along.
     Led(usize),
     TakenAlong,
-    GaveUp,
+    TimedOut,
 }
 
-/// What one does who waits no longer and finds that its turn has changed.
+/// What a follower does that stops waiting and finds that its turn has changed.
 #[derive(Clone, Copy)]
 enum AtDeadline {
-    LooksAgain,
-    /// A mistake: it may have been made the leader.
-    Goes,
+    LookAgain,
+    /// A mistake: it may be the leader now.
+    Leave,
 }
 
 fn call() -> Call {
@@ -38,83 +38,90 @@ fn call() -> Call {
     }
 }
 
-fn come(line: &BatchQueue, most: usize, at_deadline: AtDeadline) -> End {
-    match line.enter(&call(), Time::NEVER) {
-        Role::Leader => lead(line, most),
-        Role::Follower(joiner) => match look(&joiner) {
-            Look::Waits if line.leave(&joiner) => End::GaveUp,
-            Look::Waits => match (at_deadline, look(&joiner)) {
-                (AtDeadline::Goes, _) => End::GaveUp,
-                (_, Look::Leads) => lead(line, most),
-                (_, Look::IsTaken) => End::TakenAlong,
-                (_, Look::Waits) => panic!("it is in no line, and has no turn"),
+fn arrive(queue: &BatchQueue, most: usize, at_deadline: AtDeadline) -> CallEnd {
+    match queue.join(&call(), Time::NEVER) {
+        Role::Leader => lead(queue, most),
+        Role::Follower(follower) => match look(&follower) {
+            SeenTurn::Waiting if queue.remove(&follower) => CallEnd::TimedOut,
+            SeenTurn::Waiting => match (at_deadline, look(&follower)) {
+                (AtDeadline::Leave, _) => CallEnd::TimedOut,
+                (_, SeenTurn::Leading) => lead(queue, most),
+                (_, SeenTurn::Taken) => CallEnd::TakenAlong,
+                (_, SeenTurn::Waiting) => panic!("it is in no queue, and its turn has not come"),
             },
-            Look::Leads => lead(line, most),
-            Look::IsTaken => End::TakenAlong,
+            SeenTurn::Leading => lead(queue, most),
+            SeenTurn::Taken => CallEnd::TakenAlong,
         },
     }
 }
 
-enum Look {
-    Waits,
-    Leads,
-    IsTaken,
+/// A follower's turn, without what it carries.
+enum SeenTurn {
+    Waiting,
+    Leading,
+    Taken,
 }
 
-fn look(joiner: &Follower) -> Look {
-    match *joiner.turn.lock() {
-        Turn::Waiting => Look::Waits,
-        Turn::Leads => Look::Leads,
-        Turn::Taken { .. } | Turn::Answered(_) => Look::IsTaken,
+fn look(follower: &Follower) -> SeenTurn {
+    match *follower.turn.lock() {
+        Turn::Waiting => SeenTurn::Waiting,
+        Turn::Leading => SeenTurn::Leading,
+        Turn::InBatch { .. } | Turn::Answered(_) => SeenTurn::Taken,
     }
 }
 
-fn lead(line: &BatchQueue, most: usize) -> End {
-    End::Led(Leadership(Some(line)).take(most, |_| 0).len())
+fn lead(queue: &BatchQueue, most: usize) -> CallEnd {
+    CallEnd::Led(Leadership::of(queue).take_followers(most, |_| 0).len())
 }
 
-/// Three come, of whom each that leads takes along at most so many.
-fn three_come(most: usize, at_deadline: AtDeadline) {
+/// Three callers arrive. Each of them that leads takes at most `most` others along.
+fn three_arrive(most: usize, at_deadline: AtDeadline) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
-        let line = Arc::new(BatchQueue::new());
+        let queue = Arc::new(BatchQueue::new());
         let others = [(); 2].map(|()| {
-            let line = Arc::clone(&line);
-            thread::spawn(move || come(&line, most, at_deadline))
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || arrive(&queue, most, at_deadline))
         });
-        let own = come(&line, most, at_deadline);
+        let own = arrive(&queue, most, at_deadline);
         let [first, second] = others.map(|other| other.join().expect("it ends"));
         let ends = [own, first, second];
-        let taken = ends.iter().filter(|end| **end == End::TakenAlong).count();
+        let taken = ends
+            .iter()
+            .filter(|end| **end == CallEnd::TakenAlong)
+            .count();
         let along = ends
             .iter()
-            .map(|end| if let End::Led(along) = end { *along } else { 0 })
+            .map(|end| match end {
+                CallEnd::Led(along) => *along,
+                CallEnd::TakenAlong | CallEnd::TimedOut => 0,
+            })
             .sum();
         assert_eq!(taken, along, "each goes along with one leader: {ends:?}");
         assert!(
-            !line.is_led(),
-            "nobody leads, and whoever comes waits: {ends:?}"
+            !queue.is_led(),
+            "no leader is left, but new callers would wait for one: {ends:?}"
         );
         assert!(
-            line.waiting.lock().is_empty(),
-            "somebody waits for nobody: {ends:?}"
+            queue.followers.lock().is_empty(),
+            "a follower is left without a leader: {ends:?}"
         );
     });
 }
 
 #[test]
-fn whoever_waits_is_taken_along_once_or_leads_or_gives_up() {
-    three_come(MOST, AtDeadline::LooksAgain);
+fn follower_is_taken_along_once_or_leads_or_times_out() {
+    three_arrive(MAX_FOLLOWERS, AtDeadline::LookAgain);
 }
 
 #[test]
-fn the_lead_goes_on_to_whoever_is_left() {
-    three_come(0, AtDeadline::LooksAgain);
+fn leadership_passes_to_a_follower_that_is_left() {
+    three_arrive(0, AtDeadline::LookAgain);
 }
 
 #[test]
-#[should_panic = "nobody leads, and whoever comes waits"]
-fn one_who_gives_up_the_lead_that_it_was_just_given_is_found() {
-    three_come(0, AtDeadline::Goes);
+#[should_panic = "no leader is left, but new callers would wait for one"]
+fn follower_that_leaves_as_new_leader_is_found() {
+    three_arrive(0, AtDeadline::Leave);
 }

@@ -3,89 +3,114 @@
 use std::io;
 use std::time::Duration;
 
-use redis::{Cmd, ErrorKind, RedisError, Value};
+use redis::{Cmd, ConnectionAddr, ErrorKind, RedisError, Value};
 
 use super::socket::Socket;
 use crate::error::Step;
 use crate::store::clock::Time;
 use crate::store::{Anchor, StoreFault};
 
-/// One connection, with the pairing of clocks that its requests are dated by (R5).
-pub(crate) struct Connection {
-    pub(crate) socket: Socket,
-    pub(crate) anchor: Anchor,
-    pub(crate) generation: u64,
-    pub(crate) pool_generation: u64,
-    /// Something other than a server's reply came: what the next reply belongs to is not known.
-    pub(crate) broken: bool,
-    /// A failure of a connection that has just been opened is not the sign of one closed while idle.
-    pub(crate) opened: Time,
-    pub(crate) read_timeout: Duration,
+/// One connection, with the pairing of clocks that dates its requests: R5 (dated requests).
+pub(super) struct Connection {
+    socket: Socket,
+    pub(super) anchor: Anchor,
+    pub(super) generation: u64,
+    pub(super) pool_generation: u64,
+    /// An error came where a reply was due, so nobody knows which request the next reply answers.
+    pub(super) broken: bool,
+    /// When it was opened. If a connection fails right after that, the server did not close it for
+    /// being idle.
+    pub(super) opened: Time,
+    read_timeout: Duration,
 }
 
+/// The shortest timeout that is set: a socket takes zero for "none".
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
+
 impl Connection {
-    pub(crate) fn send(&mut self, commands: &[Cmd]) -> Result<(), RedisError> {
+    /// Connects a socket; the handshake is still to come. `timeout` bounds the connecting and each
+    /// read and write after it.
+    pub(super) fn open(
+        addr: &ConnectionAddr,
+        timeout: Duration,
+        now: Time,
+    ) -> Result<Connection, StoreFault> {
+        let socket = Socket::connect(addr, timeout).map_err(|e| fault(e, Step::Connect))?;
+        Ok(Connection::over(socket, timeout, now))
+    }
+
+    /// A connection of the first generation over a socket with this read timeout.
+    pub(super) fn over(socket: Socket, read_timeout: Duration, now: Time) -> Connection {
+        Connection {
+            socket,
+            anchor: Anchor {
+                server: 0,
+                sent: now,
+                received: now,
+            },
+            generation: 0,
+            pool_generation: 0,
+            broken: false,
+            opened: now,
+            read_timeout,
+        }
+    }
+
+    /// Sends the commands in one write.
+    pub(super) fn send(&mut self, commands: &[Cmd]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(512 * commands.len());
         for command in commands {
             command.write_packed_command(&mut bytes);
         }
         let sent = self.socket.send(&bytes);
         self.broken |= sent.is_err();
-        sent.map_err(RedisError::from)
+        sent
     }
 
-    /// One command of Redis's own.
-    pub(crate) fn request(
+    /// The next reply, as it is: a server's error is a value here.
+    pub(super) fn receive(&mut self) -> Result<Value, RedisError> {
+        let received = self.socket.receive();
+        self.broken |= received.is_err();
+        received
+    }
+
+    /// Runs one command that is not a script.
+    pub(super) fn request(
         &mut self,
-        command: Cmd,
-        deadlines: Duration,
+        command: &Cmd,
+        timeout: Duration,
     ) -> Result<Value, StoreFault> {
-        self.limit(deadlines)?;
-        self.send(&[command]).map_err(|e| fault(e, Step::Send))?;
-        self.receive()
+        self.limit_reads(timeout)?;
+        self.send(std::slice::from_ref(command))
+            .map_err(|e| fault(e, Step::Send))?;
+        refusal(self.receive().map_err(|e| fault(e, Step::Reply))?)
     }
 
-    pub(crate) fn receive(&mut self) -> Result<Value, StoreFault> {
-        match self.socket.receive() {
-            Ok(value) => refusal(value),
-            Err(e) => {
-                self.broken = true;
-                Err(fault(e, Step::Reply))
-            }
-        }
-    }
-
-    pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), StoreFault> {
+    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), StoreFault> {
         self.read_timeout = timeout;
         self.socket
             .set_read_timeout(timeout)
-            .map_err(|e| fault(e.into(), Step::Connect))
+            .map_err(|e| fault(e, Step::Connect))
     }
 
-    /// A system call only when the time really is shorter, or was.
-    pub(crate) fn limit(&mut self, deadlines: Duration) -> Result<(), StoreFault> {
-        if deadlines + Duration::from_millis(1) < self.read_timeout || deadlines > self.read_timeout
-        {
-            self.set_read_timeout(deadlines.max(Duration::from_millis(1)))?;
+    pub(super) fn set_write_timeout(&mut self, timeout: Duration) -> Result<(), StoreFault> {
+        self.socket
+            .set_write_timeout(timeout)
+            .map_err(|e| fault(e, Step::Connect))
+    }
+
+    /// Lets reads take no longer than `timeout`. Makes a system call only if that is clearly
+    /// shorter than the timeout that is set, or longer.
+    pub(super) fn limit_reads(&mut self, timeout: Duration) -> Result<(), StoreFault> {
+        if timeout + SHORTEST_TIMEOUT < self.read_timeout || timeout > self.read_timeout {
+            self.set_read_timeout(timeout.max(SHORTEST_TIMEOUT))?;
         }
         Ok(())
     }
 }
 
-/// Why a handshake failed. A server that turns clients away says why and closes, perhaps before it is asked
-/// anything: its words may lie behind the error.
-pub(crate) fn turned_away(connection: &mut Connection, error: RedisError) -> StoreFault {
-    if !is_closed_kind(io_kind(&error)) {
-        return fault(error, Step::Connect);
-    }
-    match connection.receive() {
-        Err(refused @ StoreFault::Server { .. }) => refused,
-        _ => fault(error, Step::Connect),
-    }
-}
-
-/// A server's refusal as a fault, any other reply as it is.
-pub(crate) fn refusal(value: Value) -> Result<Value, StoreFault> {
+/// A server's error as a fault, any other reply as it is.
+pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
     match value {
         Value::ServerError(e) => Err(StoreFault::Server {
             code: e.code().to_owned(),
@@ -95,39 +120,9 @@ pub(crate) fn refusal(value: Value) -> Result<Value, StoreFault> {
     }
 }
 
-pub(crate) fn is_closed(fault: &StoreFault) -> bool {
-    io_kind_of(fault).is_some_and(is_closed_kind)
-}
-
-fn is_closed_kind(kind: io::ErrorKind) -> bool {
-    matches!(
-        kind,
-        io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::BrokenPipe
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::NotConnected
-    )
-}
-
-/// A signal handler ran while a connection was being opened.
-pub(crate) fn was_interrupted(fault: &StoreFault) -> bool {
-    matches!(fault, StoreFault::Unavailable { source, .. }
-        if source.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::Interrupted))
-}
-
-fn io_kind_of(fault: &StoreFault) -> Option<io::ErrorKind> {
-    let StoreFault::Unavailable {
-        step: Step::Send | Step::Reply,
-        source,
-    } = fault
-    else {
-        return None;
-    };
-    source.downcast_ref::<io::Error>().map(io::Error::kind)
-}
-
-pub(crate) fn fault(error: RedisError, step: Step) -> StoreFault {
+/// The fault that an error at this step means.
+pub(super) fn fault(error: impl Into<RedisError>, step: Step) -> StoreFault {
+    let error = error.into();
     match error.kind() {
         ErrorKind::Server(_) | ErrorKind::Extension => StoreFault::Server {
             code: error.code().unwrap_or("ERR").to_owned(),
@@ -135,14 +130,16 @@ pub(crate) fn fault(error: RedisError, step: Step) -> StoreFault {
         },
         _ => {
             let source = match io_kind(&error) {
-                // The system's words for it are of a resource that is temporarily unavailable.
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return timed_out(step),
-                // The parser's words have several lines.
+                // The system's text speaks of a resource that is temporarily unavailable.
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    return StoreFault::timed_out(step);
+                }
+                // The parser's text has several lines.
                 io::ErrorKind::InvalidData if step == Step::Connect => io::Error::new(
                     io::ErrorKind::InvalidData,
-                    "what answers there is not a redis",
+                    "expected a Redis server; the reply is not in Redis's protocol",
                 ),
-                // As words, or whoever prints the causes one by one would have them twice.
+                // As text alone: a program that prints the causes one by one would print it twice.
                 kind => io::Error::new(kind, error.to_string()),
             };
             StoreFault::unavailable(step, source)
@@ -150,7 +147,7 @@ pub(crate) fn fault(error: RedisError, step: Step) -> StoreFault {
     }
 }
 
-fn io_kind(error: &RedisError) -> io::ErrorKind {
+pub(super) fn io_kind(error: &RedisError) -> io::ErrorKind {
     use std::error::Error as _;
     match error.source().and_then(|e| e.downcast_ref::<io::Error>()) {
         Some(io) => io.kind(),
@@ -160,8 +157,4 @@ fn io_kind(error: &RedisError) -> io::ErrorKind {
         None if error.kind() == ErrorKind::Io => io::ErrorKind::Other,
         None => io::ErrorKind::InvalidData,
     }
-}
-
-pub(crate) fn timed_out(step: Step) -> StoreFault {
-    StoreFault::unavailable(step, io::Error::from(io::ErrorKind::TimedOut))
 }

@@ -1,4 +1,5 @@
-//! The renewal thread's own connection to a node. It is opened in the background, so that the thread never waits for one.
+//! The renewal thread's own connection to a node. It is opened in the background, so that the thread
+//! never waits for one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +16,15 @@ use crate::store::{CallResult, Link, StoreFault};
 /// The renewal thread's connection.
 pub(crate) struct NodeLink {
     node: Arc<Node>,
-    ring: Arc<dyn Fn() + Send + Sync>,
+    on_ready: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
     state: LinkState,
 }
 
-/// | state   | when                         | becomes                                         |
-/// |---------|------------------------------|-------------------------------------------------|
-/// | Down    | at the start, after a fault  | Opening, by the next run after the back-off      |
-/// | Opening | a thread connects            | Up or Down, by the first run after it is through |
+/// | state   | when                         | becomes                                          |
+/// |---------|------------------------------|--------------------------------------------------|
+/// | Down    | at the start, after a fault  | Opening, by the first run after the back-off     |
+/// | Opening | a thread connects            | Up or Down, by the first run after it has ended  |
 /// | Up      | connected                    | Down, on a fault or when retired                 |
 enum LinkState {
     Down {
@@ -34,53 +35,57 @@ enum LinkState {
     Up(Box<Connection>),
 }
 
+impl LinkState {
+    /// Down, without a back-off: the next run opens a connection.
+    fn down_for_now(why: Option<StoreFault>) -> LinkState {
+        LinkState::Down {
+            since: Time::from_nanos(0),
+            why,
+        }
+    }
+}
+
 impl NodeLink {
-    /// `ring` is called when it can be used again after it could not.
-    pub(crate) fn new(
+    /// The link calls `on_ready` when it can be used again after it could not.
+    pub(in crate::store) fn new(
         node: &Arc<Node>,
-        ring: Arc<dyn Fn() + Send + Sync>,
+        on_ready: Arc<dyn Fn() + Send + Sync>,
         back_off: Duration,
     ) -> NodeLink {
-        let state = LinkState::Down {
-            since: Time::from_nanos(0),
-            why: None,
-        };
         NodeLink {
             node: Arc::clone(node),
-            ring,
+            on_ready,
             back_off,
-            state,
+            state: LinkState::down_for_now(None),
         }
     }
 
+    /// Brings the state up to date, without waiting.
     fn advance(&mut self) {
         let now = self.node.clock.now();
         if let LinkState::Up(connection) = &self.state
             && self.node.is_retired(connection)
         {
-            self.state = LinkState::Down {
-                since: Time::from_nanos(0),
-                why: None,
-            };
+            self.state = LinkState::down_for_now(None);
         }
         if let LinkState::Down { since, .. } = &self.state
             && now >= *since + self.back_off
         {
-            let ring = Arc::clone(&self.ring);
-            self.state = match self.node.connect_in_background(move || ring()) {
+            let on_ready = Arc::clone(&self.on_ready);
+            self.state = match self.node.connect_in_background(move || on_ready()) {
                 Ok(receiver) => LinkState::Opening(receiver),
-                Err(f) => LinkState::Down {
+                Err(fault) => LinkState::Down {
                     since: now,
-                    why: Some(f),
+                    why: Some(fault),
                 },
             };
         }
         if let LinkState::Opening(receiver) = &self.state {
             self.state = match receiver.try_recv() {
                 Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
-                Ok(Err(f)) => LinkState::Down {
+                Ok(Err(fault)) => LinkState::Down {
                     since: now,
-                    why: Some(f),
+                    why: Some(fault),
                 },
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => LinkState::Down {
@@ -98,45 +103,40 @@ impl Link for NodeLink {
         let connection = match &mut self.state {
             LinkState::Up(connection) => connection,
             LinkState::Down { why: Some(why), .. } => {
-                return calls
-                    .iter()
-                    .map(|_| CallResult::not_sent(not_sent(why)))
-                    .collect();
+                return CallResult::none_sent(calls, &reason_not_sent(why));
             }
-            _ => {
-                return calls
-                    .iter()
-                    .map(|_| CallResult::not_sent(StoreFault::NotReady))
-                    .collect();
+            LinkState::Down { why: None, .. } | LinkState::Opening(_) => {
+                return CallResult::none_sent(calls, &StoreFault::NotReady);
             }
         };
-        let give_up = self.node.clock.now() + self.node.command_timeout;
-        let answers = self.node.exchange(connection, calls, give_up);
+        let reply_by = self.node.clock.now() + self.node.command_timeout;
+        let results = self.node.exchange(connection, calls, reply_by);
         if connection.broken {
             let now = self.node.clock.now();
-            let why = answers
+            let why = results
                 .iter()
-                .find_map(|a| a.answer.as_ref().err().map(StoreFault::repeat));
-            // A connection that was closed while idle is no sign of an outage: open another at once.
-            let aged = connection.opened + self.back_off < now;
-            let closed = aged && why.as_ref().is_some_and(StoreFault::is_closed);
-            // Nor is one that this process slept through.
-            let slept = now > give_up + self.node.command_timeout;
-            self.state = if closed || slept {
-                LinkState::Down {
-                    since: Time::from_nanos(0),
-                    why: why.filter(|_| !slept),
-                }
+                .find_map(|result| result.answer.as_ref().err().map(StoreFault::repeat));
+            // A connection that the server closed while it was idle is no sign of an outage. So the
+            // next run opens another at once.
+            let is_old = connection.opened + self.back_off < now;
+            let was_closed = is_old && why.as_ref().is_some_and(StoreFault::is_closed);
+            // Nor is a failure of a process that slept through the timeout.
+            let slept = now > reply_by + self.node.command_timeout;
+            self.state = if slept {
+                LinkState::down_for_now(None)
+            } else if was_closed {
+                LinkState::down_for_now(why)
             } else {
                 LinkState::Down { since: now, why }
             };
         }
-        answers
+        results
     }
 }
 
-/// Why there is no connection. What ended the last one is no reply to a call that was never sent.
-fn not_sent(why: &StoreFault) -> StoreFault {
+/// Why a call was not sent, given what ended the last connection. A fault that leaves it open whether
+/// a call was carried out is about the calls before, not about this one.
+fn reason_not_sent(why: &StoreFault) -> StoreFault {
     if why.is_ambiguous() {
         StoreFault::unavailable(Step::Connect, why.to_string())
     } else {

@@ -1,8 +1,9 @@
 //! A socket to a node: bytes out, replies in, each within its time whatever signals come.
 //!
-//! A read or a write with a timeout is ended by any signal that a program handles, even with SA_RESTART, and a profiler
-//! sends one each millisecond. A reply that is given up for that may be of a request that was carried out, and where
-//! signals come faster than replies there would never be one. So what was interrupted goes on here.
+//! Any signal that a program handles ends a read or a write that has a timeout, even with SA_RESTART,
+//! and a profiler sends a signal each millisecond. If the call failed for that, the server might have
+//! carried out its request; and where signals come faster than replies, no reply would ever arrive. So
+//! a read or a write that was interrupted goes on here.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,24 +13,25 @@ use std::time::{Duration, Instant};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
-/// After so long without traffic a connection is probed.
+/// The system probes a connection after this long without traffic.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-pub(crate) struct Socket {
+pub(super) struct Socket {
     stream: Stream,
     parser: Parser,
     read_timeout: Duration,
     write_timeout: Duration,
 }
 
-enum Stream {
+pub(super) enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
 impl Socket {
-    /// Bounded by `timeout`, but for the resolution of a host's name, and for a unix socket's full backlog.
-    pub(crate) fn connect(addr: &ConnectionAddr, timeout: Duration) -> io::Result<Socket> {
+    /// Bounded by `timeout`, except that resolving a host's name may take longer, and that a unix
+    /// socket with a full backlog blocks.
+    pub(super) fn connect(addr: &ConnectionAddr, timeout: Duration) -> io::Result<Socket> {
         let stream = match addr {
             ConnectionAddr::Tcp(host, port) => Stream::Tcp(connect_tcp(host, *port, timeout)?),
             ConnectionAddr::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
@@ -38,7 +40,7 @@ impl Socket {
         Socket::new(stream, timeout)
     }
 
-    fn new(stream: Stream, timeout: Duration) -> io::Result<Socket> {
+    pub(super) fn new(stream: Stream, timeout: Duration) -> io::Result<Socket> {
         let mut socket = Socket {
             stream,
             parser: Parser::new(),
@@ -50,71 +52,64 @@ impl Socket {
         Ok(socket)
     }
 
-    /// One to somebody in this process.
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
-    pub(crate) fn pair(timeout: Duration) -> io::Result<(Socket, UnixStream)> {
-        let (own, other) = UnixStream::pair()?;
-        Ok((Socket::new(Stream::Unix(own), timeout)?, other))
-    }
-
-    pub(crate) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.read_timeout = timeout;
         self.stream.limit_reads(timeout)
     }
 
-    pub(crate) fn set_write_timeout(&mut self, timeout: Duration) -> io::Result<()> {
+    pub(super) fn set_write_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.write_timeout = timeout;
         self.stream.limit_writes(timeout)
     }
 
-    pub(crate) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let mut patience = IoDeadline::new(self.write_timeout);
+    pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        let mut deadline = IoDeadline::new(self.write_timeout);
         loop {
             match self.stream.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) if written == bytes.len() => break,
                 Ok(written) => {
                     bytes = &bytes[written..];
-                    self.stream.limit_writes(patience.left()?)?;
+                    self.stream.limit_writes(deadline.left()?)?;
                 }
-                Err(e) => self.stream.limit_writes(patience.after(e)?)?,
+                Err(e) => self.stream.limit_writes(deadline.after(e)?)?,
             }
         }
-        if patience.was_tried {
+        if deadline.was_asked {
             self.stream.limit_writes(self.write_timeout)?;
         }
         Ok(())
     }
 
-    pub(crate) fn receive(&mut self) -> RedisResult<Value> {
+    pub(super) fn receive(&mut self) -> RedisResult<Value> {
         let mut reader = Reader {
             stream: &mut self.stream,
-            patience: IoDeadline::new(self.read_timeout),
+            deadline: IoDeadline::new(self.read_timeout),
         };
         let value = self.parser.parse_value(&mut reader);
-        if reader.patience.was_tried {
+        if reader.deadline.was_asked {
             self.stream.limit_reads(self.read_timeout)?;
         }
         value
     }
 }
 
-/// Each address of the name in turn, within one timeout.
+/// Tries each address of the name in turn, all within one timeout.
 fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
     let addresses = (host, port).to_socket_addrs()?;
-    let until = Instant::now() + timeout;
+    let deadline = Instant::now() + timeout;
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in addresses {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;
         }
         match TcpStream::connect_timeout(&address, left) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                // A peer that vanished is noticed by the connections that mostly wait.
+                // The connections that mostly wait must notice that their peer vanished.
                 let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
-                // OpenBSD lets no socket choose it.
+                // On OpenBSD a socket cannot choose the interval.
                 #[cfg(not(target_os = "openbsd"))]
                 let keepalive = keepalive.with_interval(KEEPALIVE / 3);
                 SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
@@ -126,21 +121,22 @@ fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream
     Err(failed)
 }
 
-/// What is left of the time for one reply, or for one request, when it was interrupted.
+/// What is left of the time for one reply, or for one request, after an interruption.
 struct IoDeadline {
-    until: Instant,
-    was_tried: bool,
+    ends_at: Instant,
+    /// Whether the rest was asked for. Then the stream has a shorter timeout than the socket.
+    was_asked: bool,
 }
 
 impl IoDeadline {
     fn new(timeout: Duration) -> IoDeadline {
         IoDeadline {
-            until: Instant::now() + timeout,
-            was_tried: false,
+            ends_at: Instant::now() + timeout,
+            was_asked: false,
         }
     }
 
-    /// The time for going on, if a signal is all that happened.
+    /// The time that is left to go on, if the error is only that a signal came.
     fn after(&mut self, error: io::Error) -> io::Result<Duration> {
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
@@ -149,8 +145,8 @@ impl IoDeadline {
     }
 
     fn left(&mut self) -> io::Result<Duration> {
-        self.was_tried = true;
-        let left = self.until.saturating_duration_since(Instant::now());
+        self.was_asked = true;
+        let left = self.ends_at.saturating_duration_since(Instant::now());
         if left.is_zero() {
             Err(io::ErrorKind::TimedOut.into())
         } else {
@@ -161,7 +157,7 @@ impl IoDeadline {
 
 struct Reader<'a> {
     stream: &'a mut Stream,
-    patience: IoDeadline,
+    deadline: IoDeadline,
 }
 
 impl Read for Reader<'_> {
@@ -170,7 +166,7 @@ impl Read for Reader<'_> {
             match self.stream.read(buffer) {
                 Ok(read) => return Ok(read),
                 Err(e) => {
-                    let left = self.patience.after(e)?;
+                    let left = self.deadline.after(e)?;
                     self.stream.limit_reads(left)?;
                 }
             }
@@ -208,22 +204,24 @@ impl Stream {
     }
 }
 
-#[cfg(all(test, feature = "memory"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it bit by bit.
+    /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it in
+    /// small pieces.
     #[test]
-    fn a_write_that_is_taken_bit_by_bit_has_one_timeout() {
+    fn write_that_is_taken_in_pieces_has_one_timeout() {
         const TIMEOUT: Duration = Duration::from_millis(300);
         const SLACK: Duration = Duration::from_millis(1500);
-        let (mut socket, mut peer) = Socket::pair(TIMEOUT).expect("a pair of sockets");
+        let (own, mut peer) = UnixStream::pair().expect("a pair of sockets");
+        let mut socket = Socket::new(Stream::Unix(own), TIMEOUT).expect("timeouts can be set");
         let started = Instant::now();
         let trickle = std::thread::spawn(move || {
-            let mut bit = [0; 4096];
-            // It ends, so that whoever would write on and on is told from who gives up.
+            let mut piece = [0; 4096];
+            // It ends. So a socket that would write on and on differs from one that times out.
             while started.elapsed() < 2 * (TIMEOUT + SLACK)
-                && peer.read(&mut bit).is_ok_and(|read| read > 0)
+                && peer.read(&mut piece).is_ok_and(|read| read > 0)
             {
                 std::thread::sleep(TIMEOUT / 6);
             }

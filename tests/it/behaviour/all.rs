@@ -1,4 +1,4 @@
-//! Several mutexes, all or none.
+//! Several mutexes at once: all of them or none.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,30 +18,30 @@ const CHECK_PERIOD: Duration = Duration::from_millis(250);
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 
 on_both_stores! {
-    all_are_taken_or_none,
-    what_is_free_costs_one_request_for_each_name,
-    names_in_any_order_never_wait_for_each_other,
-    a_name_that_stands_there_twice_is_taken_once,
-    no_name_and_too_many_are_refused_before_anything_is_written,
-    a_deadline_holds_for_the_whole_and_gives_all_back,
-    p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back,
-    p6_the_loss_of_one_is_the_loss_of_the_whole,
-    dropping_the_guard_hands_each_to_its_first_waiter,
-    unlock_tells_of_the_one_that_was_lost_and_releases_the_others,
-    what_is_given_back_unused_tells_the_next_what_it_would_have_heard,
-    a_shutdown_waits_for_all_and_names_them,
-    a_loss_and_a_grant_at_the_same_moment_leave_nothing_behind,
-    those_that_nobody_has_yet_are_no_guards,
-    an_error_that_will_not_pass_comes_at_once,
-    what_is_missed_is_counted_once,
-    a_clean_release_ends_the_channel_of_losses,
+    all_names_are_taken_or_none,
+    free_names_cost_one_request_each,
+    opposite_orders_of_names_never_deadlock,
+    a_repeated_name_is_taken_once,
+    no_names_or_too_many_are_refused_before_any_write,
+    one_deadline_covers_all_names_and_releases_all,
+    p6_losing_an_early_lock_ends_the_wait_and_releases_all,
+    p6_losing_one_lock_loses_the_group,
+    dropping_the_guard_hands_each_name_to_its_first_waiter,
+    unlock_reports_a_lost_name_and_releases_the_others,
+    an_unused_grant_keeps_the_previous_holder_for_the_next,
+    a_shutdown_waits_for_a_group_and_names_its_members,
+    a_loss_and_a_grant_at_once_leave_nothing_behind,
+    locks_of_an_unfinished_group_are_not_guards,
+    a_permanent_error_is_returned_at_once,
+    a_missed_group_is_counted_once,
+    a_clean_release_disconnects_the_loss_channel,
 }
 
 fn manager(backend: &Backend) -> LockManager {
     managers::manager(backend, TTL)
 }
 
-fn all_are_taken_or_none(backend: &Backend) {
+fn all_names_are_taken_or_none(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("b").unwrap();
     assert!(ours.try_lock_all(["a", "b", "c"]).unwrap().is_none());
@@ -59,7 +59,7 @@ fn all_are_taken_or_none(backend: &Backend) {
         theirs
             .try_lock(name)
             .unwrap()
-            .expect("it was given back")
+            .expect("it was released again")
             .unlock()
             .unwrap();
     }
@@ -80,9 +80,9 @@ fn all_are_taken_or_none(backend: &Backend) {
     assert!(theirs.try_lock_all(["a", "b", "c"]).unwrap().is_some());
 }
 
-fn what_is_free_costs_one_request_for_each_name(backend: &Backend) {
+fn free_names_cost_one_request_each(backend: &Backend) {
     let mgr = manager(backend);
-    // The scripts are known after that.
+    // The first call loads the scripts; it would add requests to the counts below.
     drop(mgr.lock_all(["a", "b", "c"]).unwrap());
     let before = mgr.stats().requests;
     let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
@@ -92,7 +92,7 @@ fn what_is_free_costs_one_request_for_each_name(backend: &Backend) {
     assert_eq!(mgr.stats().held, 0);
 }
 
-fn names_in_any_order_never_wait_for_each_other(backend: &Backend) {
+fn opposite_orders_of_names_never_deadlock(backend: &Backend) {
     let managers = [managers::patient(backend), managers::patient(backend)];
     let orders = [
         ["a", "b", "c"],
@@ -120,7 +120,7 @@ fn names_in_any_order_never_wait_for_each_other(backend: &Backend) {
     }
 }
 
-fn a_name_that_stands_there_twice_is_taken_once(backend: &Backend) {
+fn a_repeated_name_is_taken_once(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock_all(["a", "b", "a", "a"]).unwrap();
     assert_eq!(guard.names().collect::<Vec<_>>(), ["a", "b"]);
@@ -129,7 +129,7 @@ fn a_name_that_stands_there_twice_is_taken_once(backend: &Backend) {
     assert!(mgr.try_lock("a").unwrap().is_some());
 }
 
-fn no_name_and_too_many_are_refused_before_anything_is_written(backend: &Backend) {
+fn no_names_or_too_many_are_refused_before_any_write(backend: &Backend) {
     let mgr = manager(backend);
     let none: [&str; 0] = [];
     let many: Vec<String> = (0..=MAX_NAMES).map(|i| i.to_string()).collect();
@@ -144,7 +144,7 @@ fn no_name_and_too_many_are_refused_before_anything_is_written(backend: &Backend
     drop(mgr.lock_all(&many[1..]).unwrap());
 }
 
-fn a_deadline_holds_for_the_whole_and_gives_all_back(backend: &Backend) {
+fn one_deadline_covers_all_names_and_releases_all(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let taken = [theirs.lock("b").unwrap(), theirs.lock("c").unwrap()];
     let wait = 2 * CHECK_PERIOD;
@@ -163,7 +163,7 @@ fn a_deadline_holds_for_the_whole_and_gives_all_back(backend: &Backend) {
     theirs
         .try_lock("a")
         .unwrap()
-        .expect("it was given back")
+        .expect("it was released again")
         .unlock()
         .unwrap();
     drop(taken);
@@ -172,12 +172,12 @@ fn a_deadline_holds_for_the_whole_and_gives_all_back(backend: &Backend) {
     }
 }
 
-fn p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back(backend: &Backend) {
+fn p6_losing_an_early_lock_ends_the_wait_and_releases_all(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("c").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "b", "c"]));
-        until(SOON, "it waits for the last one", || {
+        until(SOON, "it waits for the last name", || {
             theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1)
         });
         let fence = theirs.inspect("a").unwrap().expect("it is held").fence;
@@ -195,7 +195,7 @@ fn p6_an_early_lock_that_is_lost_while_a_later_one_is_awaited_gives_all_back(bac
     }
 }
 
-fn p6_the_loss_of_one_is_the_loss_of_the_whole(backend: &Backend) {
+fn p6_losing_one_lock_loses_the_group(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
     assert!(guard.lost().try_recv().is_err());
@@ -203,7 +203,7 @@ fn p6_the_loss_of_one_is_the_loss_of_the_whole(backend: &Backend) {
     let loss = guard
         .lost()
         .recv_timeout(TTL + SLACK)
-        .expect("the loss is told");
+        .expect("the loss is reported");
     assert_eq!(
         (&*loss.name, loss.fence, loss.reason),
         ("b", guard.fence("b").unwrap(), LossReason::Forced)
@@ -216,7 +216,7 @@ fn p6_the_loss_of_one_is_the_loss_of_the_whole(backend: &Backend) {
     }
 }
 
-fn dropping_the_guard_hands_each_to_its_first_waiter(backend: &Backend) {
+fn dropping_the_guard_hands_each_name_to_its_first_waiter(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let guard = ours.lock_all(["a", "b"]).unwrap();
     let mut queues = ["a", "b"].map(Waiters::of);
@@ -228,8 +228,8 @@ fn dropping_the_guard_hands_each_to_its_first_waiter(backend: &Backend) {
     }
 }
 
-fn unlock_tells_of_the_one_that_was_lost_and_releases_the_others(backend: &Backend) {
-    // It renews so late that no renewal hears of the loss before.
+fn unlock_reports_a_lost_name_and_releases_the_others(backend: &Backend) {
+    // The default ttl puts the next renewal far off, so only `unlock` can find the loss.
     let mgr = LockManager::connect(backend).unwrap();
     let guard = mgr.lock_all(["a", "b", "c"]).unwrap();
     assert!(mgr.force_release("b", guard.fence("b").unwrap()).unwrap());
@@ -243,7 +243,7 @@ fn unlock_tells_of_the_one_that_was_lost_and_releases_the_others(backend: &Backe
     }
 }
 
-fn what_is_given_back_unused_tells_the_next_what_it_would_have_heard(backend: &Backend) {
+fn an_unused_grant_keeps_the_previous_holder_for_the_next(backend: &Backend) {
     let mgr = manager(backend);
     let forced = mgr.lock("a").unwrap();
     assert!(mgr.force_release("a", forced.fence()).unwrap());
@@ -256,7 +256,7 @@ fn what_is_given_back_unused_tells_the_next_what_it_would_have_heard(backend: &B
     drop(forced);
 }
 
-fn a_shutdown_waits_for_all_and_names_them(backend: &Backend) {
+fn a_shutdown_waits_for_a_group_and_names_its_members(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr
         .with(LockOptions::new().label("both"))
@@ -273,24 +273,24 @@ fn a_shutdown_waits_for_all_and_names_them(backend: &Backend) {
         guard
             .lost()
             .recv_timeout(SOON)
-            .expect("the loss is told")
+            .expect("the loss is reported")
             .reason,
         LossReason::Shutdown
     );
     assert!(matches!(mgr.lock_all(["a"]), Err(Error::Closed)));
 }
 
-fn a_loss_and_a_grant_at_the_same_moment_leave_nothing_behind(backend: &Backend) {
+fn a_loss_and_a_grant_at_once_leave_nothing_behind(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("c").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "c"]));
-        until(SOON, "it waits for the last one", || {
+        until(SOON, "it waits for the last name", || {
             theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1)
         });
         let fence = theirs.inspect("a").unwrap().expect("it is held").fence;
         assert!(theirs.force_release("a", fence).unwrap());
-        // Which of the two comes first is a matter of chance; either is to end well.
+        // Either of the two may come first, and either order must end well.
         taken.unlock().unwrap();
         match waiting.join().unwrap() {
             Ok(guard) => until(TTL + SLACK, "the loss is noticed later", || {
@@ -304,17 +304,17 @@ fn a_loss_and_a_grant_at_the_same_moment_leave_nothing_behind(backend: &Backend)
     }
 }
 
-fn those_that_nobody_has_yet_are_no_guards(backend: &Backend) {
+fn locks_of_an_unfinished_group_are_not_guards(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("c").unwrap();
-    let told = Arc::new(AtomicU64::new(0));
-    let tell = Arc::clone(&told);
+    let reported = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&reported);
     let options = LockOptions::new().on_lost(move |_| {
-        tell.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
     });
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.with(options).lock_all(["a", "b", "c"]));
-        until(SOON, "it waits for the last one", || {
+        until(SOON, "it waits for the last name", || {
             theirs.inspect("c").unwrap().is_some_and(|c| c.waiters == 1)
         });
         assert_eq!(
@@ -323,14 +323,14 @@ fn those_that_nobody_has_yet_are_no_guards(backend: &Backend) {
         );
         assert!(waiting.join().unwrap().is_err());
     });
-    assert_eq!(told.load(Ordering::Relaxed), 0);
+    assert_eq!(reported.load(Ordering::Relaxed), 0);
     assert_eq!((ours.stats().lost, ours.stats().granted), (0, 0));
     let next = theirs.lock("a").unwrap();
     assert_ne!(next.previous_holder(), PreviousHolder::Lapsed);
     drop((next, taken));
 }
 
-fn an_error_that_will_not_pass_comes_at_once(backend: &Backend) {
+fn a_permanent_error_is_returned_at_once(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     backend.query::<redis::Value>(&["RPUSH", "fairlock:{z}", "not a record"]);
     let taken = theirs.lock("a").unwrap();
@@ -349,7 +349,7 @@ fn an_error_that_will_not_pass_comes_at_once(backend: &Backend) {
     Record::of(backend, "a").comes_to_rest();
 }
 
-fn what_is_missed_is_counted_once(backend: &Backend) {
+fn a_missed_group_is_counted_once(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let taken = theirs.lock("b").unwrap();
     assert!(
@@ -371,7 +371,7 @@ fn what_is_missed_is_counted_once(backend: &Backend) {
     assert_eq!(ours.stats().missed, 2);
 }
 
-fn a_clean_release_ends_the_channel_of_losses(backend: &Backend) {
+fn a_clean_release_disconnects_the_loss_channel(backend: &Backend) {
     let mgr = LockManager::connect(backend).unwrap();
     for unlock in [true, false] {
         let guard = mgr.lock_all(["a", "b"]).unwrap();

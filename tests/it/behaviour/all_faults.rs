@@ -1,31 +1,31 @@
-//! Several mutexes, all or none, when requests, time or Redis are lost.
+//! Several mutexes at once, when requests, time or Redis are lost.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, MultiGuard, PreviousHolder, Result};
 
-use super::faults::{calm, meet};
+use super::faults::{call_with_fault, quiet};
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
 use crate::managers;
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_loss_is_told,
-    p6_an_outage_longer_than_the_leases_ends_a_wait_for_several_with_the_loss,
-    what_remains_is_the_least_of_all,
-    p8_a_deadline_for_several_names_is_one_and_not_one_for_each,
-    p8_in_a_black_hole_calls_for_several_names_end_within_their_bounds,
-    several_asked_for_in_an_outage_are_taken_when_it_is_over,
-    a_short_outage_ends_no_wait_for_several,
+    p6_a_grant_after_an_earlier_loss_is_released_and_reported,
+    p6_a_long_outage_ends_a_group_wait_with_the_loss,
+    remaining_of_a_group_is_the_shortest_of_all,
+    p8_one_deadline_covers_all_names_together,
+    p8_calls_for_several_names_keep_their_bounds_in_silence,
+    group_locks_requested_in_an_outage_succeed_afterwards,
+    a_short_outage_ends_no_group_wait,
 }
 
 on_both_stores! {
     redis_with_faults:
-    p7_several_in_one_request_that_is_not_answered_are_taken_once_or_by_nobody,
-    p7_several_that_are_waited_for_are_taken_once_though_the_request_is_not_answered,
-    p7_the_release_of_several_that_is_not_answered_frees_them_all,
+    p7_an_unanswered_group_request_is_granted_once_or_not,
+    p7_a_group_wait_is_granted_once_despite_an_unanswered_request,
+    p7_an_unanswered_group_release_frees_every_name,
 }
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -46,11 +46,10 @@ fn waits_for(mgr: &LockManager, name: &str) {
     });
 }
 
-/// It looks after those that it has once per check period, which is so far off here that the grant finds it asleep.
-fn p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_loss_is_told(
-    backend: &Backend,
-) {
-    let ours = calm(backend);
+/// A group checks its earlier locks once per check period. That period is so long here that the
+/// grant arrives before the group has looked.
+fn p6_a_grant_after_an_earlier_loss_is_released_and_reported(backend: &Backend) {
+    let ours = quiet(backend);
     let theirs = manager(backend);
     let taken = theirs.lock("b").unwrap();
     let fence = taken.fence();
@@ -58,10 +57,10 @@ fn p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_lo
     thread::scope(|scope| {
         let waiting = scope.spawn(|| brief.lock_all(["a", "b"]));
         waits_for(&theirs, "b");
-        until(SOON, "the first is lost, and given up", || {
+        until(SOON, "the first lock is lost and released", || {
             theirs.inspect("a").unwrap().is_none()
         });
-        assert!(!waiting.is_finished(), "nobody has looked yet");
+        assert!(!waiting.is_finished(), "the group has not looked yet");
         taken.unlock().unwrap();
         let end = waiting.join().unwrap();
         assert!(
@@ -85,14 +84,14 @@ fn p6_one_that_is_granted_after_an_earlier_one_was_lost_is_given_back_and_the_lo
         assert_eq!(
             theirs.lock(name).unwrap().previous_holder(),
             before,
-            "nobody ever used {name}"
+            "{name} was never used"
         );
     }
 }
 
-fn p6_an_outage_longer_than_the_leases_ends_a_wait_for_several_with_the_loss(backend: &Backend) {
+fn p6_a_long_outage_ends_a_group_wait_with_the_loss(backend: &Backend) {
     let ours = build(builder(backend).outage_limit(Duration::MAX));
-    // Its lease outlasts all this, and so does its own belief in it.
+    // The fixed lease outlasts the whole test, and so does its holder's own deadline.
     let theirs = manager(backend).with(LockOptions::new().fixed_lease(20 * TTL));
     let taken = theirs.lock("b").unwrap();
     thread::scope(|scope| {
@@ -112,16 +111,16 @@ fn p6_an_outage_longer_than_the_leases_ends_a_wait_for_several_with_the_loss(bac
         );
         backend.come_back();
     });
-    until(SOON, "its place is given up", || {
+    until(SOON, "its queue entry is removed", || {
         Record::of(backend, "b").number("r") == 0
     });
     taken.unlock().unwrap();
     come_to_rest(backend);
 }
 
-fn what_remains_is_the_least_of_all(backend: &Backend) {
+fn remaining_of_a_group_is_the_shortest_of_all(backend: &Backend) {
     const LATER: Duration = Duration::from_secs(1);
-    // Nothing is renewed meanwhile.
+    // So long a ttl that nothing is renewed during the test.
     let ttl = Duration::from_secs(60);
     let (ours, theirs) = (build(with_ttl(backend, ttl)), manager(backend));
     let taken = theirs.lock("b").unwrap();
@@ -131,7 +130,7 @@ fn what_remains_is_the_least_of_all(backend: &Backend) {
         backend.pass(LATER);
         taken.unlock().unwrap();
         let guard = waiting.join().unwrap();
-        // What one lease has from its grant on is less by a margin already.
+        // A fresh lease already has the safety margin of 1 % subtracted.
         let (remaining, fresh) = (guard.remaining(), ttl - ttl / 100);
         assert!(
             remaining <= fresh - LATER && remaining > fresh / 2,
@@ -142,7 +141,7 @@ fn what_remains_is_the_least_of_all(backend: &Backend) {
     assert_eq!(ours.stats().renewed, 0);
 }
 
-fn p8_a_deadline_for_several_names_is_one_and_not_one_for_each(backend: &Backend) {
+fn p8_one_deadline_covers_all_names_together(backend: &Backend) {
     const TTL: Duration = Duration::from_secs(2);
     const WAIT: Duration = Duration::from_millis(2500);
     let timeout = managers::command_timeout(TTL);
@@ -157,7 +156,7 @@ fn p8_a_deadline_for_several_names_is_one_and_not_one_for_each(backend: &Backend
             )
         });
         waits_for(&theirs, "a");
-        // Late enough that another whole wait from here on would show.
+        // Late enough that a second full wait from here on would show.
         thread::sleep(WAIT * 9 / 10);
         first.unlock().unwrap();
         let (none, took) = waiting.join().unwrap();
@@ -166,13 +165,13 @@ fn p8_a_deadline_for_several_names_is_one_and_not_one_for_each(backend: &Backend
             "{took:?}"
         );
     });
-    let again = theirs.try_lock("a").unwrap().expect("it was given back");
+    let again = theirs.try_lock("a").unwrap().expect("it was released");
     assert_eq!(again.previous_holder(), PreviousHolder::Released);
     assert_eq!((ours.stats().held, ours.stats().waiting), (0, 0));
 }
 
-fn p8_in_a_black_hole_calls_for_several_names_end_within_their_bounds(backend: &Backend) {
-    // T is longer than the slack, so that a call that waited twice would show.
+fn p8_calls_for_several_names_keep_their_bounds_in_silence(backend: &Backend) {
+    // T is longer than the slack, so a call that waited twice would show.
     const T: Duration = Duration::from_millis(1600);
     const OUTAGE: Duration = Duration::from_secs(2);
     type Verb = fn(&LockManager) -> Result<Option<MultiGuard>>;
@@ -236,7 +235,7 @@ fn p8_in_a_black_hole_calls_for_several_names_end_within_their_bounds(backend: &
         .for_each(|name| Record::of(backend, name).comes_to_rest());
 }
 
-fn several_asked_for_in_an_outage_are_taken_when_it_is_over(backend: &Backend) {
+fn group_locks_requested_in_an_outage_succeed_afterwards(backend: &Backend) {
     let ours = manager(backend);
     backend.go_away();
     thread::scope(|scope| {
@@ -253,7 +252,7 @@ fn several_asked_for_in_an_outage_are_taken_when_it_is_over(backend: &Backend) {
     come_to_rest(backend);
 }
 
-fn a_short_outage_ends_no_wait_for_several(backend: &Backend) {
+fn a_short_outage_ends_no_group_wait(backend: &Backend) {
     const TTL: Duration = Duration::from_secs(6);
     let ours = build(with_ttl(backend, TTL).command_timeout(T).check_period(P));
     let theirs = manager(backend).with(LockOptions::new().fixed_lease(20 * TTL));
@@ -265,7 +264,7 @@ fn a_short_outage_ends_no_wait_for_several(backend: &Backend) {
         backend.pass(2 * T);
         backend.come_back();
         let before = ours.stats().renewed;
-        until(TTL, "the first one is renewed", || {
+        until(TTL, "the first lock is renewed", || {
             ours.stats().renewed > before
         });
         taken.unlock().unwrap();
@@ -277,29 +276,28 @@ fn a_short_outage_ends_no_wait_for_several(backend: &Backend) {
     come_to_rest(backend);
 }
 
-fn p7_several_in_one_request_that_is_not_answered_are_taken_once_or_by_nobody(backend: &Backend) {
-    meets_each_mishap(backend, |ours| ours.try_lock_all(NAMES));
+fn p7_an_unanswered_group_request_is_granted_once_or_not(backend: &Backend) {
+    meets_each_fault(backend, |ours| ours.try_lock_all(NAMES));
 }
 
-fn p7_several_that_are_waited_for_are_taken_once_though_the_request_is_not_answered(
-    backend: &Backend,
-) {
-    meets_each_mishap(backend, |ours| {
+fn p7_a_group_wait_is_granted_once_despite_an_unanswered_request(backend: &Backend) {
+    meets_each_fault(backend, |ours| {
         let end = ours.lock_all(NAMES);
         assert!(end.is_ok(), "{end:?}");
         end.map(Some)
     });
 }
 
-fn meets_each_mishap(backend: &Backend, take: impl Fn(&LockManager) -> Result<Option<MultiGuard>>) {
+fn meets_each_fault(backend: &Backend, take: impl Fn(&LockManager) -> Result<Option<MultiGuard>>) {
     for fault in [
         InjectedFault::Disconnect,
         InjectedFault::ReplyLost,
         InjectedFault::RequestLost,
     ] {
-        // New ones each time: the mishap is not for what the last ones still do in the background.
-        let (ours, other) = (calm(backend), calm(backend));
-        let (end, requests) = meet(backend, fault, &ours, || take(&ours));
+        // A new manager for each fault: otherwise the fault could hit background work of the last
+        // one.
+        let (ours, other) = (quiet(backend), quiet(backend));
+        let (end, requests) = call_with_fault(backend, fault, &ours, || take(&ours));
         assert!(
             requests > NAMES.len() as u64 || end.is_err(),
             "{fault:?} did not strike"
@@ -307,7 +305,7 @@ fn meets_each_mishap(backend: &Backend, take: impl Fn(&LockManager) -> Result<Op
         let again = 2 * NAMES.len() as u64;
         assert!(
             requests <= again || !matches!(fault, InjectedFault::Disconnect),
-            "{requests}: not the same grants again"
+            "{requests}: the retry was not answered with the same grants"
         );
         match end {
             Ok(Some(guard)) => {
@@ -315,7 +313,7 @@ fn meets_each_mishap(backend: &Backend, take: impl Fn(&LockManager) -> Result<Op
                 assert_eq!(
                     NAMES.map(|name| guard.fence(name).unwrap()),
                     fences,
-                    "{fault:?}: as they were granted"
+                    "{fault:?}: the fences are those of the grants"
                 );
                 guard.check().unwrap();
                 guard.unlock().unwrap();
@@ -323,7 +321,7 @@ fn meets_each_mishap(backend: &Backend, take: impl Fn(&LockManager) -> Result<Op
             Err(Error::Unavailable { .. }) if !matches!(fault, InjectedFault::Disconnect) => {}
             other => panic!("{fault:?}: {other:?}"),
         }
-        // Given back well before they would lapse.
+        // Everything is released, well before it would lapse.
         come_to_rest(backend);
         assert_eq!(
             (ours.stats().held, ours.stats().waiting, ours.stats().lost),
@@ -338,16 +336,16 @@ fn meets_each_mishap(backend: &Backend, take: impl Fn(&LockManager) -> Result<Op
     }
 }
 
-fn p7_the_release_of_several_that_is_not_answered_frees_them_all(backend: &Backend) {
+fn p7_an_unanswered_group_release_frees_every_name(backend: &Backend) {
     for fault in [
         InjectedFault::Disconnect,
         InjectedFault::ReplyLost,
         InjectedFault::RequestLost,
     ] {
-        let (ours, other) = (calm(backend), calm(backend));
+        let (ours, other) = (quiet(backend), quiet(backend));
         let guard = ours.lock_all(NAMES).unwrap();
         let (start, before) = (Instant::now(), ours.stats().background_releases);
-        let (end, _) = meet(backend, fault, &ours, || guard.unlock());
+        let (end, _) = call_with_fault(backend, fault, &ours, || guard.unlock());
         assert!(
             start.elapsed() <= crate::fixtures::STEADY_T + SLACK,
             "{:?}",
@@ -356,7 +354,7 @@ fn p7_the_release_of_several_that_is_not_answered_frees_them_all(backend: &Backe
         match end {
             Ok(()) => assert!(matches!(fault, InjectedFault::Disconnect), "{fault:?}"),
             Err(Error::Unavailable { .. }) => {
-                until(SOON, "the background is done", || {
+                until(SOON, "the background release is done", || {
                     ours.stats().background_releases > before
                 });
             }
@@ -373,7 +371,7 @@ fn p7_the_release_of_several_that_is_not_answered_frees_them_all(backend: &Backe
             "{fault:?}"
         );
         next.unlock()
-            .expect("what comes late is not the successor's");
+            .expect("a late copy of the release does not hit the successor");
         come_to_rest(backend);
     }
 }

@@ -1,4 +1,5 @@
-//! What is not allowed is refused with what is, before anything is written; everything else works.
+//! Invalid input is refused before anything is written, and the error names what is allowed. Every
+//! other value works.
 
 use std::time::{Duration, Instant};
 
@@ -14,27 +15,27 @@ use crate::{
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 on_both_stores! {
-    p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb,
-    p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle,
+    p10_an_empty_or_too_long_name_is_refused_everywhere,
+    p10_a_ttl_out_of_range_is_refused_everywhere,
     a_ttl_at_the_edge_of_its_range_works,
-    p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build,
-    p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone,
-    p10_timeouts_that_do_not_fit_each_other_are_refused,
-    p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused,
-    p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle,
-    p10_a_wrong_typed_key_in_the_way_is_left_as_it_is,
-    p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait,
-    a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come,
-    p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors,
+    p10_a_ttl_too_short_for_its_manager_names_the_remedy,
+    p10_a_fixed_lease_too_short_for_waiting_allows_only_try,
+    p10_timeouts_that_contradict_each_other_are_refused,
+    p10_an_unusable_pool_size_or_prefix_is_refused,
+    p10_options_out_of_range_are_refused_everywhere,
+    p10_a_key_of_the_wrong_type_is_left_unchanged,
+    p10_a_queue_key_of_the_wrong_type_refuses_waiters,
+    a_queue_that_changes_its_type_refuses_new_waiters,
+    p10_endless_waits_and_past_deadlines_are_no_errors,
     largest_settings_build_and_work,
 }
 
-/// The error must be of `what` and say each of `allowed`.
+/// Requires a `Config` error about `of` whose message contains each of `allowed`.
 #[track_caller]
 pub(crate) fn assert_config<T>(result: Result<T>, of: &str, allowed: &[&str]) {
     let Err(Error::Config { what, message, .. }) = result else {
         panic!(
-            "no Config error of {of:?} but {:?}",
+            "no Config error about {of:?} but {:?}",
             result.err().map(|e| e.to_string())
         );
     };
@@ -60,7 +61,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb(backend: &Backend) {
+fn p10_an_empty_or_too_long_name_is_refused_everywhere(backend: &Backend) {
     let mgr = manager(backend);
     for name in [String::new(), "n".repeat(513), "é".repeat(257)] {
         let length = name.len().to_string();
@@ -83,7 +84,7 @@ fn p10_a_name_that_is_empty_or_too_long_is_refused_by_every_verb(backend: &Backe
     assert_nothing_written(backend);
 }
 
-fn p10_a_ttl_out_of_range_is_refused_by_the_builder_and_by_a_handle(backend: &Backend) {
+fn p10_a_ttl_out_of_range_is_refused_everywhere(backend: &Backend) {
     let mgr = manager(backend);
     let renewed = [
         Duration::ZERO,
@@ -138,7 +139,7 @@ fn a_ttl_at_the_edge_of_its_range_works(backend: &Backend) {
     }
     let mgr = manager(backend).with(LockOptions::new().fixed_lease(DAY));
     assert!(mgr.try_lock("n").unwrap().unwrap().remaining() > DAY / 2);
-    // So short a lease may end on the way of its reply.
+    // So short a lease may end before its reply arrives.
     let shortest = mgr
         .with(LockOptions::new().fixed_lease(ms(10)))
         .try_lock("n");
@@ -148,9 +149,7 @@ fn a_ttl_at_the_edge_of_its_range_works(backend: &Backend) {
     );
 }
 
-fn p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_build(
-    backend: &Backend,
-) {
+fn p10_a_ttl_too_short_for_its_manager_names_the_remedy(backend: &Backend) {
     let mgr = LockManager::connect(backend).unwrap();
     let short = mgr.with(LockOptions::new().ttl(Duration::from_secs(2)));
     // H is 5 s, and H × 30/17 is 8.824 s.
@@ -165,9 +164,9 @@ fn p10_a_handles_ttl_that_is_too_short_for_its_manager_is_refused_with_what_to_b
     assert!(enough.try_lock("n").unwrap().is_some());
 }
 
-fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(backend: &Backend) {
+fn p10_a_fixed_lease_too_short_for_waiting_allows_only_try(backend: &Backend) {
     let mgr = LockManager::connect(backend).unwrap();
-    // P + 2 T is 2 s here; the lease must be longer.
+    // P + 2 T is 2 s here, and the lease must be longer.
     for lease in [ms(10), ms(999), Duration::from_secs(2)] {
         let short = mgr.with(LockOptions::new().fixed_lease(lease));
         let allowed = ["at least 1s", "more than", "2s", "try_lock"];
@@ -178,7 +177,7 @@ fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(backend: &Backe
     }
     let short = mgr.with(LockOptions::new().fixed_lease(ms(999)));
     assert!(short.try_lock("n").unwrap().is_some());
-    // A deadline that has passed is one try, so nothing is waited for.
+    // A deadline in the past means one try, so nothing waits.
     assert!(short.try_lock_for("n", Duration::ZERO).unwrap().is_some());
     assert!(
         mgr.with(LockOptions::new().fixed_lease(ms(2001)))
@@ -187,7 +186,7 @@ fn p10_a_fixed_lease_too_short_to_wait_for_is_for_try_lock_alone(backend: &Backe
     );
 }
 
-fn p10_timeouts_that_do_not_fit_each_other_are_refused(backend: &Backend) {
+fn p10_timeouts_that_contradict_each_other_are_refused(backend: &Backend) {
     let of = |set: fn(Builder) -> Builder, what: &str, allowed: &[&str]| {
         assert_config(set(LockManager::builder(backend)).build(), what, allowed);
     };
@@ -242,7 +241,7 @@ fn p10_timeouts_that_do_not_fit_each_other_are_refused(backend: &Backend) {
     assert_nothing_written(backend);
 }
 
-fn p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(backend: &Backend) {
+fn p10_an_unusable_pool_size_or_prefix_is_refused(backend: &Backend) {
     for size in [0, 10_001, u32::MAX] {
         assert_config(
             LockManager::builder(backend).pool_size(size).build(),
@@ -261,7 +260,7 @@ fn p10_a_pool_size_or_a_prefix_that_cannot_be_used_is_refused(backend: &Backend)
     assert_nothing_written(backend);
 }
 
-fn p10_options_that_cannot_be_kept_are_refused_by_the_builder_and_by_a_handle(backend: &Backend) {
+fn p10_options_out_of_range_are_refused_everywhere(backend: &Backend) {
     let mgr = manager(backend);
     let refused = |options: LockOptions, what: &str, allowed: &[&str]| {
         let options = options.ttl(Duration::from_secs(2));
@@ -309,7 +308,7 @@ fn assert_code(error: &Error, expected: &str) {
     assert!(!message.is_empty());
 }
 
-fn p10_a_wrong_typed_key_in_the_way_is_left_as_it_is(backend: &Backend) {
+fn p10_a_key_of_the_wrong_type_is_left_unchanged(backend: &Backend) {
     let mgr = manager(backend);
     let _: () = backend.query(&["RPUSH", "fairlock:{n}", "mine"]);
     for result in [
@@ -331,7 +330,7 @@ fn p10_a_wrong_typed_key_in_the_way_is_left_as_it_is(backend: &Backend) {
     assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
 }
 
-fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(backend: &Backend) {
+fn p10_a_queue_key_of_the_wrong_type_refuses_waiters(backend: &Backend) {
     let mgr = manager(backend);
     let _: () = backend.query(&["HSET", "fairlock:{n}:q", "mine", "1"]);
     let guard = mgr.lock("n").unwrap();
@@ -349,7 +348,7 @@ fn p10_a_wrong_typed_queue_in_the_way_refuses_those_who_would_wait(backend: &Bac
     guard.unlock().unwrap();
 }
 
-fn a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come(backend: &Backend) {
+fn a_queue_that_changes_its_type_refuses_new_waiters(backend: &Backend) {
     let mgr = managers::patient(backend);
     let _guard = mgr.lock("n").unwrap();
     let record = Record::of(backend, "n");
@@ -359,10 +358,14 @@ fn a_queue_that_became_another_type_while_it_was_awaited_refuses_those_who_come(
     assert_code(&mgr.enqueue("n").unwrap_err(), "WRONGTYPE");
     assert_eq!(record.fields(), before);
     assert!(mgr.try_lock("n").unwrap().is_none());
-    assert_eq!(record.fields(), before, "who does not wait writes nothing");
+    assert_eq!(
+        record.fields(),
+        before,
+        "a call that does not wait writes nothing"
+    );
 }
 
-fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(backend: &Backend) {
+fn p10_endless_waits_and_past_deadlines_are_no_errors(backend: &Backend) {
     let mgr = manager(backend);
     let mutex = mgr.mutex("n");
     let ages_ago = Instant::now()
@@ -375,7 +378,7 @@ fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(backend: &B
             break;
         }
     }
-    // Free: each takes it.
+    // The lock is free: each call takes it.
     drop(mgr.try_lock_for("n", Duration::MAX).unwrap().unwrap());
     drop(mgr.try_lock_until("n", far_future).unwrap().unwrap());
     drop(mgr.try_lock_for("n", Duration::ZERO).unwrap().unwrap());
@@ -391,12 +394,12 @@ fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(backend: &B
     );
 
     let guard = mgr.lock("n").unwrap();
-    // Taken: a passed deadline is one try.
+    // The lock is taken: a deadline in the past is one try.
     assert!(mgr.try_lock_for("n", Duration::ZERO).unwrap().is_none());
     assert!(mgr.try_lock_until("n", ages_ago).unwrap().is_none());
     assert!(mutex.try_lock_until(ages_ago).unwrap().is_none());
     assert_eq!(mgr.stats().waiting, 0);
-    // Taken: those who wait for ever do wait.
+    // The lock is taken: a call without a deadline waits.
     std::thread::scope(|scope| {
         let waits: [Box<dyn FnOnce() -> bool + Send>; 4] = [
             Box::new(|| mgr.try_lock_for("n", Duration::MAX).unwrap().is_some()),
@@ -419,7 +422,7 @@ fn p10_waiting_for_ever_and_deadlines_that_have_passed_are_no_errors(backend: &B
         drop(guard);
         assert!(waits.into_iter().all(|wait| wait.join().unwrap()));
     });
-    // No deadline at all is far enough in the future for a shutdown with nothing to wait for.
+    // A shutdown accepts an endless timeout and has nothing to wait for.
     mgr.shutdown(Duration::MAX).unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Redis loses what it knew, or a part of it.
+//! Redis loses all of its data, or a part of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,12 +10,12 @@ use crate::fixtures::{Record, SOON, STEADY_TTL as TTL, Waiters, build, steady, w
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order,
-    p6_holders_of_many_names_are_each_told_of_a_flush_once,
-    p2_a_guard_whose_token_was_granted_again_is_lost,
+    p3_a_flushall_is_reported_and_waiters_keep_their_order,
+    p6_holders_of_many_names_learn_of_a_flush_once,
+    p2_a_guard_is_lost_when_its_token_is_granted_again,
 }
 
-fn p3_a_flushall_is_told_to_holders_and_waiters_are_served_in_order(backend: &Backend) {
+fn p3_a_flushall_is_reported_and_waiters_keep_their_order(backend: &Backend) {
     loses_everything(backend, || backend.flush_all());
 }
 
@@ -25,36 +25,37 @@ pub(crate) fn loses_everything(backend: &Backend, disaster: impl FnOnce()) {
     let holder = managers[0].lock("a").unwrap();
     let mut largest = holder.fence();
     let mut queue = Waiters::of("a");
-    for who in 0..8 {
-        queue.add(&managers[who % 2]);
+    for waiter in 0..8 {
+        queue.add(&managers[waiter % 2]);
     }
 
     disaster();
     let loss = holder
         .lost()
         .recv_timeout(TTL / 3 + SLACK)
-        .expect("the loss is told");
+        .expect("the loss is reported");
     assert_eq!(
         (loss.reason, loss.fence),
         (LossReason::Taken, holder.fence())
     );
     assert!(!holder.is_held());
 
-    // Across processes the order of their syncs decides; within each one it is kept.
+    // The order across processes depends on which one syncs first; each process keeps its own
+    // order.
     let mut seen: [Vec<usize>; 2] = Default::default();
     for _ in 0..8 {
-        let (who, end) = queue.next_end(SOON);
+        let (waiter, end) = queue.next_end(SOON);
         let guard = end.unwrap();
         assert!(guard.is_held());
         assert!(guard.fence() > largest, "fences rise over a loss of data");
         largest = guard.fence();
-        seen[who % 2].push(who);
+        seen[waiter % 2].push(waiter);
         guard.unlock().unwrap();
     }
     assert_eq!(seen, [vec![0, 2, 4, 6], vec![1, 3, 5, 7]]);
     until(
         SLACK,
-        "all but one, that came to a free lock, stood in the queue again",
+        "all but one, which found a free lock, were queued again",
         || managers.iter().map(|m| m.stats().requeued).sum::<u64>() >= 7,
     );
     let again = managers[1].try_lock("a").unwrap().expect("it is free");
@@ -63,9 +64,9 @@ pub(crate) fn loses_everything(backend: &Backend, disaster: impl FnOnce()) {
     Record::of(backend, "a").comes_to_rest();
 }
 
-fn p6_holders_of_many_names_are_each_told_of_a_flush_once(backend: &Backend) {
-    let told = Arc::new(AtomicU32::new(0));
-    let counting = Arc::clone(&told);
+fn p6_holders_of_many_names_learn_of_a_flush_once(backend: &Backend) {
+    let losses_reported = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&losses_reported);
     let options = fairlock::LockOptions::new().ttl(TTL).on_lost(move |loss| {
         assert_eq!(loss.reason, LossReason::Taken);
         counting.fetch_add(1, Ordering::SeqCst);
@@ -79,25 +80,26 @@ fn p6_holders_of_many_names_are_each_told_of_a_flush_once(backend: &Backend) {
         guard
             .lost()
             .recv_timeout(TTL / 3 + SLACK)
-            .expect("the loss is told");
+            .expect("the loss is reported");
         assert!(
             guard.lost().recv_timeout(SLACK).is_err(),
-            "and once, then the channel is closed"
+            "reported once, then the channel is closed"
         );
     }
     until(SOON, "every callback is called", || {
-        told.load(Ordering::SeqCst) == 50
+        losses_reported.load(Ordering::SeqCst) == 50
     });
     drop(guards);
     assert_eq!(
-        (manager.stats().lost, told.load(Ordering::SeqCst)),
+        (manager.stats().lost, losses_reported.load(Ordering::SeqCst)),
         (50, 50)
     );
 }
 
-/// As after a failover to a copy in which its place still waited: others may have had the lock before it was served once
-/// more, so what checks fences would refuse whatever it wrote.
-fn p2_a_guard_whose_token_was_granted_again_is_lost(backend: &Backend) {
+/// As after a failover to a copy in which the holder's entry still waited: others may have held the
+/// lock before that entry was granted again. A resource that checks fences would refuse every write
+/// under the old fence.
+fn p2_a_guard_is_lost_when_its_token_is_granted_again(backend: &Backend) {
     let manager = build(steady(backend));
     let [asks, waits] = ["asks", "waits"].map(|name| manager.lock(name).unwrap());
     for guard in [&asks, &waits] {
@@ -113,16 +115,16 @@ fn p2_a_guard_whose_token_was_granted_again_is_lost(backend: &Backend) {
         let loss = guard
             .lost()
             .recv_timeout(TTL / 3 + SLACK)
-            .expect("the loss is told");
+            .expect("the loss is reported");
         assert_eq!(
             (loss.reason, loss.fence),
             (LossReason::Taken, guard.fence())
         );
-        // Nobody has it under the later fence either.
+        // Nobody holds it under the later fence either.
         let next = manager
             .try_lock_for(guard.name(), SOON)
             .unwrap()
-            .expect("it is given back");
+            .expect("it is released");
         assert!(next.fence() > guard.fence() + 1);
         assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     }

@@ -1,4 +1,4 @@
-//! The ways in which the holding of a lock comes to its end, other than a drop in its place.
+//! The ways in which a holding ends, other than by a drop on the same thread.
 
 use std::{
     mem,
@@ -20,18 +20,18 @@ use crate::{
 const TTL: Duration = Duration::from_secs(1);
 
 on_both_stores! {
-    a_guard_is_released_by_the_thread_that_it_was_moved_to,
+    a_moved_guard_is_released_by_its_new_thread,
     p8_a_panic_releases_what_is_held,
-    a_panic_while_waiting_leaves_no_place_in_the_queue,
-    a_guard_that_is_forgotten_is_renewed_until_max_hold,
-    p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told,
-    a_lease_that_lapses_unawaited_leaves_the_lock_free,
-    a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue,
-    p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence,
-    a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed,
+    a_panic_while_waiting_leaves_no_queue_entry,
+    a_forgotten_guard_is_renewed_until_max_hold,
+    p4_a_lapsed_lease_is_reported_and_handed_over,
+    a_lapsed_lease_without_waiters_leaves_the_lock_free,
+    a_lapsed_lease_moves_its_process_to_the_queue_end,
+    p8_the_last_handle_ends_within_one_command_timeout_in_silence,
+    a_lease_past_half_its_time_is_confirmed_before_use,
 }
 
-fn a_guard_is_released_by_the_thread_that_it_was_moved_to(backend: &Backend) {
+fn a_moved_guard_is_released_by_its_new_thread(backend: &Backend) {
     let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let waiter = mgr.enqueue("k").unwrap();
@@ -54,7 +54,7 @@ fn p8_a_panic_releases_what_is_held(backend: &Backend) {
         let _guard = holder.lock("k").unwrap();
         locked.send(()).unwrap();
         is_queued.recv().unwrap();
-        panic!("as the test wants it");
+        panic!("the test panics here");
     });
     is_locked.recv().unwrap();
     let waiter = waiting.enqueue("k").unwrap();
@@ -66,7 +66,7 @@ fn p8_a_panic_releases_what_is_held(backend: &Backend) {
     assert_nothing_left(backend, "k");
 }
 
-fn a_panic_while_waiting_leaves_no_place_in_the_queue(backend: &Backend) {
+fn a_panic_while_waiting_leaves_no_queue_entry(backend: &Backend) {
     let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let behind = || {
@@ -80,7 +80,7 @@ fn a_panic_while_waiting_leaves_no_place_in_the_queue(backend: &Backend) {
                         .unwrap()
                         .is_none()
                 );
-                panic!("as the test wants it");
+                panic!("the test panics here");
             }
         });
         assert!(panicking.join().is_err());
@@ -102,14 +102,14 @@ fn a_panic_while_waiting_leaves_no_place_in_the_queue(backend: &Backend) {
     assert_nothing_left(backend, "k");
 }
 
-fn a_guard_that_is_forgotten_is_renewed_until_max_hold(backend: &Backend) {
+fn a_forgotten_guard_is_renewed_until_max_hold(backend: &Backend) {
     // So long that a busy machine does not miss the renewals.
     const TTL: Duration = crate::fixtures::TTL;
     let limit = TTL + TTL / 2;
-    let (told, losses) = mpsc::channel();
+    let (report, losses) = mpsc::channel();
     let options = LockOptions::new()
         .max_hold(limit)
-        .on_lost(move |loss| told.send(loss.clone()).unwrap());
+        .on_lost(move |loss| report.send(loss.clone()).unwrap());
     let holder = manager(backend, TTL);
     let start = Instant::now();
     let guard = holder.with(options).lock("k").unwrap();
@@ -128,10 +128,10 @@ fn a_guard_that_is_forgotten_is_renewed_until_max_hold(backend: &Backend) {
         (&*loss.name, loss.fence, loss.reason),
         ("k", fence, LossReason::MaxHold)
     );
-    assert!(losses.try_recv().is_err(), "it was told twice");
+    assert!(losses.try_recv().is_err(), "it was reported twice");
 }
 
-fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(backend: &Backend) {
+fn p4_a_lapsed_lease_is_reported_and_handed_over(backend: &Backend) {
     let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let mut waiter = other.enqueue("k").unwrap();
@@ -139,7 +139,7 @@ fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(backend
     let next = waiter
         .wait_for(check_period(TTL) + SLACK)
         .unwrap()
-        .expect("it is the next alive");
+        .expect("it is the next live waiter");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
     let loss = guard
@@ -156,16 +156,16 @@ fn p4_a_lease_that_lapses_goes_to_the_next_waiter_and_its_holder_is_told(backend
     assert_nothing_left(backend, "k");
 }
 
-fn a_lease_that_lapses_unawaited_leaves_the_lock_free(backend: &Backend) {
+fn a_lapsed_lease_without_waiters_leaves_the_lock_free(backend: &Backend) {
     let (ours, other) = (patient(backend), patient(backend));
-    assert!(!backend.lapse("k"), "nobody has ever had it");
+    assert!(!backend.lapse("k"), "it was never held");
     let guard = ours.lock("k").unwrap();
     assert!(backend.lapse("k"));
-    assert!(!backend.lapse("k"), "nobody has it any more");
+    assert!(!backend.lapse("k"), "it is not held any more");
     let next = other.try_lock("k").unwrap().expect("it is free");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     let Err(Error::Lost { loss, .. }) = guard.unlock() else {
-        panic!("unlocked what was lost")
+        panic!("unlock succeeded on a lost lock")
     };
     assert_eq!(loss.reason, LossReason::Expired);
     next.unlock().unwrap();
@@ -173,7 +173,7 @@ fn a_lease_that_lapses_unawaited_leaves_the_lock_free(backend: &Backend) {
     assert_nothing_left(backend, "k");
 }
 
-fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(backend: &Backend) {
+fn a_lapsed_lease_moves_its_process_to_the_queue_end(backend: &Backend) {
     let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let passed_over = ours.enqueue("k").unwrap();
@@ -182,11 +182,11 @@ fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(backend: &Backend) 
     let next = waiter
         .wait_for(check_period(TTL) + SLACK)
         .unwrap()
-        .expect("it is the next alive");
+        .expect("it is the next live waiter");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     next.unlock().unwrap();
     passed_over.wait().unwrap().unlock().unwrap();
-    until(SLACK, "its new place is counted", || {
+    until(SLACK, "its new queue entry is counted", || {
         ours.stats().requeued == 1
     });
     assert_eq!(other.stats().requeued, 0);
@@ -194,8 +194,8 @@ fn a_process_whose_lease_lapsed_goes_to_the_end_of_the_queue(backend: &Backend) 
     assert_nothing_left(backend, "k");
 }
 
-fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(backend: &Backend) {
-    // Longer than the slack, or two of them would pass for one.
+fn p8_the_last_handle_ends_within_one_command_timeout_in_silence(backend: &Backend) {
+    // Longer than the slack, or two timeouts would pass for one.
     let timeout = SLACK + SLACK / 3;
     let manager = |pool_size| {
         let options = LockOptions::new().ttl(timeout * 20);
@@ -234,7 +234,8 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(bac
         );
         go("a waiter that was granted", Box::new(move || drop(granted)));
         go("a waiter", Box::new(move || drop(queued)));
-        // It has the only connection of its pool, so the other's release goes to the background.
+        // The first guard occupies the only connection of the pool, so the second release goes to
+        // the background.
         go("a guard of two", Box::new(move || drop(first)));
         thread::sleep(timeout / 10);
         go(
@@ -245,9 +246,7 @@ fn p8_whatever_is_the_last_handle_goes_within_one_command_timeout_in_silence(bac
     backend.come_back();
 }
 
-fn a_lease_with_less_than_half_of_its_time_left_is_confirmed_before_it_is_claimed(
-    backend: &Backend,
-) {
+fn a_lease_past_half_its_time_is_confirmed_before_use(backend: &Backend) {
     let lease = SLACK * 3;
     let mgr = manager(backend, DEFAULT_TTL).with(LockOptions::new().fixed_lease(lease));
     let mut waiter = mgr.enqueue("k").unwrap();

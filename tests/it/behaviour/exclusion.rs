@@ -1,4 +1,4 @@
-//! P1 and P2: one holder at a time, each with a larger fence than all before.
+//! P1 and P2: one holder at a time, each with a larger fence than all before it.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,12 +17,12 @@ const THREADS: usize = 4;
 const TURNS: usize = 25;
 
 on_both_stores! {
-    p2_fences_rise_with_every_grant_also_after_the_record_is_deleted,
-    p2_a_fence_gate_turns_away_a_holder_that_was_overtaken,
-    p1_turns_of_eight_managers_never_overlap_and_their_fences_rise,
+    p2_fences_rise_also_after_the_record_is_deleted,
+    p2_a_fence_gate_refuses_an_overtaken_holder,
+    p1_turns_of_eight_managers_never_overlap,
 }
 
-fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(backend: &Backend) {
+fn p1_turns_of_eight_managers_never_overlap(backend: &Backend) {
     let managers: Vec<_> = (0..MANAGERS).map(|_| patient(backend)).collect();
     let inside = AtomicBool::new(false);
     let newest = AtomicU64::new(0);
@@ -48,7 +48,7 @@ fn p1_turns_of_eight_managers_never_overlap_and_their_fences_rise(backend: &Back
     assert_nothing_left(backend, "till");
 }
 
-fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(backend: &Backend) {
+fn p2_fences_rise_also_after_the_record_is_deleted(backend: &Backend) {
     let managers = [patient(backend), patient(backend)];
     let mut last = 0;
     for turn in 0..30 {
@@ -76,18 +76,19 @@ fn p2_fences_rise_with_every_grant_also_after_the_record_is_deleted(backend: &Ba
             }
         }
     }
-    // About the server's clock, so that one which lost all its data still goes on above it.
+    // A fence follows the server's clock, so it keeps rising even after the server has lost all its
+    // data.
     assert!(last > 1_600_000_000_000_000, "{last}");
 }
 
-fn p2_a_fence_gate_turns_away_a_holder_that_was_overtaken(backend: &Backend) {
+fn p2_a_fence_gate_refuses_an_overtaken_holder(backend: &Backend) {
     let (mgr, other) = (patient(backend), patient(backend));
     let gate = FenceGate::new();
     let old = mgr.lock("n").unwrap();
     assert!(gate.admit(old.fence()));
     assert!(other.force_release("n", old.fence()).unwrap());
     let new = other.lock("n").unwrap();
-    // The old one may still believe that it holds the lock; the gate does not.
+    // The old holder may still believe that it holds the lock; the gate refuses it.
     assert!(gate.admit(new.fence()));
     assert!(!gate.admit(old.fence()));
 }

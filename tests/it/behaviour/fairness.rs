@@ -1,4 +1,4 @@
-//! P3: first come, first served, and nobody barges.
+//! P3: first come, first served, and nobody overtakes the queue.
 
 use std::{
     mem,
@@ -21,34 +21,34 @@ use crate::{
 };
 
 on_both_stores! {
-    p3_waiters_of_several_managers_are_granted_in_their_order,
-    p3_waiters_of_one_process_are_granted_in_their_order,
+    p3_waiters_of_several_managers_are_granted_in_order,
+    p3_waiters_of_one_process_are_granted_in_order,
     p3_equal_threads_take_equal_shares,
     p3_try_lock_in_a_loop_never_overtakes_a_queue,
-    p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself,
+    p3_try_lock_does_not_overtake_waiters_at_a_lapse,
     p3_a_releaser_that_locks_again_goes_behind_the_queue,
 }
 
-fn p3_waiters_of_several_managers_are_granted_in_their_order(backend: &Backend) {
+fn p3_waiters_of_several_managers_are_granted_in_order(backend: &Backend) {
     let managers: [LockManager; 4] = std::array::from_fn(|_| patient(backend));
     let guard = managers[0].lock("k").unwrap();
     let mut queue = Waiters::of("k");
-    // In each round all four come, each round beginning with another.
+    // All four managers queue in every round, and each round starts with another one.
     for i in 0..32 {
         queue.add(&managers[(i / 4 + i) % 4]);
     }
     guard.unlock().unwrap();
     let mut last = 0;
-    for who in 0..32 {
-        let guard = queue.expect_grant(who, SOON);
-        assert!(guard.fence() > last, "waiter {who}");
+    for waiter in 0..32 {
+        let guard = queue.expect_grant(waiter, SOON);
+        assert!(guard.fence() > last, "waiter {waiter}");
         last = guard.fence();
         guard.unlock().unwrap();
     }
     assert_nothing_left(backend, "k");
 }
 
-fn p3_waiters_of_one_process_are_granted_in_their_order(backend: &Backend) {
+fn p3_waiters_of_one_process_are_granted_in_order(backend: &Backend) {
     let mgr = patient(backend);
     let guard = mgr.lock("k").unwrap();
     let waiters: Vec<Waiter> = (0..50).map(|_| mgr.enqueue("k").unwrap()).collect();
@@ -76,8 +76,8 @@ fn p3_equal_threads_take_equal_shares(backend: &Backend) {
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     let _guard = mgr.lock("k").unwrap();
-                    // With all others in the queue the share of each is a matter of order alone, and
-                    // none of how fast anybody comes back.
+                    // Once all others are queued, only the order decides the shares, and not how
+                    // fast a thread comes back.
                     until(SOON, "the others queue", || {
                         over.load(Ordering::Relaxed) || queue(backend, "k").len() == THREADS - 1
                     });
@@ -126,7 +126,7 @@ fn p3_try_lock_in_a_loop_never_overtakes_a_queue(backend: &Backend) {
         assert_eq!(wins.load(Ordering::Relaxed), 0, "of {tries:?} tries");
         drop(next);
         drop(guard);
-        until(SOON, "a try wins once nobody waits", || {
+        until(SOON, "a try wins once the queue is empty", || {
             wins.load(Ordering::Relaxed) > 0
         });
         drop(end);
@@ -134,7 +134,7 @@ fn p3_try_lock_in_a_loop_never_overtakes_a_queue(backend: &Backend) {
     assert_nothing_left(backend, "k");
 }
 
-fn p3_try_lock_does_not_overtake_a_queue_when_a_lease_ends_by_itself(backend: &Backend) {
+fn p3_try_lock_does_not_overtake_waiters_at_a_lapse(backend: &Backend) {
     let lease = Duration::from_millis(300);
     let holder = patient(backend).with(LockOptions::new().fixed_lease(lease));
     let barger = patient(backend);

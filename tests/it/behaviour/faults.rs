@@ -1,4 +1,4 @@
-//! One request, one reply or one message is lost, and nobody else notices.
+//! One request, one reply or one message is lost, and no other caller notices.
 
 use std::time::{Duration, Instant};
 
@@ -10,21 +10,22 @@ use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
     redis_with_faults:
-    a_try_whose_connection_ends_is_answered_the_same_grant,
-    a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind,
+    a_try_with_a_closed_connection_gets_the_same_grant,
+    a_try_without_a_reply_is_unavailable_and_leaves_nothing,
     a_try_whose_request_is_lost_takes_nothing,
-    a_lock_that_hears_nothing_asks_again_and_is_granted_once,
-    a_renewal_whose_connection_ends_is_asked_for_again,
-    an_unlock_whose_connection_ends_is_ok_and_hands_over_once,
-    an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free,
-    a_release_in_the_background_is_over_with_its_first_answer,
-    a_place_is_taken_once_whatever_becomes_of_its_request,
-    a_place_is_given_up_whatever_becomes_of_its_request,
-    p4_a_message_that_is_lost_is_made_up_for_by_the_next_check,
+    a_lock_without_a_reply_retries_and_is_granted_once,
+    a_renewal_with_a_closed_connection_is_sent_again,
+    an_unlock_with_a_closed_connection_hands_over_once,
+    an_unanswered_unlock_is_unavailable_and_frees_the_lock,
+    a_background_release_ends_with_its_first_answer,
+    an_enqueue_takes_one_place_whatever_happens_to_its_request,
+    a_dropped_waiter_leaves_whatever_happens_to_its_request,
+    p4_the_next_check_makes_up_for_a_lost_message,
 }
 
-/// Sends nothing by itself for longer than a test lasts, so that what is injected strikes the test's own call.
-pub(super) fn calm(backend: &Backend) -> LockManager {
+/// A manager that sends nothing by itself for longer than a test lasts. So an injected fault hits
+/// the test's own call.
+pub(super) fn quiet(backend: &Backend) -> LockManager {
     let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
     let builder = with_ttl(backend, ttl)
         .command_timeout(T)
@@ -35,8 +36,8 @@ pub(super) fn calm(backend: &Backend) -> LockManager {
     manager
 }
 
-/// A call that meets a mishap; how many requests it took tells whether it did.
-pub(super) fn meet<R>(
+/// Makes a call that meets a fault. The number of its requests shows whether the fault took effect.
+pub(super) fn call_with_fault<R>(
     backend: &Backend,
     fault: InjectedFault,
     manager: &LockManager,
@@ -50,7 +51,7 @@ pub(super) fn meet<R>(
 }
 
 #[track_caller]
-fn assert_unheard<X: std::fmt::Debug>(end: Result<X>) {
+fn assert_unanswered<X: std::fmt::Debug>(end: Result<X>) {
     assert!(
         matches!(
             end,
@@ -63,9 +64,9 @@ fn assert_unheard<X: std::fmt::Debug>(end: Result<X>) {
     );
 }
 
-fn a_try_whose_connection_ends_is_answered_the_same_grant(backend: &Backend) {
-    let ours = calm(backend);
-    let (guard, requests) = meet(backend, InjectedFault::Disconnect, &ours, || {
+fn a_try_with_a_closed_connection_gets_the_same_grant(backend: &Backend) {
+    let ours = quiet(backend);
+    let (guard, requests) = call_with_fault(backend, InjectedFault::Disconnect, &ours, || {
         ours.try_lock("a").unwrap()
     });
     let guard = guard.expect("it is free");
@@ -80,14 +81,14 @@ fn a_try_whose_connection_ends_is_answered_the_same_grant(backend: &Backend) {
     record.comes_to_rest();
 }
 
-fn a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+fn a_try_without_a_reply_is_unavailable_and_leaves_nothing(backend: &Backend) {
+    let (ours, other) = (quiet(backend), quiet(backend));
     let start = Instant::now();
-    let (end, _) = meet(backend, InjectedFault::ReplyLost, &ours, || {
+    let (end, _) = call_with_fault(backend, InjectedFault::ReplyLost, &ours, || {
         ours.try_lock("a")
     });
     assert!(start.elapsed() <= 2 * T + SLACK, "{:?}", start.elapsed());
-    assert_unheard(end);
+    assert_unanswered(end);
     let record = Record::of(backend, "a");
     assert!(record.field("f").is_some(), "it had been granted");
     record.comes_to_rest();
@@ -95,16 +96,16 @@ fn a_try_that_hears_nothing_is_unavailable_and_leaves_nothing_behind(backend: &B
     assert_eq!(
         next.previous_holder(),
         PreviousHolder::Unknown,
-        "nobody ever had it"
+        "it was never used"
     );
 }
 
 fn a_try_whose_request_is_lost_takes_nothing(backend: &Backend) {
-    let ours = calm(backend);
-    let (end, _) = meet(backend, InjectedFault::RequestLost, &ours, || {
+    let ours = quiet(backend);
+    let (end, _) = call_with_fault(backend, InjectedFault::RequestLost, &ours, || {
         ours.try_lock("a")
     });
-    assert_unheard(end);
+    assert_unanswered(end);
     assert_eq!(Record::of(backend, "a").field("f"), None);
     ours.try_lock("a")
         .unwrap()
@@ -113,11 +114,12 @@ fn a_try_whose_request_is_lost_takes_nothing(backend: &Backend) {
         .unwrap();
 }
 
-fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(backend: &Backend) {
+fn a_lock_without_a_reply_retries_and_is_granted_once(backend: &Backend) {
     for fault in [InjectedFault::RequestLost, InjectedFault::ReplyLost] {
-        // New ones each time: the mishap is not for what the last ones still do in the background.
-        let ours = calm(backend);
-        let (guard, requests) = meet(backend, fault, &ours, || ours.lock("a").unwrap());
+        // A new manager for each fault: otherwise the fault could hit background work of the last
+        // one.
+        let ours = quiet(backend);
+        let (guard, requests) = call_with_fault(backend, fault, &ours, || ours.lock("a").unwrap());
         assert!(requests >= 2, "{fault:?} did not strike");
         let record = Record::of(backend, "a");
         assert_eq!(
@@ -130,23 +132,25 @@ fn a_lock_that_hears_nothing_asks_again_and_is_granted_once(backend: &Backend) {
     }
 }
 
-fn a_renewal_whose_connection_ends_is_asked_for_again(backend: &Backend) {
-    let ours = calm(backend);
+fn a_renewal_with_a_closed_connection_is_sent_again(backend: &Backend) {
+    let ours = quiet(backend);
     let guard = ours.lock("a").unwrap();
-    let (end, requests) = meet(backend, InjectedFault::Disconnect, &ours, || guard.renew());
+    let (end, requests) =
+        call_with_fault(backend, InjectedFault::Disconnect, &ours, || guard.renew());
     end.unwrap();
     assert_eq!(requests, 2);
     guard.check().unwrap();
     guard.unlock().unwrap();
 }
 
-fn an_unlock_whose_connection_ends_is_ok_and_hands_over_once(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+fn an_unlock_with_a_closed_connection_hands_over_once(backend: &Backend) {
+    let (ours, other) = (quiet(backend), quiet(backend));
     let guard = ours.lock("a").unwrap();
     let mut queue = Waiters::of("a");
     queue.add(&other);
     queue.add(&other);
-    let (end, requests) = meet(backend, InjectedFault::Disconnect, &ours, || guard.unlock());
+    let (end, requests) =
+        call_with_fault(backend, InjectedFault::Disconnect, &ours, || guard.unlock());
     end.unwrap();
     assert!(requests >= 2, "it was sent again");
     let first = queue.expect_grant(0, SOON);
@@ -160,16 +164,18 @@ fn an_unlock_whose_connection_ends_is_ok_and_hands_over_once(backend: &Backend) 
     Record::of(backend, "a").comes_to_rest();
 }
 
-fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(backend: &Backend) {
+fn an_unanswered_unlock_is_unavailable_and_frees_the_lock(backend: &Backend) {
     for fault in [InjectedFault::ReplyLost, InjectedFault::RequestLost] {
-        // New ones each time: the mishap is not for what the last ones still do in the background.
-        let (ours, other) = (calm(backend), calm(backend));
+        // A new manager for each fault: otherwise the fault could hit background work of the last
+        // one.
+        let (ours, other) = (quiet(backend), quiet(backend));
         let guard = ours.lock("a").unwrap();
         let (start, before) = (Instant::now(), ours.stats().background_releases);
-        let (end, _) = meet(backend, fault, &ours, || guard.unlock());
+        let (end, _) = call_with_fault(backend, fault, &ours, || guard.unlock());
         assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
-        assert_unheard(end);
-        // The one is free at once, the other by the release that goes on in the background.
+        assert_unanswered(end);
+        // With a lost reply the lock is free at once. With a lost request the background release
+        // frees it.
         let next = other
             .try_lock_for("a", SOON)
             .unwrap()
@@ -179,23 +185,24 @@ fn an_unlock_that_hears_nothing_is_unavailable_and_the_lock_is_free(backend: &Ba
             PreviousHolder::Released,
             "{fault:?}"
         );
-        until(SOON, "the background is done", || {
+        until(SOON, "the background release is done", || {
             ours.stats().background_releases > before
         });
         next.renew()
-            .expect("what comes late is not the successor's");
+            .expect("a late copy of the release does not hit the successor");
         next.unlock().unwrap();
     }
 }
 
-fn a_release_in_the_background_is_over_with_its_first_answer(backend: &Backend) {
-    let ours = calm(backend);
+fn a_background_release_ends_with_its_first_answer(backend: &Backend) {
+    let ours = quiet(backend);
     let before = ours.stats().requests;
-    // What is not settled is put again after T; so long does the next of these take.
+    // A release that is not settled is repeated after T. The next unlock in this loop takes that
+    // long.
     for name in ["a", "b", "c"] {
         let guard = ours.lock(name).unwrap();
-        assert_unheard(
-            meet(backend, InjectedFault::RequestLost, &ours, || {
+        assert_unanswered(
+            call_with_fault(backend, InjectedFault::RequestLost, &ours, || {
                 guard.unlock()
             })
             .0,
@@ -207,20 +214,22 @@ fn a_release_in_the_background_is_over_with_its_first_answer(backend: &Backend) 
     assert_eq!(
         ours.stats().requests - before,
         9,
-        "each was taken, and given back once in vain and once more"
+        "each name cost one acquire, one lost release and one repeated release"
     );
 }
 
-fn a_place_is_taken_once_whatever_becomes_of_its_request(backend: &Backend) {
+fn an_enqueue_takes_one_place_whatever_happens_to_its_request(backend: &Backend) {
     for fault in [
         InjectedFault::Disconnect,
         InjectedFault::ReplyLost,
         InjectedFault::RequestLost,
     ] {
-        // New ones each time: the mishap is not for what the last ones still do in the background.
-        let (ours, other) = (calm(backend), calm(backend));
+        // A new manager for each fault: otherwise the fault could hit background work of the last
+        // one.
+        let (ours, other) = (quiet(backend), quiet(backend));
         let holder = other.lock("a").unwrap();
-        let (waiter, requests) = meet(backend, fault, &ours, || ours.enqueue("a").unwrap());
+        let (waiter, requests) =
+            call_with_fault(backend, fault, &ours, || ours.enqueue("a").unwrap());
         assert!(requests >= 2, "{fault:?} did not strike");
         assert_eq!(waiter.position(), Some(1));
         let record = Record::of(backend, "a");
@@ -239,8 +248,8 @@ fn a_place_is_taken_once_whatever_becomes_of_its_request(backend: &Backend) {
     }
 }
 
-fn a_place_is_given_up_whatever_becomes_of_its_request(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+fn a_dropped_waiter_leaves_whatever_happens_to_its_request(backend: &Backend) {
+    let (ours, other) = (quiet(backend), quiet(backend));
     let holder = other.lock("a").unwrap();
     let record = Record::of(backend, "a");
     for fault in [
@@ -251,23 +260,25 @@ fn a_place_is_given_up_whatever_becomes_of_its_request(backend: &Backend) {
         let waiter = ours.enqueue("a").unwrap();
         let start = Instant::now();
         let before = ours.stats().requests;
-        meet(backend, fault, &ours, || drop(waiter));
+        call_with_fault(backend, fault, &ours, || drop(waiter));
         assert!(
             start.elapsed() <= T + SLACK,
             "{fault:?}: {:?}",
             start.elapsed()
         );
-        until(SOON, "it is asked for again", || {
+        until(SOON, "it is sent again", || {
             ours.stats().requests >= before + 2
         });
-        until(SOON, "the place is given up", || record.number("r") == 0);
+        until(SOON, "the queue entry is removed", || {
+            record.number("r") == 0
+        });
     }
     holder.unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(backend: &Backend) {
-    let (ours, other) = (calm(backend), calm(backend));
+fn p4_the_next_check_makes_up_for_a_lost_message(backend: &Backend) {
+    let (ours, other) = (quiet(backend), quiet(backend));
     let checking = build(
         with_ttl(backend, Duration::from_secs(20))
             .check_period(P)
@@ -275,10 +286,11 @@ fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(backend: &Backend)
             .horizon(P + 4 * T),
     );
     warm_up(&checking);
-    // A new subscription lets all places be looked after once, and on a busy machine so late that it is here.
+    // A new subscription triggers one check of all waiters. On a busy machine that check can be
+    // late enough to fall into this test.
     let unchecked = until_some(
         SOON,
-        "nothing comes without its message, since the next check is far off",
+        "nothing arrives without its message, since the next check is far off",
         || {
             let holder = other.lock("a").unwrap();
             let mut unchecked = ours.enqueue("a").unwrap();
@@ -297,7 +309,7 @@ fn p4_a_message_that_is_lost_is_made_up_for_by_the_next_check(backend: &Backend)
     let guard = checked
         .wait_for(P + T + SLACK)
         .unwrap()
-        .expect("the check brings what the message did not");
+        .expect("the check finds the grant whose message was lost");
     guard.unlock().unwrap();
     drop(unchecked);
     Record::of(backend, "a").comes_to_rest();

@@ -1,4 +1,4 @@
-//! A grant and a timeout that meet: a valid guard or none, and nothing in between.
+//! A grant and a timeout that coincide end in a valid guard or in none, and in nothing between.
 
 use std::{
     sync::{
@@ -16,22 +16,22 @@ use crate::{
     managers::{assert_nothing_left, patient},
 };
 
-/// Of each of the two tests; ten thousand together.
+/// Rounds of each of the two tests; together they are ten thousand.
 const ROUNDS: u64 = 5000;
-/// Names on which this goes on side by side.
+/// The races run on this many names at a time.
 const PAIRS: u64 = 4;
 
 on_both_stores! {
-    p7_a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing,
-    p7_a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing,
+    p7_a_grant_racing_a_local_timeout_is_guard_or_nothing,
+    p7_a_grant_racing_a_remote_timeout_is_guard_or_nothing,
 }
 
-fn p7_a_grant_that_meets_a_timeout_in_one_process_is_a_guard_or_nothing(backend: &Backend) {
+fn p7_a_grant_racing_a_local_timeout_is_guard_or_nothing(backend: &Backend) {
     let mgr = patient(backend);
     race(backend, &mgr, &mgr);
 }
 
-fn p7_a_grant_that_meets_a_timeout_elsewhere_is_a_guard_or_nothing(backend: &Backend) {
+fn p7_a_grant_racing_a_remote_timeout_is_guard_or_nothing(backend: &Backend) {
     race(backend, &patient(backend), &patient(backend));
 }
 
@@ -44,7 +44,7 @@ fn race(backend: &Backend, holder: &LockManager, other: &LockManager) {
         }
     });
     let granted = granted.into_inner();
-    // One order alone would not be the meeting that is under test.
+    // If one side always came first, the race would not be tested.
     assert!(
         (ROUNDS / 20..ROUNDS * 19 / 20).contains(&granted),
         "{granted} of {ROUNDS} were granted"
@@ -55,7 +55,7 @@ fn race(backend: &Backend, holder: &LockManager, other: &LockManager) {
 }
 
 fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &AtomicU64) {
-    // Channels and not barriers: if one side panics, the other is not left waiting.
+    // Channels and not barriers: if one side panics, the other does not wait forever.
     let (start, started) = mpsc::sync_channel(1);
     let (end, ended) = mpsc::sync_channel(1);
     thread::scope(|scope| {
@@ -70,7 +70,8 @@ fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &Ato
                 end.send(won).unwrap();
             }
         });
-        // The release is moved about the deadline: sooner after each timeout, later after each grant.
+        // The time of the release follows the deadline: earlier after each timeout, later after
+        // each grant.
         let mut delay = Duration::from_micros(300);
         for round in 0..ROUNDS / PAIRS {
             let guard = holder.try_lock(name).unwrap();

@@ -1,4 +1,4 @@
-//! What a guard tells of its lock, how it ends, and how its loss is told.
+//! What a guard reports about its lock, how a guard ends, and how its loss is reported.
 
 use std::{
     thread,
@@ -16,39 +16,39 @@ use crate::managers;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
+/// The command timeout that a manager derives from that ttl.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
-/// How late the news of a loss may be that a renewal brings.
-const TOLD_WITHIN: Duration = TTL.saturating_add(SLACK);
+/// The latest time at which a renewal reports a loss.
+const REPORTED_WITHIN: Duration = TTL.saturating_add(SLACK);
 
 on_both_stores! {
-    a_guard_tells_its_name_and_that_it_is_held,
-    looking_at_a_guard_costs_no_request,
+    a_guard_shows_its_name_and_that_it_is_held,
+    reading_a_guards_state_costs_no_request,
     dropping_a_guard_releases_at_once,
     a_clean_unlock_disconnects_the_loss_channel_at_once,
-    p6_a_loss_is_told_also_to_those_who_ask_for_the_channel_later,
+    p6_a_channel_requested_after_the_loss_reports_it,
     a_loss_can_be_selected_beside_the_work,
     p6_a_deleted_lock_is_lost_as_taken,
-    a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone,
-    force_release_compares_on_the_fence,
+    a_forced_loss_is_reported_and_spares_the_successor,
+    force_release_compares_the_fence,
     force_release_hands_over_to_the_first_waiter,
-    unlock_tells_of_a_loss_that_was_not_noticed,
-    a_lapsed_lease_that_nobody_has_taken_is_still_its_owners,
-    a_lapsed_and_taken_lease_is_lost_as_expired,
+    unlock_reports_a_loss_that_was_not_noticed,
+    an_untaken_lapsed_lease_still_belongs_to_its_owner,
+    a_lapsed_lease_that_was_taken_is_lost_as_expired,
     previous_holder_stays_lapsed_until_a_proper_release,
-    renew_extends_the_lease_and_shortens_none,
-    a_guard_keeps_its_lock_renewed_after_every_handle_is_gone,
-    guards_of_two_managers_do_not_know_each_other,
+    renew_extends_the_lease_and_never_shortens_it,
+    a_guard_is_renewed_after_every_handle_is_gone,
+    guards_of_two_managers_are_independent,
     a_guard_may_be_unlocked_on_another_thread,
     a_guard_is_released_when_its_thread_panics,
-    unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background,
+    unlock_in_silence_is_unavailable_and_continues_in_the_background,
 }
 
 fn manager(backend: &Backend) -> LockManager {
     managers::manager(backend, TTL)
 }
 
-/// Renews so late that what a test does to the record is not undone by a renewal in between.
+/// A manager that renews so late that no renewal undoes what a test writes into the record.
 fn unhurried(backend: &Backend) -> LockManager {
     LockManager::connect(backend).unwrap()
 }
@@ -68,12 +68,12 @@ fn assert_lost<T>(result: Result<T>, reason: LossReason, fence: u64) {
 
 #[track_caller]
 fn assert_loses(guard: &LockGuard, reason: LossReason) {
-    let loss = guard.lost().recv_timeout(TOLD_WITHIN).unwrap();
+    let loss = guard.lost().recv_timeout(REPORTED_WITHIN).unwrap();
     assert_eq!(
         (&*loss.name, loss.fence, loss.reason),
         (guard.name(), guard.fence(), reason)
     );
-    // Once, and then disconnected.
+    // The channel reports the loss once, and then it is disconnected.
     assert_eq!(
         guard.lost().recv_timeout(SLACK),
         Err(RecvTimeoutError::Disconnected)
@@ -84,7 +84,7 @@ fn assert_loses(guard: &LockGuard, reason: LossReason) {
     assert_lost(guard.renew(), reason, guard.fence());
 }
 
-fn a_guard_tells_its_name_and_that_it_is_held(backend: &Backend) {
+fn a_guard_shows_its_name_and_that_it_is_held(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     assert_eq!(guard.name(), "n");
@@ -100,7 +100,7 @@ fn a_guard_tells_its_name_and_that_it_is_held(backend: &Backend) {
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-fn looking_at_a_guard_costs_no_request(backend: &Backend) {
+fn reading_a_guards_state_costs_no_request(backend: &Backend) {
     let mgr = LockManager::connect(backend).unwrap();
     let guard = mgr.lock("n").unwrap();
     let before = mgr.stats().requests;
@@ -134,13 +134,15 @@ fn a_clean_unlock_disconnects_the_loss_channel_at_once(backend: &Backend) {
     assert_eq!(mgr.stats().lost, 0);
 }
 
-fn p6_a_loss_is_told_also_to_those_who_ask_for_the_channel_later(backend: &Backend) {
+fn p6_a_channel_requested_after_the_loss_reports_it(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     backend.delete("n");
-    until(TOLD_WITHIN, "the loss is noticed", || mgr.stats().lost == 1);
+    until(REPORTED_WITHIN, "the loss is noticed", || {
+        mgr.stats().lost == 1
+    });
     assert_loses(&guard, LossReason::Taken);
-    // It stays lost, although the name is free again and a renewal would be answered.
+    // It stays lost, although the name is free again and a renewal would succeed.
     assert!(!guard.is_held());
     drop(guard);
     assert_eq!(mgr.stats().lost, 1);
@@ -154,7 +156,7 @@ fn a_loss_can_be_selected_beside_the_work(backend: &Backend) {
     select! {
         recv(guard.lost()) -> loss => assert_eq!(loss.unwrap().reason, LossReason::Forced),
         recv(never) -> _ => unreachable!(),
-        default(TOLD_WITHIN) => panic!("the loss was not told"),
+        default(REPORTED_WITHIN) => panic!("the loss was not reported"),
     }
 }
 
@@ -163,12 +165,12 @@ fn p6_a_deleted_lock_is_lost_as_taken(backend: &Backend) {
     let guard = mgr.lock("n").unwrap();
     backend.flush_all();
     assert_loses(&guard, LossReason::Taken);
-    // Nothing of it comes back.
+    // The drop does not write the record again.
     drop(guard);
     assert!(mgr.inspect("n").unwrap().is_none());
 }
 
-fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone(backend: &Backend) {
+fn a_forced_loss_is_reported_and_spares_the_successor(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     assert!(other.force_release("n", guard.fence()).unwrap());
@@ -181,7 +183,7 @@ fn a_forced_lock_is_lost_as_forced_and_its_successor_is_left_alone(backend: &Bac
     next.unlock().unwrap();
 }
 
-fn force_release_compares_on_the_fence(backend: &Backend) {
+fn force_release_compares_the_fence(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     assert!(!mgr.force_release("n", 1).unwrap());
     assert_eq!(backend.keys("n"), [""; 0]);
@@ -192,7 +194,7 @@ fn force_release_compares_on_the_fence(backend: &Backend) {
     guard.renew().unwrap();
     assert!(other.force_release("n", guard.fence()).unwrap());
     assert!(!other.force_release("n", guard.fence()).unwrap());
-    // What has been released properly cannot be forced.
+    // A lock that was released properly cannot be forced.
     let next = other.lock("n").unwrap();
     let fence = next.fence();
     next.unlock().unwrap();
@@ -214,7 +216,7 @@ fn force_release_hands_over_to_the_first_waiter(backend: &Backend) {
     assert_loses(&guard, LossReason::Forced);
 }
 
-fn unlock_tells_of_a_loss_that_was_not_noticed(backend: &Backend) {
+fn unlock_reports_a_loss_that_was_not_noticed(backend: &Backend) {
     let (mgr, other) = (unhurried(backend), unhurried(backend));
 
     let guard = mgr.lock("n").unwrap();
@@ -236,7 +238,8 @@ fn unlock_tells_of_a_loss_that_was_not_noticed(backend: &Backend) {
     next.renew().unwrap();
     next.unlock().unwrap();
 
-    // Overtaken twice: all that is known is that somebody else has it.
+    // The lock was taken over twice, so the record no longer knows why. It only shows that somebody
+    // else holds it.
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
     for _ in 0..2 {
@@ -246,7 +249,7 @@ fn unlock_tells_of_a_loss_that_was_not_noticed(backend: &Backend) {
     assert_lost(guard.unlock(), LossReason::Taken, fence);
 }
 
-fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners(backend: &Backend) {
+fn an_untaken_lapsed_lease_still_belongs_to_its_owner(backend: &Backend) {
     let mgr = unhurried(backend);
     let guard = mgr.lock("n").unwrap();
     lapse(backend);
@@ -260,7 +263,7 @@ fn a_lapsed_lease_that_nobody_has_taken_is_still_its_owners(backend: &Backend) {
     );
 }
 
-fn a_lapsed_and_taken_lease_is_lost_as_expired(backend: &Backend) {
+fn a_lapsed_lease_that_was_taken_is_lost_as_expired(backend: &Backend) {
     let (mgr, other) = (unhurried(backend), unhurried(backend));
     let guard = mgr.lock("n").unwrap();
     lapse(backend);
@@ -280,15 +283,15 @@ fn previous_holder_stays_lapsed_until_a_proper_release(backend: &Backend) {
     assert_eq!(second.previous_holder(), PreviousHolder::Released);
 
     lapse(backend);
-    // Granted and never claimed is no proper release.
+    // A grant that was never used is not a proper release.
     drop(other.enqueue("n").unwrap());
     let third = other.try_lock_for("n", SLACK).unwrap().unwrap();
     assert_eq!(third.previous_holder(), PreviousHolder::Lapsed);
-    // A second bad end says the same of its own kind.
+    // A second irregular end reports its own kind.
     assert!(mgr.force_release("n", third.fence()).unwrap());
     let fourth = mgr.lock("n").unwrap();
     assert_eq!(fourth.previous_holder(), PreviousHolder::Forced);
-    // What is handed over tells it too.
+    // A hand-over reports it too.
     let waiter = other.enqueue("n").unwrap();
     let last = other.enqueue("n").unwrap();
     assert!(mgr.force_release("n", fourth.fence()).unwrap());
@@ -299,7 +302,7 @@ fn previous_holder_stays_lapsed_until_a_proper_release(backend: &Backend) {
         last.wait().unwrap().previous_holder(),
         PreviousHolder::Released
     );
-    // The record's end is the end of its history.
+    // The history ends with the record.
     backend.flush_all();
     assert_eq!(
         mgr.lock("n").unwrap().previous_holder(),
@@ -308,7 +311,7 @@ fn previous_holder_stays_lapsed_until_a_proper_release(backend: &Backend) {
     drop((second, third, fourth));
 }
 
-fn renew_extends_the_lease_and_shortens_none(backend: &Backend) {
+fn renew_extends_the_lease_and_never_shortens_it(backend: &Backend) {
     let mgr = LockManager::connect(backend).unwrap();
     let guard = mgr.lock("n").unwrap();
     let left = |guard: &LockGuard| {
@@ -329,7 +332,7 @@ fn renew_extends_the_lease_and_shortens_none(backend: &Backend) {
     assert_eq!(mgr.stats().renewed, renewed + 1);
 }
 
-fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone(backend: &Backend) {
+fn a_guard_is_renewed_after_every_handle_is_gone(backend: &Backend) {
     let guard = manager(backend).lock("n").unwrap();
     let other = manager(backend);
     let start = Instant::now();
@@ -347,7 +350,7 @@ fn a_guard_keeps_its_lock_renewed_after_every_handle_is_gone(backend: &Backend) 
     }
 }
 
-fn guards_of_two_managers_do_not_know_each_other(backend: &Backend) {
+fn guards_of_two_managers_are_independent(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let (a, b) = (mgr.lock("a").unwrap(), other.lock("b").unwrap());
     assert!(mgr.try_lock("b").unwrap().is_none());
@@ -387,7 +390,7 @@ fn a_guard_is_released_when_its_thread_panics(backend: &Backend) {
         let mgr = mgr.clone();
         move || {
             let _guard = mgr.lock("n").unwrap();
-            panic!("meant to");
+            panic!("the test panics here");
         }
     });
     assert!(panicked.join().is_err());
@@ -395,9 +398,7 @@ fn a_guard_is_released_when_its_thread_panics(backend: &Backend) {
     assert_eq!(mgr.stats().held, 0);
 }
 
-fn unlock_while_the_server_is_silent_is_unavailable_and_goes_on_in_the_background(
-    backend: &Backend,
-) {
+fn unlock_in_silence_is_unavailable_and_continues_in_the_background(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let lost = guard.lost().clone();

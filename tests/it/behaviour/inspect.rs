@@ -1,4 +1,4 @@
-//! What inspect and list show, and whose records they leave alone.
+//! What `inspect` and `list` show, and which records they leave alone.
 
 use std::{
     collections::HashSet,
@@ -19,27 +19,27 @@ const TTL: Duration = Duration::from_secs(2);
 
 on_both_stores! {
     a_held_lock_shows_its_holder_fence_and_time_left,
-    what_is_neither_held_nor_cooling_nor_awaited_is_not_shown,
+    unused_names_are_not_shown,
     a_lapsed_lease_is_shown_with_no_time_left,
-    an_awaited_lock_that_nobody_holds_is_shown_as_free,
+    an_awaited_lock_without_a_holder_is_shown_as_free,
     the_queue_is_shown_in_order_with_its_labels,
-    a_long_queue_is_counted_in_full_and_shown_in_part,
+    a_long_queue_is_counted_fully_but_shown_partly,
     list_matches_globs_against_names,
-    a_glob_sees_characters_whatever_their_keys_look_like,
-    list_names_each_of_many_once_and_holds_no_connection_between_pages,
+    a_glob_matches_characters_whatever_their_encoding_in_keys,
+    list_shows_each_name_once_and_holds_no_connection,
     list_may_release_what_it_lists,
-    list_passes_over_what_is_not_ours,
+    list_skips_foreign_keys,
     list_ends_after_an_error,
-    p10_another_kind_is_refused_by_name_and_nothing_is_written,
-    p10_another_version_is_refused_by_name_and_nothing_is_written,
-    a_name_that_becomes_another_kind_ends_the_waits_for_it,
+    p10_another_kind_is_refused_by_name_without_a_write,
+    p10_another_version_is_refused_by_name_without_a_write,
+    waits_end_when_their_name_becomes_another_kind,
 }
 
 fn manager(backend: &Backend) -> LockManager {
     managers::manager(backend, TTL)
 }
 
-/// Looks after its queues so seldom that a test can see what nobody has looked after.
+/// Checks its queues so seldom that a test can see a queue before any check.
 fn slow(backend: &Backend) -> LockManager {
     LockManager::builder(backend)
         .options(LockOptions::new().ttl(Duration::from_secs(60)))
@@ -90,12 +90,12 @@ fn a_held_lock_shows_its_holder_fence_and_time_left(backend: &Backend) {
     assert_eq!(Record::of(backend, "n").fields(), record);
 }
 
-fn what_is_neither_held_nor_cooling_nor_awaited_is_not_shown(backend: &Backend) {
+fn unused_names_are_not_shown(backend: &Backend) {
     let mgr = manager(backend);
     assert_eq!(mgr.inspect("n").unwrap(), None);
     assert_eq!(backend.keys("n"), [""; 0]);
     mgr.lock("n").unwrap().unlock().unwrap();
-    // The record outlives the lock, for its fences.
+    // The record outlives the lock, because it keeps the fence.
     assert_eq!(backend.keys("n"), ["fairlock:{n}"]);
     assert_eq!(mgr.inspect("n").unwrap(), None);
     assert_eq!(mgr.list("*").count(), 0);
@@ -113,7 +113,7 @@ fn a_lapsed_lease_is_shown_with_no_time_left(backend: &Backend) {
     assert_eq!(info.fence, guard.fence());
 }
 
-fn an_awaited_lock_that_nobody_holds_is_shown_as_free(backend: &Backend) {
+fn an_awaited_lock_without_a_holder_is_shown_as_free(backend: &Backend) {
     let (mgr, other) = (slow(backend), slow(backend));
     until(SOON, "it is seen before it is handed over", || {
         let guard = mgr.lock("n").unwrap();
@@ -121,7 +121,8 @@ fn an_awaited_lock_that_nobody_holds_is_shown_as_free(backend: &Backend) {
         let _: () = backend.query(&["HDEL", "fairlock:{n}", "o", "a", "l"]);
         Record::of(backend, "n").set(&[("e", "0")]);
         let info = look(&mgr);
-        // Who has just begun to listen looks after its places at once.
+        // A manager that has just subscribed checks its waiters at once. That may serve the waiter
+        // before this look.
         if info.waiters == 0 {
             return false;
         }
@@ -154,7 +155,7 @@ fn the_queue_is_shown_in_order_with_its_labels(backend: &Backend) {
         assert_ne!(pair[0].manager, pair[1].manager);
         assert_eq!((pair[0].pid, pair[0].ttl), (process::id(), TTL));
     }
-    // Those that left are not shown, though their entries may still stand in the list.
+    // Waiters that left are not shown, though their entries may still be in the list.
     drop(waiters.remove(2));
     drop(waiters.remove(0));
     until(SLACK, "both are gone", || look(&managers[0]).waiters == 5);
@@ -167,7 +168,7 @@ fn the_queue_is_shown_in_order_with_its_labels(backend: &Backend) {
     assert_eq!(shown.iter().collect::<Vec<_>>(), left);
 }
 
-fn a_long_queue_is_counted_in_full_and_shown_in_part(backend: &Backend) {
+fn a_long_queue_is_counted_fully_but_shown_partly(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let many = MAX_WAITERS_SHOWN + 5;
@@ -228,7 +229,7 @@ fn list_matches_globs_against_names(backend: &Backend) {
     }
 }
 
-fn a_glob_sees_characters_whatever_their_keys_look_like(backend: &Backend) {
+fn a_glob_matches_characters_whatever_their_encoding_in_keys(backend: &Backend) {
     let mgr = manager(backend);
     let all = ["{", "}", "%", "é", "🦀", "x"];
     let _guards = all.map(|name| mgr.lock(name).unwrap());
@@ -241,7 +242,7 @@ fn a_glob_sees_characters_whatever_their_keys_look_like(backend: &Backend) {
     assert!(names(&mgr, "??").is_empty());
 }
 
-fn list_names_each_of_many_once_and_holds_no_connection_between_pages(backend: &Backend) {
+fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
     let mgr = LockManager::builder(backend).pool_size(1).build().unwrap();
     let many = 1200;
     let guards: Vec<_> = (0..many)
@@ -255,7 +256,7 @@ fn list_names_each_of_many_once_and_holds_no_connection_between_pages(backend: &
             "{} came twice",
             info.name
         );
-        // The pool has but one connection, and it is free.
+        // The pool has one connection only, and it is free between two pages.
         if seen.len() % 100 == 1 {
             mgr.lock("within").unwrap().unlock().unwrap();
             assert!(mgr.inspect(&info.name).unwrap().is_some());
@@ -284,7 +285,7 @@ fn list_may_release_what_it_lists(backend: &Backend) {
     drop(guards);
 }
 
-fn list_passes_over_what_is_not_ours(backend: &Backend) {
+fn list_skips_foreign_keys(backend: &Backend) {
     let mgr = manager(backend);
     let _guard = mgr.lock("mine").unwrap();
     let foreign: &[&[&str]] = &[
@@ -301,7 +302,7 @@ fn list_passes_over_what_is_not_ours(backend: &Backend) {
     for command in foreign {
         let _: () = backend.query(command);
     }
-    // Neither strings nor names that are no text can be made in memory.
+    // A string key, or a name that is not text, cannot be made in memory.
     if let Some(server) = backend.server() {
         let _: () = server.query(&["SET", "fairlock:{string}", "x"]);
         let mut binary = redis::cmd("HSET");
@@ -320,7 +321,7 @@ fn list_ends_after_an_error(backend: &Backend) {
     assert!(list.next().is_none() && list.next().is_none());
 }
 
-fn p10_another_kind_is_refused_by_name_and_nothing_is_written(backend: &Backend) {
+fn p10_another_kind_is_refused_by_name_without_a_write(backend: &Backend) {
     let mgr = manager(backend);
     let _: () = backend.query(&["HSET", "fairlock:{n}", "k", "semaphore/1", "cap", "3"]);
     assert_refused(
@@ -330,7 +331,7 @@ fn p10_another_kind_is_refused_by_name_and_nothing_is_written(backend: &Backend)
     );
 }
 
-fn p10_another_version_is_refused_by_name_and_nothing_is_written(backend: &Backend) {
+fn p10_another_version_is_refused_by_name_without_a_write(backend: &Backend) {
     let mgr = manager(backend);
     let _: () = backend.query(&["HSET", "fairlock:{n}", "k", "mutex/2", "o", "somebody"]);
     assert_refused(backend, &mgr, |error| {
@@ -351,7 +352,7 @@ fn assert_refused(backend: &Backend, mgr: &LockManager, expected: fn(&Error) -> 
         ("mutex", mgr.mutex("n").lock().map(drop)),
         ("inspect", mgr.inspect("n").map(drop)),
         ("force_release", mgr.force_release("n", 7).map(drop)),
-        // Again, now that the listener may have been started.
+        // Once more, because the subscription may have been opened since.
         ("lock", mgr.lock("n").map(drop)),
     ];
     for (verb, result) in verbs {
@@ -366,7 +367,7 @@ fn assert_refused(backend: &Backend, mgr: &LockManager, expected: fn(&Error) -> 
     assert_eq!(mgr.stats().waiting, 0);
 }
 
-fn a_name_that_becomes_another_kind_ends_the_waits_for_it(backend: &Backend) {
+fn waits_end_when_their_name_becomes_another_kind(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
@@ -376,7 +377,7 @@ fn a_name_that_becomes_another_kind_ends_the_waits_for_it(backend: &Backend) {
         let error = waiter.wait_for(TTL + SLACK).unwrap_err();
         assert!(matches!(&error, Error::WrongKind { .. }), "{error:?}");
     }
-    // Its holder cannot go on either: what is written there now is not his.
+    // Its holder fails too: the record now belongs to another lock.
     let error = guard.renew().unwrap_err();
     assert!(
         matches!(&error, Error::Lost { .. } | Error::WrongKind { .. }),

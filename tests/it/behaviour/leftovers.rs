@@ -1,4 +1,4 @@
-//! What stays in Redis when all is over: nothing that counts, and nothing for ever.
+//! What stays in Redis after all use has ended: nothing that counts, and nothing forever.
 
 use std::{thread, time::Duration};
 
@@ -17,9 +17,9 @@ const TTL: Duration = Duration::from_secs(2);
 
 on_both_stores! {
     nothing_is_left_after_contention_and_timeouts,
-    a_wait_that_ended_leaves_no_place_in_the_queue,
-    stamps_of_managers_that_went_away_do_not_pile_up,
-    what_nobody_uses_is_gone_after_its_retention,
+    an_ended_wait_leaves_no_queue_entry,
+    stamps_of_closed_managers_do_not_pile_up,
+    unused_keys_expire_after_their_retention,
 }
 
 fn nothing_is_left_after_contention_and_timeouts(backend: &Backend) {
@@ -33,7 +33,7 @@ fn nothing_is_left_after_contention_and_timeouts(backend: &Backend) {
     });
     for name in NAMES {
         drop(managers[0].lock(name).unwrap());
-        until(TTL + SLACK, "what went on in the background ends", || {
+        until(TTL + SLACK, "the background work ends", || {
             fields(backend, name, "w:") == 0
         });
         until(TTL + SLACK, "the last owner ends", || {
@@ -48,11 +48,12 @@ fn nothing_is_left_after_contention_and_timeouts(backend: &Backend) {
     );
 }
 
-/// An answer that comes late on a busy machine is an error here, and no less to be cleaned up after.
-pub(crate) fn contend(mgr: &LockManager, names: &[&str], who: usize) {
+/// On a busy machine an answer can come late and is then an error here. It must be cleaned up as
+/// well.
+pub(crate) fn contend(mgr: &LockManager, names: &[&str], offset: usize) {
     for turn in 0..30 {
-        let name = names[(who + turn) % names.len()];
-        match (who + turn) % 4 {
+        let name = names[(offset + turn) % names.len()];
+        match (offset + turn) % 4 {
             0 => drop(mgr.lock(name)),
             1 => drop(mgr.try_lock_for(name, Duration::from_millis(2))),
             2 => drop(mgr.enqueue(name)),
@@ -61,7 +62,7 @@ pub(crate) fn contend(mgr: &LockManager, names: &[&str], who: usize) {
     }
 }
 
-fn a_wait_that_ended_leaves_no_place_in_the_queue(backend: &Backend) {
+fn an_ended_wait_leaves_no_queue_entry(backend: &Backend) {
     let holder = patient(backend);
     let other = patient(backend);
     let guard = holder.lock("k").unwrap();
@@ -93,7 +94,7 @@ fn a_wait_that_ended_leaves_no_place_in_the_queue(backend: &Backend) {
     assert_nothing_left(backend, "k");
 }
 
-fn stamps_of_managers_that_went_away_do_not_pile_up(backend: &Backend) {
+fn stamps_of_closed_managers_do_not_pile_up(backend: &Backend) {
     const ROUNDS: usize = 8;
     const MANAGERS: usize = 60;
     let holder = manager(backend, TTL);
@@ -107,7 +108,8 @@ fn stamps_of_managers_that_went_away_do_not_pile_up(backend: &Backend) {
             drop(waiter);
             most = most.max(fields(backend, "k", "m:"));
         }
-        // A stamp is good for one horizon of served time, which passes here; only then may it be swept.
+        // A stamp is valid for one horizon of served time. This write lets that time pass; only
+        // then may the stamp be removed.
         let record = Record::of(backend, "k");
         record.set(&[(
             "v",
@@ -125,7 +127,7 @@ fn stamps_of_managers_that_went_away_do_not_pile_up(backend: &Backend) {
     assert_nothing_left(backend, "k");
 }
 
-fn what_nobody_uses_is_gone_after_its_retention(backend: &Backend) {
+fn unused_keys_expire_after_their_retention(backend: &Backend) {
     let (ours, other) = (manager(backend, TTL), manager(backend, TTL));
     let guard = ours.lock("k").unwrap();
     let waiters = [ours.enqueue("k").unwrap(), other.enqueue("k").unwrap()];
@@ -134,7 +136,7 @@ fn what_nobody_uses_is_gone_after_its_retention(backend: &Backend) {
     until(TTL + SLACK, "nobody owns it", || {
         owner(backend, "k").is_none()
     });
-    // What they may still do in the background would count as use.
+    // Background work of the managers would count as use.
     drop((ours, other));
     assert_eq!(backend.keys("k"), ["fairlock:{k}"]);
     let (least, most) = RETENTION;

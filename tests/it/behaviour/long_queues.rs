@@ -1,18 +1,18 @@
-//! R11 and R19: a queue whose entries were lost, and one whose entries are mostly dead.
+//! R11 and R19: a queue that lost its entries, and a queue whose entries are mostly dead.
 
 use crate::backend::{Backend, on_both_stores};
 use crate::fixtures::{P, Record, SOON, T, Waiters, manager};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again,
-    r11_a_list_left_from_a_lost_record_is_nobodys_queue,
-    r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace,
-    r19_the_last_ones_who_leave_take_the_dead_before_them_along,
-    r19_more_dead_heads_than_one_call_may_pass_are_passed,
+    r11_waiters_return_to_a_deleted_or_shortened_queue,
+    r11_a_list_without_a_record_is_no_queue,
+    r19_waiters_leaving_mid_queue_leave_no_trace,
+    r19_the_last_waiter_to_leave_removes_dead_entries,
+    r19_a_long_run_of_dead_heads_is_passed,
 }
 
-fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(backend: &Backend) {
+fn r11_waiters_return_to_a_deleted_or_shortened_queue(backend: &Backend) {
     let managers = [manager(backend), manager(backend)];
     let record = Record::of(backend, "a");
     let damages: [&[&str]; 4] = [
@@ -24,22 +24,22 @@ fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(backend: &Backend
     for damage in damages {
         let holder = managers[0].lock("a").unwrap();
         let mut queue = Waiters::of("a");
-        for who in 0..6 {
-            queue.add(&managers[who % 2]);
+        for waiter in 0..6 {
+            queue.add(&managers[waiter % 2]);
         }
         let requeued = || managers.iter().map(|m| m.stats().requeued).sum::<u64>();
         let before = requeued();
         let _: redis::Value = backend.query(damage);
         if damage[1] == record.queue {
-            // Their syncs find out, long before the queue is needed.
-            until(SOON, "all stand in it again", || requeued() == before + 6);
+            // The waiters' syncs notice the damage long before the queue is needed.
+            until(SOON, "all are queued again", || requeued() == before + 6);
             holder.check().unwrap();
         }
         drop(holder);
         let mut seen: [Vec<usize>; 2] = Default::default();
         for _ in 0..6 {
-            let (who, guard) = queue.next_end(SOON);
-            seen[who % 2].push(who);
+            let (waiter, guard) = queue.next_end(SOON);
+            seen[waiter % 2].push(waiter);
             guard.unwrap().unlock().unwrap();
         }
         for order in &mut seen {
@@ -52,7 +52,7 @@ fn r11_a_queue_that_was_deleted_or_shortened_is_stood_in_again(backend: &Backend
     }
 }
 
-fn r11_a_list_left_from_a_lost_record_is_nobodys_queue(backend: &Backend) {
+fn r11_a_list_without_a_record_is_no_queue(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Record::of(backend, "a");
     let holder = other.lock("a").unwrap();
@@ -63,7 +63,7 @@ fn r11_a_list_left_from_a_lost_record_is_nobodys_queue(backend: &Backend) {
     let mut queue = Waiters::of("a");
     queue.add(&ours);
     queue.add(&ours);
-    assert_eq!(record.tokens().len(), 2, "only those who wait");
+    assert_eq!(record.tokens().len(), 2, "only the live waiters");
     assert_eq!((record.number("n"), record.number("r")), (2, 2));
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
@@ -71,7 +71,7 @@ fn r11_a_list_left_from_a_lost_record_is_nobodys_queue(backend: &Backend) {
     record.comes_to_rest();
 }
 
-fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(backend: &Backend) {
+fn r19_waiters_leaving_mid_queue_leave_no_trace(backend: &Backend) {
     let manager = manager(backend);
     let record = Record::of(backend, "a");
     let holder = manager.lock("a").unwrap();
@@ -105,7 +105,7 @@ fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(backend: &Ba
         live.len()
     );
     let kept: Vec<&String> = tokens.iter().filter(|token| live.contains(token)).collect();
-    assert_eq!(kept, live, "in the order in which they stood");
+    assert_eq!(kept, live, "in their original order");
 
     holder.unlock().unwrap();
     let mut fence = 0;
@@ -118,12 +118,13 @@ fn r19_waiters_that_leave_the_middle_of_a_long_queue_leave_no_trace(backend: &Ba
     record.comes_to_rest();
 }
 
-fn r19_the_last_ones_who_leave_take_the_dead_before_them_along(backend: &Backend) {
+fn r19_the_last_waiter_to_leave_removes_dead_entries(backend: &Backend) {
     let manager = manager(backend);
     let record = Record::of(backend, "a");
     let holder = manager.lock("a").unwrap();
     let mut waiters: Vec<_> = (0..20).map(|_| manager.enqueue("a").unwrap()).collect();
-    // From the second on, and the last at the end: each leaves a dead entry until the tail is free.
+    // Waiters 2 to 19 leave first, and the last one at the end. Each leaves a dead entry until the
+    // tail is free.
     waiters.drain(1..19);
     until(SOON, "two are left", || record.number("r") == 2);
     assert_eq!(record.tokens().len(), 20);
@@ -135,11 +136,11 @@ fn r19_the_last_ones_who_leave_take_the_dead_before_them_along(backend: &Backend
     record.comes_to_rest();
 }
 
-fn r19_more_dead_heads_than_one_call_may_pass_are_passed(backend: &Backend) {
+fn r19_a_long_run_of_dead_heads_is_passed(backend: &Backend) {
     let manager = manager(backend);
     let holder = manager.lock("a").unwrap();
     let mut waiters: Vec<_> = (0..200).map(|_| manager.enqueue("a").unwrap()).collect();
-    // The record keeps as many dead as are alive, and 64.
+    // The record keeps as many dead entries as live ones, and 64 more.
     waiters.drain(0..130);
     let mut queue = Waiters::of("a");
     queue.add(&manager);

@@ -1,4 +1,4 @@
-//! Waiting for a holder that lives longer than its ttl.
+//! Waiting for a holder that keeps its lock for longer than its ttl.
 
 use std::{
     thread,
@@ -13,10 +13,10 @@ use crate::{
 };
 
 on_both_stores! {
-    p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait,
+    p1_a_live_holder_keeps_its_lock_over_several_ttls,
 }
 
-fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(backend: &Backend) {
+fn p1_a_live_holder_keeps_its_lock_over_several_ttls(backend: &Backend) {
     let ttl = Duration::from_millis(1500);
     let holder = manager(backend, ttl);
     let other = manager(backend, ttl);
@@ -26,7 +26,7 @@ fn p1_a_live_holder_keeps_its_lock_over_several_ttls_while_others_wait(backend: 
     let start = Instant::now();
     while start.elapsed() < 3 * ttl {
         guard.check().unwrap();
-        // A busy machine may answer late; what must not be is a second guard.
+        // A busy machine may answer late. A second guard is never allowed.
         assert!(!matches!(other.try_lock("k"), Ok(Some(_))));
         assert_eq!(waiter.position(), Some(1));
         assert_eq!(neighbour.position(), Some(2));

@@ -1,21 +1,23 @@
-//! How a lock behaves, whatever keeps it: each claim is stated once and holds on a redis-server and in memory.
+//! How a lock behaves, whichever store keeps it. Each claim is stated once and holds on a
+//! redis-server and in memory.
 //!
-//! | module | what it is about |
+//! | module | subject |
 //! |---|---|
-//! | `verbs` | the verbs, what they count, how all of it is shown |
-//! | `guard`, `ends` | a lock that is held; the ways in which that ends |
-//! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | a place in the queue |
-//! | `exclusion`, `fairness` | one at a time, in order |
-//! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | what is asked for, looked at, ended and refused |
-//! | `all`, `reentrant` | several at once; one several times, and keys in stripes |
+//! | `verbs` | the verbs, what they count, and their `Debug` output |
+//! | `guard`, `ends` | a lock that is held; the ways in which a holding ends |
+//! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
+//! | `exclusion`, `fairness` | one holder at a time, in order |
+//! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
+//! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
 //! | `semaphore`, `rw_lock` | permits, readers and writers |
-//! | `permit_order`, `permit_loss` | the same among many, and when data, time or Redis is lost |
-//! | `permit_rules` | the protocol's rules for them |
-//! | `all_faults` | several at once, when requests, time or Redis are lost |
-//! | `outage`, `faults`, `data_loss`, `leftovers` | what goes wrong, and what is left of it |
-//! | `rules` | the protocol's rules, by reading and rewriting the record |
+//! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
+//! | `permit_rules` | the protocol's rules for permits |
+//! | `all_faults` | several locks at once when requests, time or Redis are lost |
+//! | `outage`, `faults`, `data_loss`, `leftovers` | faults, and what remains after them |
+//! | `rules` | the protocol's rules, tested by reading and rewriting the record |
 //!
-//! What needs processes, sockets, a network or a server's settings stands in the modules beside this folder.
+//! Tests that need processes, sockets, a network or a server's settings are in the modules beside
+//! this folder.
 
 mod all;
 mod all_faults;

@@ -1,4 +1,4 @@
-//! Every name within its length is a name, and no two are the same lock.
+//! Every string within the length limit is a name, and no two names share a lock.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -11,11 +11,11 @@ use crate::{
 };
 
 on_both_stores! {
-    p10_any_other_name_works_and_none_collide,
-    p4_a_grant_message_brings_any_name_to_another_manager,
+    p10_unusual_names_work_and_never_collide,
+    p4_a_grant_message_carries_any_name_to_another_manager,
 }
 
-fn p10_any_other_name_works_and_none_collide(backend: &Backend) {
+fn p10_unusual_names_work_and_never_collide(backend: &Backend) {
     let mgr = patient(backend);
     let mut names: Vec<String> = [
         "a",
@@ -85,7 +85,7 @@ fn p10_any_other_name_works_and_none_collide(backend: &Backend) {
         assert_eq!((&*info.name, info.fence), (name.as_str(), guard.fence()));
         assert_eq!(info.state, LockState::Held);
     }
-    // Every name can be waited for, and is handed over.
+    // Every name can be waited for and is handed over.
     let waiters: Vec<_> = names
         .iter()
         .map(|name| mgr.enqueue(name).unwrap())
@@ -112,8 +112,8 @@ fn p10_any_other_name_works_and_none_collide(backend: &Backend) {
     );
 }
 
-fn p4_a_grant_message_brings_any_name_to_another_manager(backend: &Backend) {
-    // A check period longer than the test: only the message can bring the news in time.
+fn p4_a_grant_message_carries_any_name_to_another_manager(backend: &Backend) {
+    // The check period is longer than the test, so only the message can bring the grant in time.
     let slow = || {
         LockManager::builder(backend)
             .options(LockOptions::new().ttl(Duration::from_secs(60)))

@@ -1,4 +1,4 @@
-//! Every option of a lock and of a manager does what it says.
+//! Every option of a lock and of a manager does what its documentation says.
 
 use std::{
     mem, process,
@@ -18,27 +18,27 @@ use crate::managers;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
+/// The command timeout that a manager derives from that ttl.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 
 on_both_stores! {
-    a_lock_is_renewed_for_as_long_as_its_guard_lives,
-    a_ttl_is_what_the_lock_lives_for_without_renewal,
-    a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are,
+    a_lock_is_renewed_while_its_guard_lives,
+    a_lock_without_renewal_lives_for_its_ttl,
+    a_handle_inherits_the_builders_ttl_and_affects_no_other,
     a_fixed_lease_is_not_renewed_and_ends_by_itself,
-    renew_starts_a_fixed_lease_anew,
-    a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length,
-    max_hold_ends_the_holding_as_a_loss_and_hands_over,
+    renew_starts_a_fixed_lease_again,
+    a_fixed_lease_is_handed_over_with_its_full_length,
+    max_hold_ends_as_a_loss_and_hands_over,
     max_hold_that_is_not_reached_ends_nothing,
-    a_leaked_guard_holds_its_lock_no_longer_than_max_hold,
-    hold_at_least_keeps_the_name_taken_after_an_early_release,
+    a_leaked_guard_holds_its_lock_until_max_hold,
+    hold_at_least_keeps_the_name_after_an_early_release,
     hold_at_least_that_has_passed_delays_nobody,
     hold_at_least_may_be_longer_than_the_ttl,
-    a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind,
+    an_unused_grant_leaves_no_cooling_behind,
     a_label_is_shown_beside_host_process_and_thread,
-    p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other,
-    p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback,
-    a_callback_may_lock_and_may_drop_the_last_handle,
+    p6_on_lost_is_called_exactly_once_per_lost_guard,
+    p9_a_slow_or_panicking_callback_harms_nothing_else,
+    a_callback_may_lock_and_drop_the_last_handle,
     a_prefix_separates_managers,
 }
 
@@ -50,7 +50,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn a_lock_is_renewed_for_as_long_as_its_guard_lives(backend: &Backend) {
+fn a_lock_is_renewed_while_its_guard_lives(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let taken = Instant::now();
@@ -63,7 +63,7 @@ fn a_lock_is_renewed_for_as_long_as_its_guard_lives(backend: &Backend) {
     guard.unlock().unwrap();
 }
 
-fn a_ttl_is_what_the_lock_lives_for_without_renewal(backend: &Backend) {
+fn a_lock_without_renewal_lives_for_its_ttl(backend: &Backend) {
     let mgr = manager(backend);
     let long = mgr.with(LockOptions::new().ttl(Duration::from_secs(60)));
     for (name, mgr, ttl) in [
@@ -92,7 +92,7 @@ fn a_ttl_is_what_the_lock_lives_for_without_renewal(backend: &Backend) {
     }
 }
 
-fn a_handle_without_a_ttl_takes_the_builders_and_leaves_the_others_as_they_are(backend: &Backend) {
+fn a_handle_inherits_the_builders_ttl_and_affects_no_other(backend: &Backend) {
     let mgr = manager(backend);
     let handle = mgr.with(LockOptions::new().label("mine"));
     let again = mgr
@@ -123,7 +123,7 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself(backend: &Backend) {
         .lost()
         .recv_timeout(lease + COMMAND_TIMEOUT + SLACK)
         .unwrap();
-    // It is believed for as long as the margin allows, and no longer.
+    // The guard reports it as held up to the safety margin, and no longer.
     assert!(start.elapsed() >= lease - lease / 100 - ms(2));
     assert_eq!(
         (&*loss.name, loss.fence, loss.reason),
@@ -139,7 +139,7 @@ fn a_fixed_lease_is_not_renewed_and_ends_by_itself(backend: &Backend) {
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
 }
 
-fn renew_starts_a_fixed_lease_anew(backend: &Backend) {
+fn renew_starts_a_fixed_lease_again(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr
         .with(LockOptions::new().fixed_lease(ms(3000)))
@@ -153,7 +153,7 @@ fn renew_starts_a_fixed_lease_anew(backend: &Backend) {
     guard.unlock().unwrap();
 }
 
-fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length(backend: &Backend) {
+fn a_fixed_lease_is_handed_over_with_its_full_length(backend: &Backend) {
     let mgr = manager(backend);
     let fixed = mgr.with(LockOptions::new().fixed_lease(ms(5000)));
     let guard = mgr.lock("n").unwrap();
@@ -167,7 +167,7 @@ fn a_fixed_lease_is_waited_for_and_handed_over_with_its_full_length(backend: &Ba
     );
 }
 
-fn max_hold_ends_the_holding_as_a_loss_and_hands_over(backend: &Backend) {
+fn max_hold_ends_as_a_loss_and_hands_over(backend: &Backend) {
     let mgr = manager(backend);
     let limit = ms(500);
     let start = Instant::now();
@@ -187,7 +187,7 @@ fn max_hold_ends_the_holding_as_a_loss_and_hands_over(backend: &Backend) {
         ("n", guard.fence(), LossReason::MaxHold)
     );
     assert!(!guard.is_held());
-    // It is released then: nobody waits for the rest of the ttl.
+    // It is released at that moment, so the next waiter does not wait for the rest of the ttl.
     let mut waiter = waiter;
     let next = waiter.wait_for(COMMAND_TIMEOUT + SLACK).unwrap().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
@@ -211,7 +211,7 @@ fn max_hold_that_is_not_reached_ends_nothing(backend: &Backend) {
     );
 }
 
-fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold(backend: &Backend) {
+fn a_leaked_guard_holds_its_lock_until_max_hold(backend: &Backend) {
     let mgr = manager(backend);
     let limit = ms(400);
     mem::forget(
@@ -222,7 +222,7 @@ fn a_leaked_guard_holds_its_lock_no_longer_than_max_hold(backend: &Backend) {
     assert!(mgr.try_lock_for("n", limit + SLACK).unwrap().is_some());
 }
 
-fn hold_at_least_keeps_the_name_taken_after_an_early_release(backend: &Backend) {
+fn hold_at_least_keeps_the_name_after_an_early_release(backend: &Backend) {
     let mgr = manager(backend);
     let least = ms(1500);
     let once = mgr.with(LockOptions::new().hold_at_least(least).label("once"));
@@ -267,14 +267,14 @@ fn hold_at_least_may_be_longer_than_the_ttl(backend: &Backend) {
     let info = mgr.inspect("n").unwrap().unwrap();
     assert_eq!(info.state, LockState::Cooling);
     assert!(info.time_left > Duration::from_secs(50));
-    // Force ends a cooling as well, and only for the fence that was seen.
+    // A forced release ends a cooling as well, and only under the fence that the caller saw.
     assert!(!mgr.force_release("n", fence - 1).unwrap());
     assert!(mgr.force_release("n", fence).unwrap());
     assert!(mgr.inspect("n").unwrap().is_none());
     assert!(mgr.try_lock("n").unwrap().is_some());
 }
 
-fn a_dropped_waiter_that_was_granted_does_not_leave_a_cooling_behind(backend: &Backend) {
+fn an_unused_grant_leaves_no_cooling_behind(backend: &Backend) {
     let mgr = manager(backend);
     let once = mgr.with(LockOptions::new().hold_at_least(Duration::from_secs(60)));
     drop(once.enqueue("n").unwrap());
@@ -295,7 +295,7 @@ fn a_label_is_shown_beside_host_process_and_thread(backend: &Backend) {
     assert!(!holder.manager.is_empty());
     assert!(holder.since.elapsed().unwrap() < SLACK);
 
-    // A thread with a name, one without, and one whose name holds what the record is split at.
+    // One thread with a name, one without, and one whose name contains the record's separators.
     let longest = mgr.with(LockOptions::new().label("l".repeat(256)));
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
     let threads = [named("billing"), thread::Builder::new(), named("a\tb\nc")];
@@ -316,7 +316,7 @@ fn a_label_is_shown_beside_host_process_and_thread(backend: &Backend) {
     assert_eq!(shown[2].label.len(), 256);
 }
 
-fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(backend: &Backend) {
+fn p6_on_lost_is_called_exactly_once_per_lost_guard(backend: &Backend) {
     let mgr = manager(backend);
     let (sender, losses) = unbounded();
     let watched =
@@ -329,15 +329,15 @@ fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(backend: &Back
         assert!(mgr.force_release(guard.name(), guard.fence()).unwrap());
     }
     let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
-    let mut told = [
+    let mut reported = [
         losses.recv_timeout(within).unwrap(),
         losses.recv_timeout(within).unwrap(),
     ];
-    told.sort_by(|a, b| a.name.cmp(&b.name));
-    for (loss, guard) in told.iter().zip(&lost) {
+    reported.sort_by(|a, b| a.name.cmp(&b.name));
+    for (loss, guard) in reported.iter().zip(&lost) {
         assert_eq!((&*loss.name, loss.fence), (guard.name(), guard.fence()));
         assert_eq!(loss.reason, LossReason::Forced);
-        // The channel tells the same, and both tell although there are two of them.
+        // The channel reports the same loss. The callback does not consume it.
         assert_eq!(&guard.lost().recv_timeout(SLACK).unwrap(), loss);
     }
     assert_eq!(
@@ -345,17 +345,17 @@ fn p6_on_lost_is_called_once_for_each_lost_guard_and_for_no_other(backend: &Back
         LossReason::Forced
     );
     drop((lost, unwatched));
-    // The last handle's end makes the calls that were sent; none is left.
+    // The end of the last handle waits for the calls that were queued; none is left.
     drop((mgr, watched));
     assert_eq!(losses.iter().count(), 0);
 }
 
-fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(backend: &Backend) {
+fn p9_a_slow_or_panicking_callback_harms_nothing_else(backend: &Backend) {
     let mgr = manager(backend);
     let (release, gate) = unbounded::<()>();
     let (sender, losses) = unbounded();
     let slow = mgr.with(LockOptions::new().on_lost(move |_| gate.recv().unwrap()));
-    let panicking = mgr.with(LockOptions::new().on_lost(|_| panic!("meant to")));
+    let panicking = mgr.with(LockOptions::new().on_lost(|_| panic!("the test panics here")));
     let good =
         mgr.with(LockOptions::new().on_lost(move |loss: &Loss| sender.send(loss.fence).unwrap()));
     let lost = [
@@ -366,11 +366,11 @@ fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(backend:
     let kept = mgr.lock("kept").unwrap();
     let within = TTL / 3 + COMMAND_TIMEOUT + SLACK;
     for guard in &lost {
-        // One after the other, so that the calls come in this order.
+        // One loss at a time, so that the calls come in this order.
         assert!(mgr.force_release(guard.name(), guard.fence()).unwrap());
         guard.lost().recv_timeout(within).unwrap();
     }
-    // While the first call hangs, locks are renewed, taken and given back.
+    // While the first call hangs, other locks are renewed, taken and released.
     let renewed = mgr.stats().renewed;
     until(TTL + SLACK, "the other lock is renewed", || {
         mgr.stats().renewed > renewed
@@ -383,7 +383,7 @@ fn p9_a_slow_or_panicking_callback_harms_no_lease_and_no_other_callback(backend:
     kept.unlock().unwrap();
 }
 
-fn a_callback_may_lock_and_may_drop_the_last_handle(backend: &Backend) {
+fn a_callback_may_lock_and_drop_the_last_handle(backend: &Backend) {
     let mgr = manager(backend);
     let other = manager(backend);
     let (sender, done) = unbounded();
@@ -394,7 +394,7 @@ fn a_callback_may_lock_and_may_drop_the_last_handle(backend: &Backend) {
         LockOptions::new().on_lost(move |loss: &Loss| {
             calls.fetch_add(1, Ordering::SeqCst);
             let mgr = keep.lock().take().unwrap();
-            // Waits for another holder, and takes the very lock that was lost.
+            // The callback waits for another holder, and then takes the lock that was lost.
             let waited = mgr.try_lock_for("held", TTL + SLACK).unwrap().unwrap();
             let again = mgr.try_lock_for(&loss.name, TTL + SLACK).unwrap().unwrap();
             sender.send(again.fence() > loss.fence).unwrap();
@@ -414,7 +414,7 @@ fn a_callback_may_lock_and_may_drop_the_last_handle(backend: &Backend) {
     });
     held.unlock().unwrap();
     assert_eq!(done.recv_timeout(TTL + SLACK), Ok(true));
-    // The last handle went on the callback thread, which cannot join itself.
+    // The last handle was dropped on the callback thread, which cannot join itself.
     assert_eq!(done.recv_timeout(TTL + SLACK), Ok(true));
     assert_eq!(calls.load(Ordering::SeqCst), 1);
     assert!(other.try_lock_for("n", SLACK).unwrap().is_some());
@@ -428,7 +428,7 @@ fn a_prefix_separates_managers(backend: &Backend) {
             .build()
             .unwrap()
     };
-    // Some are globs that match others, and one begins as another does.
+    // Some prefixes are globs that match others, and one begins like another.
     let prefixes = ["app", "app:x", "a*", "[ab]pp", "a?p", "a\\p", "é", "a b"];
     let managers = prefixes.map(with_prefix);
     let guards: Vec<_> = managers
@@ -447,7 +447,7 @@ fn a_prefix_separates_managers(backend: &Backend) {
             "{prefix:?}"
         );
     }
-    // Grants find their way under each of them.
+    // Grants are delivered under each prefix.
     for (mgr, guard) in managers.iter().zip(guards) {
         let mut waiter = with_prefix(prefixes[0]).enqueue("other").unwrap();
         drop(waiter.wait_for(SLACK).unwrap());

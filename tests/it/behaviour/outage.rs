@@ -1,4 +1,5 @@
-//! Redis is silent: every call ends in time, losses are told, and what comes back goes on.
+//! Redis is silent: every call ends in time, losses are reported, and everything resumes
+//! afterwards.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,21 +16,21 @@ use crate::managers::EndLoops;
 use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
-    p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout,
-    p8_in_a_black_hole_every_verb_ends_within_its_bound,
-    p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound,
+    p8_drop_and_unlock_in_silence_end_within_a_command_timeout,
+    p8_every_verb_keeps_its_bound_in_silence,
+    p8_a_managers_first_call_keeps_its_bound_in_silence,
     p6_a_lease_outlives_an_outage_of_half_its_ttl,
-    p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays,
+    p6_a_loss_in_a_silent_outage_is_reported_on_time,
     p6_is_held_turns_false_by_the_clock_alone,
-    p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out,
-    p3_nobody_gets_past_the_queue_when_an_outage_is_over,
-    a_call_made_in_an_outage_is_served_when_it_is_over,
-    p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue,
-    p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards,
-    p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none,
+    p3_waiters_keep_their_order_over_an_outage,
+    p3_nobody_overtakes_the_queue_after_an_outage,
+    a_call_made_in_an_outage_is_served_afterwards,
+    p7_waiters_dropped_in_a_long_outage_leave_the_queue,
+    p8_waits_end_at_the_outage_limit_and_later_calls_work,
+    p8_a_timed_try_in_silence_is_unavailable_not_none,
 }
 
-fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(backend: &Backend) {
+fn p8_drop_and_unlock_in_silence_end_within_a_command_timeout(backend: &Backend) {
     let manager = manager(backend);
     warm_up(&manager);
     let [dropped, unlocked, third] =
@@ -42,19 +43,19 @@ fn p8_drop_and_unlock_with_the_server_stopped_end_within_a_command_timeout(backe
     let end = unlocked.unlock();
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
-    // With no connection left in the pool either.
+    // The same holds with no connection left in the pool.
     let start = Instant::now();
     drop(third);
     assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
     backend.come_back();
-    // A lapsed record would still name its owner: these were released.
+    // A lapsed record would still name its owner, so these were released.
     for name in ["dropped", "unlocked", "third"] {
         Record::of(backend, name).comes_to_rest();
     }
 }
 
-fn p8_in_a_black_hole_every_verb_ends_within_its_bound(backend: &Backend) {
-    // T is longer than the slack, so that a verb that waited twice would show.
+fn p8_every_verb_keeps_its_bound_in_silence(backend: &Backend) {
+    // T is longer than the slack, so a verb that waited twice would show.
     const T: Duration = Duration::from_millis(1600);
     const P: Duration = Duration::from_millis(500);
     const OUTAGE: Duration = Duration::from_secs(2);
@@ -162,8 +163,8 @@ fn p8_in_a_black_hole_every_verb_ends_within_its_bound(backend: &Backend) {
     assert!(start.elapsed() <= 3 * T + SLACK, "{:?}", start.elapsed());
 }
 
-/// A manager that has never had to wait subscribes first, which must not be added to any bound.
-fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(backend: &Backend) {
+/// A manager that never waited has to subscribe first. That must not add to any bound.
+fn p8_a_managers_first_call_keeps_its_bound_in_silence(backend: &Backend) {
     const T: Duration = Duration::from_secs(2);
     const OUTAGE: Duration = T;
     type Verb = fn(&LockManager) -> Option<Error>;
@@ -202,7 +203,7 @@ fn p8_in_a_black_hole_the_first_call_of_a_manager_ends_within_its_bound(backend:
             });
         }
     });
-    // Else each would wait at its end for what it has sent.
+    // Without it, each manager would wait at its end for what it has sent.
     backend.come_back();
 }
 
@@ -218,7 +219,7 @@ fn p6_a_lease_outlives_an_outage_of_half_its_ttl(backend: &Backend) {
     });
     backend.come_back();
     let at_its_return = manager.stats();
-    until(TTL / 2, "a renewal comes through", || {
+    until(TTL / 2, "a renewal succeeds", || {
         manager.stats().renewed > at_its_return.renewed
     });
     while start.elapsed() < TTL + TTL / 10 {
@@ -230,7 +231,7 @@ fn p6_a_lease_outlives_an_outage_of_half_its_ttl(backend: &Backend) {
     guard.unlock().unwrap();
 }
 
-fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(backend: &Backend) {
+fn p6_a_loss_in_a_silent_outage_is_reported_on_time(backend: &Backend) {
     let (called, calls) = crossbeam_channel::unbounded();
     let options = LockOptions::new().ttl(TTL).on_lost(move |loss| {
         let _ = called.send((Instant::now(), loss.clone()));
@@ -239,23 +240,27 @@ fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(backend: &Backend) {
     let other = manager(backend);
     let guard = ours.lock("a").unwrap();
     backend.go_away();
-    // A renewal whose reply had arrived before may yet move it.
+    // A renewal whose reply had already arrived may still move the deadline.
     let mut deadline = Instant::now();
-    let loss = until_some(TTL + T + SLACK, "the loss is told", || {
+    let loss = until_some(TTL + T + SLACK, "the loss is reported", || {
         if guard.is_held() {
             deadline = Instant::now() + guard.remaining();
         }
         guard.lost().try_recv().ok()
     });
-    let told = Instant::now();
-    assert!(told < deadline + T + SLACK, "{:?} late", told - deadline);
+    let reported_at = Instant::now();
+    assert!(
+        reported_at < deadline + T + SLACK,
+        "{:?} late",
+        reported_at - deadline
+    );
     assert_eq!(
         (loss.reason, loss.fence),
         (LossReason::Expired, guard.fence())
     );
     assert!(
-        told + Duration::from_millis(5) >= deadline,
-        "not before it is one"
+        reported_at + Duration::from_millis(5) >= deadline,
+        "not while it is held"
     );
     assert!(!guard.is_held());
     let (called, same) = calls
@@ -267,7 +272,7 @@ fn p6_a_loss_in_a_silent_outage_is_told_on_time_and_stays(backend: &Backend) {
     backend.come_back();
     Record::of(backend, "a").comes_to_rest();
     assert!(!guard.is_held() && guard.remaining().is_zero());
-    let next = other.try_lock("a").unwrap().expect("it was given up");
+    let next = other.try_lock("a").unwrap().expect("it was released");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     assert!(next.fence() > guard.fence());
     assert!(matches!(guard.renew(), Err(Error::Lost { .. })));
@@ -287,32 +292,34 @@ fn p6_is_held_turns_false_by_the_clock_alone(backend: &Backend) {
     backend.come_back();
     let renewed = Instant::now() + TTL / 3;
     while Instant::now() < renewed {
-        assert!(!guard.is_held(), "once lost, never again");
+        assert!(!guard.is_held(), "a lost guard never recovers");
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(backend: &Backend) {
+fn p3_waiters_keep_their_order_over_an_outage(backend: &Backend) {
     let patient = || build(builder(backend).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
-    // Of a third process: its own waiters would lose their places with its lease (R10).
+    // The holder is a third process: its own waiters would lose their places with its lease (R10:
+    // places of the dead).
     let holding = patient();
     let holder = holding.lock("a").unwrap();
     let fence = holder.fence();
     let mut queue = Waiters::of("a");
-    for who in 0..6 {
-        queue.add(&managers[who % 2]);
+    for waiter in 0..6 {
+        queue.add(&managers[waiter % 2]);
     }
     backend.go_away();
-    // Past the holder's lease, and past the horizon: an outage ages nobody (R2).
+    // Past the holder's lease and past the horizon: an outage makes no waiter look dead (R2: served
+    // time).
     backend.pass(TTL + H / 2);
     assert!(!holder.is_held());
     assert!(queue.none_ended());
     backend.come_back();
     let back = Instant::now();
     let mut last = fence;
-    for who in 0..6 {
-        let guard = queue.expect_grant(who, Duration::from_secs(2) + SLACK);
+    for waiter in 0..6 {
+        let guard = queue.expect_grant(waiter, Duration::from_secs(2) + SLACK);
         assert!(guard.fence() > last);
         last = guard.fence();
         guard.unlock().unwrap();
@@ -326,7 +333,7 @@ fn p3_waiters_keep_their_order_over_an_outage_that_they_are_to_wait_out(backend:
     Record::of(backend, "a").comes_to_rest();
 }
 
-fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(backend: &Backend) {
+fn p3_nobody_overtakes_the_queue_after_an_outage(backend: &Backend) {
     let patient = || build(builder(backend).outage_limit(Duration::MAX));
     let [holding, waiting, barging] = [(); 3].map(|()| patient());
     let holder = holding.lock("a").unwrap();
@@ -339,7 +346,7 @@ fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(backend: &Backend) {
             match manager.try_lock("a") {
                 Ok(Some(guard)) => barged.lock().unwrap().push(guard.fence()),
                 Ok(None) => {}
-                // In memory that is told at once.
+                // In memory the error comes at once, so the loop pauses.
                 Err(_) => thread::sleep(Duration::from_millis(1)),
             }
         }
@@ -350,7 +357,7 @@ fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(backend: &Backend) {
             scope.spawn(|| barge(manager));
         }
         backend.go_away();
-        // The lease runs out meanwhile, so that whoever comes first finds the lock free.
+        // The lease runs out during the outage, so the first caller afterwards finds the lock free.
         backend.pass(TTL + H / 2);
         backend.come_back();
         queue
@@ -360,7 +367,7 @@ fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(backend: &Backend) {
         let last = queue.expect_grant(1, Duration::from_secs(2) + SLACK);
         let fence = last.fence();
         last.unlock().unwrap();
-        until(SOON, "a try wins once nobody waits", || {
+        until(SOON, "a try wins once the queue is empty", || {
             !barged.lock().unwrap().is_empty()
         });
         drop(end);
@@ -372,7 +379,7 @@ fn p3_nobody_gets_past_the_queue_when_an_outage_is_over(backend: &Backend) {
     drop(holder);
 }
 
-fn a_call_made_in_an_outage_is_served_when_it_is_over(backend: &Backend) {
+fn a_call_made_in_an_outage_is_served_afterwards(backend: &Backend) {
     let manager = manager(backend);
     backend.go_away();
     let calls = ["a", "b"].map(|name| {
@@ -386,8 +393,9 @@ fn a_call_made_in_an_outage_is_served_when_it_is_over(backend: &Backend) {
     }
 }
 
-/// A place does not end with its ttl, as a lease does: the others of its process keep it alive.
-fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(backend: &Backend) {
+/// Unlike a lease, a queue entry does not end with the ttl: the other waiters of its process keep
+/// it alive.
+fn p7_waiters_dropped_in_a_long_outage_leave_the_queue(backend: &Backend) {
     let ours = build(builder(backend).outage_limit(10 * TTL));
     let theirs = build(builder(backend).options(LockOptions::new().fixed_lease(10 * TTL)));
     warm_up(&ours);
@@ -399,7 +407,7 @@ fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(backend: &B
     drop(places);
     backend.pass(TTL + SLACK);
     backend.come_back();
-    until(SOON, "one place is left", || {
+    until(SOON, "one waiter is left", || {
         theirs
             .inspect("a")
             .is_ok_and(|seen| seen.unwrap().queue.len() == 1)
@@ -411,7 +419,7 @@ fn p7_places_given_up_in_an_outage_longer_than_a_ttl_leave_the_queue(backend: &B
     );
 }
 
-fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(backend: &Backend) {
+fn p8_waits_end_at_the_outage_limit_and_later_calls_work(backend: &Backend) {
     const OUTAGE: Duration = Duration::from_secs(1);
     let manager = build(builder(backend).outage_limit(OUTAGE));
     let holder = manager.lock("a").unwrap();
@@ -439,18 +447,18 @@ fn p8_past_the_outage_limit_waits_end_and_new_calls_are_served_afterwards(backen
     assert!(start.elapsed() <= OUTAGE + T + SLACK);
     backend.come_back();
     drop(holder);
-    // The waiters have left, so nobody is before the next.
+    // The waiters have left, so nobody is ahead of the next caller.
     let guard = manager
         .try_lock_for("a", SOON)
         .unwrap()
-        .expect("nobody has it");
+        .expect("it is free");
     guard.unlock().unwrap();
     Record::of(backend, "a").comes_to_rest();
     Record::of(backend, "b").comes_to_rest();
 }
 
-fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(backend: &Backend) {
-    // Whoever holds it outlasts the silence, however slow the machine.
+fn p8_a_timed_try_in_silence_is_unavailable_not_none(backend: &Backend) {
+    // The holder's lease outlasts the silence, however slow the machine.
     let (ours, other) = (manager(backend), build(steady(backend)));
     warm_up(&ours);
     let _holder = other.lock("a").unwrap();
@@ -467,19 +475,19 @@ fn p8_a_try_at_its_deadline_in_silence_is_unavailable_and_not_none(backend: &Bac
             (ours.try_lock_for("a", at_most), start.elapsed())
         }
     });
-    until(SOON, "it stands in the queue", || {
+    until(SOON, "it is queued", || {
         Record::of(backend, "a").number("r") == 2
     });
     backend.go_away();
     let start = Instant::now();
-    // Who keeps his place is not told before the outage limit.
+    // A waiter that keeps its place gets no error before the outage limit.
     assert!(waiter.wait_for(at_most).unwrap().is_none());
     assert!(start.elapsed() <= at_most + SLACK);
     let (end, took) = call.join().unwrap();
     assert!(matches!(end, Err(Error::Unavailable { .. })), "{end:?}");
     assert!(took <= at_most + T + SLACK, "{took:?}");
     backend.come_back();
-    // The waiter has kept its place, the call has left.
+    // The waiter has kept its place, and the call has left the queue.
     until(SOON, "one is left", || {
         Record::of(backend, "a").number("r") == 1
     });

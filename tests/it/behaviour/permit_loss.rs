@@ -1,4 +1,5 @@
-//! Redis loses what it knew of permits, or a part of it; or it is away, or its clock goes back, while many hold.
+//! Redis loses permits, or a part of them; or it is away, or its clock goes back, while many
+//! processes hold them.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,30 +15,26 @@ use crate::permits::{AnyGuard, PermitWaiters, Permits, Want};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    p3_permits_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order,
-    p3_readers_and_writers_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order,
-    p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost,
-    permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_who_held_them_is_told,
-    p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_written,
-    p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the_leases,
-    r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place,
-    r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over,
-    r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_went_back,
-    p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_command_timeout,
-    p6_readers_and_holders_of_permits_are_told_of_a_loss_in_a_silent_outage,
+    p3_a_flushall_of_permits_is_reported_and_keeps_the_order,
+    p3_a_flushall_of_readers_and_writers_keeps_the_order,
+    p1_readers_keep_the_lock_when_record_or_queue_is_lost,
+    permits_with_lost_entries_count_until_the_first_may_lapse,
+    p10_a_wrong_key_type_refuses_permits_and_writes_nothing,
+    p3_waiters_for_permits_keep_their_order_over_an_outage,
+    r10_permits_that_lapse_in_an_outage_cost_no_place,
+    r10_a_process_with_lapsed_permits_loses_places_after_grace,
+    r15_each_lease_is_cut_to_its_own_length,
+    p8_ending_permits_in_silence_takes_at_most_one_command_timeout,
+    p6_permit_losses_are_reported_in_a_silent_outage,
 }
 
 const OF: u32 = 4;
 
-fn p3_permits_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order(
-    backend: &Backend,
-) {
+fn p3_a_flushall_of_permits_is_reported_and_keeps_the_order(backend: &Backend) {
     loses_all_permits(backend, || backend.flush_all());
 }
 
-fn p3_readers_and_writers_lost_in_a_flushall_are_told_and_those_who_wait_are_served_in_order(
-    backend: &Backend,
-) {
+fn p3_a_flushall_of_readers_and_writers_keeps_the_order(backend: &Backend) {
     loses_all_readers(backend, || backend.flush_all());
 }
 
@@ -65,7 +62,7 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
     let managers = [build(steady(backend)), build(steady(backend))];
     managers.iter().for_each(warm_up);
     let record = Permits::of(backend, "a");
-    let holders = [0, 1].map(|who| hold[who].take(&managers[who], "a").unwrap());
+    let holders = [0, 1].map(|waiter| hold[waiter].take(&managers[waiter], "a").unwrap());
     let largest = holders
         .iter()
         .map(|holder| holder.fence())
@@ -73,8 +70,8 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
         .expect("there are two");
     let capacity = record.number("capacity") as u32;
     let mut queue = PermitWaiters::of(backend, "a");
-    for (who, want) in wait.iter().enumerate() {
-        queue.add(&managers[who % 2], *want);
+    for (waiter, want) in wait.iter().enumerate() {
+        queue.add(&managers[waiter % 2], *want);
     }
 
     disaster();
@@ -82,7 +79,7 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
         let loss = holder
             .lost()
             .recv_timeout(STEADY_TTL / 3 + SLACK)
-            .expect("the loss is told");
+            .expect("the loss is reported");
         assert_eq!(
             (loss.reason, loss.fence),
             (LossReason::Taken, holder.fence())
@@ -90,42 +87,48 @@ fn loses_everything(backend: &Backend, hold: [Want; 2], wait: &[Want], disaster:
         assert!(!holder.is_held());
     }
 
-    // Across processes the order of their syncs decides; within each one it is kept.
+    // The order across processes depends on which one syncs first; each process keeps its own
+    // order.
     let mut seen: [Vec<usize>; 2] = Default::default();
     while seen[0].len() + seen[1].len() < wait.len() {
-        // Those who are granted together: nobody else comes until they let go.
+        // This collects the waiters that are granted together. Nobody else is granted until they
+        // release.
         let mut together: Vec<(usize, AnyGuard)> = Vec::new();
         let mut within = SOON;
-        while let Some((who, end)) = queue.next_end_within(within) {
+        while let Some((waiter, end)) = queue.next_end_within(within) {
             let guard = end.unwrap();
             assert!(guard.fence() > largest, "fences rise over a loss of data");
-            together.push((who, guard));
+            together.push((waiter, guard));
             let believed: u32 = together
                 .iter()
                 .filter(|(_, g)| g.is_held())
-                .map(|(who, _)| wait[*who].weight())
+                .map(|(waiter, _)| wait[*waiter].weight())
                 .sum();
             assert!(believed <= capacity, "{together:?} hold {believed} permits");
             within = 2 * P;
         }
-        assert!(!together.is_empty(), "nobody is served: {}", record.dump());
-        together.sort_unstable_by_key(|(who, _)| *who);
-        for (who, guard) in together {
-            seen[who % 2].push(who);
+        assert!(
+            !together.is_empty(),
+            "no waiter is granted: {}",
+            record.dump()
+        );
+        together.sort_unstable_by_key(|(waiter, _)| *waiter);
+        for (waiter, guard) in together {
+            seen[waiter % 2].push(waiter);
             guard.unlock().unwrap();
         }
     }
     assert!(seen.iter().all(|order| order.is_sorted()), "{seen:?}");
     until(
         SLACK,
-        "all but those who came to free permits stood in the queue again",
+        "all but those that found free permits were queued again",
         || managers.iter().map(|mgr| mgr.stats().requeued).sum::<u64>() + 2 >= wait.len() as u64,
     );
     drop(holders);
     record.comes_to_rest();
 }
 
-fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(backend: &Backend) {
+fn p1_readers_keep_the_lock_when_record_or_queue_is_lost(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let record = Permits::of(backend, "a");
     for lost in [
@@ -139,7 +142,7 @@ fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(backend: &Bac
         queue.add(&theirs, Want::Write);
         queue.add(&theirs, Want::Read);
         let _: i64 = backend.query(&[&["DEL"], lost].concat());
-        until(SOON, "both stand again", || {
+        until(SOON, "both are queued again", || {
             (
                 theirs.stats().requeued,
                 record.waiters().len(),
@@ -158,10 +161,9 @@ fn p1_readers_keep_the_lock_though_the_record_or_the_queue_is_lost(backend: &Bac
     }
 }
 
-/// Nothing in Redis tells any more who reads. It is not free at once, and not taken for longer than a lease.
-fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_who_held_them_is_told(
-    backend: &Backend,
-) {
+/// The key with the readers is lost. The lock must not be free at once, and must not stay taken for
+/// longer than a lease.
+fn permits_with_lost_entries_count_until_the_first_may_lapse(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let record = Permits::of(backend, "a");
     let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
@@ -175,13 +177,16 @@ fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_w
         "{:?}",
         start.elapsed()
     );
-    assert!(writer.fence() >= first, "it came in before that time");
+    assert!(
+        writer.fence() >= first,
+        "the writer was granted before that time"
+    );
     for reader in &readers {
         assert_eq!(
             reader
                 .lost()
                 .recv_timeout(TTL / 3 + SLACK)
-                .expect("it is told")
+                .expect("the loss is reported")
                 .reason,
             LossReason::Taken
         );
@@ -190,9 +195,7 @@ fn permits_whose_entries_were_lost_count_until_the_first_of_them_may_lapse_and_w
     record.comes_to_rest();
 }
 
-fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_written(
-    backend: &Backend,
-) {
+fn p10_a_wrong_key_type_refuses_permits_and_writes_nothing(backend: &Backend) {
     let mgr = manager(backend);
     for want in [Want::Read, Want::Write, Want::Permits(2, 3)] {
         let record = Permits::of(backend, "a");
@@ -219,12 +222,12 @@ fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_writ
                 assert_eq!(
                     backend.query::<i64>(&["DEL", other]),
                     0,
-                    "{other} was written, with {key} in the way"
+                    "{other} was written while {key} had the wrong type"
                 );
             }
             let _: i64 = backend.query(&["DEL", key]);
         }
-        // The queue's key, which only those come to who have to wait.
+        // The queue's key comes last, because only callers that wait touch it.
         let holder = want.take(&mgr, "a").unwrap();
         let _: i64 = backend.query(&["HSET", &record.queue, "theirs", "1"]);
         let before = record.state();
@@ -251,22 +254,21 @@ fn p10_permits_with_a_wrong_typed_key_in_the_way_are_refused_and_nothing_is_writ
     }
 }
 
-fn p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the_leases(
-    backend: &Backend,
-) {
+fn p3_waiters_for_permits_keep_their_order_over_an_outage(backend: &Backend) {
     let patient = || build(builder(backend).outage_limit(Duration::MAX));
     let managers = [patient(), patient()];
-    // Of other processes: their own waiters would lose their places with a lease (R10).
+    // The holders are other processes: their own waiters would lose their places with a lease (R10:
+    // places of the dead).
     let holding = [patient(), patient()];
     let holders = holding
         .each_ref()
         .map(|mgr| Want::Permits(2, OF).take(mgr, "a").unwrap());
     let mut queue = PermitWaiters::of(backend, "a");
-    for (who, many) in [1, 3, 2, 4, 1, 3].into_iter().enumerate() {
-        queue.add(&managers[who % 2], Want::Permits(many, OF));
+    for (waiter, many) in [1, 3, 2, 4, 1, 3].into_iter().enumerate() {
+        queue.add(&managers[waiter % 2], Want::Permits(many, OF));
     }
     backend.go_away();
-    // Past the leases, and past the horizon: an outage ages nobody (R2).
+    // Past the leases and past the horizon: an outage makes no waiter look dead (R2: served time).
     backend.pass(TTL + H / 2);
     assert!(holders.iter().all(|holder| !holder.is_held()) && queue.none_ended());
     backend.come_back();
@@ -285,7 +287,7 @@ fn p3_those_who_wait_for_permits_keep_their_order_over_an_outage_longer_than_the
     Permits::of(backend, "a").comes_to_rest();
 }
 
-fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(backend: &Backend) {
+fn r10_permits_that_lapse_in_an_outage_cost_no_place(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     warm_up(&ours);
     warm_up(&other);
@@ -298,7 +300,7 @@ fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(backend: &Backend)
             queue.add(mgr, Want::Permits(many, OF));
         }
         record.was_away(2 * (P + T));
-        // The first to come back is one of them, who sees the other's lapse.
+        // One of the holders is the first to come back, and it sees the other's lapse.
         assert!(
             Want::Permits(1, OF)
                 .try_take(&other, "a")
@@ -306,7 +308,7 @@ fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(backend: &Backend)
                 .is_none()
         );
         for holder in holders {
-            // Its own process may have handed it on already.
+            // The process of this holder may have handed the permits on already.
             let _ = holder.unlock();
         }
         let both = queue.expect_grants(0..2, 2 * (P + T) + SLACK);
@@ -317,8 +319,9 @@ fn r10_permits_that_lapsed_in_an_outage_cost_nobody_his_place(backend: &Backend)
     record.comes_to_rest();
 }
 
-/// One step of grace is all: whoever has not been heard of by then is dead, and so are those who wait with him.
-fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(backend: &Backend) {
+/// The grace lasts for one step. A process that sends nothing in that time is dead, and so are its
+/// waiters.
+fn r10_a_process_with_lapsed_permits_loses_places_after_grace(backend: &Backend) {
     // Its renewals and its checks are so far off that it looks dead.
     let silent = {
         let (ttl, period) = (Duration::from_secs(60), Duration::from_secs(30));
@@ -344,7 +347,7 @@ fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(ba
             .try_take(&other, "a")
             .unwrap()
             .is_none(),
-        "it is given its grace"
+        "the grace protects it"
     );
     let next = queue.expect_grant(0, 2 * (P + T) + SLACK);
     assert!(dead.none_ended());
@@ -352,10 +355,9 @@ fn r10_a_process_whose_permits_lapsed_loses_its_places_once_the_grace_is_over(ba
     drop(holder);
 }
 
-/// The dead cost one lease each, and not what the clock went back by, whoever else holds.
-fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_went_back(
-    backend: &Backend,
-) {
+/// After the clock went back, each dead holder delays the others by one lease of its own, and not
+/// by the size of the step. It does not matter which other leases exist.
+fn r15_each_lease_is_cut_to_its_own_length(backend: &Backend) {
     let (ours, dead) = (manager(backend), manager(backend));
     let record = Permits::of(backend, "a");
     let long = 20 * TTL;
@@ -366,14 +368,14 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
     let shorter = fixed(TTL);
     record.is_orphaned(record.holding().first().expect("it holds"));
     let (longer, live) = (fixed(long), Want::Permits(1, 3).take(&ours, "a").unwrap());
-    // By less than the longer lease, and more than the shorter.
+    // The clock goes back by less than the longer lease and by more than the shorter one.
     record.clock_went_back(5 * TTL);
     let mut queue = PermitWaiters::of(backend, "a");
     queue.add(&ours, Want::Permits(1, 3));
     queue.add(&ours, Want::Permits(1, 3));
     let next = queue.expect_grant(0, TTL + P + T + SLACK);
     live.renew()
-        .expect("a step back takes nothing from its holder");
+        .expect("a step back takes nothing from a live holder");
     assert!(queue.none_ended() && longer.is_held() && !shorter.is_held());
     let now = server_time(backend);
     let ends: Vec<u64> = record
@@ -392,10 +394,8 @@ fn r15_leases_of_different_lengths_are_each_cut_to_their_own_after_the_clock_wen
     record.comes_to_rest();
 }
 
-fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_command_timeout(
-    backend: &Backend,
-) {
-    // Longer than the slack, so that one that waited twice would show.
+fn p8_ending_permits_in_silence_takes_at_most_one_command_timeout(backend: &Backend) {
+    // Longer than the slack, so a call that waited twice would show.
     const T: Duration = Duration::from_secs(2);
     let mgr = build(
         with_ttl(backend, 8 * T)
@@ -423,11 +423,15 @@ fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_
             "unlock of a reader",
             Box::new(move || unavailable(also.unlock())),
         ),
-        // The reader that it goes on as is not dropped within that time.
+        // The guard of the resulting reader is dropped after the measured time.
         (
             "downgrade",
             Box::new(|| {
-                std::mem::forget(writer.downgrade().expect("it goes on in the background"))
+                std::mem::forget(
+                    writer
+                        .downgrade()
+                        .expect("the release continues in the background"),
+                )
             }),
         ),
     ];
@@ -454,7 +458,7 @@ fn p8_drop_unlock_and_downgrade_of_permits_with_the_server_stopped_end_within_a_
     assert_eq!(mgr.stats().lost, 0);
 }
 
-fn p6_readers_and_holders_of_permits_are_told_of_a_loss_in_a_silent_outage(backend: &Backend) {
+fn p6_permit_losses_are_reported_in_a_silent_outage(backend: &Backend) {
     let mgr = manager(backend);
     let held = [Want::Read, Want::Write, Want::Permits(2, 3)];
     let held = held.map(|want| want.take(&mgr, &format!("{want:?}")).unwrap());
@@ -464,7 +468,7 @@ fn p6_readers_and_holders_of_permits_are_told_of_a_loss_in_a_silent_outage(backe
         let loss = guard
             .lost()
             .recv_timeout(TTL + T + SLACK)
-            .expect("the loss is told");
+            .expect("the loss is reported");
         assert_eq!(
             (loss.reason, loss.fence),
             (LossReason::Expired, guard.fence())

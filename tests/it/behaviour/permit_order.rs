@@ -1,4 +1,5 @@
-//! Nobody starves among those who come and go without end: readers and writers, and requests for few permits and for many.
+//! Nobody starves among callers that come and go endlessly: readers and writers, and requests for
+//! few permits and for many.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -10,16 +11,16 @@ use crate::permits::{PermitWaiters, Permits, Want};
 use crate::support::until;
 
 on_both_stores! {
-    p9_a_writer_among_a_hundred_readers_that_come_and_go_is_overtaken_by_none,
-    p9_a_request_for_all_permits_in_a_stream_of_light_ones_is_overtaken_by_none,
-    p9_a_reader_in_a_stream_of_writers_is_overtaken_by_none,
+    p9_no_reader_overtakes_a_queued_writer,
+    p9_no_light_request_overtakes_a_queued_heavy_one,
+    p9_no_writer_overtakes_a_queued_reader,
 }
 
-fn p9_a_writer_among_a_hundred_readers_that_come_and_go_is_overtaken_by_none(backend: &Backend) {
+fn p9_no_reader_overtakes_a_queued_writer(backend: &Backend) {
     stream(backend, 100, Want::Read, Want::Write, Want::Read);
 }
 
-fn p9_a_request_for_all_permits_in_a_stream_of_light_ones_is_overtaken_by_none(backend: &Backend) {
+fn p9_no_light_request_overtakes_a_queued_heavy_one(backend: &Backend) {
     stream(
         backend,
         40,
@@ -29,12 +30,13 @@ fn p9_a_request_for_all_permits_in_a_stream_of_light_ones_is_overtaken_by_none(b
     );
 }
 
-fn p9_a_reader_in_a_stream_of_writers_is_overtaken_by_none(backend: &Backend) {
+fn p9_no_writer_overtakes_a_queued_reader(backend: &Backend) {
     stream(backend, 20, Want::Write, Want::Read, Want::Write);
 }
 
-/// Many take and release the same without end, and `kept` holds one back who wants something else, several times over.
-/// Until that one is served, nobody has a turn but those who stood before it, and they have one each.
+/// Many threads take and release the same kind of guard endlessly. Several times over, a guard of
+/// `kept` blocks the name while a waiter of another kind queues. Until that waiter is served, only
+/// the waiters ahead of it get a turn, and each gets one.
 fn stream(backend: &Backend, many: usize, theirs: Want, its: Want, kept: Want) {
     let managers = [patient(backend), patient(backend)];
     let record = Permits::of(backend, "k");
@@ -59,19 +61,19 @@ fn stream(backend: &Backend, many: usize, theirs: Want, its: Want, kept: Want) {
             });
             let kept = kept.take(&managers[0], "k").unwrap();
             queue.add(&managers[round % 2], its);
-            until(SOON, "all stand in the queue", || {
+            until(SOON, "all are queued", || {
                 record.waiters().len() == many + 1
             });
             let (before, ahead) = (turns.load(Ordering::SeqCst), record.ahead_of(its.weight()));
             kept.unlock().unwrap();
             let served = queue.expect_grant(round, 2 * SOON);
-            until(SOON, "all others stand in the queue", || {
+            until(SOON, "all others are queued", || {
                 record.waiters().len() == many
             });
             assert_eq!(
                 turns.load(Ordering::SeqCst) - before,
                 ahead,
-                "of those who came after it some were served"
+                "a later waiter was served before it"
             );
             assert!(served.is_held());
             served.unlock().unwrap();

@@ -1,4 +1,5 @@
-//! The rules of the protocol where permits keep them in a way of their own, by reading and rewriting the record.
+//! The protocol's rules where permits implement them in their own way, tested by reading and
+//! rewriting the record.
 
 use std::time::Duration;
 
@@ -12,22 +13,23 @@ use crate::permits::{AnyGuard, PermitWaiters, Permits, Want};
 use crate::support::{SLACK, until};
 
 on_both_stores! {
-    r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them,
-    r13_news_of_permits_that_come_late_or_twice_harm_no_holder,
-    r13_permits_that_nobody_wants_are_given_back_at_once,
-    p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first,
+    r9_lapsed_permits_stay_their_holders_until_somebody_clears_them,
+    r13_late_or_repeated_permit_messages_harm_no_holder,
+    r13_unwanted_permits_are_released_at_once,
+    p1_the_next_request_rebuilds_a_lost_record,
 }
 
-fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(backend: &Backend) {
+fn r9_lapsed_permits_stay_their_holders_until_somebody_clears_them(backend: &Backend) {
     let (ours, other) = (build(steady(backend)), build(steady(backend)));
-    // Each on a name of its own: a guard that lost its lease gives it up some time later, which is a request by another token.
+    // Each case has a name of its own. A guard that lost its lease releases it some time later,
+    // which would be a request by another token.
     for (name, want) in [
         ("a", Want::Write),
         ("b", Want::Read),
         ("c", Want::Permits(2, 3)),
     ] {
         let record = Permits::of(backend, name);
-        // A renewal extends them, and a release ends them as a good one.
+        // A renewal extends them, and a release ends them properly.
         let guard = want.take(&ours, name).unwrap();
         record.was_away(TTL);
         guard.renew().unwrap();
@@ -48,28 +50,29 @@ fn r9_permits_that_lapsed_are_their_holders_until_somebody_else_clears_them(back
             .unwrap()
             .expect("they have lapsed");
         assert_eq!(after.previous_holder(), PreviousHolder::Lapsed, "{want:?}");
-        let told = next.renew();
+        let renewed = next.renew();
         assert!(
-            matches!(&told, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
-            "{told:?}"
+            matches!(&renewed, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Expired),
+            "{renewed:?}"
         );
         after
             .renew()
-            .expect("what tells of the loss leaves the successor alone");
+            .expect("reporting the loss leaves the successor alone");
         after.unlock().unwrap();
         record.comes_to_rest();
     }
 }
 
-/// The message by which a manager hears of a grant, and the channel on which it does.
-fn news(record: &Permits, token: &str) -> (String, String) {
+/// The message that reports a grant to its manager, and the channel on which it is published.
+fn grant_message(record: &Permits, token: &str) -> (String, String) {
     let entry = record
         .entries()
         .into_iter()
         .find(|entry| entry.starts_with(token))
         .expect("it holds");
     let words: Vec<&str> = entry.split(' ').collect();
-    // Token, end, permits, how it stands; then kind, capacity, fence, ticket, granted at, manager.
+    // An entry has the token, end, permits and state; then kind, capacity, fence, ticket, grant
+    // time and manager.
     let (fence, at, by) = (words[6], words[8], words[9]);
     let message = format!(
         "permit {token} {fence} {at} {} 0 {}",
@@ -79,17 +82,18 @@ fn news(record: &Permits, token: &str) -> (String, String) {
     (format!("fairlock:grants:{by}"), message)
 }
 
-/// Messages are taken in order, so once one for nobody was acted upon, so were those before it.
+/// A manager handles messages in order. Once it has handled one for an unknown token, it has
+/// handled all before it.
 #[track_caller]
-fn heard(backend: &Backend, channel: &str) {
+fn wait_until_handled(backend: &Backend, channel: &str) {
     let record = Permits::of(backend, "after");
     plant(backend, &record, "0123456789abcdef0123456789abcdef");
-    let (_, message) = news(&record, "0123456789abcdef0123456789abcdef");
+    let (_, message) = grant_message(&record, "0123456789abcdef0123456789abcdef");
     let _: i64 = backend.query(&["PUBLISH", channel, &message]);
     record.comes_to_rest();
 }
 
-/// One permit of three is held by a token that nobody has.
+/// Writes a record in which an unknown token holds one permit of three.
 fn plant(backend: &Backend, record: &Permits, token: &str) {
     let now = server_time(backend);
     let script = "
@@ -113,7 +117,7 @@ fn plant(backend: &Backend, record: &Permits, token: &str) {
     let _: i64 = backend.query(&command);
 }
 
-fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(backend: &Backend) {
+fn r13_late_or_repeated_permit_messages_harm_no_holder(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     warm_up(&ours);
     let record = Permits::of(backend, "a");
@@ -128,8 +132,8 @@ fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(backend: &Backend)
         .into_iter()
         .find(|token| !before.contains(token))
         .expect("it holds");
-    let (channel, message) = news(&record, &token);
-    until(SOON, "it listens", || {
+    let (channel, message) = grant_message(&record, &token);
+    until(SOON, "it has subscribed", || {
         backend.query::<u64>(&["PUBLISH", &channel, ""]) == 1
     });
     for _ in 0..3 {
@@ -143,37 +147,37 @@ fn r13_news_of_permits_that_come_late_or_twice_harm_no_holder(backend: &Backend)
     ] {
         let _: i64 = backend.query(&["PUBLISH", &channel, nonsense]);
     }
-    heard(backend, &channel);
+    wait_until_handled(backend, &channel);
     guard.renew().unwrap();
     assert_eq!(record.used(), 2);
     guard.unlock().unwrap();
-    // And after the release, while somebody else has them.
+    // The same after the release, while another manager holds them.
     let next = Want::Permits(3, 3).take(&other, "a").unwrap();
     let _: i64 = backend.query(&["PUBLISH", &channel, &message]);
-    heard(backend, &channel);
+    wait_until_handled(backend, &channel);
     next.renew().unwrap();
     assert_eq!(record.used(), 3);
     next.unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn r13_permits_that_nobody_wants_are_given_back_at_once(backend: &Backend) {
+fn r13_unwanted_permits_are_released_at_once(backend: &Backend) {
     let ours = manager(backend);
     warm_up(&ours);
-    // Its manager is known by a lock of its own.
+    // The manager's id is read from a lock that it holds.
     let known = Want::Permits(1, 3).take(&ours, "known").unwrap();
     let of = Permits::of(backend, "known");
-    let (channel, _) = news(&of, of.holding().first().expect("one holds"));
-    until(SOON, "it listens", || {
+    let (channel, _) = grant_message(&of, of.holding().first().expect("one holds"));
+    until(SOON, "it has subscribed", || {
         backend.query::<u64>(&["PUBLISH", &channel, ""]) == 1
     });
     let record = Permits::of(backend, "a");
     plant(backend, &record, "fedcba9876543210fedcba9876543210");
     assert!(Want::Permits(3, 3).try_take(&ours, "a").unwrap().is_none());
-    let (_, message) = news(&record, "fedcba9876543210fedcba9876543210");
+    let (_, message) = grant_message(&record, "fedcba9876543210fedcba9876543210");
     let _: i64 = backend.query(&["PUBLISH", &channel, &message]);
     record.comes_to_rest();
-    // As unused: nobody ever had them.
+    // They are released as unused, because nobody ever used them.
     let all = Want::Permits(3, 3)
         .try_take(&ours, "a")
         .unwrap()
@@ -182,7 +186,7 @@ fn r13_permits_that_nobody_wants_are_given_back_at_once(backend: &Backend) {
     drop((all, known));
 }
 
-fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(backend: &Backend) {
+fn p1_the_next_request_rebuilds_a_lost_record(backend: &Backend) {
     type First = fn(&LockManager, AnyGuard) -> Option<AnyGuard>;
     let firsts: [(&str, u64, First); 6] = [
         ("a release", 1, |_, reader| {
@@ -232,7 +236,7 @@ fn p1_a_record_that_was_lost_is_made_anew_by_whoever_comes_first(backend: &Backe
         let writer = Want::Write
             .take_for(&theirs, "a", SOON)
             .unwrap()
-            .expect("nobody reads any more");
+            .expect("all readers have gone");
         assert!(writer.fence() > fence, "after {what}");
         writer.unlock().unwrap();
         record.comes_to_rest();

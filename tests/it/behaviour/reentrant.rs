@@ -1,4 +1,4 @@
-//! A mutex that the thread which holds it can take again, and many keys on few mutexes.
+//! A mutex that its holding thread can take again, and many keys mapped to few mutexes.
 
 use std::num::NonZeroU32;
 use std::thread;
@@ -14,20 +14,20 @@ use crate::support::until;
 const TTL: Duration = Duration::from_secs(2);
 
 on_both_stores! {
-    the_thread_that_holds_it_takes_it_again_without_a_request,
-    it_is_released_with_the_last_guard_in_whatever_order_they_go,
-    other_threads_and_other_managers_wait,
-    re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone,
-    handles_of_one_manager_know_of_each_other,
-    names_and_managers_are_told_apart,
-    keys_of_one_stripe_exclude_each_other_and_others_do_not,
+    re_entry_needs_no_request,
+    the_last_guard_releases_in_any_order,
+    other_threads_and_managers_wait,
+    a_lost_lock_refuses_re_entry_until_its_guards_go,
+    handles_of_one_manager_share_re_entry,
+    re_entry_distinguishes_names_and_managers,
+    only_keys_of_one_stripe_exclude_each_other,
 }
 
 fn manager(backend: &Backend) -> LockManager {
     managers::manager(backend, TTL)
 }
 
-fn the_thread_that_holds_it_takes_it_again_without_a_request(backend: &Backend) {
+fn re_entry_needs_no_request(backend: &Backend) {
     let mgr = manager(backend);
     let mutex = mgr.reentrant_mutex("n");
     let outer = mutex.lock().unwrap();
@@ -53,7 +53,7 @@ fn the_thread_that_holds_it_takes_it_again_without_a_request(backend: &Backend) 
     }
 }
 
-fn it_is_released_with_the_last_guard_in_whatever_order_they_go(backend: &Backend) {
+fn the_last_guard_releases_in_any_order(backend: &Backend) {
     let mgr = manager(backend);
     let mutex = mgr.reentrant_mutex("n");
     let free = || mgr.try_lock("n").unwrap().is_some();
@@ -76,7 +76,7 @@ fn it_is_released_with_the_last_guard_in_whatever_order_they_go(backend: &Backen
     assert_eq!((inner.fence(), inner.depth()), (again.fence(), 2));
 }
 
-fn other_threads_and_other_managers_wait(backend: &Backend) {
+fn other_threads_and_managers_wait(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let mutex = ours.reentrant_mutex("n");
     let guard = mutex.lock().unwrap();
@@ -98,12 +98,12 @@ fn other_threads_and_other_managers_wait(backend: &Backend) {
     Record::of(backend, "n").comes_to_rest();
 }
 
-fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(backend: &Backend) {
+fn a_lost_lock_refuses_re_entry_until_its_guards_go(backend: &Backend) {
     let mgr = manager(backend);
     let mutex = mgr.reentrant_mutex("n");
     let (outer, inner) = (mutex.lock().unwrap(), mutex.lock().unwrap());
     assert!(mgr.force_release("n", outer.fence()).unwrap());
-    until(TTL, "the loss is told", || !outer.is_held());
+    until(TTL, "the loss is reported", || !outer.is_held());
     for refused in [mutex.lock().map(Some), mutex.try_lock()] {
         assert!(
             matches!(&refused, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced),
@@ -116,7 +116,7 @@ fn re_entry_into_a_lost_lock_is_refused_until_the_last_guard_is_gone(backend: &B
     mutex.lock().unwrap().unlock().unwrap();
 }
 
-fn handles_of_one_manager_know_of_each_other(backend: &Backend) {
+fn handles_of_one_manager_share_re_entry(backend: &Backend) {
     let mgr = manager(backend);
     let outer = mgr.reentrant_mutex("n").lock().unwrap();
     let other = mgr
@@ -126,7 +126,7 @@ fn handles_of_one_manager_know_of_each_other(backend: &Backend) {
     assert_eq!((inner.fence(), inner.depth()), (outer.fence(), 2));
 }
 
-fn names_and_managers_are_told_apart(backend: &Backend) {
+fn re_entry_distinguishes_names_and_managers(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let a = ours.reentrant_mutex("a").lock().unwrap();
     let b = ours.reentrant_mutex("b").lock().unwrap();
@@ -138,7 +138,7 @@ fn names_and_managers_are_told_apart(backend: &Backend) {
     ));
 }
 
-fn keys_of_one_stripe_exclude_each_other_and_others_do_not(backend: &Backend) {
+fn only_keys_of_one_stripe_exclude_each_other(backend: &Backend) {
     const STRIPES: NonZeroU32 = NonZeroU32::new(4).unwrap();
     let (ours, theirs) = (manager(backend), manager(backend));
     let (mine, other) = (
@@ -146,12 +146,13 @@ fn keys_of_one_stripe_exclude_each_other_and_others_do_not(backend: &Backend) {
         theirs.striped("accounts", STRIPES),
     );
     assert_eq!(mine.stripes(), STRIPES);
-    // By a reference implementation; another answer would let another version in beside this one.
+    // The values come from a reference implementation. With other values, two versions of this
+    // crate would use different stripes for one key.
     for (key, stripe) in [("", 1), ("a", 0), ("foobar", 1), ("4711", 2), ("ä", 1)] {
         assert_eq!(mine.stripe(key), stripe, "{key:?}");
         assert_eq!(mine.mutex(key).name(), format!("accounts:{stripe}"));
     }
-    // Of names of which some would be too long, or of none, no stripe can be used.
+    // If a stripe's name could be too long or empty, no stripe can be used.
     for name in [String::new(), "x".repeat(MAX_NAME)] {
         let refused = ours.striped(&name, STRIPES).mutex("a").lock();
         assert!(matches!(refused, Err(Error::Config { .. })), "{refused:?}");

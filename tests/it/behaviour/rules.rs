@@ -1,5 +1,5 @@
-//! The protocol's rules, each by its number, seen from outside: through the API, and by reading and rewriting
-//! the record.
+//! The protocol's rules, each by its number, seen from outside: through the API, and by reading and
+//! rewriting the record.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,29 +14,29 @@ use crate::fixtures::{
 use crate::support::{SLACK, until, until_some};
 
 on_both_stores! {
-    r3_a_process_that_asks_counts_as_alive_when_it_does,
-    r3_a_process_that_tries_a_lock_does_not_take_its_own_waiters_for_dead,
-    r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order,
-    r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it,
-    r9_only_a_good_release_ends_the_trace_of_a_lapse,
-    r15_a_clock_that_went_back_does_not_make_a_released_lock_cool,
-    p2_every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock,
-    r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place,
-    r10_a_process_whose_own_lease_lapsed_does_not_take_itself_for_dead,
-    r13_a_grant_that_nobody_wants_is_released_at_once,
-    r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check,
-    r13_news_that_come_late_or_twice_harm_no_holder,
-    r14_a_lost_lease_is_given_up_as_well,
+    r3_a_request_counts_as_a_sign_of_life,
+    r3_a_try_does_not_count_its_own_waiters_as_dead,
+    r4_lost_waiters_requeue_with_new_tokens_in_order,
+    r9_a_lapsed_lease_stays_its_owners_until_cleared,
+    r9_only_a_proper_release_clears_the_lapsed_mark,
+    r15_a_clock_step_back_does_not_make_a_lock_cool,
+    p2_every_grant_raises_a_fence_ahead_of_the_clock,
+    r10_a_lapse_in_an_outage_costs_no_waiter_its_place,
+    r10_a_process_does_not_take_itself_for_dead,
+    r13_an_unwanted_grant_is_released_at_once,
+    r13_an_unwanted_grant_is_found_by_the_next_check,
+    r13_late_or_repeated_messages_harm_no_holder,
+    r14_a_lost_lease_is_released,
     r15_no_other_lease_is_ever_shortened,
-    r15_the_fence_and_its_memory_outlast_a_clock_that_went_back,
-    r16_a_lock_that_is_to_be_held_at_least_cools,
-    r16_a_lock_that_is_handed_over_is_held_at_least_as_long_as_one_that_was_free,
-    r16_a_fixed_lease_that_may_wait_must_outlast_a_check,
+    r15_the_fence_and_its_record_outlast_a_clock_step_back,
+    r16_a_lock_with_hold_at_least_cools,
+    r16_hold_at_least_also_applies_after_a_hand_over,
+    r16_a_waiting_fixed_lease_must_outlast_a_check,
 }
 
-fn r3_a_process_that_asks_counts_as_alive_when_it_does(backend: &Backend) {
+fn r3_a_request_counts_as_a_sign_of_life(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
-    // Nobody renews this lease, so that nobody but the waiter's process looks at the record.
+    // Nobody renews this fixed lease, so only the waiter's process touches the record.
     let _lapses = other
         .with(LockOptions::new().fixed_lease(10 * TTL))
         .lock("a")
@@ -52,7 +52,7 @@ fn r3_a_process_that_asks_counts_as_alive_when_it_does(backend: &Backend) {
         .nth(1)
         .unwrap()
         .to_owned();
-    // At once: the stamp is long past, and the lock is free.
+    // Set in one step: the stamp is long past, and the lock is free.
     record.set(&[
         (&stamp, &format!("1 {since}")),
         ("v", "1000000000"),
@@ -62,13 +62,13 @@ fn r3_a_process_that_asks_counts_as_alive_when_it_does(backend: &Backend) {
         .wait_for(P + T + SLACK)
         .unwrap()
         .expect("it was not taken for dead");
-    assert_eq!(record.owner(), Some(token), "in the place that it had");
+    assert_eq!(record.owner(), Some(token), "in its old place");
     assert_eq!(ours.stats().requeued, 0);
     guard.unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn r3_a_process_that_tries_a_lock_does_not_take_its_own_waiters_for_dead(backend: &Backend) {
+fn r3_a_try_does_not_count_its_own_waiters_as_dead(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let _lapses = other
         .with(LockOptions::new().fixed_lease(10 * TTL))
@@ -92,27 +92,27 @@ fn r3_a_process_that_tries_a_lock_does_not_take_its_own_waiters_for_dead(backend
     ]);
     assert!(
         ours.try_lock("a").unwrap().is_none(),
-        "it got past a waiter of its own process"
+        "it overtook a waiter of its own process"
     );
     assert_eq!(record.owner(), Some(token));
     waiter.wait().unwrap().unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order(backend: &Backend) {
+fn r4_lost_waiters_requeue_with_new_tokens_in_order(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let mut holder = other.lock("a").unwrap();
     let record = Record::of(backend, "a");
     let mut queue = Waiters::of("a");
     (0..6).for_each(|_| queue.add(&ours));
     let before: HashSet<String> = record.tokens().into_iter().collect();
-    // The lock itself is taken again before any waiter is back.
+    // Another manager takes the lock before any waiter is back.
     let taken = loop {
         let _: i64 = backend.query(&["DEL", &record.key, &record.queue]);
         if let Some(taken) = other.try_lock("a").unwrap() {
             break taken;
         }
-        // A waiter was faster, and has it.
+        // A waiter was faster and holds it.
         let (_, guard) = queue.next_end(SOON);
         drop(guard);
         queue = Waiters::of("a");
@@ -130,13 +130,13 @@ fn r4_what_redis_forgot_is_enqueued_again_under_new_tokens_in_the_same_order(bac
         ours.stats().requeued > 0 && ours.stats().requeued % 6 == 0
     });
     holder.unlock().unwrap();
-    for who in 0..6 {
-        queue.expect_grant(who, P + T + SLACK).unlock().unwrap();
+    for waiter in 0..6 {
+        queue.expect_grant(waiter, P + T + SLACK).unlock().unwrap();
     }
     record.comes_to_rest();
 }
 
-fn r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it(backend: &Backend) {
+fn r9_a_lapsed_lease_stays_its_owners_until_cleared(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Record::of(backend, "a");
     let lapse = || {
@@ -148,19 +148,19 @@ fn r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it(backend: &
     lapse();
     guard.renew().unwrap();
     assert!(record.number("e") > server_time(backend));
-    // A release clears it, as a good one.
+    // A release clears it properly.
     lapse();
     guard.unlock().unwrap();
     let guard = other.try_lock("a").unwrap().expect("it is free");
     assert_eq!(guard.previous_holder(), PreviousHolder::Released);
     guard.unlock().unwrap();
-    // One that has more to see to than the usual, too.
+    // The same for a release that has to start a cooling.
     let hold = Duration::from_millis(1);
     let guard = ours
         .with(LockOptions::new().hold_at_least(hold))
         .lock("a")
         .unwrap();
-    until(SLACK, "its least time is over", || {
+    until(SLACK, "the cooling is over", || {
         server_time(backend) > record.number("g") + micros(hold)
     });
     lapse();
@@ -174,22 +174,22 @@ fn r9_a_lease_that_lapsed_is_the_owners_until_somebody_else_clears_it(backend: &
     let loss = guard
         .lost()
         .recv_timeout(TTL / 3 + SLACK)
-        .expect("the loss is told");
+        .expect("the loss is reported");
     assert_eq!(loss.reason, LossReason::Expired);
-    // What tells of the loss leaves the successor alone.
+    // Reporting the loss leaves the successor alone.
     next.renew().unwrap();
     next.unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn r9_only_a_good_release_ends_the_trace_of_a_lapse(backend: &Backend) {
+fn r9_only_a_proper_release_clears_the_lapsed_mark(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Record::of(backend, "a");
-    // Short, but longer than the way of a reply on a busy machine.
+    // Short, but longer than a reply takes on a busy machine.
     let fixed = ours.with(LockOptions::new().fixed_lease(T / 2));
     drop(ours.lock("a").unwrap());
     std::mem::forget(fixed.try_lock("a").unwrap().expect("it is free"));
-    // Each one lapses as well.
+    // Each of these leases lapses as well.
     let second = until_some(SOON, "the first lapses", || match fixed.try_lock("a") {
         Err(Error::Lost { .. }) => None,
         other => other.unwrap(),
@@ -204,7 +204,7 @@ fn r9_only_a_good_release_ends_the_trace_of_a_lapse(backend: &Backend) {
     assert_eq!(fourth.previous_holder(), PreviousHolder::Released);
 }
 
-fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(backend: &Backend) {
+fn r15_a_clock_step_back_does_not_make_a_lock_cool(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Record::of(backend, "a");
     let holder = ours.lock("a").unwrap();
@@ -216,7 +216,7 @@ fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(backend: &Backe
     )]);
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
-    // One that is to be held for a while cools from now on, and not from then.
+    // A lock with `hold_at_least` cools from now on, and not from the old time.
     let short = LockOptions::new().ttl(4 * TTL).hold_at_least(T / 2);
     let holder = ours.with(short).lock("a").unwrap();
     let mut queue = Waiters::of("a");
@@ -233,7 +233,7 @@ fn r15_a_clock_that_went_back_does_not_make_a_released_lock_cool(backend: &Backe
     record.comes_to_rest();
 }
 
-fn p2_every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock(backend: &Backend) {
+fn p2_every_grant_raises_a_fence_ahead_of_the_clock(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Record::of(backend, "a");
     let ahead = server_time(backend) + micros(Duration::from_secs(1800));
@@ -254,7 +254,7 @@ fn p2_every_way_of_a_grant_raises_a_fence_that_is_ahead_of_the_clock(backend: &B
     record.comes_to_rest();
 }
 
-fn r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place(backend: &Backend) {
+fn r10_a_lapse_in_an_outage_costs_no_waiter_its_place(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     warm_up(&ours);
     warm_up(&other);
@@ -264,12 +264,12 @@ fn r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place(backend: &Backend
         let mut queue = Waiters::of("a");
         queue.add(&ours);
         queue.add(&other);
-        // As an outage leaves it that was longer than the lease.
+        // The state after an outage that was longer than the lease.
         let past = (server_time(backend) - 2 * micros(P + T)).to_string();
         record.set(&[("e", &past), ("s", &past)]);
-        // The first to come back is somebody else.
+        // Another process is the first to come back.
         assert!(other.try_lock("a").unwrap().is_none());
-        // It may have been handed on already, to the waiter of the holder's own process.
+        // It may have been handed on already, to a waiter of the holder's own process.
         let _ = holder.unlock();
         queue.expect_grant(0, 2 * (P + T) + SLACK).unlock().unwrap();
         queue.expect_grant(1, 2 * (P + T) + SLACK).unlock().unwrap();
@@ -278,7 +278,7 @@ fn r10_a_lease_that_lapsed_in_an_outage_costs_nobody_his_place(backend: &Backend
     record.comes_to_rest();
 }
 
-fn r10_a_process_whose_own_lease_lapsed_does_not_take_itself_for_dead(backend: &Backend) {
+fn r10_a_process_does_not_take_itself_for_dead(backend: &Backend) {
     let manager = manager(backend);
     let record = Record::of(backend, "a");
     let _lapses = manager.lock("a").unwrap();
@@ -286,14 +286,14 @@ fn r10_a_process_whose_own_lease_lapsed_does_not_take_itself_for_dead(backend: &
     let leaves = manager.enqueue("a").unwrap();
     let first = record.tokens().remove(0);
     record.set(&[("e", &(server_time(backend) - 1).to_string())]);
-    // Whoever leaves the queue sees the lapse.
+    // The request that leaves the queue sees the lapse.
     drop(leaves);
-    assert_eq!(record.owner(), Some(first), "in the place that it had");
+    assert_eq!(record.owner(), Some(first), "in its old place");
     waiter.wait().unwrap().unlock().unwrap();
     assert_eq!(manager.stats().requeued, 0);
 }
 
-/// A record in which a token owns the lock that nobody has.
+/// Writes a record in which the lock is owned by an unknown token.
 fn plant(backend: &Backend, name: &str, token: &str, of: &str) -> String {
     let record = Record::of(backend, name);
     let now = server_time(backend);
@@ -314,19 +314,19 @@ fn plant(backend: &Backend, name: &str, token: &str, of: &str) -> String {
     format!("{token} {now} {now} 60000000 0 {}", record.key)
 }
 
-/// The channel of a manager that was warmed up, which listens to it.
+/// The grant channel of a warmed-up manager, once it has subscribed.
 fn listening(backend: &Backend) -> String {
     let request = Record::of(backend, "warm")
         .field("a")
         .expect("it was granted");
     let channel = format!("fairlock:grants:{}", manager_of(&request));
-    until(SOON, "it listens", || {
+    until(SOON, "it has subscribed", || {
         backend.query::<u64>(&["PUBLISH", &channel, ""]) == 1
     });
     channel
 }
 
-fn r13_a_grant_that_nobody_wants_is_released_at_once(backend: &Backend) {
+fn r13_an_unwanted_grant_is_released_at_once(backend: &Backend) {
     let manager = manager(backend);
     warm_up(&manager);
     let channel = listening(backend);
@@ -335,13 +335,13 @@ fn r13_a_grant_that_nobody_wants_is_released_at_once(backend: &Backend) {
     assert!(manager.try_lock("a").unwrap().is_none());
     let _: i64 = backend.query(&["PUBLISH", &channel, &message]);
     Record::of(backend, "a").comes_to_rest();
-    // As unused: what the holder before left behind is not forgotten.
+    // It is released as unused, so it does not change what the previous holder left.
     let guard = manager.try_lock("a").unwrap().expect("it is free");
     assert_eq!(guard.previous_holder(), PreviousHolder::Unknown);
 }
 
-/// Its message was lost, and so would be a ttl.
-fn r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check(backend: &Backend) {
+/// The message of that grant was lost. Without the check, the lock would stay taken for a ttl.
+fn r13_an_unwanted_grant_is_found_by_the_next_check(backend: &Backend) {
     let manager = manager(backend);
     warm_up(&manager);
     let of = manager_of(&Record::of(backend, "warm").field("a").unwrap());
@@ -354,7 +354,8 @@ fn r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check(backend: &B
             &format!("{ticket} {} {of} 60000 0 0", server_time(backend)),
         )]);
     };
-    // Another process's, and one that was free and taken at once, which is any guard's of this process.
+    // Not touched: a grant of another process, and one of this process that was granted without
+    // waiting (ticket 0), which may belong to any guard.
     for (ticket, of) in [(1, "0123456789abcdef"), (0, &of)] {
         served(ticket, of);
         assert!(waiter.wait_for(P + T).unwrap().is_none() && record.owner().is_some());
@@ -363,12 +364,12 @@ fn r13_a_grant_to_a_place_that_nobody_has_is_found_by_the_next_check(backend: &B
     let guard = waiter
         .wait_for(P + T + SLACK)
         .unwrap()
-        .expect("the owner before was given back");
+        .expect("the unwanted grant was released");
     guard.unlock().unwrap();
     record.comes_to_rest();
 }
 
-fn r13_news_that_come_late_or_twice_harm_no_holder(backend: &Backend) {
+fn r13_late_or_repeated_messages_harm_no_holder(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     warm_up(&ours);
     let channel = listening(backend);
@@ -395,12 +396,12 @@ fn r13_news_that_come_late_or_twice_harm_no_holder(backend: &Backend) {
         let _: i64 = backend.query(&["PUBLISH", &channel, nonsense]);
     }
     let _: i64 = backend.query(&["PUBLISH", &channel, &after]);
-    // Messages are taken in order: once this one was acted upon, so were those before.
+    // Messages are handled in order. Once this one was handled, so were all before it.
     Record::of(backend, "after").comes_to_rest();
     assert_eq!(record.owner(), Some(owner));
     guard.renew().unwrap();
     guard.unlock().unwrap();
-    // And after the release, while somebody else has it.
+    // The same after the release, while another manager holds it.
     let next = other.lock("a").unwrap();
     let after = plant(backend, "after", "0123456789abcdef0123456789abcdef", "x");
     let _: i64 = backend.query(&["PUBLISH", &channel, &again]);
@@ -411,7 +412,7 @@ fn r13_news_that_come_late_or_twice_harm_no_holder(backend: &Backend) {
     record.comes_to_rest();
 }
 
-fn r14_a_lost_lease_is_given_up_as_well(backend: &Backend) {
+fn r14_a_lost_lease_is_released(backend: &Backend) {
     let manager = manager(backend);
     let guard = manager
         .with(LockOptions::new().max_hold(T))
@@ -420,7 +421,7 @@ fn r14_a_lost_lease_is_given_up_as_well(backend: &Backend) {
     let loss = guard
         .lost()
         .recv_timeout(T + T + SLACK)
-        .expect("it may be held no longer");
+        .expect("max_hold has passed");
     assert_eq!(loss.reason, LossReason::MaxHold);
     Record::of(backend, "a").comes_to_rest();
     drop(guard);
@@ -443,18 +444,19 @@ fn r15_no_other_lease_is_ever_shortened(backend: &Backend) {
     let mut queue = Waiters::of("a");
     queue.add(&other);
     let renewed = ours.stats().renewed;
-    until(TTL, "the renewal thread comes by", || {
+    until(TTL, "the renewal thread renews it", || {
         ours.stats().renewed > renewed
     });
     assert!(other.try_lock_for("a", 2 * P).unwrap().is_none());
     assert_eq!(record.number("e"), end);
 }
 
-fn r15_the_fence_and_its_memory_outlast_a_clock_that_went_back(backend: &Backend) {
+fn r15_the_fence_and_its_record_outlast_a_clock_step_back(backend: &Backend) {
     let manager = manager(backend);
     let record = Record::of(backend, "a");
     manager.lock("a").unwrap().unlock().unwrap();
-    // An hour ahead of the server's clock, as after a step back; and close to what a double can count.
+    // First an hour ahead of the server's clock, as after a step back; then close to the largest
+    // exact integer of a double.
     for ahead in [server_time(backend) + 3_600_000_000, (1 << 53) - 1000] {
         record.set(&[("f", &ahead.to_string()), ("x", &ahead.to_string())]);
         for n in 1..4 {
@@ -469,7 +471,7 @@ fn r15_the_fence_and_its_memory_outlast_a_clock_that_went_back(backend: &Backend
     }
 }
 
-fn r16_a_lock_that_is_to_be_held_at_least_cools(backend: &Backend) {
+fn r16_a_lock_with_hold_at_least_cools(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Record::of(backend, "a");
     let least = 3 * T;
@@ -496,7 +498,7 @@ fn r16_a_lock_that_is_to_be_held_at_least_cools(backend: &Backend) {
     record.comes_to_rest();
 }
 
-fn r16_a_lock_that_is_handed_over_is_held_at_least_as_long_as_one_that_was_free(backend: &Backend) {
+fn r16_hold_at_least_also_applies_after_a_hand_over(backend: &Backend) {
     let (ours, other) = (manager(backend), manager(backend));
     let record = Record::of(backend, "a");
     let holder = other.lock("a").unwrap();
@@ -512,7 +514,7 @@ fn r16_a_lock_that_is_handed_over_is_held_at_least_as_long_as_one_that_was_free(
     assert!(other.try_lock("a").unwrap().is_none(), "it cools");
 }
 
-fn r16_a_fixed_lease_that_may_wait_must_outlast_a_check(backend: &Backend) {
+fn r16_a_waiting_fixed_lease_must_outlast_a_check(backend: &Backend) {
     // P + 2 T is 1.4 s here.
     let manager = build(
         with_ttl(backend, 2 * TTL)

@@ -16,38 +16,38 @@ use crate::fixtures::{P, SOON, build, steady};
 
 on_both_stores! {
     readers_share_and_writers_exclude,
-    every_verb_takes_it_or_does_not,
-    the_order_of_arrival_decides,
-    a_writer_among_many_readers_gets_in,
-    readers_behind_a_writer_come_in_together,
-    writers_have_rising_fences_and_readers_the_last_ones,
-    a_writer_goes_on_as_a_reader_without_a_gap,
-    a_lost_writer_cannot_go_on_as_a_reader,
+    every_verb_takes_the_lock_or_times_out,
+    readers_and_writers_are_served_in_order_of_arrival,
+    a_writer_gets_in_among_many_readers,
+    readers_behind_a_writer_are_granted_together,
+    writers_fences_rise_and_readers_share_the_last,
+    a_writer_becomes_a_reader_without_a_gap,
+    a_lost_writer_cannot_become_a_reader,
     a_reader_cannot_become_a_writer,
-    one_reader_among_readers_lapses,
-    what_a_writer_left_is_told_until_a_writer_puts_it_right,
-    readers_are_forced_away_together_and_those_who_come_next_are_not,
-    its_readers_are_seen,
+    a_lapsed_reader_is_lost_by_itself,
+    a_lapsed_writer_is_reported_until_a_writer_releases_properly,
+    force_release_ends_current_readers_and_no_later_ones,
+    readers_are_shown,
     a_flush_ends_readers_and_writers,
-    places_of_readers_and_writers_become_their_guards,
+    queued_readers_and_writers_get_their_guards,
 }
 
-on_both_stores! { redis_with_faults: a_downgrade_that_is_not_answered_takes_place, readers_whose_messages_are_lost_get_in }
+on_both_stores! { redis_with_faults: an_unanswered_downgrade_takes_effect, readers_get_in_although_their_messages_are_lost }
 
 fn manager(backend: &Backend) -> LockManager {
     build(steady(backend))
 }
 
 fn read(mgr: &LockManager) -> Receiver<ReadGuard> {
-    stand(mgr, |mgr| mgr.rw_lock("n").read())
+    queue_up(mgr, |mgr| mgr.rw_lock("n").read())
 }
 
 fn write(mgr: &LockManager) -> Receiver<WriteGuard> {
-    stand(mgr, |mgr| mgr.rw_lock("n").write())
+    queue_up(mgr, |mgr| mgr.rw_lock("n").write())
 }
 
-/// Waits on a thread of its own; when this returns it stands in the queue.
-fn stand<G: Send + 'static>(
+/// Waits on a thread of its own. The waiter is queued when this returns.
+fn queue_up<G: Send + 'static>(
     mgr: &LockManager,
     take: impl FnOnce(&LockManager) -> fairlock::Result<G> + Send + 'static,
 ) -> Receiver<G> {
@@ -68,7 +68,7 @@ fn served<G>(receiver: &Receiver<G>) -> G {
     receiver.recv_timeout(SOON).expect("its turn comes")
 }
 
-fn places_of_readers_and_writers_become_their_guards(backend: &Backend) {
+fn queued_readers_and_writers_get_their_guards(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let reading = n.enqueue_read().unwrap().wait().unwrap();
@@ -87,7 +87,7 @@ fn places_of_readers_and_writers_become_their_guards(backend: &Backend) {
 
 fn readers_share_and_writers_exclude(backend: &Backend) {
     let managers = [manager(backend), manager(backend), manager(backend)];
-    // Readers count up, a writer takes it below zero.
+    // Readers count up; a writer makes the count negative.
     let inside = AtomicI64::new(0);
     thread::scope(|scope| {
         for i in 0..9 {
@@ -114,7 +114,7 @@ fn readers_share_and_writers_exclude(backend: &Backend) {
     comes_to_rest(backend, &managers[0], "n");
 }
 
-fn every_verb_takes_it_or_does_not(backend: &Backend) {
+fn every_verb_takes_the_lock_or_times_out(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let (soon, later) = (Duration::from_millis(50), Instant::now() + SOON);
@@ -148,7 +148,7 @@ fn every_verb_takes_it_or_does_not(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn the_order_of_arrival_decides(backend: &Backend) {
+fn readers_and_writers_are_served_in_order_of_arrival(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let first = ours.rw_lock("n").read().unwrap();
     let writer = write(&theirs);
@@ -167,13 +167,13 @@ fn the_order_of_arrival_decides(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn a_writer_among_many_readers_gets_in(backend: &Backend) {
+fn a_writer_gets_in_among_many_readers(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let readers: Vec<_> = (0..100)
         .map(|_| ours.rw_lock("n").read().unwrap())
         .collect();
     let writer = write(&theirs);
-    // As one reader goes, another comes.
+    // For each reader that goes, another one comes.
     let late: Vec<_> = (0..5).map(|_| read(&ours)).collect();
     drop(readers);
     let writer = served(&writer);
@@ -183,7 +183,7 @@ fn a_writer_among_many_readers_gets_in(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn readers_behind_a_writer_come_in_together(backend: &Backend) {
+fn readers_behind_a_writer_are_granted_together(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
     let readers: Vec<_> = (0..6)
@@ -204,7 +204,7 @@ fn readers_behind_a_writer_come_in_together(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn writers_have_rising_fences_and_readers_the_last_ones(backend: &Backend) {
+fn writers_fences_rise_and_readers_share_the_last(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let mut last = n.read().unwrap().fence();
@@ -220,7 +220,7 @@ fn writers_have_rising_fences_and_readers_the_last_ones(backend: &Backend) {
     assert!(n.write().unwrap().fence() > last);
 }
 
-fn a_writer_goes_on_as_a_reader_without_a_gap(backend: &Backend) {
+fn a_writer_becomes_a_reader_without_a_gap(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
     let (reader, next, behind) = (read(&theirs), write(&theirs), read(&ours));
@@ -242,7 +242,7 @@ fn a_writer_goes_on_as_a_reader_without_a_gap(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn a_lost_writer_cannot_go_on_as_a_reader(backend: &Backend) {
+fn a_lost_writer_cannot_become_a_reader(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
     end_leases(backend, "n", "rw/1");
@@ -257,7 +257,7 @@ fn a_lost_writer_cannot_go_on_as_a_reader(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn a_downgrade_that_is_not_answered_takes_place(backend: &Backend) {
+fn an_unanswered_downgrade_takes_effect(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     for fault in [
         InjectedFault::ReplyLost,
@@ -277,7 +277,7 @@ fn a_downgrade_that_is_not_answered_takes_place(backend: &Backend) {
     }
 }
 
-fn readers_whose_messages_are_lost_get_in(backend: &Backend) {
+fn readers_get_in_although_their_messages_are_lost(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
     let readers = [read(&theirs), read(&theirs), read(&theirs)];
@@ -308,7 +308,7 @@ fn a_reader_cannot_become_a_writer(backend: &Backend) {
     assert!(reader.is_held() && mgr.stats().requests == asked);
 }
 
-fn one_reader_among_readers_lapses(backend: &Backend) {
+fn a_lapsed_reader_is_lost_by_itself(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let stays = ours.rw_lock("n").read().unwrap();
     let goes = theirs
@@ -328,13 +328,13 @@ fn one_reader_among_readers_lapses(backend: &Backend) {
     assert_ne!(
         writer.previous_holder(),
         PreviousHolder::Lapsed,
-        "a reader leaves nothing half done"
+        "a reader leaves no half-done change"
     );
     drop((goes, writer));
     comes_to_rest(backend, &ours, "n");
 }
 
-fn what_a_writer_left_is_told_until_a_writer_puts_it_right(backend: &Backend) {
+fn a_lapsed_writer_is_reported_until_a_writer_releases_properly(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.rw_lock("n");
     let writer = n.write().unwrap();
@@ -350,7 +350,7 @@ fn what_a_writer_left_is_told_until_a_writer_puts_it_right(backend: &Backend) {
     );
 }
 
-fn readers_are_forced_away_together_and_those_who_come_next_are_not(backend: &Backend) {
+fn force_release_ends_current_readers_and_no_later_ones(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let readers = [
         ours.rw_lock("n").read().unwrap(),
@@ -370,7 +370,7 @@ fn readers_are_forced_away_together_and_those_who_come_next_are_not(backend: &Ba
     comes_to_rest(backend, &ours, "n");
 }
 
-fn its_readers_are_seen(backend: &Backend) {
+fn readers_are_shown(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.with(LockOptions::new().label("reader")).rw_lock("n");
     let readers = [n.read().unwrap(), n.read().unwrap()];

@@ -1,4 +1,4 @@
-//! Permits out of a number of them, for many holders at once.
+//! Permits out of a fixed number of them, for many holders at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -16,46 +16,47 @@ use crate::managers;
 use crate::support::until;
 
 on_both_stores! {
-    never_more_permits_are_held_than_there_are,
-    every_verb_takes_permits_and_gives_them_back,
-    who_asks_for_many_is_not_overtaken,
-    several_are_handed_permits_in_one_step_whoever_they_wait_with,
-    a_try_does_not_overtake_those_who_wait,
-    who_gives_up_lets_those_behind_have_their_turn,
-    another_number_is_refused_while_in_use_and_holds_afterwards,
-    a_mutex_and_a_semaphore_are_told_apart,
-    a_number_that_cannot_be_had_is_an_error,
+    permits_in_use_never_exceed_the_capacity,
+    every_verb_takes_and_releases_permits,
+    a_heavy_request_is_not_overtaken,
+    one_release_grants_several_waiters_of_all_processes,
+    a_try_does_not_overtake_waiters,
+    a_waiter_that_times_out_unblocks_those_behind,
+    another_capacity_is_refused_while_in_use,
+    a_mutex_and_a_semaphore_are_distinguished,
+    an_impossible_number_of_permits_is_an_error,
     each_grant_has_a_larger_fence,
-    a_holder_that_lapses_is_lost_by_itself,
-    others_who_come_and_go_hide_no_lapse,
-    a_process_that_dies_with_many_permits_delays_others_once,
-    what_was_granted_before_a_flush_is_lost_and_waiters_stand_again,
-    the_loss_of_any_key_alone_is_survived,
-    all_is_seen_and_counted,
-    what_is_forced_away_is_that_of_one_fence,
-    options_hold_for_permits,
-    the_way_in_which_the_last_holder_ended_is_told,
-    a_place_kept_and_given_up_leaves_nothing,
-    a_place_is_kept_between_two_looks_and_gives_its_permits_together,
-    a_heavy_place_that_is_dropped_lets_those_behind_it_go_on,
-    every_key_ends_by_itself_also_while_permits_are_held,
-    a_record_lasts_for_as_long_as_its_holders_are_renewed,
-    a_look_at_many_holders_puts_the_next_one_off,
-    leases_that_are_short_bring_no_look_at_many_holders_before_its_time,
+    a_lapsed_holder_loses_only_its_own_permits,
+    frequent_use_by_others_hides_no_lapse,
+    a_dead_process_with_many_permits_delays_others_once,
+    a_flush_loses_permits_and_waiters_queue_again,
+    losing_any_single_key_is_survived,
+    inspect_and_stats_count_permits_and_waiters,
+    force_release_ends_only_its_own_fence,
+    options_apply_to_permits,
+    the_end_of_the_last_holder_is_reported,
+    a_wait_for_permits_that_times_out_leaves_nothing,
+    a_waiter_keeps_its_place_and_gets_all_permits_together,
+    dropping_a_heavy_waiter_unblocks_those_behind,
+    every_key_has_a_ttl_while_permits_are_held,
+    a_record_lasts_while_its_holders_are_renewed,
+    a_scan_of_many_holders_postpones_the_next_one,
+    short_leases_cause_no_early_scan_of_many_holders,
 }
 
 on_both_stores! {
     redis_with_faults:
-    a_message_that_is_lost_is_made_up_for,
-    p7_a_release_that_is_sent_twice_hears_the_same_twice,
+    waiters_for_permits_recover_from_lost_messages,
+    p7_a_release_sent_twice_gets_the_same_answer_twice,
 }
 
 fn manager(backend: &Backend) -> LockManager {
     build(steady(backend))
 }
 
-/// Ends the time of all holders of a name whose record has this in it, as if they had been silent for so long.
-pub(super) fn end_leases(backend: &Backend, name: &str, whose: &str) -> i64 {
+/// Lets the leases of all holders whose entry contains `contained` lapse, as if those holders had
+/// been silent.
+pub(super) fn end_leases(backend: &Backend, name: &str, contained: &str) -> i64 {
     let key = format!("fairlock:{{{name}}}");
     let script = "local all, ended = redis.call('HGETALL', KEYS[2]), 0\n\
         for i = 1, #all, 2 do\n\
@@ -68,13 +69,13 @@ pub(super) fn end_leases(backend: &Backend, name: &str, whose: &str) -> i64 {
         local p = redis.call('HGET', KEYS[1], 'p')\n\
         redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', 1) .. string.sub(p, 17))\n\
         return ended";
-    backend.query(&["EVAL", script, "2", &key, &format!("{key}:h"), whose])
+    backend.query(&["EVAL", script, "2", &key, &format!("{key}:h"), contained])
 }
 
-/// Nobody holds it or waits for it, and nothing of those who did is left or stays.
+/// Waits until nobody holds or awaits the name, and checks that no trace of earlier users is left.
 #[track_caller]
 pub(super) fn comes_to_rest(backend: &Backend, mgr: &LockManager, name: &str) {
-    until(SOON, "nobody has it or waits for it", || {
+    until(SOON, "nobody holds it or waits for it", || {
         mgr.inspect(name).unwrap().is_none()
     });
     let key = format!("fairlock:{{{name}}}");
@@ -94,7 +95,7 @@ pub(super) fn waiters(mgr: &LockManager, name: &str, many: u64) {
     });
 }
 
-/// Waits for so many permits on a thread of its own; when this returns it stands in the queue.
+/// Waits for this many permits on a thread of its own. The waiter is queued when this returns.
 fn wait(mgr: &LockManager, semaphore: &Semaphore, permits: u32) -> Receiver<LockGuard> {
     let (sender, receiver) = unbounded();
     let before = mgr
@@ -116,7 +117,7 @@ fn served(receiver: &Receiver<LockGuard>) -> LockGuard {
     receiver.recv_timeout(SOON).expect("its turn comes")
 }
 
-fn never_more_permits_are_held_than_there_are(backend: &Backend) {
+fn permits_in_use_never_exceed_the_capacity(backend: &Backend) {
     const PERMITS: u32 = 5;
     let managers = [manager(backend), manager(backend), manager(backend)];
     let held = AtomicU32::new(0);
@@ -140,7 +141,7 @@ fn never_more_permits_are_held_than_there_are(backend: &Backend) {
     comes_to_rest(backend, &managers[0], "n");
 }
 
-fn every_verb_takes_permits_and_gives_them_back(backend: &Backend) {
+fn every_verb_takes_and_releases_permits(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 4);
     assert_eq!((n.name(), n.permits()), ("n", 4));
@@ -166,7 +167,7 @@ fn every_verb_takes_permits_and_gives_them_back(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn who_asks_for_many_is_not_overtaken(backend: &Backend) {
+fn a_heavy_request_is_not_overtaken(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let n = mgr.semaphore("n", 3);
     let (first, second) = (n.acquire().unwrap(), n.acquire().unwrap());
@@ -174,7 +175,7 @@ fn who_asks_for_many_is_not_overtaken(backend: &Backend) {
     let light = wait(&other, &other.semaphore("n", 3), 1);
     assert!(
         n.try_acquire().unwrap().is_none(),
-        "one is left, but others were first"
+        "one permit is left, but others came first"
     );
     drop(first);
     thread::sleep(P);
@@ -187,7 +188,7 @@ fn who_asks_for_many_is_not_overtaken(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn several_are_handed_permits_in_one_step_whoever_they_wait_with(backend: &Backend) {
+fn one_release_grants_several_waiters_of_all_processes(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let all = ours.semaphore("n", 6).acquire_many(6).unwrap();
     let waiting: Vec<_> = [
@@ -214,7 +215,7 @@ fn several_are_handed_permits_in_one_step_whoever_they_wait_with(backend: &Backe
     comes_to_rest(backend, &ours, "n");
 }
 
-fn a_try_does_not_overtake_those_who_wait(backend: &Backend) {
+fn a_try_does_not_overtake_waiters(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 2);
     let guard = n.acquire().unwrap();
@@ -225,7 +226,7 @@ fn a_try_does_not_overtake_those_who_wait(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn who_gives_up_lets_those_behind_have_their_turn(backend: &Backend) {
+fn a_waiter_that_times_out_unblocks_those_behind(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let n = mgr.semaphore("n", 2);
     let guard = n.acquire().unwrap();
@@ -246,7 +247,7 @@ fn who_gives_up_lets_those_behind_have_their_turn(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn another_number_is_refused_while_in_use_and_holds_afterwards(backend: &Backend) {
+fn another_capacity_is_refused_while_in_use(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.semaphore("n", 2).acquire_many(2).unwrap();
     let errors = [
@@ -298,7 +299,7 @@ fn another_number_is_refused_while_in_use_and_holds_afterwards(backend: &Backend
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn a_mutex_and_a_semaphore_are_told_apart(backend: &Backend) {
+fn a_mutex_and_a_semaphore_are_distinguished(backend: &Backend) {
     let mgr = manager(backend);
     let permit = mgr.semaphore("n", 2).acquire().unwrap();
     let error = mgr.try_lock("n").unwrap_err();
@@ -324,7 +325,7 @@ fn a_mutex_and_a_semaphore_are_told_apart(backend: &Backend) {
     ));
     assert!(permit.is_held());
     permit.unlock().unwrap();
-    // Nobody holds it, but its record is there.
+    // Nobody holds it, but its record still exists.
     let error = mgr.try_lock("n").unwrap_err();
     assert!(matches!(
         &error,
@@ -342,7 +343,7 @@ fn a_mutex_and_a_semaphore_are_told_apart(backend: &Backend) {
     );
 }
 
-fn a_number_that_cannot_be_had_is_an_error(backend: &Backend) {
+fn an_impossible_number_of_permits_is_an_error(backend: &Backend) {
     let mgr = manager(backend);
     let asked = mgr.stats().requests;
     for (permits, of) in [(1, 0), (1, MAX_PERMITS + 1), (0, 3), (4, 3)] {
@@ -380,7 +381,7 @@ fn each_grant_has_a_larger_fence(backend: &Backend) {
     assert!(n.acquire().unwrap().fence() > last);
 }
 
-fn a_holder_that_lapses_is_lost_by_itself(backend: &Backend) {
+fn a_lapsed_holder_loses_only_its_own_permits(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let labelled = |label: &str| {
         theirs
@@ -406,9 +407,9 @@ fn a_holder_that_lapses_is_lost_by_itself(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn others_who_come_and_go_hide_no_lapse(backend: &Backend) {
+fn frequent_use_by_others_hides_no_lapse(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
-    // It is not renewed for so long.
+    // The ttl is so long that no renewal falls into the test.
     let goes = theirs
         .with(LockOptions::new().ttl(10 * TTL))
         .semaphore("n", 2)
@@ -421,15 +422,15 @@ fn others_who_come_and_go_hide_no_lapse(backend: &Backend) {
                    redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. soon .. string.sub(p, 17))";
     let _: () = backend.query(&["EVAL", shorten, "2", "fairlock:{n}", "fairlock:{n}:h"]);
     let n = ours.semaphore("n", 2);
-    until(SOON, "its permit comes back", || {
-        // Each of these lasts for longer than the one that goes.
+    until(SOON, "its permit is free again", || {
+        // Each of these leases is longer than the one that lapses.
         n.acquire().unwrap().unlock().unwrap();
         n.try_acquire_many(2).unwrap().is_some()
     });
     assert!(matches!(goes.renew(), Err(Error::Lost { .. })));
 }
 
-fn a_process_that_dies_with_many_permits_delays_others_once(backend: &Backend) {
+fn a_dead_process_with_many_permits_delays_others_once(backend: &Backend) {
     const MANY: u32 = 50;
     let (ours, theirs) = (manager(backend), manager(backend));
     let guards: Vec<_> = (0..MANY)
@@ -439,7 +440,7 @@ fn a_process_that_dies_with_many_permits_delays_others_once(backend: &Backend) {
     assert_eq!(end_leases(backend, "n", "semaphore"), i64::from(MANY));
     let next = served(&next);
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    until(SOON, "all are told", || {
+    until(SOON, "all losses are reported", || {
         theirs.stats().lost == u64::from(MANY)
     });
     drop(guards);
@@ -447,10 +448,10 @@ fn a_process_that_dies_with_many_permits_delays_others_once(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn a_message_that_is_lost_is_made_up_for(backend: &Backend) {
+fn waiters_for_permits_recover_from_lost_messages(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let all = ours.semaphore("n", 3).acquire_many(3).unwrap();
-    // The newest of them waits on, so that nothing but their tickets tells of the others.
+    // The last of them keeps waiting, so only the tickets show that the others were granted.
     let waiting = [1, 2, 3].map(|permits| wait(&ours, &theirs.semaphore("n", 3), permits));
     backend.inject(InjectedFault::MessageLost);
     if backend.server().is_none() {
@@ -464,7 +465,7 @@ fn a_message_that_is_lost_is_made_up_for(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn what_was_granted_before_a_flush_is_lost_and_waiters_stand_again(backend: &Backend) {
+fn a_flush_loses_permits_and_waiters_queue_again(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let guard = ours.semaphore("n", 2).acquire_many(2).unwrap();
     let waiting = wait(&ours, &theirs.semaphore("n", 2), 2);
@@ -479,7 +480,7 @@ fn what_was_granted_before_a_flush_is_lost_and_waiters_stand_again(backend: &Bac
     comes_to_rest(backend, &ours, "n");
 }
 
-fn the_loss_of_any_key_alone_is_survived(backend: &Backend) {
+fn losing_any_single_key_is_survived(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     for key in ["fairlock:{n}", "fairlock:{n}:q", "fairlock:{n}:h"] {
         let n = ours.semaphore("n", 2);
@@ -495,7 +496,7 @@ fn the_loss_of_any_key_alone_is_survived(backend: &Backend) {
                 LossReason::Taken
             );
         } else {
-            // Who holds it is known still, and counts.
+            // The holder is still known and still counts.
             thread::sleep(TTL / 4);
             assert!(
                 guard.is_held() && waiting.iter().all(Receiver::is_empty),
@@ -509,7 +510,7 @@ fn the_loss_of_any_key_alone_is_survived(backend: &Backend) {
     }
 }
 
-fn all_is_seen_and_counted(backend: &Backend) {
+fn inspect_and_stats_count_permits_and_waiters(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let labelled = theirs.with(LockOptions::new().label("upload"));
     let first = ours.semaphore("n", 5).acquire_many(2).unwrap();
@@ -566,7 +567,7 @@ fn all_is_seen_and_counted(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn what_is_forced_away_is_that_of_one_fence(backend: &Backend) {
+fn force_release_ends_only_its_own_fence(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let (goes, stays) = (
         theirs.semaphore("n", 2).acquire().unwrap(),
@@ -587,10 +588,11 @@ fn what_is_forced_away_is_that_of_one_fence(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-fn options_hold_for_permits(backend: &Backend) {
+fn options_apply_to_permits(backend: &Backend) {
     let mgr = manager(backend);
     let with = |options: LockOptions| mgr.with(options).semaphore("n", 2);
-    // It cools, and counts meanwhile, but no longer, though the lease would have gone on.
+    // It cools and still counts, but only for `hold_at_least`, although its lease would have lasted
+    // longer.
     let least = Duration::from_millis(400);
     let started = Instant::now();
     with(LockOptions::new().ttl(10 * TTL).hold_at_least(least))
@@ -607,7 +609,7 @@ fn options_hold_for_permits(backend: &Backend) {
         .expect("it has cooled");
     after.unlock().unwrap();
     assert!(backend.server().is_none() || started.elapsed() >= least);
-    // It is never renewed.
+    // A fixed lease is never renewed.
     let fixed = with(LockOptions::new().fixed_lease(Duration::from_millis(300)))
         .try_acquire()
         .unwrap()
@@ -628,7 +630,7 @@ fn options_hold_for_permits(backend: &Backend) {
         .unwrap()
         .unlock()
         .unwrap();
-    // One that is renewed lasts for longer than its ttl.
+    // A renewed lease lasts longer than its ttl.
     let short = fixtures::manager(backend);
     let guard = short.semaphore("n", 2).acquire().unwrap();
     thread::sleep(fixtures::TTL + fixtures::TTL / 4);
@@ -638,7 +640,7 @@ fn options_hold_for_permits(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn the_way_in_which_the_last_holder_ended_is_told(backend: &Backend) {
+fn the_end_of_the_last_holder_is_reported(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 1);
     let guard = n.acquire().unwrap();
@@ -652,7 +654,7 @@ fn the_way_in_which_the_last_holder_ended_is_told(backend: &Backend) {
     assert!(guard.renew().is_err());
 }
 
-fn a_place_kept_and_given_up_leaves_nothing(backend: &Backend) {
+fn a_wait_for_permits_that_times_out_leaves_nothing(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.semaphore("n", 1).acquire().unwrap();
     for _ in 0..3 {
@@ -670,7 +672,7 @@ fn a_place_kept_and_given_up_leaves_nothing(backend: &Backend) {
     assert_eq!(mgr.stats().waiting + other.stats().waiting, 0);
 }
 
-fn every_key_ends_by_itself_also_while_permits_are_held(backend: &Backend) {
+fn every_key_has_a_ttl_while_permits_are_held(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let n = ours.semaphore("n", 2);
     let end_in_time = |keys: &[&str]| {
@@ -683,7 +685,7 @@ fn every_key_ends_by_itself_also_while_permits_are_held(backend: &Backend) {
     end_in_time(&["", ":h"]);
     let next = wait(&ours, &theirs.semaphore("n", 2), 2);
     end_in_time(&["", ":q", ":h"]);
-    // The last holder goes and another comes in one step.
+    // The last holder goes and the next is granted in one step.
     drop(first);
     let next = served(&next);
     end_in_time(&["", ":h"]);
@@ -697,7 +699,7 @@ fn every_key_ends_by_itself_also_while_permits_are_held(backend: &Backend) {
     drop(kept);
 }
 
-fn a_place_is_kept_between_two_looks_and_gives_its_permits_together(backend: &Backend) {
+fn a_waiter_keeps_its_place_and_gets_all_permits_together(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 3);
     let held = n.acquire_many(2).unwrap();
@@ -714,7 +716,7 @@ fn a_place_is_kept_between_two_looks_and_gives_its_permits_together(backend: &Ba
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn a_heavy_place_that_is_dropped_lets_those_behind_it_go_on(backend: &Backend) {
+fn dropping_a_heavy_waiter_unblocks_those_behind(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let held = ours.semaphore("n", 2).acquire().unwrap();
     let heavy = ours.semaphore("n", 2).enqueue_many(2).unwrap();
@@ -726,8 +728,8 @@ fn a_heavy_place_that_is_dropped_lets_those_behind_it_go_on(backend: &Backend) {
     comes_to_rest(backend, &ours, "n");
 }
 
-/// Without it the name could be taken as a mutex beside them.
-fn a_record_lasts_for_as_long_as_its_holders_are_renewed(backend: &Backend) {
+/// Without the record, the name could be taken as a mutex beside its permits.
+fn a_record_lasts_while_its_holders_are_renewed(backend: &Backend) {
     let mgr = manager(backend);
     let permit = mgr.semaphore("n", 2).acquire().unwrap();
     let soon = fixtures::server_time(backend) / 1000 + 60_000;
@@ -739,11 +741,11 @@ fn a_record_lasts_for_as_long_as_its_holders_are_renewed(backend: &Backend) {
     comes_to_rest(backend, &mgr, "n");
 }
 
-fn a_look_at_many_holders_puts_the_next_one_off(backend: &Backend) {
+fn a_scan_of_many_holders_postpones_the_next_one(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 1000);
     let _permit = n.acquire().unwrap();
-    // 500 more, of whom one ends every 5 ms from now on.
+    // 500 more holders, of which one lapses every 5 ms from now on.
     let fill = "local all, clock = redis.call('HGETALL', KEYS[1]), redis.call('TIME')
                 for i = 1, 500 do
                   local ends = clock[1] * 1000000 + clock[2] + 5000 * i
@@ -753,22 +755,19 @@ fn a_look_at_many_holders_puts_the_next_one_off(backend: &Backend) {
     assert_eq!(
         end_leases(backend, "n", "nobody's"),
         0,
-        "it only has the next call look"
+        "only the next call scans"
     );
     let before = fixtures::server_time(backend) as f64;
     assert!(n.try_acquire_many(1000).unwrap().is_none());
-    let next = next_look(backend) - before;
-    assert!(
-        next >= 10_000.0,
-        "at 20 µs a holder, and not after {next} µs"
-    );
+    let next = next_scan(backend) - before;
+    assert!(next >= 10_000.0, "20 µs for each holder, and not {next} µs");
 }
 
-fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(backend: &Backend) {
+fn short_leases_cause_no_early_scan_of_many_holders(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.semaphore("n", 10_000);
     let _permit = n.acquire().unwrap();
-    // 3,000 more, whose leases last for 10 ms.
+    // 3,000 more holders with leases of 10 ms.
     let fill = "local all, clock = redis.call('HGETALL', KEYS[1]), redis.call('TIME')
                 for i = 1, 3000 do
                   local ends = clock[1] * 1000000 + clock[2] + 10000
@@ -780,30 +779,30 @@ fn leases_that_are_short_bring_no_look_at_many_holders_before_its_time(backend: 
         assert_eq!(
             end_leases(backend, "n", "nobody's"),
             0,
-            "it only has the next call look"
+            "only the next call scans"
         );
         try_all();
-        let next = next_look(backend);
+        let next = next_scan(backend);
         try_all();
         let soon = (fixtures::server_time(backend) as f64) < next;
         assert!(
-            !soon || next_look(backend) == next,
-            "the second has looked as well"
+            !soon || next_scan(backend) == next,
+            "the second call has scanned as well"
         );
         soon
     });
 }
 
-/// The time before which no holder is looked for that has lapsed.
-fn next_look(backend: &Backend) -> f64 {
+/// Before this time no call scans the holders for lapsed ones.
+fn next_scan(backend: &Backend) -> f64 {
     let look = "return tostring(struct.unpack('<d', string.sub(redis.call('HGET', KEYS[1], 'p'), 9)) - ARGV[1])";
     let base = 1_700_000_000_000_000_u64;
     let after: String = backend.query(&["EVAL", look, "1", "fairlock:{n}", &base.to_string()]);
     base as f64 + after.parse::<f64>().unwrap()
 }
 
-fn p7_a_release_that_is_sent_twice_hears_the_same_twice(backend: &Backend) {
-    // They renew so late that no renewal hears of the loss before.
+fn p7_a_release_sent_twice_gets_the_same_answer_twice(backend: &Backend) {
+    // The default ttl puts the next renewal far off, so only the release can find the loss.
     let [ours, theirs] =
         [LockManager::connect(backend), LockManager::connect(backend)].map(|mgr| mgr.unwrap());
     let permit = ours.semaphore("n", 2).acquire().unwrap();

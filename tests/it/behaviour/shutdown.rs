@@ -1,4 +1,4 @@
-//! A manager's end in good order.
+//! An orderly shutdown of a manager.
 
 use std::{
     thread,
@@ -16,20 +16,20 @@ use crate::managers;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
+/// The command timeout that a manager derives from that ttl.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
-/// What a shutdown may add to the time that it gives to guards.
+/// A shutdown may take this much longer than the time it gives to guards.
 const OVERHEAD: Duration = COMMAND_TIMEOUT.saturating_mul(2).saturating_add(SLACK);
 
 on_both_stores! {
-    after_a_shutdown_every_verb_that_takes_a_lock_is_closed,
+    every_verb_is_closed_after_a_shutdown,
     a_shutdown_with_nothing_held_returns_at_once,
-    a_shutdown_ends_all_waits_at_once_and_leaves_the_queue,
+    a_shutdown_ends_all_waits_at_once_emptying_the_queue,
     a_shutdown_waits_for_guards_which_stay_renewed,
-    at_the_deadline_guards_are_told_released_and_named,
-    a_second_shutdown_ends_the_guards_that_the_first_waits_for,
-    p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards,
-    the_last_handle_may_go_while_its_locks_are_being_ended,
+    at_its_deadline_a_shutdown_releases_and_names_guards,
+    a_second_shutdown_ends_guards_the_first_waits_for,
+    p8_a_shutdown_in_silence_is_bounded_and_reports_losses,
+    the_last_handle_may_drop_during_a_shutdown,
 }
 
 fn manager(backend: &Backend) -> LockManager {
@@ -40,7 +40,8 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// On a thread that a failed test leaves behind: a call that never ends must not hang the others.
+/// Runs `body` on a thread that a failed test leaves behind: a call that never ends must not block
+/// the other tests.
 pub(crate) fn aside<T: Send + 'static>(
     mgr: &LockManager,
     body: impl FnOnce(&LockManager) -> T + Send + 'static,
@@ -56,11 +57,11 @@ pub(crate) fn assert_closed<T>(result: Result<T>) {
     match result {
         Err(Error::Closed) => {}
         Err(error) => panic!("not Closed: {error:?}"),
-        Ok(_) => panic!("not Closed but granted, or in the queue"),
+        Ok(_) => panic!("not Closed but granted, or queued"),
     }
 }
 
-fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(backend: &Backend) {
+fn every_verb_is_closed_after_a_shutdown(backend: &Backend) {
     let mgr = manager(backend);
     let (clone, handle) = (mgr.clone(), mgr.with(LockOptions::new().label("x")));
     let mutex = mgr.mutex("n");
@@ -79,7 +80,7 @@ fn after_a_shutdown_every_verb_that_takes_a_lock_is_closed(backend: &Backend) {
     assert_closed(mutex.try_lock_until(Instant::now() + ms(10)));
     assert_closed(mutex.enqueue());
     assert_eq!(backend.keys("n"), [""; 0]);
-    // What takes nothing still answers.
+    // Verbs that take nothing still answer.
     assert!(mgr.inspect("n").unwrap().is_none());
     assert_eq!(mgr.list("*").count(), 0);
     assert!(!mgr.force_release("n", 1).unwrap());
@@ -96,7 +97,7 @@ fn a_shutdown_with_nothing_held_returns_at_once(backend: &Backend) {
     }
 }
 
-fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(backend: &Backend) {
+fn a_shutdown_ends_all_waits_at_once_emptying_the_queue(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let mut waiter = mgr.enqueue("n").unwrap();
@@ -118,15 +119,15 @@ fn a_shutdown_ends_all_waits_at_once_and_leaves_the_queue(backend: &Backend) {
         assert_closed(wait.recv_timeout(OVERHEAD).expect("the wait ends"));
     }
     assert!(start.elapsed() < OVERHEAD, "{:?}", start.elapsed());
-    // A waiter stays closed however often it is asked.
-    let asked = aside(&mgr, move |_| {
+    // A waiter stays closed for every later call.
+    let repeated = aside(&mgr, move |_| {
         for _ in 0..3 {
             assert_closed(waiter.wait_for(Duration::MAX));
         }
         assert_eq!(waiter.position(), None);
         assert_closed(waiter.wait());
     });
-    asked.recv_timeout(SLACK).expect("it is answered at once");
+    repeated.recv_timeout(SLACK).expect("it returns at once");
     assert_closed(claimed_by_none.wait());
     until(SLACK, "the queue is empty", || {
         other.inspect("n").unwrap().unwrap().waiters == 0
@@ -163,9 +164,9 @@ fn a_shutdown_waits_for_guards_which_stay_renewed(backend: &Backend) {
     assert!(manager(backend).try_lock("n").unwrap().is_some());
 }
 
-fn at_the_deadline_guards_are_told_released_and_named(backend: &Backend) {
+fn at_its_deadline_a_shutdown_releases_and_names_guards(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
-    let (sender, told) = unbounded();
+    let (sender, losses) = unbounded();
     let handle =
         mgr.with(LockOptions::new().on_lost(move |loss| sender.send(loss.clone()).unwrap()));
     let guards: Vec<_> = ["b", "a", "c"]
@@ -191,11 +192,11 @@ fn at_the_deadline_guards_are_told_released_and_named(backend: &Backend) {
             (guard.name(), guard.fence(), LossReason::Shutdown)
         );
         assert_eq!(
-            told.recv_timeout(SLACK).unwrap().reason,
+            losses.recv_timeout(SLACK).unwrap().reason,
             LossReason::Shutdown
         );
     }
-    // Nobody has to wait for a ttl: one is handed over, the others are free.
+    // No waiter waits for a ttl: one name is handed over, and the others are free.
     let next = waiter.wait().unwrap();
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
     for name in ["b", "c", "early"] {
@@ -207,13 +208,14 @@ fn at_the_deadline_guards_are_told_released_and_named(backend: &Backend) {
         start.elapsed()
     );
 
-    // A second one has nothing left to end, and what is dropped now harms nobody.
+    // A second shutdown has nothing left to end, and dropping these guards now has no effect on
+    // Redis.
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
     for guard in guards {
         let (name, fence) = (guard.name().to_owned(), guard.fence());
         if name == "b" {
             let Err(Error::Lost { loss, .. }) = guard.unlock() else {
-                panic!("unlocked what was lost")
+                panic!("unlock succeeded on a lost lock")
             };
             assert_eq!((loss.fence, loss.reason), (fence, LossReason::Shutdown));
         } else {
@@ -225,7 +227,7 @@ fn at_the_deadline_guards_are_told_released_and_named(backend: &Backend) {
     assert_eq!(mgr.stats().lost, 3);
 }
 
-fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(backend: &Backend) {
+fn a_second_shutdown_ends_guards_the_first_waits_for(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let first = aside(&mgr, |mgr| mgr.shutdown(Duration::from_secs(60)));
@@ -248,7 +250,7 @@ fn a_second_shutdown_ends_the_guards_that_the_first_waits_for(backend: &Backend)
     );
 }
 
-fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(backend: &Backend) {
+fn p8_a_shutdown_in_silence_is_bounded_and_reports_losses(backend: &Backend) {
     let mgr = manager(backend);
     let guard = mgr.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
@@ -270,7 +272,7 @@ fn p8_a_shutdown_while_the_server_is_silent_is_bounded_and_tells_the_guards(back
     );
 }
 
-fn the_last_handle_may_go_while_its_locks_are_being_ended(backend: &Backend) {
+fn the_last_handle_may_drop_during_a_shutdown(backend: &Backend) {
     let other = manager(backend);
     let mgr = manager(backend);
     std::mem::forget(mgr.mutex("n").lock().unwrap());

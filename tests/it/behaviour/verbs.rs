@@ -1,4 +1,4 @@
-//! The verbs, what they count, and how all of it is shown.
+//! The verbs, what they count, and how their types are shown by `Debug`.
 
 use std::{
     sync::Arc,
@@ -12,14 +12,14 @@ use crate::managers;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
+/// The command timeout that a manager derives from that ttl.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 
 on_both_stores! {
-    every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name,
-    a_fresh_manager_has_done_nothing_but_connect,
+    every_verb_of_manager_and_mutex_locks_the_same_name,
+    a_new_manager_has_only_connected,
     held_waiting_granted_and_missed_count_what_happens,
-    a_grant_that_comes_by_message_counts_as_handed_over,
+    a_grant_by_message_counts_as_handed_over,
     losses_renewals_failures_and_background_releases_are_counted,
     debug_shows_what_matters,
 }
@@ -28,7 +28,7 @@ fn manager(backend: &Backend) -> LockManager {
     managers::manager(backend, TTL)
 }
 
-fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(backend: &Backend) {
+fn every_verb_of_manager_and_mutex_locks_the_same_name(backend: &Backend) {
     let mgr = manager(backend);
     let mutex = mgr.mutex("n");
     assert_eq!(mutex.name(), "n");
@@ -85,9 +85,9 @@ fn every_verb_of_a_manager_and_of_a_mutex_locks_the_same_name(backend: &Backend)
     guard.unlock().unwrap();
 }
 
-fn a_fresh_manager_has_done_nothing_but_connect(backend: &Backend) {
+fn a_new_manager_has_only_connected(backend: &Backend) {
     let stats = manager(backend).stats();
-    // In memory there is nothing to connect to.
+    // In memory there is no connection to open.
     assert_eq!(stats.connects, u64::from(backend.server().is_some()));
     let idle = Stats::default();
     assert_eq!((stats.held, stats.waiting, stats.granted), (0, 0, 0));
@@ -124,14 +124,14 @@ fn held_waiting_granted_and_missed_count_what_happens(backend: &Backend) {
     );
     drop(guard);
     assert_eq!(mgr.stats().held, 0);
-    // What a handle does counts with its manager.
+    // The calls of a handle count with its manager.
     let handle = mgr.with(LockOptions::new());
     drop(handle.lock("n").unwrap());
     assert_eq!(handle.stats(), mgr.stats());
     assert_eq!(mgr.stats().granted, 3);
 }
 
-fn a_grant_that_comes_by_message_counts_as_handed_over(backend: &Backend) {
+fn a_grant_by_message_counts_as_handed_over(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();

@@ -1,4 +1,4 @@
-//! A place in the queue: where it stands, how it is kept, and how it is left.
+//! A waiter in the queue: its position, how it keeps its place, and how it leaves.
 
 use std::{
     thread,
@@ -12,28 +12,28 @@ use crate::managers;
 use crate::support::{SLACK, until};
 
 const TTL: Duration = Duration::from_secs(2);
-/// What a manager with that ttl derives from it.
+/// The command timeout that a manager derives from that ttl.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(200);
 const CHECK_PERIOD: Duration = Duration::from_millis(250);
-/// How long a grant may take to be known, its message lost or not.
+/// A grant must be known within this time, even if its message is lost.
 const GRANTED_WITHIN: Duration = CHECK_PERIOD
     .saturating_add(COMMAND_TIMEOUT)
     .saturating_add(SLACK);
 
 on_both_stores! {
     a_waiter_on_a_free_lock_is_granted_at_once,
-    positions_count_from_one_and_move_as_others_are_served,
+    positions_count_from_one_and_decrease,
     wait_for_keeps_the_place,
-    a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed,
-    a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order,
+    a_grant_between_two_waits_stays_renewed,
+    a_dropped_waiter_leaves_and_the_others_keep_their_order,
     the_last_waiter_to_leave_leaves_nothing_behind,
     dropping_a_granted_waiter_hands_the_lock_over,
-    an_unclaimed_grant_that_is_lost_is_queued_again_and_served,
-    an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free,
-    a_waiter_gives_one_guard,
-    a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle,
-    p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent,
-    p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place,
+    an_unused_grant_that_is_lost_queues_again,
+    an_unused_grant_that_is_lost_is_granted_again,
+    a_waiter_returns_one_guard,
+    a_waiter_works_on_another_thread_without_its_handle,
+    p8_a_waiter_drops_within_one_command_timeout_in_silence,
+    p8_short_waits_end_at_the_outage_limit_keeping_their_place,
 }
 
 fn manager(backend: &Backend) -> LockManager {
@@ -44,7 +44,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// How many wait for `n`, by Redis's account.
+/// The number of waiters for `n`, as Redis counts them.
 fn waiters(mgr: &LockManager) -> u64 {
     mgr.inspect("n").unwrap().map_or(0, |info| info.waiters)
 }
@@ -62,7 +62,7 @@ fn a_waiter_on_a_free_lock_is_granted_at_once(backend: &Backend) {
     assert_eq!(mgr.stats().waiting, 0);
 }
 
-fn positions_count_from_one_and_move_as_others_are_served(backend: &Backend) {
+fn positions_count_from_one_and_decrease(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let a = mgr.enqueue("n").unwrap();
@@ -79,7 +79,7 @@ fn positions_count_from_one_and_move_as_others_are_served(backend: &Backend) {
         [a.position(), b.position(), c.position()] == [None, Some(1), Some(2)]
     });
     let guard = a.wait().unwrap();
-    // A place that is given up counts until it is passed over.
+    // The entry of a dropped waiter counts until the queue has passed it.
     drop(b);
     assert!(c.position() <= Some(2));
     guard.unlock().unwrap();
@@ -109,16 +109,16 @@ fn wait_for_keeps_the_place(backend: &Backend) {
     assert!(second.wait_for(GRANTED_WITHIN).unwrap().is_some());
 }
 
-fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(backend: &Backend) {
+fn a_grant_between_two_waits_stays_renewed(backend: &Backend) {
     let (mgr, other) = (manager(backend), managers::patient(backend));
-    // One that had to stand, and one that was granted when it came.
+    // One waiter that was queued, and one that was granted on arrival.
     let guard = mgr.lock("n").unwrap();
-    let mut stood = mgr.enqueue("n").unwrap();
-    assert!(stood.wait_for(ms(10)).unwrap().is_none());
+    let mut queued = mgr.enqueue("n").unwrap();
+    assert!(queued.wait_for(ms(10)).unwrap().is_none());
     guard.unlock().unwrap();
     let mut at_once = mgr.enqueue("m").unwrap();
     until(GRANTED_WITHIN, "it is granted", || {
-        stood.position().is_none()
+        queued.position().is_none()
     });
     let fences = ["n", "m"].map(|name| mgr.inspect(name).unwrap().unwrap().fence);
     let start = Instant::now();
@@ -131,7 +131,7 @@ fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(backend: &Backe
         }
         start.elapsed() > TTL * 2
     });
-    for (waiter, fence) in [&mut stood, &mut at_once].into_iter().zip(fences) {
+    for (waiter, fence) in [&mut queued, &mut at_once].into_iter().zip(fences) {
         let guard = waiter
             .wait_for(Duration::ZERO)
             .unwrap()
@@ -143,7 +143,7 @@ fn a_grant_between_two_waits_is_kept_renewed_until_it_is_claimed(backend: &Backe
     assert_eq!(mgr.stats().requeued, 0);
 }
 
-fn a_dropped_waiter_leaves_the_queue_and_the_others_keep_their_order(backend: &Backend) {
+fn a_dropped_waiter_leaves_and_the_others_keep_their_order(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = mgr.lock("n").unwrap();
     let a = mgr.enqueue("n").unwrap();
@@ -186,29 +186,29 @@ fn the_last_waiter_to_leave_leaves_nothing_behind(backend: &Backend) {
 fn dropping_a_granted_waiter_hands_the_lock_over(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let granted = mgr.enqueue("n").unwrap();
-    let stood = mgr.enqueue("n").unwrap();
+    let queued = mgr.enqueue("n").unwrap();
     let mut last = other.enqueue("n").unwrap();
     drop(granted);
     until(GRANTED_WITHIN, "the next one is granted", || {
-        stood.position().is_none()
+        queued.position().is_none()
     });
-    drop(stood);
+    drop(queued);
     let guard = last.wait_for(GRANTED_WITHIN).unwrap().unwrap();
     guard.unlock().unwrap();
     assert!(mgr.inspect("n").unwrap().is_none());
     assert_eq!((mgr.stats().waiting, other.stats().waiting), (0, 0));
 }
 
-fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served(backend: &Backend) {
+fn an_unused_grant_that_is_lost_queues_again(backend: &Backend) {
     let disasters: [fn(&Backend); 2] = [|backend| backend.delete("n"), Backend::flush_all];
     for disaster in disasters {
         let (mgr, other) = (manager(backend), manager(backend));
         let mut waiter = mgr.enqueue("n").unwrap();
         let lost = mgr.inspect("n").unwrap().unwrap().fence;
         disaster(backend);
-        let taken = other.try_lock("n").unwrap().expect("nobody is left");
+        let taken = other.try_lock("n").unwrap().expect("the lock is free");
         let again = || waiter.position() == Some(1) && mgr.stats().requeued == 1;
-        until(TTL + SLACK, "it stands in the queue again", again);
+        until(TTL + SLACK, "it is queued again", again);
         assert!(waiter.wait_for(ms(20)).unwrap().is_none());
         // No guard has lost anything.
         assert_eq!(mgr.stats().lost, 0);
@@ -220,12 +220,12 @@ fn an_unclaimed_grant_that_is_lost_is_queued_again_and_served(backend: &Backend)
     }
 }
 
-fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free(backend: &Backend) {
+fn an_unused_grant_that_is_lost_is_granted_again(backend: &Backend) {
     let mgr = manager(backend);
     let waiter = mgr.enqueue("n").unwrap();
     let lost = mgr.inspect("n").unwrap().unwrap().fence;
     backend.flush_all();
-    until(TTL + SLACK, "it is granted anew", || {
+    until(TTL + SLACK, "it is granted again", || {
         mgr.stats().requeued == 1
     });
     let guard = waiter.wait().unwrap();
@@ -233,7 +233,7 @@ fn an_unclaimed_grant_that_is_lost_is_granted_anew_if_the_lock_is_free(backend: 
     guard.renew().unwrap();
 }
 
-fn a_waiter_gives_one_guard(backend: &Backend) {
+fn a_waiter_returns_one_guard(backend: &Backend) {
     let mgr = manager(backend);
     let mut waiter = mgr.enqueue("n").unwrap();
     let guard = waiter.wait_for(Duration::MAX).unwrap().unwrap();
@@ -250,12 +250,12 @@ fn a_waiter_gives_one_guard(backend: &Backend) {
     guard.check().unwrap();
 }
 
-fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(backend: &Backend) {
+fn a_waiter_works_on_another_thread_without_its_handle(backend: &Backend) {
     let other = manager(backend);
     let guard = other.lock("n").unwrap();
     let waiter = manager(backend).enqueue("n").unwrap();
     let waiting = thread::spawn(move || waiter.wait());
-    until(SLACK, "it stands in the queue", || waiters(&other) == 1);
+    until(SLACK, "it is queued", || waiters(&other) == 1);
     let start = Instant::now();
     until(TTL + SLACK, "it waits for longer than its horizon", || {
         start.elapsed() > TTL * 3 / 4
@@ -266,7 +266,7 @@ fn a_waiter_may_be_waited_for_on_another_thread_and_outlives_its_handle(backend:
     guard.unlock().unwrap();
 }
 
-fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(backend: &Backend) {
+fn p8_a_waiter_drops_within_one_command_timeout_in_silence(backend: &Backend) {
     let (mgr, other) = (manager(backend), manager(backend));
     let guard = other.lock("n").unwrap();
     let waiter = mgr.enqueue("n").unwrap();
@@ -285,9 +285,7 @@ fn p8_a_waiter_is_dropped_within_one_command_timeout_while_the_server_is_silent(
     drop(guard);
 }
 
-fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps_its_place(
-    backend: &Backend,
-) {
+fn p8_short_waits_end_at_the_outage_limit_keeping_their_place(backend: &Backend) {
     let limit = COMMAND_TIMEOUT * 6;
     let other = manager(backend);
     let options = LockOptions::new().ttl(TTL);
@@ -325,7 +323,7 @@ fn p8_waiting_bit_by_bit_in_silence_is_unavailable_at_the_outage_limit_and_keeps
     assert!(took < limit + COMMAND_TIMEOUT * 2 + SLACK, "{took:?}");
     backend.come_back();
     drop(guard);
-    until(TTL * 2 + SLACK, "it is served all the same", || {
+    until(TTL * 2 + SLACK, "it is still served", || {
         matches!(waiter.wait_for(CHECK_PERIOD), Ok(Some(_)))
     });
 }

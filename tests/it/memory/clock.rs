@@ -1,4 +1,5 @@
-//! One clock for the server and all managers: whoever sleeps by it is woken when it is put forward.
+//! The server and all managers share one clock. A thread that sleeps by it wakes when a test
+//! advances it.
 
 use std::{
     sync::{
@@ -31,7 +32,7 @@ fn lasting(memory: &Memory) -> LockManager {
         .unwrap()
 }
 
-/// Puts the clock forward when this many threads wait for `name`, and not before they do.
+/// Advances the clock once this many threads wait for `name`.
 fn advance_when_awaited(memory: &Memory, by: Duration, name: &str, waiters: u64) {
     let look = LockManager::connect(memory).unwrap();
     until(SOON, "they wait", || {
@@ -43,7 +44,7 @@ fn advance_when_awaited(memory: &Memory, by: Duration, name: &str, waiters: u64)
 }
 
 #[test]
-fn p6_a_lease_that_is_not_renewed_in_time_is_lost_and_told() {
+fn p6_a_lease_not_renewed_in_time_is_reported_lost() {
     let memory = Memory::new();
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
@@ -54,7 +55,7 @@ fn p6_a_lease_that_is_not_renewed_in_time_is_lost_and_told() {
     assert_eq!(loss.reason, LossReason::Expired);
     assert!(
         started.elapsed() < fairlock::DEFAULT_TTL / 3,
-        "that was not the clock that was put forward"
+        "that did not come from the advanced clock"
     );
     let next = LockManager::connect(&memory)
         .unwrap()
@@ -65,9 +66,9 @@ fn p6_a_lease_that_is_not_renewed_in_time_is_lost_and_told() {
     assert!(next.fence() > guard.fence());
 }
 
-/// To the millisecond, which no test with real time could tell from two.
+/// Exact to the millisecond. A test in real time could not tell one check period from two.
 #[test]
-fn p4_a_message_that_is_lost_costs_one_check_period_and_no_more() {
+fn p4_a_lost_message_costs_at_most_one_check_period() {
     let memory = Memory::new();
     let [holder, waiting] = [(); 2].map(|()| LockManager::connect(&memory).unwrap());
     for _ in 0..5 {
@@ -87,7 +88,7 @@ fn p4_a_message_that_is_lost_costs_one_check_period_and_no_more() {
 }
 
 #[test]
-fn what_was_due_is_done_when_advance_returns() {
+fn due_work_is_done_when_advance_returns() {
     let memory = Memory::new();
     let managers = [(); 3].map(|()| LockManager::connect(&memory).unwrap());
     for round in 0..100 {
@@ -96,7 +97,10 @@ fn what_was_due_is_done_when_advance_returns() {
         let kept = managers[(round + 1) % 3].lock("kept").unwrap();
         assert!(memory.lapse(&name));
         memory.advance(fairlock::DEFAULT_TTL / 3);
-        assert!(!guard.is_held(), "round {round}: its renewal found out");
+        assert!(
+            !guard.is_held(),
+            "round {round}: its renewal found the loss"
+        );
         assert_eq!(guard.lost().try_recv().unwrap().reason, LossReason::Expired);
         assert!(
             kept.remaining() > fairlock::DEFAULT_TTL / 2,
@@ -106,26 +110,26 @@ fn what_was_due_is_done_when_advance_returns() {
 }
 
 #[test]
-fn advance_may_be_called_where_a_loss_is_told() {
+fn advance_may_be_called_from_a_loss_callback() {
     let memory = Memory::new();
-    let (tell, told) = crossbeam_channel::unbounded();
+    let (report, reported) = crossbeam_channel::unbounded();
     let options = LockOptions::new().on_lost({
         let memory = memory.clone();
         move |_| {
             memory.advance(HOUR);
-            tell.send(()).unwrap();
+            report.send(()).unwrap();
         }
     });
     let mgr = LockManager::connect(&memory).unwrap().with(options);
     let guards = [mgr.lock("a").unwrap(), mgr.lock("b").unwrap()];
     memory.advance(fairlock::DEFAULT_TTL);
     for _ in &guards {
-        told.recv_timeout(SOON).unwrap();
+        reported.recv_timeout(SOON).unwrap();
     }
 }
 
 #[test]
-fn renewals_keep_pace_with_a_clock_that_goes_in_steps() {
+fn renewals_keep_up_with_a_clock_that_steps() {
     let memory = Memory::new();
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
@@ -139,7 +143,7 @@ fn renewals_keep_pace_with_a_clock_that_goes_in_steps() {
 }
 
 #[test]
-fn a_wait_with_a_deadline_ends_when_the_clock_passes_it() {
+fn a_timed_wait_ends_when_the_clock_passes_its_deadline() {
     let memory = Memory::new();
     let (ours, theirs) = (lasting(&memory), lasting(&memory));
     let _guard = ours.lock("k").unwrap();
@@ -156,14 +160,14 @@ fn a_wait_with_a_deadline_ends_when_the_clock_passes_it() {
 }
 
 #[test]
-fn a_waiter_that_keeps_its_place_is_woken_by_the_clock() {
+fn the_clock_wakes_a_waiter_that_keeps_its_place() {
     let memory = Memory::new();
     let mgr = lasting(&memory);
     let guard = mgr.lock("k").unwrap();
     let mut waiter = mgr.enqueue("k").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| waiter.wait_for(HOUR).unwrap().is_none());
-        // A time so short of the hour that the clock alone would not come there.
+        // The steps are small, so the sleeper must notice each of them to reach its hour.
         until(SOON, "it sleeps through the first half", || {
             memory.advance(HOUR / 60);
             waiting.is_finished()
@@ -175,7 +179,7 @@ fn a_waiter_that_keeps_its_place_is_woken_by_the_clock() {
 }
 
 #[test]
-fn a_sleep_after_a_short_outage_is_not_held_against_a_store_that_is_back() {
+fn a_sleep_after_an_outage_does_not_count_as_outage() {
     for _ in 0..20 {
         let memory = Memory::new();
         let (holder, waiting) = (lasting(&memory), lasting(&memory));
@@ -194,7 +198,7 @@ fn a_sleep_after_a_short_outage_is_not_held_against_a_store_that_is_back() {
             waiter
                 .join()
                 .unwrap()
-                .expect("the store is up, and nobody has asked it since");
+                .expect("the store is up, and no request was sent since");
         });
     }
 }
@@ -215,7 +219,7 @@ fn a_waiter_outlives_the_lease_of_its_holder() {
 }
 
 #[test]
-fn max_hold_and_hold_at_least_go_by_the_clock() {
+fn max_hold_and_hold_at_least_follow_the_clock() {
     let memory = Memory::new();
     let mgr = lasting(&memory);
     let held = mgr
@@ -238,7 +242,7 @@ fn max_hold_and_hold_at_least_go_by_the_clock() {
 }
 
 #[test]
-fn a_shutdown_that_waits_for_guards_is_woken_by_the_clock() {
+fn the_clock_wakes_a_shutdown_that_waits_for_guards() {
     let memory = Memory::new();
     let mgr = lasting(&memory);
     let guard = mgr.lock("k").unwrap();
@@ -258,7 +262,7 @@ fn a_shutdown_that_waits_for_guards_is_woken_by_the_clock() {
 }
 
 #[test]
-fn a_request_without_a_reply_ends_when_the_clock_passes_its_timeout() {
+fn an_unanswered_request_ends_when_the_clock_passes_its_timeout() {
     let memory = Memory::new();
     let mgr = LockManager::builder(&memory)
         .options(LockOptions::new().ttl(DAY))
@@ -282,7 +286,7 @@ fn a_request_without_a_reply_ends_when_the_clock_passes_its_timeout() {
             Err(Error::Unavailable { .. })
         ));
     });
-    until(SOON, "what nobody knows of is given back", || {
+    until(SOON, "the unknown grant is released", || {
         mgr.inspect("k").unwrap().is_none()
     });
 }
@@ -302,7 +306,7 @@ fn the_furthest_jump_hangs_nobody() {
                 .map(|guard| guard.is_some())
         });
         advance_when_awaited(&memory, Duration::MAX, "k", 2);
-        until(SOON, "the holder hears of it", || {
+        until(SOON, "the holder learns of it", || {
             guard.lost().try_recv().is_ok()
         });
         until(SOON, "nobody waits", || {
@@ -312,7 +316,7 @@ fn the_furthest_jump_hangs_nobody() {
             assert!(matches!(ended, Ok(true)), "{ended:?}");
         }
     });
-    // At the end of time the clock runs on.
+    // At the end of time the clock keeps running.
     memory.advance(Duration::MAX);
     let fences: Vec<u64> = (0..3).map(|_| ours.lock("k").unwrap().fence()).collect();
     assert!(
@@ -324,7 +328,7 @@ fn the_furthest_jump_hangs_nobody() {
 }
 
 #[test]
-fn a_clock_that_jumps_all_the_time_hangs_nobody() {
+fn a_constantly_jumping_clock_hangs_nobody() {
     let memory = Memory::new();
     let managers = [(); 2].map(|()| LockManager::connect(&memory).unwrap());
     let over = AtomicBool::new(false);
@@ -343,7 +347,7 @@ fn a_clock_that_jumps_all_the_time_hangs_nobody() {
                 let mgr = &managers[i % 2];
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        // Any of them may come too late for its lease or its deadline; none may hang.
+                        // Any of these calls may miss its lease or its deadline, but none may hang.
                         match if i < 4 {
                             mgr.lock("k").map(Some)
                         } else {
@@ -369,7 +373,7 @@ fn a_clock_that_jumps_all_the_time_hangs_nobody() {
 }
 
 #[test]
-fn time_passes_without_being_put_forward() {
+fn the_clock_also_runs_in_real_time() {
     let memory = Memory::new();
     let lease = Duration::from_millis(100);
     let holder = LockManager::connect(&memory)
@@ -377,7 +381,7 @@ fn time_passes_without_being_put_forward() {
         .with(LockOptions::new().fixed_lease(lease));
     let guard = holder.try_lock("k").unwrap().unwrap();
     until(lease + SLACK, "its time is over", || !guard.is_held());
-    // The holder's margin comes first.
+    // The holder's deadline is earlier by the safety margin.
     let next = LockManager::connect(&memory).unwrap();
     until(SLACK, "the server's is over too", || {
         next.try_lock("k").unwrap().is_some()

@@ -1,5 +1,6 @@
-//! Each command, and what scripts make of it, beside a real server: random commands, and the corners of
-//! scripts. What differs between the two here would differ between a user's tests and his Redis.
+//! Compares each command, and what scripts do with it, with a real server: random commands, and the
+//! edge cases of scripts. Any difference between the two would be a difference between a user's
+//! tests and their Redis.
 
 use std::{cell::RefCell, fs, iter, path::Path, time::SystemTime};
 
@@ -29,7 +30,8 @@ fn every_command_of_the_scripts_is_known() {
                     .filter_map(|rest| rest.strip_prefix('\''));
                 commands.extend(calls.map(|rest| rest.split('\'').next().unwrap().to_owned()));
             }
-            // Every call must be one of those just read, or this test looks past it.
+            // Every call must be one of those just collected. Otherwise this test would miss a
+            // command.
             assert_eq!(
                 text.matches("call(").count(),
                 text.matches("call('").count() + text.matches("call(command").count()
@@ -48,7 +50,7 @@ fn every_command_of_the_scripts_is_known() {
         let in_script = memory.command(&["EVAL", "return redis.call(ARGV[1])", "0", &command]);
         assert!(
             !is_unknown(&in_script),
-            "scripts use {command}, and the store has not got it"
+            "scripts use {command}, and the store does not implement it"
         );
         assert!(!is_unknown(&memory.command(&[&command])), "{command}");
     }
@@ -69,12 +71,12 @@ fn random_commands_answer_as_on_redis() {
     let round = RefCell::new(0);
     TestRunner::new(config)
         .run(&vec(command(), 1..40), |commands| {
-            // Keys of its own for each case, also while it is shrunk.
+            // Each case has its own keys, also while proptest shrinks it.
             *round.borrow_mut() += 1;
             let round = round.borrow();
             let memory = Memory::new();
             for command in &commands {
-                // What is not told by the reply is told by what is kept then.
+                // These commands compare the stored state, which the reply alone does not show.
                 let looks = ["PTTL", "HGETALL", "LRANGE"].map(|name| command.look(name));
                 for command in iter::once(command).chain(looks.iter().flatten()) {
                     let words = command.words(&round);
@@ -93,7 +95,7 @@ fn random_commands_answer_as_on_redis() {
         .unwrap_or_else(|e| panic!("{e}"));
 }
 
-/// How a command is put: by itself, or by a script.
+/// How a command is sent: by itself, or by a script.
 #[derive(Debug, Clone)]
 struct Command {
     by: Option<&'static str>,
@@ -103,7 +105,7 @@ struct Command {
 }
 
 impl Command {
-    /// A look at the first of its keys.
+    /// Reads the first of its keys.
     fn look(&self, name: &'static str) -> Option<Command> {
         let args = if name == "LRANGE" {
             vec!["0".to_owned(), "-1".to_owned()]
@@ -157,7 +159,8 @@ fn command() -> impl Strategy<Value = Command> {
         "hget",
         "Publish",
     ];
-    // Texts serve as fields, elements, indexes and counts alike, so every command meets its bad arguments too.
+    // These texts serve as fields, elements, indexes and counts alike, so every command also meets
+    // invalid arguments.
     const TEXTS: &[&str] = &[
         "a",
         "b",
@@ -178,7 +181,7 @@ fn command() -> impl Strategy<Value = Command> {
         "1e3",
     ];
     let by = select(vec![None, Some("call"), Some("pcall")]);
-    // Two far futures, beside the past; the moment itself is another test's.
+    // Two far futures, besides the past. The present has a test of its own.
     let texts =
         select([TEXTS, &["99999999999999", "88888888888888"]].concat()).prop_map(str::to_owned);
     (
@@ -204,7 +207,8 @@ fn command() -> impl Strategy<Value = Command> {
         })
 }
 
-/// What two servers need not agree on is taken out: the order of a hash's fields, and the moment of asking.
+/// Removes what two servers may disagree on: the order of a hash's fields, and the time of the
+/// request.
 fn comparable(command: &Command, reply: Reply) -> Reply {
     let mut items = match reply {
         Reply::List(items) => items,
@@ -349,7 +353,7 @@ fn a_script_leaves_nothing_behind_but_keys() {
 }
 
 #[test]
-fn scripts_are_run_by_their_digest_once_they_are_known() {
+fn scripts_run_by_their_digest_once_known() {
     let server = Server::start();
     let memory = Memory::new();
     let source = "return {KEYS[1], ARGV[1]}";
@@ -371,7 +375,7 @@ fn scripts_are_run_by_their_digest_once_they_are_known() {
 }
 
 #[test]
-fn a_key_is_gone_when_its_time_is_over() {
+fn a_key_is_gone_when_its_ttl_ends() {
     let server = Server::start();
     let memory = Memory::new();
     let now = SystemTime::now()
@@ -390,20 +394,20 @@ fn a_key_is_gone_when_its_time_is_over() {
     }
     both(&["RPUSH", "list", "a"]);
     both(&["PEXPIREAT", "list", &soon]);
-    // A later time counts as much as an earlier one.
+    // A later expiry replaces an earlier one.
     both(&["RPUSH", "later", "a"]);
     both(&["PEXPIREAT", "later", &soon]);
     both(&["PEXPIREAT", "later", "99999999999999"]);
-    // What is added to a key does not change its time; a new key has none.
+    // Adding to a key keeps its expiry; a new key has none.
     both(&["HSET", "hash", "b", "2"]);
     both(&["DEL", "again"]);
     both(&["HSET", "again", "c", "3"]);
-    // A time that has passed already.
+    // An expiry in the past.
     both(&["RPUSH", "past", "a"]);
     assert_eq!(both(&["PEXPIREAT", "past", "1"]), Reply::Int(1));
     both(&["LLEN", "past"]);
     let gone = |reply: Reply| reply == Reply::Int(0);
-    until(crate::support::SLACK, "the real one's time", || {
+    until(crate::support::SLACK, "the real server's time", || {
         gone(on_redis(&server, &["HEXISTS", "hash", "a"]))
     });
     until(crate::support::SLACK, "ours", || {
@@ -427,7 +431,7 @@ fn on_redis(server: &Server, words: &[&str]) -> Reply {
         Err(error) => {
             let code = error
                 .code()
-                .unwrap_or_else(|| panic!("{words:?} failed otherwise: {error}"));
+                .unwrap_or_else(|| panic!("{words:?} failed in an unexpected way: {error}"));
             Reply::Error(format!("{code} {}", error.detail().unwrap_or_default()))
         }
     }
@@ -441,6 +445,6 @@ fn reply_of(value: Value) -> Reply {
         Value::SimpleString(text) => Reply::Text(text),
         Value::Okay => Reply::Text("OK".to_owned()),
         Value::Array(values) => Reply::List(values.into_iter().map(reply_of).collect()),
-        other => panic!("a reply of an unexpected sort: {other:?}"),
+        other => panic!("a reply of an unexpected type: {other:?}"),
     }
 }

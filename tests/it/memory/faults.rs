@@ -1,5 +1,5 @@
-//! Outages, losses and injected faults: each strikes as it says, and what fairlock makes of it is what it makes
-//! of the same on Redis.
+//! Outages, losses and injected faults: each takes effect as documented, and fairlock reacts as it
+//! does on Redis.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn two(memory: &Memory) -> [LockManager; 2] {
 }
 
 #[test]
-fn worlds_are_apart_and_clones_are_one() {
+fn stores_are_separate_and_clones_are_one() {
     let (one, other) = (Memory::new(), Memory::default());
     let guard = LockManager::connect(&one).unwrap().lock("k").unwrap();
     assert!(
@@ -64,10 +64,10 @@ fn two_managers_hand_over_like_two_processes() {
 }
 
 #[test]
-fn a_lapse_is_told_at_the_next_renewal_and_seen_by_the_next_holder() {
+fn a_lapse_is_reported_to_its_holder_and_its_successor() {
     let memory = Memory::new();
     let [ours, theirs] = two(&memory);
-    assert!(!memory.lapse("k"), "nobody has it");
+    assert!(!memory.lapse("k"), "it is not held");
     let guard = ours.lock("k").unwrap();
     let mut waiter = theirs.enqueue("k").unwrap();
     assert!(memory.lapse("k"));
@@ -76,7 +76,7 @@ fn a_lapse_is_told_at_the_next_renewal_and_seen_by_the_next_holder() {
         .unwrap()
         .expect("it is the first in the queue");
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    assert!(guard.is_held(), "nothing has told it yet");
+    assert!(guard.is_held(), "the holder does not know yet");
     memory.advance(fairlock::DEFAULT_TTL / 3);
     assert_eq!(
         guard.lost().recv_timeout(SOON).unwrap().reason,
@@ -85,22 +85,22 @@ fn a_lapse_is_told_at_the_next_renewal_and_seen_by_the_next_holder() {
     assert!(next.is_held());
     drop(waiter);
     drop(next);
-    assert!(!memory.lapse("k"), "nobody has it any more");
+    assert!(!memory.lapse("k"), "it is not held any more");
 }
 
 #[test]
-fn a_lapse_serves_the_first_waiter_also_past_many_dead_ones() {
+fn a_lapse_grants_the_first_waiter_past_dead_ones() {
     let memory = Memory::new();
     let [ours, theirs] = two(&memory);
     let _guard = ours.lock("k").unwrap();
-    // They count as dead with the holder.
+    // They count as dead together with the holder.
     let _dead: Vec<_> = (0..100).map(|_| ours.enqueue("k").unwrap()).collect();
     let _live = theirs.enqueue("k").unwrap();
     assert!(memory.lapse("k"));
     assert_eq!(
         memory.command(&["HEXISTS", "fairlock:{k}", "o"]),
         Reply::Int(1),
-        "nobody has it"
+        "it is not held"
     );
 }
 
@@ -117,12 +117,12 @@ fn a_lapse_after_a_silence_frees_the_lock_at_once() {
     assert_ne!(
         memory.command(&["HGET", "fairlock:{k}", "o"]),
         owner,
-        "it was given a time of grace"
+        "it had a time of grace"
     );
 }
 
 #[test]
-fn a_lapse_finds_the_lock_under_any_prefix_and_name() {
+fn a_lapse_works_with_any_prefix_and_name() {
     let memory = Memory::new();
     let mgr = LockManager::builder(&memory).prefix("a:b").build().unwrap();
     for name in ["plain", "a{b}%c", "ends:{k}", "ü \n"] {
@@ -136,7 +136,7 @@ fn a_lapse_finds_the_lock_under_any_prefix_and_name() {
 }
 
 #[test]
-fn an_outage_is_told_at_once_and_loses_nobody_his_place() {
+fn an_outage_is_reported_at_once_and_costs_no_place() {
     let memory = Memory::new();
     let [ours, theirs] = two(&memory);
     let guard = ours.lock("k").unwrap();
@@ -172,7 +172,7 @@ fn an_outage_is_told_at_once_and_loses_nobody_his_place() {
 }
 
 #[test]
-fn a_lock_is_lost_in_an_outage_when_its_time_is_over_and_not_before() {
+fn a_lease_survives_an_outage_until_its_deadline() {
     let memory = Memory::new();
     let mgr = LockManager::connect(&memory).unwrap();
     let guard = mgr.lock("k").unwrap();
@@ -193,7 +193,7 @@ fn a_lock_is_lost_in_an_outage_when_its_time_is_over_and_not_before() {
 }
 
 #[test]
-fn what_is_flushed_is_lost_and_fences_rise_on() {
+fn a_flush_loses_locks_and_fences_keep_rising() {
     let memory = Memory::new();
     let [ours, theirs] = two(&memory);
     let guard = ours.lock("k").unwrap();
@@ -201,13 +201,13 @@ fn what_is_flushed_is_lost_and_fences_rise_on() {
     let next = theirs
         .try_lock("k")
         .unwrap()
-        .expect("nobody is known to have it");
+        .expect("the record has no owner");
     assert!(next.fence() > guard.fence());
     assert!(matches!(guard.renew(), Err(Error::Lost { .. })));
 }
 
 #[test]
-fn a_request_whose_connection_closed_is_put_again_and_granted_once() {
+fn a_request_with_a_closed_connection_is_granted_once() {
     let memory = Memory::new();
     let [ours, theirs] = two(&memory);
     for _ in 0..3 {
@@ -225,14 +225,14 @@ fn a_request_whose_connection_closed_is_put_again_and_granted_once() {
 }
 
 #[test]
-fn a_request_whose_connection_closed_had_been_carried_out() {
+fn a_request_with_a_closed_connection_was_carried_out() {
     let memory = Memory::new();
     let mgr = LockManager::builder(&memory)
         .options(LockOptions::new().ttl(Duration::from_secs(1)))
         .build()
         .unwrap();
     memory.inject(Fault::Disconnect);
-    // Its resend does not arrive.
+    // Its retry does not arrive.
     memory.inject(Fault::LoseRequest);
     assert!(mgr.try_lock("k").is_err());
     assert_eq!(
@@ -242,7 +242,7 @@ fn a_request_whose_connection_closed_had_been_carried_out() {
 }
 
 #[test]
-fn a_lost_reply_is_an_error_and_its_grant_is_taken_back() {
+fn a_lost_reply_is_an_error_and_releases_its_grant() {
     let memory = Memory::new();
     let mgr = LockManager::builder(&memory)
         .options(LockOptions::new().ttl(Duration::from_secs(1)))
@@ -268,7 +268,7 @@ fn a_lost_reply_is_an_error_and_its_grant_is_taken_back() {
 }
 
 #[test]
-fn a_refusal_is_told_in_its_own_words_and_strikes_once() {
+fn a_refusal_keeps_its_own_words_and_happens_once() {
     let memory = Memory::new();
     let mgr = LockManager::connect(&memory).unwrap();
     memory.inject(Fault::Refuse(
@@ -287,7 +287,7 @@ fn a_refusal_is_told_in_its_own_words_and_strikes_once() {
 }
 
 #[test]
-fn one_message_is_lost_and_made_up_for_by_the_next_check() {
+fn a_lost_message_is_replaced_by_the_next_check() {
     const HOUR: Duration = Duration::from_secs(3600);
     let memory = Memory::new();
     let [ours, theirs] = [(); 2].map(|()| {
@@ -299,7 +299,7 @@ fn one_message_is_lost_and_made_up_for_by_the_next_check() {
             .build()
             .unwrap()
     });
-    // Both listen by now, and look at the queue no more than once an hour.
+    // Both have subscribed by now, and they check the queue at most once an hour.
     drop(ours.enqueue("warm").unwrap());
     drop(theirs.enqueue("warm").unwrap());
     let guard = ours.lock("k").unwrap();
@@ -308,7 +308,7 @@ fn one_message_is_lost_and_made_up_for_by_the_next_check() {
     guard.unlock().unwrap();
     assert!(
         format!("{memory:?}").contains("faults: []"),
-        "it struck: {memory:?}"
+        "it took effect: {memory:?}"
     );
     memory.advance(HOUR + SOON);
     let guard = waiter.wait_for(SOON).unwrap().expect("the check finds it");
@@ -322,7 +322,7 @@ fn one_message_is_lost_and_made_up_for_by_the_next_check() {
 }
 
 #[test]
-fn messages_reach_whoever_listens() {
+fn messages_reach_all_subscribers() {
     let memory = Memory::new();
     assert_eq!(
         memory.command(&["PUBLISH", "fairlock:grants:x", "hello"]),
@@ -339,7 +339,7 @@ fn messages_reach_whoever_listens() {
     memory.go_down();
     assert_eq!(memory.command(&["PUBLISH", &channel, ""]), Reply::Int(0));
     memory.come_back();
-    until(SOON, "it listens again", || {
+    until(SOON, "it has subscribed again", || {
         memory.command(&["PUBLISH", &channel, ""]) == Reply::Int(1)
     });
     drop(waiter);
@@ -347,6 +347,6 @@ fn messages_reach_whoever_listens() {
     assert_eq!(
         memory.command(&["PUBLISH", &channel, ""]),
         Reply::Int(0),
-        "nobody listens any more"
+        "nobody is subscribed any more"
     );
 }

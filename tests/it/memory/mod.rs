@@ -1,5 +1,6 @@
-//! The in-memory store itself: its commands are Redis's, its clock hangs nobody, its faults strike once. On this
-//! store alone, since a Redis has no clock to put forward; what holds on both is in the behaviour suite.
+//! The in-memory store itself: its commands match Redis, its clock blocks no thread, and each fault
+//! takes effect once. On this store alone, since a Redis has no clock to advance; tests of both
+//! stores are in the behaviour suite.
 
 mod clock;
 mod commands;

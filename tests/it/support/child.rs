@@ -15,14 +15,14 @@ use rustix::process::{Pid, Signal};
 
 use super::{freeze, signal, until_some};
 
-/// A worker process that plays a role of `child_roles.rs`. The two sides talk in lines.
+/// A worker process that plays a role of `child_roles.rs`. The two sides exchange lines.
 pub(crate) struct Child {
     role: String,
     process: process::Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// All it has written, the test harness's words and its standard error included, for the
-    /// message of a failed test.
+    /// All its output, including that of the test harness and its standard error, for the message
+    /// of a failed test.
     transcript: Arc<Mutex<Vec<String>>>,
 }
 
@@ -57,9 +57,9 @@ impl Child {
         let stdout = process.stdout.take().expect("stdout is piped");
         let stderr = process.stderr.take().expect("stderr is piped");
         record(stdout, &transcript, move |line| {
-            if let Some(said) = line.strip_prefix(MARK) {
-                // Nobody may be left to hear it.
-                let _ = sender.send(said.to_owned());
+            if let Some(sent) = line.strip_prefix(MARK) {
+                // The receiver may already be gone.
+                let _ = sender.send(sent.to_owned());
             }
         });
         record(stderr, &transcript, |_| {});
@@ -84,13 +84,13 @@ impl Child {
         }
     }
 
-    /// Closes the worker's standard input: its [`receive`] answers `None`.
+    /// Closes the worker's standard input: its [`receive`] then returns `None`.
     pub(crate) fn close_stdin(&mut self) {
         self.stdin = None;
     }
 
-    /// Waits for a line that begins with `prefix`, passing over others, and returns the rest of
-    /// it without the space around.
+    /// Waits for a line that begins with `prefix` and skips others. Returns the rest of that line,
+    /// trimmed.
     #[track_caller]
     pub(crate) fn expect(&self, prefix: &str, within: Duration) -> String {
         let deadline = Instant::now() + within;
@@ -104,12 +104,12 @@ impl Child {
                 Err(e) if e.is_timeout() => {
                     panic!("no {prefix:?} within {within:?} from {self}")
                 }
-                Err(_) => panic!("no {prefix:?}, and no more to come, from {self}"),
+                Err(_) => panic!("no {prefix:?}, and no more lines to come, from {self}"),
             }
         }
     }
 
-    /// The lines that have come and that nothing has expected yet.
+    /// The lines that have arrived and that no [`expect`](Self::expect) has taken.
     pub(crate) fn pending_lines(&self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
@@ -124,7 +124,7 @@ impl Child {
         freeze(Pid::from_child(&self.process));
     }
 
-    /// Lets a stopped worker go on.
+    /// Resumes a stopped worker.
     pub(crate) fn cont(&self) {
         self.signal(Signal::CONT);
     }
@@ -147,12 +147,13 @@ impl Child {
         until_some(within, &what, || self.process.try_wait().ok().flatten())
     }
 
-    /// Whether the worker has ended, for whatever reason.
+    /// True if the worker has ended, for any reason.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.process.try_wait(), Ok(None))
     }
 
-    /// Waits for the worker to end by itself; `None`, and it is killed, if it has not within the time.
+    /// Waits for the worker to end by itself. If it does not end within the time, it is killed and
+    /// the result is `None`.
     pub(crate) fn end_within(&mut self, within: Duration) -> Option<ExitStatus> {
         let deadline = Instant::now() + within;
         loop {
@@ -166,7 +167,7 @@ impl Child {
         None
     }
 
-    /// Waits for the worker to end by itself, and panics unless it ended well.
+    /// Waits for the worker to end by itself, and panics unless it ended successfully.
     #[track_caller]
     pub(crate) fn join(&mut self, within: Duration) {
         let status = self.wait(within);
@@ -184,7 +185,7 @@ impl Drop for Child {
 
 impl std::fmt::Display for Child {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the child {:?}, which has said:", self.role)?;
+        write!(f, "the child {:?}, with the output:", self.role)?;
         for line in self.transcript.lock().unwrap().iter() {
             write!(f, "\n  {line}")?;
         }
@@ -192,18 +193,18 @@ impl std::fmt::Display for Child {
     }
 }
 
-/// In a worker: plays the role that the parent asked for. Elsewhere it returns at once, so that
-/// the test it is called from passes.
+/// In a worker: plays the role that the parent asked for. In any other process it returns at once,
+/// so the test that calls it passes.
 pub(crate) fn play(roles: &[(&str, Role)]) {
     let Ok(wanted) = env::var(ROLE) else { return };
-    // The harness has left its line without an end; ours begin at the start of one.
+    // The harness has not ended its line yet; our lines start on a new one.
     println!();
     let args = env::var(ARGS).unwrap_or_default();
     let args: Vec<String> = match args.as_str() {
         "" => Vec::new(),
         some => some.split('\x1f').map(str::to_owned).collect(),
     };
-    // What outlives its parent would disturb the tests of the next run.
+    // A worker that outlives its parent would disturb the tests of the next run.
     let _ = parent_lines();
     match roles.iter().find(|(name, _)| *name == wanted) {
         Some((_, role)) => role(&args),
@@ -211,20 +212,20 @@ pub(crate) fn play(roles: &[(&str, Role)]) {
     }
 }
 
-/// In a worker: says a line to the parent.
+/// In a worker: sends a line to the parent.
 pub(crate) fn report(line: impl std::fmt::Display) {
     let mut out = io::stdout().lock();
-    // The parent may have gone; the worker follows it soon enough.
+    // The parent may be gone; then this worker ends soon as well.
     let _ = writeln!(out, "{MARK}{line}").and_then(|()| out.flush());
 }
 
-/// In a worker: waits for a line from the parent; `None` once that has no more to say.
+/// In a worker: waits for a line from the parent. `None` once the parent has closed its end.
 pub(crate) fn receive() -> Option<String> {
     parent_lines().recv().ok()
 }
 
-/// The lines from the parent. They are read at once, so that a parent's end is noticed even by a
-/// role that listens to nobody.
+/// The lines from the parent. A thread reads them from the start, so the parent's end is noticed
+/// even by a role that never receives.
 fn parent_lines() -> &'static Receiver<String> {
     static LINES: OnceLock<Receiver<String>> = OnceLock::new();
     LINES.get_or_init(|| {

@@ -1,8 +1,12 @@
-//! What the tests stand on: real servers, a proxy that misbehaves on demand, a scripted server
-//! and worker processes. Nothing here knows fairlock.
+//! The tests' tools: real servers, a proxy that injects network faults, a scripted server and
+//! worker processes. Nothing here knows fairlock.
 
-// The kit is one piece; which part a test happens to use changes from day to day.
-#![allow(dead_code, unused_imports, reason = "a kit is kept whole, used or not")]
+// Each test binary uses another part of these tools.
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the tools are kept complete, used or not"
+)]
 
 pub(crate) mod child;
 pub(crate) mod packed;
@@ -27,7 +31,7 @@ pub(crate) use server::Server;
 
 /// What a noisy machine may add to any bound that is promised to users.
 ///
-/// Tests run eight at a time on as few as two cores, with servers and workers beside them, so a
+/// Tests run eight at a time on as few as two cores, with servers and workers beside them. So a
 /// runnable thread can wait this long for its turn. It is the only slack a test may add.
 pub(crate) const SLACK: Duration = Duration::from_millis(1500);
 
@@ -37,7 +41,7 @@ pub(crate) fn until(deadline: Duration, what: &str, mut pred: impl FnMut() -> bo
     until_some(deadline, what, || pred().then_some(()));
 }
 
-/// As [`until`], and returns the value that the poll found.
+/// Like [`until`], and returns the value that the poll found.
 #[track_caller]
 pub(crate) fn until_some<T>(
     deadline: Duration,
@@ -47,7 +51,7 @@ pub(crate) fn until_some<T>(
     let start = Instant::now();
     loop {
         // The age is read before the poll: a poll that began in time counts, however long the
-        // scheduler kept it.
+        // scheduler delayed it.
         let age = start.elapsed();
         if let Some(found) = poll() {
             return found;
@@ -57,7 +61,7 @@ pub(crate) fn until_some<T>(
     }
 }
 
-/// Stops a process and returns once the kernel shows it stopped: the signal alone is only a
+/// Stops a process and returns once the kernel shows it as stopped: the signal alone is only a
 /// request.
 fn freeze(pid: Pid) {
     signal(pid, Signal::STOP);
@@ -72,6 +76,6 @@ fn signal(pid: Pid, signal: Signal) {
 
 fn state_of(pid: Pid) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // The command's name stands in brackets and may itself contain brackets and spaces.
+    // The command's name is in brackets and may itself contain brackets and spaces.
     stat[stat.rfind(')')? + 1..].trim_start().chars().next()
 }

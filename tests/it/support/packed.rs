@@ -1,7 +1,7 @@
-//! The numbers that a record has packed in the fields `s` and `q`, each under a name of its own, as docs/PROTOCOL.md has
-//! them. Scripts read and write them, so that it is the same on every store.
+//! The numbers that a record packs in the fields `s` and `q`, each under the name that
+//! docs/PROTOCOL.md gives it. Scripts read and write them, so that this works on every store.
 
-/// A number's name, where it begins, and the letter of `struct` for it.
+/// A number's name, its offset, and its format letter for `struct`.
 type Items = &'static [(&'static str, usize, &'static str)];
 
 const STATE: Items = &[
@@ -24,7 +24,7 @@ const QUEUE: Items = &[
     ("h", 32, "d"),
     ("tq", 40, "I4"),
 ];
-/// ARGV: field, where in it, what it is packed as (or nothing), value, and so on.
+/// ARGV: field, offset in it, pack format (or nothing), value, and so on.
 pub(crate) const SET: &str = "
     local new = { s = string.rep('\\0', 44) .. '\\255\\255', q = string.rep('\\0', 44) }
     for i = 1, #ARGV, 4 do
@@ -38,7 +38,7 @@ pub(crate) const SET: &str = "
     end
     return 1";
 
-/// What [`SET`] wants for a value of a field.
+/// The arguments of [`SET`] for one field and its value.
 pub(crate) fn words(field: &str, value: &str) -> Vec<String> {
     // `until since`
     if field.starts_with("m:")
@@ -60,7 +60,7 @@ pub(crate) fn words(field: &str, value: &str) -> Vec<String> {
     [field, "0", "", value].map(str::to_owned).to_vec()
 }
 
-/// All fields of a hash as text, each after its name. Numbers that stand for nothing are left out.
+/// All fields of a hash as text, each after its name. Numbers that mean "none" are left out.
 pub(crate) const LOOK: &str = "
     local packed = { s = { '<ddddI4I4I4bb', 'e', 'g', 'f', 'x', 't', 'ttl', 'hold', 'd', 'y' },
                      q = { '<I4I4ddddI4', 'n', 'r', 's', 'v', 'q', 'h', 'tq' } }

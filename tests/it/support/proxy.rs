@@ -1,9 +1,9 @@
-//! A network that misbehaves on demand: a TCP proxy in the test's own process.
+//! A TCP proxy in the test's own process that injects network faults.
 //!
-//! Each connection has a reader and a writer for either direction, joined by a queue, so a delay
-//! is latency and never costs throughput. What is paused or held back keeps its place in that
-//! queue, and so does the end of the stream: a request held back still reaches the server after
-//! its client has gone, as a packet late in a network would.
+//! Each connection has a reader and a writer for either direction, joined by a queue. So a delay
+//! adds latency and never reduces throughput. Paused and held bytes keep their place in that queue,
+//! and so does the end of the stream. A held request therefore still reaches the server after its
+//! client has gone, like a late packet in a network.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -36,8 +36,8 @@ pub(crate) struct ProxyFault {
     struck: Arc<AtomicBool>,
 }
 
-/// A request to be held back, or held back already. Dropping this leaves it so.
-#[must_use = "what is held back is sent by release()"]
+/// A request that is held back, or will be once it comes. Dropping this leaves it held.
+#[must_use = "a held request is sent by release()"]
 pub(crate) struct HeldRequest {
     shared: Arc<Shared>,
     hold: Arc<HoldState>,
@@ -77,33 +77,33 @@ impl Proxy {
         self.addr
     }
 
-    /// From now on requests are accepted and go nowhere, until resumed.
+    /// From now on requests are accepted and not passed on, until resumed.
     pub(crate) fn pause_requests(&self) {
         self.shared.switch(|s| s.pause_requests = true);
     }
 
-    /// Sends the requests that have gathered, those of clients now gone among them.
+    /// Passes on the requests that have gathered, including those of clients that have gone.
     pub(crate) fn resume_requests(&self) {
         self.shared.switch(|s| s.pause_requests = false);
     }
 
-    /// From now on requests are carried out and their replies go nowhere, until resumed.
+    /// From now on requests are carried out and their replies are not passed on, until resumed.
     pub(crate) fn pause_replies(&self) {
         self.shared.switch(|s| s.pause_replies = true);
     }
 
-    /// Sends the replies that have gathered.
+    /// Passes on the replies that have gathered.
     pub(crate) fn resume_replies(&self) {
         self.shared.switch(|s| s.pause_replies = false);
     }
 
-    /// Holds back whatever arrives from now on by `delay`, in either direction.
+    /// Delays everything that arrives from now on by `delay`, in either direction.
     pub(crate) fn delay(&self, delay: Duration) {
         self.shared.switch(|s| s.delay = delay);
     }
 
-    /// The next request that matches is carried out, its reply is lost, and then the connection
-    /// is closed.
+    /// The server carries out the next request that matches. Its reply is lost, and then the
+    /// connection is closed.
     pub(crate) fn swallow_reply_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
@@ -111,7 +111,7 @@ impl Proxy {
         self.arm(matches, FaultAction::LoseReply(CloseMode::Close))
     }
 
-    /// As [`swallow_reply_when`](Self::swallow_reply_when), ending in a reset.
+    /// Like [`swallow_reply_when`](Self::swallow_reply_when), but the connection ends with a reset.
     pub(crate) fn swallow_and_reset_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
@@ -119,7 +119,7 @@ impl Proxy {
         self.arm(matches, FaultAction::LoseReply(CloseMode::Reset))
     }
 
-    /// The next request that matches is carried out, and neither its reply nor any later one on
+    /// The server carries out the next request that matches. Neither its reply nor any later one on
     /// that connection arrives; the connection stays open.
     pub(crate) fn swallow_silently_when(
         &self,
@@ -136,7 +136,7 @@ impl Proxy {
         self.arm(matches, FaultAction::Reset)
     }
 
-    /// The reply to the next request that matches ends after `k` bytes, with its connection.
+    /// The reply to the next request that matches ends after `k` bytes, and so does its connection.
     pub(crate) fn cut_reply_when(
         &self,
         k: usize,
@@ -145,13 +145,14 @@ impl Proxy {
         self.arm(matches, FaultAction::CutReply(k))
     }
 
-    /// The reply to the next request of all ends after `k` bytes, with its connection.
+    /// The reply to the next request, whatever it is, ends after `k` bytes, and so does its
+    /// connection.
     pub(crate) fn cut_reply_at(&self, k: usize) -> ProxyFault {
         self.cut_reply_when(k, |_| true)
     }
 
-    /// The next request that matches is held back, with all that follows it on its connection,
-    /// until released.
+    /// Holds back the next request that matches, with all that follows it on its connection, until
+    /// it is released.
     pub(crate) fn hold_request_when(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
@@ -168,33 +169,33 @@ impl Proxy {
         }
     }
 
-    /// Takes away the faults that have not struck yet.
+    /// Removes the faults that have not struck yet.
     pub(crate) fn disarm(&self) {
         self.shared.switch(|s| s.armed.clear());
     }
 
-    /// Resets every connection (RST, not FIN), with all that is under way on it. They are closed
+    /// Resets every connection (RST, not FIN), with all data in flight. The connections are closed
     /// when this returns.
     pub(crate) fn reset_all(&self) {
         self.cut_all(CloseMode::Reset);
     }
 
-    /// Closes every connection, with all that is under way on it.
+    /// Closes every connection, with all data in flight.
     pub(crate) fn close_all(&self) {
         self.cut_all(CloseMode::Close);
     }
 
-    /// New connections are closed as soon as they are made. The old ones go on.
+    /// New connections are closed as soon as they are made. Existing ones are not affected.
     pub(crate) fn refuse(&self) {
         self.shared.switch(|s| s.refuse = true);
     }
 
-    /// New connections are served again.
+    /// New connections are accepted again.
     pub(crate) fn accept(&self) {
         self.shared.switch(|s| s.refuse = false);
     }
 
-    /// How many connections clients have open here.
+    /// The number of connections that clients have open here.
     pub(crate) fn connections(&self) -> usize {
         let open = |c: &&Arc<Connection>| c.client_open.load(Ordering::SeqCst);
         self.shared.alive().iter().filter(open).count()
@@ -232,13 +233,13 @@ impl Proxy {
         fault
     }
 
-    fn cut_all(&self, then: CloseMode) {
+    fn cut_all(&self, mode: CloseMode) {
         let mut doomed = Vec::new();
         for connection in self.shared.alive() {
-            self.shared.cut(&connection, then);
+            self.shared.cut(&connection, mode);
             doomed.push(Arc::downgrade(&connection));
         }
-        // The sockets close when the last of a connection's threads lets go of them.
+        // The sockets close when the last of a connection's threads drops them.
         until(Duration::from_secs(5), "the cut connections close", || {
             doomed.iter().all(|c| c.strong_count() == 0)
         });
@@ -248,7 +249,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.shared.switch(|s| s.closing = true);
-        // The acceptor looks at `closing` when somebody knocks.
+        // The accepting thread looks at `closing` when a connection arrives.
         let _ = TcpStream::connect(self.addr);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -260,14 +261,14 @@ impl Drop for Proxy {
 }
 
 impl ProxyFault {
-    /// Whether the request has come.
+    /// True once the request has come.
     pub(crate) fn has_struck(&self) -> bool {
         self.struck.load(Ordering::SeqCst)
     }
 
-    /// Waits until the fault is complete and returns the reply that was lost, or what was sent of
-    /// one that was cut: so the server has carried the request out. For a reset request: the
-    /// request.
+    /// Waits until the fault is complete, so the server has carried the request out. Returns the
+    /// reply that was lost, or the part that was sent of a reply that was cut. For a reset request
+    /// it returns the request.
     #[track_caller]
     pub(crate) fn wait(&self, within: Duration) -> Vec<u8> {
         self.outcome.recv_timeout(within).unwrap_or_else(|_| {
@@ -276,13 +277,13 @@ impl ProxyFault {
             } else {
                 "did not come"
             };
-            panic!("the request of the trap {struck} within {within:?}")
+            panic!("the request of the fault {struck} within {within:?}")
         })
     }
 }
 
 impl HeldRequest {
-    /// Whether the request has come and is held back.
+    /// True while the request is held back.
     pub(crate) fn is_held(&self) -> bool {
         self.hold.caught.load(Ordering::SeqCst) && !self.hold.released.load(Ordering::SeqCst)
     }
@@ -293,21 +294,21 @@ impl HeldRequest {
         until(within, "the request to hold back comes", || self.is_held());
     }
 
-    /// Sends the request on and returns the server's answer, which goes to the client too if that
-    /// is still there. An answer proves that the server has carried the request out.
+    /// Sends the request on and returns the server's answer. The client gets the answer too, if it
+    /// still exists. An answer proves that the server has carried the request out.
     #[track_caller]
     pub(crate) fn release(self) -> Vec<u8> {
-        assert!(self.is_held(), "there is no request held back to release");
+        assert!(self.is_held(), "no request is held back");
         self.shared
             .switch(|_| self.hold.released.store(true, Ordering::SeqCst));
         self.answer
             .recv_timeout(Duration::from_secs(10))
-            .expect("the server answers what was released")
+            .expect("the server answers the released request")
     }
 }
 
 /// Matches requests in which these bytes occur, for instance the name of a lock or the mode of a
-/// release: scripts are called by hash, so their arguments tell them apart.
+/// release. Scripts are called by hash, so their arguments tell them apart.
 pub(crate) fn contains(needle: impl AsRef<[u8]>) -> impl Fn(&[u8]) -> bool + Send + 'static {
     let needle = needle.as_ref().to_vec();
     move |request| request.windows(needle.len()).any(|w| w == needle)

@@ -1,4 +1,4 @@
-//! A command that is sent again and again while a test goes on.
+//! A command that is sent repeatedly while a test runs.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -13,15 +13,15 @@ pub(crate) struct Repeated {
 }
 
 impl Server {
-    /// Sends this command at once and then once in every pause, over a connection of its own.
+    /// Sends this command at once and then once per pause, over a connection of its own.
     pub(crate) fn repeat(&self, command: &'static [&str], pause: Duration) -> Repeated {
         let mut connection = self.connection();
         let (end, ended) = mpsc::channel();
         let thread = thread::spawn(move || {
-            let mut asked = redis::cmd(command[0]);
-            asked.arg(&command[1..]);
+            let mut request = redis::cmd(command[0]);
+            request.arg(&command[1..]);
             while {
-                asked
+                request
                     .query::<redis::Value>(&mut connection)
                     .unwrap_or_else(|e| panic!("{command:?} failed: {e}"));
                 ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout)
@@ -39,7 +39,7 @@ impl Drop for Repeated {
         drop(self.end.take());
         let end = self.thread.take().expect("it is joined once").join();
         if !thread::panicking() {
-            end.expect("each of them was carried out");
+            end.expect("each repetition was carried out");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A server that says what a test tells it to.
+//! A RESP server whose replies a test scripts.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -10,7 +10,8 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-/// A scripted RESP server on a free port: each command goes to the handler, whose reply is sent.
+/// A scripted RESP server on a free port. It passes each command to the handler and sends the
+/// handler's reply.
 pub(crate) struct ScriptedServer {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -20,16 +21,16 @@ pub(crate) struct ScriptedServer {
 /// One command: its name and arguments, as sent.
 pub(crate) type CommandArgs = Vec<Vec<u8>>;
 
-/// What the server does about one command.
+/// The reaction of the server to one command.
 #[derive(Debug, Clone)]
 pub(crate) enum ScriptedReply {
-    /// These bytes, which need not be RESP at all.
+    /// Sends these bytes, which need not be RESP at all.
     Raw(Vec<u8>),
-    /// These bytes, and then the connection is closed.
+    /// Sends these bytes, and then closes the connection.
     RawThenClose(Vec<u8>),
-    /// Nothing, on an open connection.
+    /// Sends nothing and keeps the connection open.
     Silent,
-    /// Nothing, and the connection is closed.
+    /// Sends nothing and closes the connection.
     Close,
 }
 
@@ -91,7 +92,7 @@ impl ScriptedServer {
             .collect()
     }
 
-    /// How often the command `name` has come, in whatever case.
+    /// The number of commands called `name` so far, in upper or lower case.
     pub(crate) fn count(&self, name: &str) -> usize {
         let seen = self.shared.seen.lock().unwrap();
         seen.iter().filter(|words| is(words, name)).count()
@@ -123,7 +124,7 @@ impl Shared {
             let shared = Arc::clone(self);
             thread::spawn(move || {
                 let _ = shared.serve(&stream);
-                // The twin keeps the descriptor, so a drop alone would close nothing.
+                // `streams` still holds a copy of the socket, so a drop alone would not close it.
                 let _ = stream.shutdown(Shutdown::Both);
             });
         }
@@ -189,7 +190,7 @@ impl ScriptedReply {
         Self::Raw(format!(":{n}\r\n").into())
     }
 
-    /// An array, whose items must all be bytes.
+    /// An array. All its items must be [`Raw`](Self::Raw).
     pub(crate) fn array(items: impl IntoIterator<Item = Self>) -> Self {
         let mut body = Vec::new();
         let mut count = 0;
@@ -205,8 +206,8 @@ impl ScriptedReply {
         Self::Raw(raw)
     }
 
-    /// What a healthy server would say to the commands around a script, `+OK` to all others: the
-    /// arm that a handler falls back on.
+    /// The answers of a healthy server to the commands around a script, and `+OK` to all others. A
+    /// handler uses it as its default.
     pub(crate) fn polite(words: &[Vec<u8>]) -> Self {
         if is(words, "PING") {
             Self::simple("PONG")
@@ -228,15 +229,15 @@ impl ScriptedReply {
     }
 }
 
-/// Whether a command is the one of this name, in whatever case.
+/// True if the command has this name, in upper or lower case.
 pub(crate) fn is(words: &[Vec<u8>], name: &str) -> bool {
     words
         .first()
         .is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()))
 }
 
-/// The first command in `bytes` and its length; `None` if it is not all there yet. What is not an
-/// array is taken as an inline command, a line of words.
+/// The first command in `bytes` and its length; `None` if it is incomplete. A line that is not an
+/// array is parsed as an inline command.
 pub(crate) fn next_command(bytes: &[u8]) -> Option<(CommandArgs, usize)> {
     let (line, mut at) = line(bytes, 0)?;
     let Some(count) = line.strip_prefix(b"*").and_then(number) else {

@@ -1,4 +1,4 @@
-//! A real redis-server of its own for every test.
+//! A real redis-server for every test.
 
 use std::{
     env, fs,
@@ -24,7 +24,7 @@ use super::{freeze, signal, until_some};
 
 /// A redis-server process, on a unix socket unless addresses matter to the test.
 ///
-/// It keeps nothing on disk unless the test asks for it. Its end is SIGKILL, in `Drop` at the
+/// It keeps nothing on disk unless the test asks for it. It ends by SIGKILL, in `Drop` at the
 /// latest. All methods may be called from any thread.
 pub(crate) struct Server {
     address: Address,
@@ -44,16 +44,16 @@ enum Address {
 
 struct Running {
     child: Option<Child>,
-    /// The connection that our own questions go through, opened with the first of them.
+    /// The connection for this test's own queries. The first query opens it.
     admin: Option<Connection>,
-    /// How many of the commands that this process of the server has counted were ours.
+    /// How many of the commands in the server's own counter came from this `Server`.
     own_commands: u64,
 }
 
-/// How long a server may take to answer its first PING; a loaded machine needs part of it.
+/// The time in which a server must answer its first PING; a loaded machine needs part of it.
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
-/// The name of the admin connection, by which [`Server::clients`] leaves it out.
+/// The name of the admin connection. [`Server::clients`] leaves it out.
 const ADMIN: &str = "test-support";
 
 impl Server {
@@ -84,7 +84,7 @@ impl Server {
     /// A server on a free port of 127.0.0.1, with arguments.
     pub(crate) fn tcp_with(extra: &[&str]) -> Self {
         let mut why = String::new();
-        // Between our look at a port and the server's bind anybody may take it.
+        // Another process may take the port between our check and the server's bind.
         for _ in 0..20 {
             match Self::at(Address::Tcp(free_address()), directory(), extra) {
                 Ok(server) => return server,
@@ -174,20 +174,20 @@ impl Server {
         cmd.arg(&command[1..]);
         let answer = cmd.query(admin);
         running.own_commands += 1;
-        // After an error that the server did not send, the connection's state is anyone's guess.
+        // After an error that the server did not send, the state of the connection is unknown.
         if matches!(&answer, Err(e) if e.code().is_none()) {
             running.admin = None;
         }
         answer
     }
 
-    /// Kills the server with SIGKILL and waits for its end. Harmless when it is dead already.
+    /// Kills the server with SIGKILL and waits for its end. Does nothing if it is dead already.
     pub(crate) fn kill(&self) {
         end(&mut self.running());
     }
 
-    /// Starts the server again, killed first if it runs: same address, directory and arguments,
-    /// and empty unless it keeps an append-only file.
+    /// Starts the server again, and kills it first if it runs. It has the same address, directory
+    /// and arguments, and is empty unless it keeps an append-only file.
     pub(crate) fn restart(&self) {
         let mut running = self.running();
         end(&mut running);
@@ -201,7 +201,7 @@ impl Server {
         freeze(pid_of(&self.running()));
     }
 
-    /// Lets a stopped server go on.
+    /// Resumes a stopped server.
     pub(crate) fn cont(&self) {
         signal(pid_of(&self.running()), Signal::CONT);
     }
@@ -225,10 +225,10 @@ impl Server {
             .unwrap_or_else(|| panic!("INFO stats has no {what}"))
     }
 
-    /// Commands the server has run since it started, without those that this `Server` sent.
+    /// Commands that the server has run since it started, except those that this `Server` sent.
     pub(crate) fn commands_processed(&self) -> u64 {
         let all = self.counted("total_commands_processed");
-        // The INFO that has just been answered is not in its own count.
+        // The INFO that was just answered is not in its own count.
         all - (self.running().own_commands - 1)
     }
 
@@ -241,7 +241,7 @@ impl Server {
             .collect()
     }
 
-    /// The keys of database 0 that would stay for ever.
+    /// The keys of database 0 that would stay forever.
     pub(crate) fn keys_without_ttl(&self) -> Vec<String> {
         let keys: Vec<String> = self.query(&["KEYS", "*"]);
         keys.into_iter()
@@ -275,8 +275,8 @@ impl Server {
         let pid = child.id();
         let ready = until_some(READY_WITHIN, "redis-server answers PING", || {
             if let Ok(Some(status)) = child.try_wait() {
-                let said = fs::read_to_string(&log).unwrap_or_default();
-                return Some(Err(format!("redis-server ended with {status}: {said}")));
+                let output = fs::read_to_string(&log).unwrap_or_default();
+                return Some(Err(format!("redis-server ended with {status}: {output}")));
             }
             self.address.serves(pid).then_some(Ok(()))
         });
@@ -289,7 +289,7 @@ impl Server {
     }
 
     fn running(&self) -> MutexGuard<'_, Running> {
-        // A test that failed while it held the lock still wants its server killed.
+        // The server must be killed even after a test has panicked with the lock held.
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -299,7 +299,7 @@ impl Drop for Server {
         end(&mut self.running());
         if let Some(times) = env::var_os("FAIRLOCK_TEST_TIMES") {
             let line = format!("{} {}\n", self.started.elapsed().as_millis(), self.test);
-            // One write per line, appended, so that parallel tests do not mix theirs.
+            // One write per line, appended, so that lines of parallel tests do not mix.
             let _ = File::options()
                 .append(true)
                 .create(true)
@@ -310,10 +310,10 @@ impl Drop for Server {
 }
 
 impl Address {
-    /// Whether the process `pid` answers here. Another server could have taken the port first,
-    /// and would answer PING just as well.
+    /// True if the process `pid` answers here. Another server could have taken the port first, and
+    /// would answer PING as well.
     fn serves(&self, pid: u32) -> bool {
-        let asked = match self {
+        let answer = match self {
             Self::Unix(path) => UnixStream::connect(path).and_then(|stream| {
                 stream.set_read_timeout(PROBE_WITHIN)?;
                 probe(stream)
@@ -323,12 +323,12 @@ impl Address {
                 probe(stream)
             }),
         };
-        match asked {
-            Ok(said) if said.starts_with("+PONG") => {
-                said.contains(&format!("\nprocess_id:{pid}\r")) || said.contains("-NOPERM")
+        match answer {
+            Ok(output) if output.starts_with("+PONG") => {
+                output.contains(&format!("\nprocess_id:{pid}\r")) || output.contains("-NOPERM")
             }
-            // Alive, but a password stands before the answer.
-            Ok(said) => said.starts_with("-NOAUTH") || said.starts_with("-NOPERM"),
+            // Alive, but it asks for a password first.
+            Ok(output) => output.starts_with("-NOAUTH") || output.starts_with("-NOPERM"),
             Err(_) => false,
         }
     }
@@ -338,9 +338,9 @@ const PROBE_WITHIN: Option<Duration> = Some(Duration::from_secs(2));
 
 fn probe(mut stream: impl Read + Write) -> io::Result<String> {
     stream.write_all(b"PING\r\nINFO server\r\nQUIT\r\n")?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said)?;
-    Ok(said)
+    let mut output = String::new();
+    stream.read_to_string(&mut output)?;
+    Ok(output)
 }
 
 fn connect(url: &str) -> RedisResult<Connection> {
@@ -388,8 +388,8 @@ fn free_address() -> SocketAddr {
 }
 
 /// The server's binary. `tests/run.sh` names it; without that, it is looked up here by the same
-/// rule. In Debian's redis-tools it goes by the name of redis-check-rdb, and the name it is
-/// called by decides what it does.
+/// rule. Debian's redis-tools installs it as redis-check-rdb, and the name it is called by decides
+/// what it does.
 fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {

@@ -1,5 +1,6 @@
-/* Loaded before the C library of a server: its wall clock is off by so many microseconds as the file says that
-   SHIFTED_CLOCK names. The clocks that measure time are left alone, as by a step of the real one. */
+/* Loaded before the C library of a server. It shifts the server's wall clock by the number of
+   microseconds in the file that SHIFTED_CLOCK names. Clocks that measure time are not shifted, as
+   when the real wall clock is stepped. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>

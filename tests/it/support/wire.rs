@@ -1,4 +1,4 @@
-//! How the proxy carries bytes, and where its faults strike.
+//! How the proxy transfers bytes, and where its faults strike.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -19,7 +19,8 @@ use super::scripted_server::next_command;
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
     pub(super) switches: Mutex<Switches>,
-    /// Told of every change to `switches`, of a hold's release and of a connection's death.
+    /// Notified of every change to `switches`, of the release of a held request and of the end of a
+    /// connection.
     pub(super) changed: Condvar,
     pub(super) requests_bytes: AtomicU64,
     pub(super) replies_bytes: AtomicU64,
@@ -36,7 +37,7 @@ pub(super) struct Switches {
     pub(super) connections: Vec<Weak<Connection>>,
 }
 
-/// A test's idea of which request it means.
+/// Decides whether a request is the one that the test means.
 pub(super) type Matches = Box<dyn Fn(&[u8]) -> bool + Send>;
 
 pub(super) struct ArmedFault {
@@ -47,11 +48,11 @@ pub(super) struct ArmedFault {
 }
 
 pub(super) enum FaultAction {
-    /// The request reaches the server, the reply reaches nobody.
+    /// The server carries out the request, and the reply is lost.
     LoseReply(CloseMode),
-    /// The reply ends after so many bytes.
+    /// The reply ends after this many bytes.
     CutReply(usize),
-    /// The request is not even read: the connection is reset under it.
+    /// The request is not forwarded: its connection is reset.
     Reset,
     Hold(Arc<HoldState>),
 }
@@ -68,8 +69,8 @@ pub(super) struct Connection {
     pub(super) server: TcpStream,
     pub(super) client_open: AtomicBool,
     pub(super) dead: AtomicBool,
-    /// The trap that the reply to come falls into. One request at a time is in flight on a
-    /// connection of a synchronous client, so the next reply is the one that was meant.
+    /// The fault that applies to the next reply. A synchronous client has one request at a time in
+    /// flight on a connection, so the next reply belongs to the request that matched.
     pub(super) awaiting_reply: Mutex<Option<ArmedFault>>,
 }
 
@@ -79,7 +80,8 @@ enum Direction {
     Replies,
 }
 
-/// What travels through a queue. A sender dropped without `End` is a connection cut.
+/// An element of a connection's queue. A sender dropped without `End` means that the connection was
+/// cut.
 enum Item {
     Chunk {
         due: Instant,
@@ -113,18 +115,18 @@ impl Shared {
             .collect()
     }
 
-    pub(super) fn cut(&self, connection: &Connection, then: CloseMode) {
-        // Marked before the sockets are touched: a writer that sees an end of stream of our own
-        // making would else close what is to be reset.
+    pub(super) fn cut(&self, connection: &Connection, mode: CloseMode) {
+        // Marked before the sockets are touched. Otherwise a writer that sees the end of stream
+        // caused here would close a connection that is to be reset.
         let mut dead = false;
         self.switch(|_| dead = connection.dead.swap(true, Ordering::SeqCst));
         if dead {
             return;
         }
-        if let CloseMode::Reset = then {
+        if let CloseMode::Reset = mode {
             let _ = SockRef::from(&connection.client).set_linger(Some(Duration::ZERO));
-            // Shutting down only the reading half sends nothing, so the close that follows is the
-            // first thing the client hears, and with no linger it is a reset.
+            // Shutting down only the reading half sends nothing. So the close that follows is the
+            // first thing the client sees, and without linger it is a reset.
             let _ = connection.client.shutdown(Shutdown::Read);
         } else {
             let _ = connection.client.shutdown(Shutdown::Both);
@@ -144,7 +146,7 @@ impl Shared {
             if refuse {
                 continue;
             }
-            // With the server down there is nothing to do but close, as `refuse` does.
+            // With the server down the connection can only be closed, as `refuse` does.
             if let Ok(server) = TcpStream::connect(self.server) {
                 self.join(client, server);
             }
@@ -154,7 +156,7 @@ impl Shared {
     fn join(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
         for stream in [&client, &server] {
             let _ = stream.set_nodelay(true);
-            // A writer whose peer does not read looks up this often whether it was cut.
+            // A writer whose peer does not read checks this often whether it was cut.
             let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
         }
         let connection = Arc::new(Connection {
@@ -222,11 +224,11 @@ impl Shared {
             let mut awaiting = connection.awaiting_reply.lock().unwrap();
             if let Some(armed) = &mut *awaiting {
                 match &mut armed.action {
-                    FaultAction::LoseReply(then) => {
-                        let then = *then;
-                        // The cut comes first: who has seen the outcome may rely on it.
-                        if !matches!(then, CloseMode::KeepOpen) {
-                            self.cut(connection, then);
+                    FaultAction::LoseReply(mode) => {
+                        let mode = *mode;
+                        // The cut comes first: a test that has received the outcome may rely on it.
+                        if !matches!(mode, CloseMode::KeepOpen) {
+                            self.cut(connection, mode);
                         }
                         let _ = armed.outcome.try_send(bytes);
                         continue;
@@ -274,7 +276,7 @@ impl Shared {
                 Item::Chunk {
                     bytes, then_close, ..
                 } => {
-                    // A peer that has gone is no reason to stop: the other side is told by `End`.
+                    // A closed peer is no reason to stop: `End` reports it to the other side.
                     if write_all(to, &bytes, &connection.dead).is_ok() {
                         counter.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     }
@@ -282,8 +284,8 @@ impl Shared {
                         self.cut(connection, CloseMode::Close);
                     }
                 }
-                // The client's end still lets the server carry out what was sent before it. The
-                // server's end is the end of both.
+                // After the client's end, the server still carries out what was sent before it. The
+                // server's end closes both directions.
                 Item::End { .. } if direction == Direction::Requests => {
                     let _ = to.shutdown(Shutdown::Write);
                     break;
@@ -296,7 +298,7 @@ impl Shared {
         }
     }
 
-    /// Waits until the head of a queue may go on; `false` if its connection was cut instead.
+    /// Waits until the head of a queue may be passed on; `false` if its connection was cut instead.
     fn may_pass(
         &self,
         connection: &Connection,
@@ -325,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// The first armed trap that the request falls into.
+    /// Takes the first armed fault that matches the request.
     fn take_armed(&self, request: &[u8]) -> Option<ArmedFault> {
         let mut switches = self.switches.lock().unwrap();
         let at = switches.armed.iter().position(|a| (a.matches)(request))?;

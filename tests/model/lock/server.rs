@@ -1,59 +1,46 @@
-//! What the server does with a name: the steps of which its answers to requests are made.
+//! What the server does with a name: the steps that its answers to requests are made of.
 
-use super::super::grant::{Fence, Held};
-use super::super::op::{Attempt, Kind, Lease, Loss, Moment};
-use super::Lock;
+use super::super::grant::{FenceRange, ModelGrant};
+use super::super::op::{Attempt, DataLoss, LeaseTerm, ModelKind, ServerView};
+use super::ModelLock;
 
-impl Lock {
-    pub(crate) fn arrive_at(&mut self, moment: &Moment) {
-        for held in &mut self.cooling {
-            let number = held.by.number;
-            let holds = self.holders.iter().any(|held| held.by.number == number);
-            held.lapsed =
-                moment.rested.contains(&number) || !holds && moment.over.contains(&number);
+impl ModelLock {
+    /// A request arrives, and this is what the server's clock decides now.
+    pub(crate) fn arrive(&mut self, view: &ServerView) {
+        for grant in &mut self.cooling {
+            let number = grant.attempt.number;
+            let holds = self
+                .holders
+                .iter()
+                .any(|holder| holder.attempt.number == number);
+            grant.lapsed =
+                view.cooled.contains(&number) || !holds && view.expired.contains(&number);
         }
-        if moment.counts_anew {
+        if view.recounts {
             self.missing = 0;
         }
-        for held in &mut self.holders {
-            held.lapsed = moment.over.contains(&held.by.number);
+        for grant in &mut self.holders {
+            grant.lapsed = view.expired.contains(&grant.attempt.number);
         }
-        self.moment = moment.clone();
+        self.view = view.clone();
         self.is_unfinished = false;
     }
 
-    pub(crate) fn lose(&mut self, loss: Loss) {
+    pub(crate) fn lose_data(&mut self, loss: DataLoss) {
         match loss {
-            Loss::All => *self = Lock::new(self.kind),
-            Loss::Holders if self.is_recordless => *self = Lock::new(self.kind),
-            Loss::Record => {
-                let (holders, cooling) = (
-                    std::mem::take(&mut self.holders),
-                    std::mem::take(&mut self.cooling),
-                );
-                let last = holders.iter().chain(&cooling).max_by_key(|held| held.turn);
-                let (turn, last) =
-                    last.map_or((0, Fence::default()), |held| (held.turn, held.fence));
-                let is_recordless = true;
-                *self = Lock {
-                    holders,
-                    cooling,
-                    turn,
-                    last,
-                    is_recordless,
-                    ..Lock::new(self.kind)
-                };
-            }
-            Loss::Queue => self
-                .torn
+            DataLoss::All => *self = ModelLock::new(self.kind),
+            DataLoss::Holders if self.is_recordless => *self = ModelLock::new(self.kind),
+            DataLoss::Record => self.lose_record(),
+            DataLoss::Queue => self
+                .lost_queue
                 .get_or_insert_default()
                 .extend(std::mem::take(&mut self.queue)),
-            Loss::Holders => {
+            DataLoss::Holders => {
                 self.missing += self
                     .holders
                     .iter()
                     .chain(&self.cooling)
-                    .map(|held| held.permits)
+                    .map(|grant| grant.permits)
                     .sum::<u32>();
                 self.holders.clear();
                 self.cooling.clear();
@@ -61,122 +48,162 @@ impl Lock {
         }
     }
 
-    /// An acquire reaches the server: it sees a lapse, serves who stands ahead, and then has the lock or waits.
+    /// The holders have a key of their own and survive. The next fence is known from them alone.
+    fn lose_record(&mut self) {
+        let holders = std::mem::take(&mut self.holders);
+        let cooling = std::mem::take(&mut self.cooling);
+        let newest = holders
+            .iter()
+            .chain(&cooling)
+            .max_by_key(|grant| grant.turn);
+        let (last_turn, last_fence) = newest.map_or((0, FenceRange::default()), |grant| {
+            (grant.turn, grant.fence)
+        });
+        *self = ModelLock {
+            holders,
+            cooling,
+            last_turn,
+            last_fence,
+            is_recordless: true,
+            ..ModelLock::new(self.kind)
+        };
+    }
+
+    /// An acquire that may wait reaches the server. The server notices lapses and serves the
+    /// waiters ahead. Then the attempt holds the lock or waits.
     pub(crate) fn enqueue(&mut self, attempt: Attempt) {
-        self.ask(attempt);
-        let stands = self.queue.contains(&attempt)
+        self.acquire(attempt);
+        let is_queued = self.queue.contains(&attempt)
             || self
-                .torn
+                .lost_queue
                 .as_ref()
-                .is_some_and(|torn| torn.contains(&attempt));
-        if !stands && !self.is_held_by(attempt) && !self.is_unfinished {
+                .is_some_and(|lost| lost.contains(&attempt));
+        if !is_queued && !self.is_held_by(attempt) && !self.is_unfinished {
             self.queue.push(attempt);
         }
     }
 
-    /// As `enqueue`, but it does not stay, and leaves no sign of life.
+    /// Like `enqueue`, but the attempt does not wait, and it is no sign of life.
     pub(crate) fn try_lock(&mut self, attempt: Attempt) {
-        let void = self.void.contains(&attempt.client);
-        self.ask(attempt);
-        if void {
-            self.void.insert(attempt.client);
+        let was_presumed_dead = self.presumed_dead.contains(&attempt.client);
+        self.acquire(attempt);
+        if was_presumed_dead {
+            self.presumed_dead.insert(attempt.client);
         }
     }
 
-    fn ask(&mut self, attempt: Attempt) {
-        // R3: who asks is alive.
-        self.hear_of(attempt.client);
-        self.pass_on(attempt.client);
+    fn acquire(&mut self, attempt: Attempt) {
+        // R3 (signs of life): a process that sends a request is alive.
+        self.note_sign_of_life(attempt.client);
+        self.notice_and_hand_over(attempt.client);
         let is_next = self.queue.is_empty() && !self.is_unfinished;
-        if is_next && attempt.permits <= self.left() && !self.is_held_by(attempt) {
+        if is_next && attempt.permits <= self.free() && !self.is_held_by(attempt) {
             self.grant(attempt);
         }
     }
 
-    pub(crate) fn hear_of(&mut self, client: u8) {
-        self.void.remove(&client);
-        self.moment.silent &= !bit(client);
+    pub(crate) fn note_sign_of_life(&mut self, client: u8) {
+        self.presumed_dead.remove(&client);
+        self.view.silent &= !bit(client);
     }
 
-    /// Those whose time is over are not holders any more, but for who asks himself (R9).
+    /// Removes the holders whose lease has expired, all but `own`: a request does not notice the
+    /// lapse of its own lease (R9: own lapse).
     pub(crate) fn notice_lapses(&mut self, noticer: u8, own: Option<Attempt>) {
-        if self.kind != Kind::Mutex {
-            self.cooling.retain(|held| !held.lapsed);
+        if self.kind != ModelKind::Mutex {
+            self.cooling.retain(|grant| !grant.lapsed);
         }
         let lapsed = self
             .holders
             .iter()
-            .filter(|held| held.lapsed && Some(held.by) != own);
-        let lapsed: Vec<Attempt> = lapsed.map(|held| held.by).collect();
-        let before = self.void.clone();
-        for by in lapsed {
-            // If it was the server that was away, those who wait here beside the holder must not lose their places
-            // (P3); it may as well be given to a holder beside whom nobody waits.
-            let waits = self
-                .queue
-                .iter()
-                .any(|waiter| waiter.client == by.client && !before.contains(&by.client));
+            .filter(|grant| grant.lapsed && Some(grant.attempt) != own);
+        let lapsed: Vec<Attempt> = lapsed.map(|grant| grant.attempt).collect();
+        let presumed_dead = self.presumed_dead.clone();
+        for attempt in lapsed {
+            // If the server was away, the waiters in the holder's process must not lose their
+            // places (P3). So such a holder must get its grace. A holder whose process has no
+            // waiters may get it or not.
+            let waits = self.queue.iter().any(|waiter| {
+                waiter.client == attempt.client && !presumed_dead.contains(&attempt.client)
+            });
             let may_be_spared =
-                self.moment.outage && (waits || self.moment.grace.contains(&by.number));
-            self.lapse(by, noticer, may_be_spared);
-        }
-    }
-
-    /// R10: unless the holder's own process notices, it counts as dead.
-    fn lapse(&mut self, by: Attempt, noticer: u8, may_be_spared: bool) {
-        let Some(held) = self.holders.iter_mut().find(|held| held.by == by) else {
-            return;
-        };
-        if by.lease == Lease::Renewed && by.client != noticer {
-            if may_be_spared && !held.spared {
-                (held.lapsed, held.spared) = (false, true);
-                return;
+                self.view.outage && (waits || self.view.grace.contains(&attempt.number));
+            if !(may_be_spared && self.spare(attempt, noticer)) {
+                self.lapse(attempt, noticer);
             }
-            self.void.insert(by.client);
         }
-        self.holders.retain(|held| held.by != by);
     }
 
-    /// Whoever asks sees whose time is over, and what is free is given on.
-    pub(crate) fn pass_on(&mut self, noticer: u8) {
+    /// Gives a renewed lease its one step of grace. Returns whether it had one left.
+    fn spare(&mut self, attempt: Attempt, noticer: u8) -> bool {
+        if !is_sign_of_death(attempt, noticer) {
+            return false;
+        }
+        let grant = self
+            .holders
+            .iter_mut()
+            .find(|grant| grant.attempt == attempt && !grant.spared);
+        if let Some(grant) = grant {
+            grant.lapsed = false;
+            grant.spared = true;
+            return true;
+        }
+        false
+    }
+
+    /// R10 (places of the dead): unless the holder's own process notices the lapse, that process
+    /// counts as dead.
+    fn lapse(&mut self, attempt: Attempt, noticer: u8) {
+        if !self.is_held_by(attempt) {
+            return;
+        }
+        if is_sign_of_death(attempt, noticer) {
+            self.presumed_dead.insert(attempt.client);
+        }
+        self.holders.retain(|grant| grant.attempt != attempt);
+    }
+
+    /// A request notices the lapsed leases, and the server hands over what is free.
+    pub(crate) fn notice_and_hand_over(&mut self, noticer: u8) {
         self.notice_lapses(noticer, None);
-        self.promote();
+        self.hand_over();
     }
 
-    /// Whoever has it with this fence has it no more.
-    pub(crate) fn force(&mut self, fence: u64) {
-        self.cooling.retain(|held| !held.fence.is(fence));
-        self.holders.retain(|held| !held.fence.is(fence));
+    /// The holders with this fence lose the lock.
+    pub(crate) fn force_release(&mut self, fence: u64) {
+        self.cooling.retain(|grant| !grant.fence.is(fence));
+        self.holders.retain(|grant| !grant.fence.is(fence));
     }
 
-    /// It has its full time again.
-    pub(crate) fn prolong(&mut self, by: Attempt) {
+    /// The lease has its full time again.
+    pub(crate) fn renew(&mut self, attempt: Attempt) {
         self.holders
             .iter_mut()
-            .filter(|held| held.by == by)
-            .for_each(|held| held.lapsed = false);
+            .filter(|grant| grant.attempt == attempt)
+            .for_each(|grant| grant.lapsed = false);
     }
 
-    /// R11: nobody's place is known any more.
-    pub(crate) fn notice_loss(&mut self) {
-        if self.torn.take().is_some() {
+    /// R11 (missing keys): the server notices that the queue was lost. All places are gone.
+    pub(crate) fn notice_lost_queue(&mut self) {
+        if self.lost_queue.take().is_some() {
             self.queue.clear();
         }
     }
 
-    /// What is free goes to the first who is alive, if it is as much as he wants.
-    pub(crate) fn promote(&mut self) {
-        let mut reach = self.moment.reach.unwrap_or(usize::MAX);
+    /// What is free goes to the first live waiter, if it is enough for that waiter. A smaller
+    /// request further back does not overtake.
+    pub(crate) fn hand_over(&mut self) {
+        let mut reach = self.view.reach.unwrap_or(usize::MAX);
         while let Some(head) = self
             .queue
             .first()
             .copied()
-            .filter(|_| self.left() > 0 && reach > 0)
+            .filter(|_| self.free() > 0 && reach > 0)
         {
             reach -= 1;
-            let is_alive =
-                !self.void.contains(&head.client) && self.moment.silent & bit(head.client) == 0;
-            if is_alive && head.permits > self.left() {
+            let is_alive = !self.presumed_dead.contains(&head.client)
+                && self.view.silent & bit(head.client) == 0;
+            if is_alive && head.permits > self.free() {
                 return;
             }
             self.queue.remove(0);
@@ -184,73 +211,82 @@ impl Lock {
                 self.grant(head);
             }
         }
-        self.is_unfinished = reach == 0 && self.left() > 0;
-        if self.left() > 0 && !self.is_unfinished {
-            self.notice_loss();
+        self.is_unfinished = reach == 0 && self.free() > 0;
+        if self.free() > 0 && !self.is_unfinished {
+            self.notice_lost_queue();
         }
     }
 
-    fn grant(&mut self, by: Attempt) {
-        let is_shared = matches!(self.kind, Kind::ReadWrite(_));
-        let fence = if self.kind.raises(by.permits) {
-            self.turn += 1;
-            Fence::above(self.floor.max(self.moment.clock.saturating_sub(1)))
+    fn grant(&mut self, attempt: Attempt) {
+        let fence = if self.kind.raises_fence(attempt.permits) {
+            self.last_turn += 1;
+            FenceRange::above(self.fence_floor.max(self.view.clock.saturating_sub(1)))
         } else {
-            // Before the first writer it is one of the server's clock.
-            self.last.or_above(self.moment.clock.saturating_sub(2))
+            // Before the first writer, readers get a fence from the server's clock.
+            self.last_fence.or_above(self.view.clock.saturating_sub(2))
         };
-        if is_shared {
-            self.last = fence;
+        if matches!(self.kind, ModelKind::ReadWrite(_)) {
+            self.last_fence = fence;
         }
-        if self.kind == Kind::Mutex {
-            // Until then it cools again if the clock goes back.
+        if self.kind == ModelKind::Mutex {
+            // Until this grant, the lock cools again if the clock goes back.
             self.cooling.clear();
         }
-        let (permits, turn) = (by.permits, self.turn);
-        self.holders.push(Held {
-            by,
-            permits,
+        self.holders.push(ModelGrant {
+            attempt,
+            permits: attempt.permits,
             fence,
-            turn,
+            turn: self.last_turn,
             lapsed: false,
             spared: false,
         });
     }
 
-    /// A release of a holder's, or of one who waits.
-    pub(crate) fn end(&mut self, attempt: Attempt) {
-        self.leave(attempt);
+    /// A holder or a waiter releases its token.
+    pub(crate) fn release(&mut self, attempt: Attempt) {
+        self.remove_from_queue(attempt);
         self.notice_lapses(attempt.client, Some(attempt));
-        if let Some(at) = self.holders.iter().position(|held| held.by == attempt) {
-            let held = self.holders.remove(at);
-            if self.moment.cools {
-                // A copy of its request may have come while it cooled, and was given back too.
-                self.cooling.retain(|earlier| earlier.by != attempt);
-                self.cooling.push(Held {
+        if let Some(at) = self
+            .holders
+            .iter()
+            .position(|grant| grant.attempt == attempt)
+        {
+            let grant = self.holders.remove(at);
+            if self.view.must_cool {
+                // The attempt may be cooling already: a copy of its acquire came in that time, was
+                // granted, and is now released too.
+                self.cooling.retain(|earlier| earlier.attempt != attempt);
+                self.cooling.push(ModelGrant {
                     lapsed: false,
-                    ..held
+                    ..grant
                 });
             }
         }
-        self.promote();
+        self.hand_over();
     }
 
     /// A holder keeps one permit.
-    pub(crate) fn downgrade(&mut self, by: Attempt) {
-        self.notice_lapses(by.client, Some(by));
+    pub(crate) fn downgrade(&mut self, attempt: Attempt) {
+        self.notice_lapses(attempt.client, Some(attempt));
         self.holders
             .iter_mut()
-            .filter(|held| held.by == by)
-            .for_each(|held| held.permits = 1);
-        self.promote();
+            .filter(|grant| grant.attempt == attempt)
+            .for_each(|grant| grant.permits = 1);
+        self.hand_over();
     }
 
-    pub(crate) fn leave(&mut self, attempt: Attempt) {
+    pub(crate) fn remove_from_queue(&mut self, attempt: Attempt) {
         self.queue.retain(|other| *other != attempt);
-        if let Some(torn) = &mut self.torn {
-            torn.remove(&attempt);
+        if let Some(lost) = &mut self.lost_queue {
+            lost.remove(&attempt);
         }
     }
+}
+
+/// Whether the lapse of this lease shows that its process is dead. A process that notices the lapse
+/// itself is alive, and a fixed lease says nothing.
+fn is_sign_of_death(attempt: Attempt, noticer: u8) -> bool {
+    attempt.lease == LeaseTerm::Renewed && attempt.client != noticer
 }
 
 fn bit(client: u8) -> u128 {

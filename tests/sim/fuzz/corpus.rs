@@ -1,4 +1,5 @@
-//! What the fuzzer has collected, and what it found: each input of `fuzz/corpus` once more, without a fuzzer.
+//! Replays the inputs in `fuzz/corpus` without a fuzzer: those that a fuzzer collected and those
+//! that once failed.
 
 use std::{
     fs,
@@ -21,13 +22,13 @@ fn names_in(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn no_input_of_the_corpus_brings_about_what_must_not_be() {
+fn no_input_of_the_corpus_fails() {
     for (name, target) in TARGETS {
         let dir = corpus().join(name);
         let inputs = names_in(&dir);
         assert!(!inputs.is_empty(), "{name} has no corpus");
         for input in inputs {
-            // The one that fails stands last.
+            // If one fails, its name is the last that is printed.
             println!("{name}/{input}");
             target(&fs::read(dir.join(input)).unwrap());
         }
@@ -35,7 +36,7 @@ fn no_input_of_the_corpus_brings_about_what_must_not_be() {
 }
 
 #[test]
-fn each_target_is_one_of_the_fuzzers_and_the_corpus_is_small() {
+fn targets_match_the_fuzzers_and_the_corpus_is_small() {
     let mut targets: Vec<String> = TARGETS.iter().map(|(name, _)| (*name).to_owned()).collect();
     targets.sort();
     assert_eq!(names_in(&corpus()), targets);

@@ -1,5 +1,5 @@
-//! The engine, and a server that answers anything: nobody has a lock without a grant to his own token that is one, and no
-//! lease is believed in for longer than its grants and renewals allow.
+//! The engine with a server that answers anything. No caller gets a lock without a grant to its own
+//! token, and no lease is trusted for longer than its grants and renewals allow.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -8,164 +8,172 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::input::FuzzInput;
 use super::replies::message_text;
 use super::shapes::{grants, is_documented};
-use super::tape::Tape;
-use super::values::{About, SPECS, answer};
-use crate::config::{Config, LockOptions, Wanted};
+use super::values::{SPECS, ServerFacts, answer};
+use crate::config::{Config, Settings};
 use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::key::Key;
+use crate::options::LockOptions;
 use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
 use crate::sim::process::{Wire, no_connection, no_reply};
-use crate::store::clock::{Clock, Time};
+use crate::sim::shown_clock::shown_clock;
+use crate::store::clock::Time;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
-/// What callers, the renewal thread and the listener do one after the other, and what they hear.
+/// The bytes choose what callers, the renewal thread and the subscription do, one after the other,
+/// and what the server answers.
 pub fn engine(bytes: &[u8]) {
-    let mut tape = Tape::new(bytes);
-    let mut scene = Scene::new();
+    let mut input = FuzzInput::new(bytes);
+    let mut world = FuzzWorld::new();
     for _ in 0..MOST_STEPS {
-        if tape.is_over() {
+        if input.is_over() {
             break;
         }
-        scene.step(&mut tape);
-        scene.check();
+        world.step(&mut input);
+        world.check();
     }
-    scene.end();
+    world.end();
 }
 
 const MOST_STEPS: usize = 500;
-/// At the same time, of each sort.
-const MOST: usize = 6;
+/// The most callers, and the most tries, at the same time.
+const MOST_OF_EACH: usize = 6;
 /// What the clocks show at the start: the server's in µs, the local one in ns.
 const SERVER: u64 = 1_700_000_000_000_000;
 const LOCAL: u64 = 1_000_000_000_000;
 
-struct Scene {
+struct FuzzWorld {
     engine: SteppedEngine,
     caller_id: Arc<CallerId>,
-    shown: Arc<AtomicU64>,
-    newest: Arc<Mutex<Option<Anchor>>>,
-    callers: Vec<Caller>,
-    tries: Vec<Try>,
-    guards: Vec<Guard>,
+    local_clock: Arc<AtomicU64>,
+    /// The newest anchor that an answer brought.
+    newest_anchor: Arc<Mutex<Option<Anchor>>>,
+    callers: Vec<FuzzCaller>,
+    tries: Vec<FuzzTry>,
+    guards: Vec<FuzzGuard>,
     releases: Vec<(Arc<Lease>, Call, Time)>,
     pipeline: Option<(Tasks, Vec<Call>, Time)>,
-    /// Of each token what the server has said.
-    said: HashMap<Token, Said>,
-    /// In the order in which they were seen.
+    /// The grants of each token that the server has reported.
+    granted: HashMap<Token, SeenGrants>,
+    /// In the order in which they were sent.
     tokens: Vec<Token>,
-    claimed: HashSet<Token>,
-    /// The largest bound that was sent with an acquire of each token (R7).
-    dated: HashMap<Token, u64>,
+    /// The tokens that became guards.
+    guarded: HashSet<Token>,
+    /// The largest `not_after` that was sent with an acquire of each token (R7: late copies).
+    not_after: HashMap<Token, u64>,
 }
 
-struct Caller {
+struct FuzzCaller {
     request: Arc<Request>,
-    place: QueuedWaiter,
-    flight: Option<(Call, Time)>,
-    /// Its acquire has had no answer that settles it; after that only the renewal thread asks.
-    is_asking: bool,
+    queued: QueuedWaiter,
+    in_flight: Option<(Call, Time)>,
+    /// No answer has queued or failed its acquire yet. After that, only the renewal thread sends
+    /// one.
+    may_send_acquire: bool,
 }
 
-struct Try {
+struct FuzzTry {
     request: Arc<Request>,
     call: Call,
     sent: Time,
     doubt: Doubt,
 }
 
-struct Guard {
+struct FuzzGuard {
     lease: Arc<Lease>,
     was_lost: bool,
-    /// It was a writer's, and is to be a reader's.
+    /// The request that turns a writer into a reader, while it is in flight.
     downgrade: Option<(Call, Time)>,
 }
 
-/// Its grants' fences, and until when the latest of its grants and renewals may be believed in, in local ns.
+/// What the server has reported about the grants of one token.
 #[derive(Default)]
-struct Said {
+struct SeenGrants {
     fences: Vec<u64>,
+    /// Until when the last of its grants and renewals may be trusted, in local ns.
     until: i128,
 }
 
-impl Scene {
-    fn new() -> Scene {
-        let (config, _) = Config::new(Wanted::default()).expect("the defaults fit");
+impl FuzzWorld {
+    fn new() -> FuzzWorld {
+        let (config, _) = Config::new(Settings::default()).expect("the defaults fit");
         let caller_id = Arc::new(CallerId::new(
             &config.prefix,
             config.check_period + config.command_timeout,
             config.horizon,
         ));
-        let (shown, newest) = (Arc::new(AtomicU64::new(LOCAL)), Arc::default());
+        let local_clock = Arc::new(AtomicU64::new(LOCAL));
+        let newest_anchor = Arc::default();
         let wire = Wire {
-            clock: Clock::told(Arc::clone(&shown)),
-            newest: Arc::clone(&newest),
+            clock: shown_clock(Arc::clone(&local_clock)),
+            newest: Arc::clone(&newest_anchor),
         };
-        Scene {
+        FuzzWorld {
             engine: SteppedEngine::new(config, Box::new(wire), Arc::clone(&caller_id)),
             caller_id,
-            shown,
-            newest,
+            local_clock,
+            newest_anchor,
             callers: Vec::new(),
             tries: Vec::new(),
             guards: Vec::new(),
             releases: Vec::new(),
             pipeline: None,
-            said: HashMap::new(),
+            granted: HashMap::new(),
             tokens: Vec::new(),
-            claimed: HashSet::new(),
-            dated: HashMap::new(),
+            guarded: HashSet::new(),
+            not_after: HashMap::new(),
         }
     }
 
     fn now(&self) -> Time {
-        Time::from_nanos(self.shown.load(Ordering::Relaxed))
+        Time::from_nanos(self.local_clock.load(Ordering::Relaxed))
     }
 
     fn server_now(&self) -> u64 {
-        SERVER + (self.shown.load(Ordering::Relaxed) - LOCAL) / 1000
+        SERVER + (self.local_clock.load(Ordering::Relaxed) - LOCAL) / 1000
     }
 
-    fn step(&mut self, tape: &mut Tape<'_>) {
-        let what = tape.below(32);
-        let at = tape.below(MOST);
-        match what % 16 {
-            0 | 1 if self.callers.len() < MOST => {
-                let request = request(tape);
-                let place = self.engine.register(Arc::clone(&request));
-                self.callers.push(Caller {
+    fn step(&mut self, input: &mut FuzzInput<'_>) {
+        let which = input.below(32);
+        let at = input.below(MOST_OF_EACH);
+        match which % 16 {
+            0 | 1 if self.callers.len() < MOST_OF_EACH => {
+                let request = request(input);
+                let queued = self.engine.register(Arc::clone(&request));
+                self.callers.push(FuzzCaller {
                     request,
-                    place,
-                    flight: None,
-                    is_asking: true,
+                    queued,
+                    in_flight: None,
+                    may_send_acquire: true,
                 });
-                self.ask(self.callers.len() - 1);
+                self.send_acquire(self.callers.len() - 1);
             }
-            2 => self.ask(at),
-            3..=5 => self.answer_caller(at, tape),
-            6 => self.claim(at),
-            7 => self.leave(at),
-            8 if self.tries.len() < MOST => {
-                let request = request(tape);
+            2 => self.send_acquire(at),
+            3..=5 => self.answer_caller(at, input),
+            6 => self.take_grant(at),
+            7 => self.cancel(at),
+            8 if self.tries.len() < MOST_OF_EACH => {
+                let request = request(input);
                 let call = self.engine.begin_try(&request, Token::new());
                 self.send(&call);
-                self.tries.push(Try {
+                self.tries.push(FuzzTry {
                     request,
                     call,
                     sent: self.now(),
                     doubt: Doubt::default(),
                 });
             }
-            8 | 9 => self.answer_try(at, tape),
+            8 | 9 => self.answer_try(at, input),
             10 if self
                 .guards
                 .get(at)
                 .is_some_and(|guard| guard.downgrade.is_some()) =>
             {
-                self.answer_downgrade(at, tape)
+                self.answer_downgrade(at, input)
             }
-            10 if at < self.guards.len() && what >= 16 => self.downgrade(at),
+            10 if at < self.guards.len() && which >= 16 => self.downgrade(at),
             10 if at < self.guards.len() => {
                 let lease = self.guards.remove(at).lease;
                 if let Some(call) = self.engine.begin_release(&lease) {
@@ -174,108 +182,109 @@ impl Scene {
             }
             10 if at < self.releases.len() => {
                 let (lease, call, sent) = self.releases.remove(at);
-                let answered = self.answered(&call, sent, tape);
+                let answered = self.call_result(&call, sent, input);
                 self.engine.on_release_reply(&lease, &call, sent, answered);
             }
-            11 => self.hear(tape),
+            11 => self.deliver_message(input),
             12 => {
-                let by = tape.choose(&[1, 10, 300, 500, 1000, 3400, 5000, 10_000])
-                    * u64::from(tape.byte())
+                let by = input.choose(&[1, 10, 300, 500, 1000, 3400, 5000, 10_000])
+                    * u64::from(input.byte())
                     / 16;
-                self.shown.fetch_add(by * 1_000_000, Ordering::Relaxed);
+                self.local_clock
+                    .fetch_add(by * 1_000_000, Ordering::Relaxed);
             }
             13 => self.engine.on_subscribed(),
-            14 if self.pipeline.is_none() => self.collect(),
-            14 | 15 => self.settle(tape),
+            14 if self.pipeline.is_none() => self.collect_tasks(),
+            14 | 15 => self.answer_tasks(input),
             _ => {}
         }
     }
 
-    fn ask(&mut self, at: usize) {
+    fn send_acquire(&mut self, at: usize) {
         let Some(caller) = self
             .callers
             .get(at)
-            .filter(|caller| caller.flight.is_none() && caller.is_asking)
+            .filter(|caller| caller.in_flight.is_none() && caller.may_send_acquire)
         else {
             return;
         };
-        if let Some(call) = self.engine.begin_acquire(&caller.place, self.now()) {
+        if let Some(call) = self.engine.begin_acquire(&caller.queued, self.now()) {
             self.send(&call);
-            self.callers[at].flight = Some((call, self.now()));
+            self.callers[at].in_flight = Some((call, self.now()));
         }
     }
 
-    fn answer_caller(&mut self, at: usize, tape: &mut Tape<'_>) {
+    fn answer_caller(&mut self, at: usize, input: &mut FuzzInput<'_>) {
         let Some((call, sent)) = self
             .callers
             .get_mut(at)
-            .and_then(|caller| caller.flight.take())
+            .and_then(|caller| caller.in_flight.take())
         else {
             return;
         };
-        let answered = self.answered(&call, sent, tape);
-        let place = &self.callers[at].place;
+        let answered = self.call_result(&call, sent, input);
+        let queued = &self.callers[at].queued;
         if call.is_acquire() {
-            match self.engine.on_acquire_reply(place, &call, answered) {
-                Next::Wait => self.callers[at].is_asking = false,
+            match self.engine.on_acquire_reply(queued, &call, answered) {
+                Next::Wait => self.callers[at].may_send_acquire = false,
                 Next::AskAgain | Next::AskLater => {}
                 Next::Fail => drop(self.callers.remove(at)),
             }
         } else {
-            let token = place.token();
-            let lease = self.engine.on_cancel_reply(place, Some((&call, answered)));
+            let token = queued.token();
+            let lease = self.engine.on_cancel_reply(queued, Some((&call, answered)));
             self.callers.remove(at);
-            self.guard(lease, token);
+            self.add_guard(lease, token);
         }
     }
 
-    fn claim(&mut self, at: usize) {
+    fn take_grant(&mut self, at: usize) {
         let Some(caller) = self
             .callers
             .get(at)
-            .filter(|caller| caller.flight.is_none())
+            .filter(|caller| caller.in_flight.is_none())
         else {
             return;
         };
-        let token = caller.place.token();
-        if let Some(lease) = self.engine.take_grant(&caller.place) {
+        let token = caller.queued.token();
+        if let Some(lease) = self.engine.take_grant(&caller.queued) {
             assert!(
                 Arc::ptr_eq(&lease.request, &caller.request),
-                "somebody else's lease was claimed"
+                "a caller took the lease of another request"
             );
             self.callers.remove(at);
-            self.guard(Some(lease), token);
+            self.add_guard(Some(lease), token);
         }
     }
 
-    fn leave(&mut self, at: usize) {
+    fn cancel(&mut self, at: usize) {
         let Some(caller) = self
             .callers
             .get(at)
-            .filter(|caller| caller.flight.is_none())
+            .filter(|caller| caller.in_flight.is_none())
         else {
             return;
         };
-        if let Some(call) = self.engine.begin_cancel(&caller.place) {
+        if let Some(call) = self.engine.begin_cancel(&caller.queued) {
             self.send(&call);
-            self.callers[at].flight = Some((call, self.now()));
+            self.callers[at].in_flight = Some((call, self.now()));
             return;
         }
-        let token = caller.place.token();
-        let lease = self.engine.on_cancel_reply(&caller.place, None);
+        let token = caller.queued.token();
+        let lease = self.engine.on_cancel_reply(&caller.queued, None);
         self.callers.remove(at);
-        self.guard(lease, token);
+        self.add_guard(lease, token);
     }
 
-    fn answer_try(&mut self, at: usize, tape: &mut Tape<'_>) {
+    fn answer_try(&mut self, at: usize, input: &mut FuzzInput<'_>) {
         if at >= self.tries.len() {
             return;
         }
         let mut attempt = self.tries.remove(at);
         let Verb::Acquire { token, .. } = attempt.call.verb else {
-            unreachable!("a try is an acquire")
+            unreachable!("a try sends an acquire")
         };
-        let answered = self.answered(&attempt.call, attempt.sent, tape);
+        let answered = self.call_result(&attempt.call, attempt.sent, input);
         match self.engine.on_try_reply(
             &attempt.request,
             token,
@@ -283,8 +292,8 @@ impl Scene {
             &mut attempt.doubt,
             answered,
         ) {
-            Some(lease) => self.guard(lease, token),
-            None => self.tries.push(Try {
+            Some(lease) => self.add_guard(lease, token),
+            None => self.tries.push(FuzzTry {
                 sent: self.now(),
                 ..attempt
             }),
@@ -301,11 +310,11 @@ impl Scene {
         }
     }
 
-    fn answer_downgrade(&mut self, at: usize, tape: &mut Tape<'_>) {
+    fn answer_downgrade(&mut self, at: usize, input: &mut FuzzInput<'_>) {
         let Some((call, sent)) = self.guards[at].downgrade.take() else {
             return;
         };
-        let answered = self.answered(&call, sent, tape);
+        let answered = self.call_result(&call, sent, input);
         let lease = Arc::clone(&self.guards[at].lease);
         if !self
             .engine
@@ -313,27 +322,28 @@ impl Scene {
         {
             assert!(
                 !lease.is_held(self.now()),
-                "a guard that was lost to its owner is held"
+                "the engine reports a lost guard and still holds it"
             );
             self.guards.remove(at);
         }
     }
 
-    fn hear(&mut self, tape: &mut Tape<'_>) {
-        let (name, spec) = tape.choose(&NAMES);
-        let text = message_text(spec.family, &key(name), &self.about(), tape);
-        let anchor = *self.newest.lock();
+    fn deliver_message(&mut self, input: &mut FuzzInput<'_>) {
+        let (name, spec) = input.choose(&NAMES);
+        let text = message_text(spec.family, &key(name), &self.facts(), input);
+        let anchor = *self.newest_anchor.lock();
         match (Grant::from_message("fairlock", &text), anchor) {
             (Some((grant, _, _)), Some(anchor)) => {
-                // The earliest moment at which the server's clock can have shown the time of the grant.
+                // The earliest local time at which the server's clock can have shown the time of
+                // the grant.
                 let ahead = i128::from(grant.granted_at) - i128::from(anchor.server);
                 let granted = i128::from(anchor.sent.as_nanos()) + ahead * 1000;
                 let granted = granted.clamp(0, self.now().as_nanos().into());
-                self.say(grant.token, grant.fence, granted, grant.left);
+                self.note_grant(grant.token, grant.fence, granted, grant.left);
             }
-            // Nothing is believed of its time.
+            // Without an anchor, its times mean nothing.
             (Some((grant, _, _)), None) => self
-                .said
+                .granted
                 .entry(grant.token)
                 .or_default()
                 .fences
@@ -343,19 +353,19 @@ impl Scene {
         self.engine.on_message(&text);
     }
 
-    fn collect(&mut self) {
+    fn collect_tasks(&mut self) {
         let (tasks, calls) = self.engine.collect();
         calls.iter().for_each(|call| self.send(call));
         self.pipeline = Some((tasks, calls, self.now())).filter(|(_, calls, _)| !calls.is_empty());
     }
 
-    fn settle(&mut self, tape: &mut Tape<'_>) {
+    fn answer_tasks(&mut self, input: &mut FuzzInput<'_>) {
         let Some((tasks, calls, sent)) = self.pipeline.take() else {
             return;
         };
         let answers = calls
             .iter()
-            .map(|call| self.answered(call, sent, tape))
+            .map(|call| self.call_result(call, sent, input))
             .collect();
         self.engine.on_replies(tasks, &calls, answers);
     }
@@ -368,30 +378,30 @@ impl Scene {
             self.tokens.push(token);
         }
         let not_after = self
-            .newest
+            .newest_anchor
             .lock()
             .map_or(0, |anchor| anchor.server_time_at_least(self.now()));
         let _ = call.command(&self.caller_id, Form::default(), not_after);
         if let Verb::Acquire { token, .. } = call.verb {
-            let dated = self.dated.entry(token).or_default();
+            let dated = self.not_after.entry(token).or_default();
             *dated = not_after.max(*dated);
         }
     }
 
-    fn about(&self) -> About<'_> {
-        About {
+    fn facts(&self) -> ServerFacts<'_> {
+        ServerFacts {
             tokens: &self.tokens,
             now: self.server_now(),
         }
     }
 
-    /// As a node makes an answer of what came, and what the server has said by it.
-    fn answered(&mut self, call: &Call, sent: Time, tape: &mut Tape<'_>) -> CallResult {
+    /// The result of a call as a node makes it of the server's answer. Notes the grants in it.
+    fn call_result(&mut self, call: &Call, sent: Time, input: &mut FuzzInput<'_>) -> CallResult {
         let not_after = match call.verb {
-            Verb::Acquire { token, .. } => self.dated.get(&token).copied().unwrap_or(0),
+            Verb::Acquire { token, .. } => self.not_after.get(&token).copied().unwrap_or(0),
             _ => 0,
         };
-        let answer = self.answer(call, sent, tape);
+        let answer = self.answer(call, sent, input);
         CallResult { answer, not_after }
     }
 
@@ -399,38 +409,38 @@ impl Scene {
         &mut self,
         call: &Call,
         sent: Time,
-        tape: &mut Tape<'_>,
+        input: &mut FuzzInput<'_>,
     ) -> Result<Answer, StoreFault> {
-        match tape.below(12) {
+        match input.below(12) {
             0 => return Err(StoreFault::NotReady),
             1 => return Err(no_reply()),
             2 => return Err(no_connection()),
             3 => return Err(StoreFault::InDoubt(Box::new(no_connection()))),
             4 => {
-                let code = tape
+                let code = input
                     .choose(&["OOM", "NOPERM", "LOADING", "PROTOCOL", ""])
                     .to_owned();
                 return Err(StoreFault::Server {
                     code,
-                    message: tape.text(),
+                    message: input.text(),
                 });
             }
             _ => {}
         }
-        let value = answer(call, &self.about(), tape);
+        let value = answer(call, &self.facts(), input);
         if is_documented(call, &value) {
             for grant in grants(call, &value) {
-                self.say(grant.token, grant.fence, sent.as_nanos().into(), grant.left);
+                self.note_grant(grant.token, grant.fence, sent.as_nanos().into(), grant.left);
             }
         }
         let reply = Reply::parse(call, &value)?;
         if let (Verb::Renew { token }, Outcome::Renewed { left, fence }) =
             (&call.verb, &reply.outcome)
         {
-            self.say(*token, *fence, sent.as_nanos().into(), *left);
+            self.note_grant(*token, *fence, sent.as_nanos().into(), *left);
         }
         if let Some(server) = reply.now {
-            *self.newest.lock() = Some(Anchor {
+            *self.newest_anchor.lock() = Some(Anchor {
                 server,
                 sent,
                 received: self.now(),
@@ -444,29 +454,29 @@ impl Scene {
             _ => Ok(Answer {
                 reply,
                 sent,
-                resent: tape.one_in(8),
+                resent: input.one_in(8),
             }),
         }
     }
 
-    /// A hundredth of the time and 2 ms are never believed in.
-    fn say(&mut self, token: Token, fence: u64, from: i128, left: Duration) {
+    /// The engine never trusts a hundredth of the time that is left, and 2 ms more.
+    fn note_grant(&mut self, token: Token, fence: u64, from: i128, left: Duration) {
         let margin = (left / 100 + Duration::from_millis(2)).min(left);
-        let said = self.said.entry(token).or_default();
-        said.fences.push(fence);
-        said.until = said.until.max(from + (left - margin).as_nanos() as i128);
+        let grants = self.granted.entry(token).or_default();
+        grants.fences.push(fence);
+        grants.until = grants.until.max(from + (left - margin).as_nanos() as i128);
     }
 
-    fn guard(&mut self, lease: Option<Arc<Lease>>, token: Token) {
+    fn add_guard(&mut self, lease: Option<Arc<Lease>>, token: Token) {
         let Some(lease) = lease else { return };
-        assert_eq!(lease.token, token, "the grant of another token");
-        let said = self.said.get(&token);
+        assert_eq!(lease.token, token, "a guard has the grant of another token");
+        let grants = self.granted.get(&token);
         assert!(
-            said.is_some_and(|said| said.fences.contains(&lease.fence)),
-            "a guard that nobody granted"
+            grants.is_some_and(|grants| grants.fences.contains(&lease.fence)),
+            "a guard without a grant"
         );
-        assert!(self.claimed.insert(token), "two guards of one token");
-        self.guards.push(Guard {
+        assert!(self.guarded.insert(token), "two guards of one token");
+        self.guards.push(FuzzGuard {
             lease,
             was_lost: false,
             downgrade: None,
@@ -483,32 +493,33 @@ impl Scene {
             }
             assert!(!guard.was_lost, "a guard that was lost is held again");
             let deadline = i128::from((now + lease.remaining(now)).as_nanos());
-            let until = self.said[&lease.token].until;
+            let until = self.granted[&lease.token].until;
             assert!(
                 deadline <= until,
-                "believed in for {} ns too long",
+                "the lease is trusted for {} ns too long",
                 deadline - until
             );
         }
     }
 
-    /// No answer comes any more.
+    /// Ends the run: the server answers nothing any more, and the engine must forget all waiters.
     fn end(mut self) {
         self.callers.clear();
         for guard in std::mem::take(&mut self.guards) {
             let _ = self.engine.begin_release(&guard.lease);
         }
         for _ in 0..4 {
-            let nothing = &mut Tape::new(&[]);
-            self.settle(nothing);
-            self.shown.fetch_add(11_000_000_000, Ordering::Relaxed);
-            self.collect();
+            let nothing = &mut FuzzInput::new(&[]);
+            self.answer_tasks(nothing);
+            self.local_clock
+                .fetch_add(11_000_000_000, Ordering::Relaxed);
+            self.collect_tasks();
         }
-        assert_eq!(self.engine.waiters(), 0, "places of nobody");
+        assert_eq!(self.engine.waiters(), 0, "the registry still has waiters");
     }
 }
 
-/// Each name is of one kind, as for those who agree on it.
+/// Each name has one kind, because all its callers agree on it.
 const NAMES: [(&str, LockSpec); 6] = [
     ("a", LockSpec::MUTEX),
     ("b", LockSpec::MUTEX),
@@ -519,11 +530,11 @@ const NAMES: [(&str, LockSpec); 6] = [
 ];
 
 fn key(name: &str) -> Key {
-    Key::new("fairlock", name).expect("good names")
+    Key::new("fairlock", name).expect("a valid name")
 }
 
-fn request(tape: &mut Tape<'_>) -> Arc<Request> {
-    let which = tape.below(16);
+fn request(input: &mut FuzzInput<'_>) -> Arc<Request> {
+    let which = input.below(16);
     let options = match which % 4 {
         0 => LockOptions::new().fixed_lease(Duration::from_secs(3)),
         1 => LockOptions::new().max_hold(Duration::from_secs(1)),
@@ -534,5 +545,5 @@ fn request(tape: &mut Tape<'_>) -> Arc<Request> {
         .iter()
         .filter(|(_, other)| other.kind() == spec.kind())
         .collect();
-    Arc::new(Request::new(spec, key(tape.choose(&of_kind).0), &options))
+    Arc::new(Request::new(spec, key(input.choose(&of_kind).0), &options))
 }

@@ -1,45 +1,49 @@
 //! Names to keys and back, and the patterns of `list`.
 
-use super::tape::Tape;
-use crate::config::{Config, Wanted};
+use super::input::FuzzInput;
+use crate::config::{Config, Settings};
 use crate::glob::Glob;
 use crate::key::{Key, MAX_NAME, scan_pattern};
 
-/// Two names, a prefix, a key that somebody else may have written, and a pattern.
+/// Two names, a prefix, a key that another program may have written, and a pattern.
 pub fn names(bytes: &[u8]) {
-    let mut tape = Tape::new(bytes);
-    let wanted = Wanted {
-        prefix: tape.one_in(2).then(|| tape.text()),
-        ..Wanted::default()
+    let mut input = FuzzInput::new(bytes);
+    let wanted = Settings {
+        prefix: input.one_in(2).then(|| input.text()),
+        ..Settings::default()
     };
     let Ok((config, _)) = Config::new(wanted) else {
         return;
     };
     let prefix = &*config.prefix;
-    let long = tape.one_in(16);
-    let [one, other, pattern, record] = [(); 4].map(|()| tape.text());
-    let one = if long { one.repeat(3) } else { one };
-    let tail = String::from_utf8_lossy(tape.rest());
+    let long = input.one_in(16);
+    let [name, other, pattern, record] = [(); 4].map(|()| input.text());
+    let name = if long { name.repeat(3) } else { name };
+    let tail = String::from_utf8_lossy(input.rest());
 
-    let key = Key::new(prefix, &one);
-    assert_eq!(key.is_ok(), (1..=MAX_NAME).contains(&one.len()), "{one:?}");
-    reads_only_its_own(prefix, &record);
-    reads_only_its_own(prefix, &format!("{prefix}:{{{tail}}}"));
+    let key = Key::new(prefix, &name);
+    assert_eq!(
+        key.is_ok(),
+        (1..=MAX_NAME).contains(&name.len()),
+        "{name:?}"
+    );
+    check_record_key(prefix, &record);
+    check_record_key(prefix, &format!("{prefix}:{{{tail}}}"));
     let Ok(key) = key else { return };
     assert_eq!(
         Key::from_record(prefix, key.record()).as_ref(),
         Some(&key),
-        "{one:?}"
+        "{name:?}"
     );
     assert_eq!(
         Key::from_record(prefix, key.queue()),
         None,
-        "the queue of {one:?} is read as a record"
+        "the queue of {name:?} is read as a record"
     );
     assert_eq!(
         hash_tag(key.record()),
         hash_tag(key.queue()),
-        "the keys of {one:?} are in two slots"
+        "the keys of {name:?} are in two slots"
     );
     let tag = hash_tag(key.record());
     assert!(
@@ -48,7 +52,7 @@ pub fn names(bytes: &[u8]) {
         key.record()
     );
     if let Ok(other) = Key::new(prefix, &other) {
-        let are_same = one == *other.name;
+        let are_equal = name == *other.name;
         let keys = [key.record(), key.queue()];
         let shared = [other.record(), other.queue()]
             .iter()
@@ -56,48 +60,50 @@ pub fn names(bytes: &[u8]) {
             .count();
         assert_eq!(
             shared,
-            if are_same { 2 } else { 0 },
+            if are_equal { 2 } else { 0 },
             "{:?} and {:?}",
             key,
             other
         );
         assert_eq!(
             tag == hash_tag(other.record()),
-            are_same,
+            are_equal,
             "{:?} and {:?}",
             key,
             other
         );
     }
     let glob = Glob::new(&pattern);
-    let asked = scan_pattern(prefix, &glob);
-    if glob.matches(&one) {
+    let redis_pattern = scan_pattern(prefix, &glob);
+    if glob.matches(&name) {
         assert!(
-            redis_matches(asked.as_bytes(), key.record().as_bytes()),
-            "{asked:?} passes over {key:?}"
+            redis_matches(redis_pattern.as_bytes(), key.record().as_bytes()),
+            "{redis_pattern:?} passes over {key:?}"
         );
     }
     assert!(
-        Glob::new("*").matches(&one) && literal(&one).matches(&one),
-        "{one:?}"
+        Glob::new("*").matches(&name) && literal(&name).matches(&name),
+        "{name:?}"
     );
-    if one != other {
-        assert!(!literal(&one).matches(&other), "{one:?} {other:?}");
+    if name != other {
+        assert!(!literal(&name).matches(&other), "{name:?} {other:?}");
     }
 }
 
-fn reads_only_its_own(prefix: &str, record: &str) {
+/// A record key that is read belongs to exactly this prefix and name.
+fn check_record_key(prefix: &str, record: &str) {
     if let Some(key) = Key::from_record(prefix, record) {
         assert_eq!(key.record(), record);
         assert_eq!(
-            Key::new(prefix, &key.name).expect("it was read"),
+            Key::new(prefix, &key.name).expect("a name that was read is valid"),
             key,
             "{record:?}"
         );
     }
 }
 
-/// What Redis hashes: the text between the first `{` and the first `}` after it, if there is any.
+/// The part of a key that Redis Cluster hashes: the text between the first `{` and the first `}`
+/// after it, if there is any.
 fn hash_tag(key: &str) -> &str {
     let tag = key
         .split_once('{')
@@ -110,7 +116,7 @@ fn literal(name: &str) -> Glob {
     Glob::new(&name.chars().flat_map(|c| ['\\', c]).collect::<String>())
 }
 
-/// Redis's own match, for patterns of stars, escapes and what stands for itself.
+/// Matches as Redis does, for patterns of stars, escapes and literal characters.
 fn redis_matches(pattern: &[u8], key: &[u8]) -> bool {
     let (mut at, mut from) = (0, 0);
     let mut star = None;
@@ -121,7 +127,10 @@ fn redis_matches(pattern: &[u8], key: &[u8]) -> bool {
                 at += 1;
                 continue;
             }
-            Some(b'?' | b'[') => panic!("not escaped in {:?}", String::from_utf8_lossy(pattern)),
+            Some(b'?' | b'[') => panic!(
+                "a wildcard is not escaped in {:?}",
+                String::from_utf8_lossy(pattern)
+            ),
             Some(b'\\') if pattern.get(at + 1) == Some(&key[from]) => {
                 (at, from) = (at + 2, from + 1);
                 continue;

@@ -1,32 +1,33 @@
-//! Answers and messages, each by itself: what is taken for one is one.
+//! Single answers and messages: exactly the documented ones are accepted, and read as they were
+//! sent.
 
+use super::input::FuzzInput;
 use super::shapes::{HOLDER, SEEN, grants, is_documented, is_token};
-use super::tape::Tape;
-use super::values::{About, answer, any, any_call};
+use super::values::{ServerFacts, answer, any_call, any_value};
 use crate::inspect::{LockInfo, LockState};
 use crate::key::Key;
 use crate::script::{Call, Family, Grant, Outcome, Reply, Token, Value, parse_value};
 
 /// An answer to a call, or a message on the channel of grants.
 pub fn replies(bytes: &[u8]) {
-    let mut tape = Tape::new(bytes);
-    let key = Key::new("fairlock", tape.choose(&["a", "an {odd} name%"])).expect("good names");
+    let mut input = FuzzInput::new(bytes);
+    let key = Key::new("fairlock", input.choose(&["a", "an {odd} name%"])).expect("good names");
     let tokens: Vec<Token> = (0..4).map(Token::numbered).collect();
-    let about = About {
+    let facts = ServerFacts {
         tokens: &tokens,
         now: 1_700_000_000_000_000,
     };
-    if tape.one_in(4) {
-        return message(&key, &about, &mut tape);
+    if input.one_in(4) {
+        return message(&key, &facts, &mut input);
     }
-    let call = any_call(&key, &about, &mut tape);
-    let value = match tape.below(4) {
-        0 => any(&mut tape, 5),
-        1 => match parse_value(tape.rest()) {
+    let call = any_call(&key, &facts, &mut input);
+    let value = match input.below(4) {
+        0 => any_value(&mut input, 5),
+        1 => match parse_value(input.rest()) {
             Some(value) => value,
             None => return,
         },
-        _ => answer(&call, &about, &mut tape),
+        _ => answer(&call, &facts, &mut input),
     };
     let parsed = Reply::parse(&call, &value);
     assert_eq!(
@@ -35,11 +36,12 @@ pub fn replies(bytes: &[u8]) {
         "{call:?}: {value:?} is {parsed:?}"
     );
     if let Ok(reply) = parsed {
-        says_what_came(&call, &value, reply);
+        check_reply(&call, &value, reply);
     }
 }
 
-fn says_what_came(call: &Call, value: &Value, reply: Reply) {
+/// The parsed reply has the numbers and grants of the answer.
+fn check_reply(call: &Call, value: &Value, reply: Reply) {
     assert_eq!(granted(&reply), grants(call, value), "{call:?}: {value:?}");
     let Value::Array(parts) = value else { return };
     let number = |value: &Value| match value {
@@ -101,7 +103,7 @@ fn micros(left: std::time::Duration) -> u64 {
     left.as_micros() as u64
 }
 
-/// All grants that were read in a reply.
+/// All grants that a reply reports, as the parser read them.
 pub(super) fn granted(reply: &Reply) -> Vec<Grant> {
     let own = match &reply.outcome {
         Outcome::Granted(grant) => Some(*grant),
@@ -113,10 +115,10 @@ pub(super) fn granted(reply: &Reply) -> Vec<Grant> {
         .collect()
 }
 
-/// What is taken for a message is one to the letter.
-fn message(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) {
-    let family = tape.choose(&[Family::Mutex, Family::Permit]);
-    let text = message_text(family, key, about, tape);
+/// A text that is accepted as a message is one to the letter: written again, it is the same text.
+fn message(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) {
+    let family = input.choose(&[Family::Mutex, Family::Permit]);
+    let text = message_text(family, key, facts, input);
     let Some((grant, read, family)) = Grant::from_message("fairlock", &text) else {
         return;
     };
@@ -132,56 +134,59 @@ fn message(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) {
         "{text:?} is {grant:?}"
     );
     let left = grant.left.as_micros();
-    let again = format!(
+    let written = format!(
         "{} {} {} {left} {how} {}",
         grant.token.simple(),
         grant.fence,
         grant.granted_at,
         read.record()
     );
-    assert_eq!(again, text, "it was read otherwise than it was written");
+    assert_eq!(
+        written, text,
+        "a message was read differently than it was written"
+    );
 }
 
-/// A message with one thing in it that may be anything.
+/// A message in which one part may be anything.
 pub(super) fn message_text(
     family: Family,
     key: &Key,
-    about: &About<'_>,
-    tape: &mut Tape<'_>,
+    facts: &ServerFacts<'_>,
+    input: &mut FuzzInput<'_>,
 ) -> String {
-    if tape.one_in(8) {
-        return tape.text();
+    if input.one_in(8) {
+        return input.text();
     }
-    let left = if tape.one_in(4) {
-        tape.number()
+    let left = if input.one_in(4) {
+        input.number()
     } else {
-        u64::from(tape.byte()) * 100_000
+        u64::from(input.byte()) * 100_000
     };
-    let granted_at = match tape.below(4) {
-        0 => tape.number(),
-        _ => about.now.wrapping_sub(u64::from(tape.byte()) * 50_000),
+    let granted_at = match input.below(4) {
+        0 => input.number(),
+        _ => facts.now.wrapping_sub(u64::from(input.byte()) * 50_000),
     };
     let mut words = [
-        about.token(tape).simple(),
-        tape.number().to_string(),
+        facts.token(input).simple(),
+        input.number().to_string(),
         granted_at.to_string(),
         left.to_string(),
-        (tape.below(4) as i64 - 1).to_string(),
+        (input.below(4) as i64 - 1).to_string(),
         key.record().to_owned(),
     ];
-    match tape.below(16) {
-        at @ 0..=5 => words[at] = tape.text(),
+    match input.below(16) {
+        at @ 0..=5 => words[at] = input.text(),
         at @ 6..=11 => {
-            words[at - 6].insert_str(0, tape.choose(&["+", "0", " ", "-", "{", "\u{a0}"]))
+            words[at - 6].insert_str(0, input.choose(&["+", "0", " ", "-", "{", "\u{a0}"]))
         }
         12 => words[0] = words[0].to_uppercase(),
         13 => words[0].insert_str(0, "permit "),
         _ => {}
     }
-    let first = if family == Family::Permit {
+    let prefix = if family == Family::Permit {
         "permit "
     } else {
         ""
     };
-    format!("{first}{}", words.join(" "))
+    format!("{prefix}{}", words.join(" "))
 }

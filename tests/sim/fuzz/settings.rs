@@ -1,22 +1,24 @@
-//! URLs and settings: what is refused is told without the password, and what is accepted is what docs/CONFIGURATION.md
-//! allows.
+//! URLs and settings. A refusal never shows the password, and accepted settings are those that
+//! docs/CONFIGURATION.md allows.
 
 use std::time::Duration;
 
-use super::tape::Tape;
-use crate::config::{Config, LockOptions, Wanted};
+use super::input::FuzzInput;
+use crate::config::{Config, Settings};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::manager::{Endpoint, LockManager};
+use crate::manager::LockManager;
+use crate::options::LockOptions;
 use crate::store::parse_url;
 
 const SECRET: &str = "hunter2";
 
 /// Any text as a URL, and URLs made of parts with a password among them.
 pub fn url(bytes: &[u8]) {
-    let mut tape = Tape::new(bytes);
-    match tape.below(4) {
+    let mut input = FuzzInput::new(bytes);
+    match input.below(4) {
         0 => {
-            let text = String::from_utf8_lossy(tape.rest());
+            let text = String::from_utf8_lossy(input.rest());
             check_refusal(&parse_url(&text));
             let _ = format!(
                 "{:?} {:?}",
@@ -24,11 +26,11 @@ pub fn url(bytes: &[u8]) {
                 LockManager::builder(&*text)
             );
         }
-        1 => is_read_as_it_was_written(&mut tape),
-        // As somebody types it who does not know of percents.
+        1 => check_round_trip(&mut input),
+        // As a user types it who does not know percent-encoding.
         _ => {
-            let password = format!("{}{SECRET}{}", tape.text(), tape.text());
-            let scheme = tape.choose(&[
+            let password = format!("{}{SECRET}{}", input.text(), input.text());
+            let scheme = input.choose(&[
                 "redis",
                 "redis",
                 "unix",
@@ -37,40 +39,40 @@ pub fn url(bytes: &[u8]) {
                 "valkey",
                 "",
             ]);
-            // What stands behind a slash is a path, which is no secret.
-            let text = match tape.below(3) {
+            // The text after a slash is a path, which is no secret.
+            let text = match input.below(3) {
                 0 => format!(
                     "{scheme}:///{}?{}={password}{}",
-                    tape.text(),
-                    tape.choose(&["pass", "password"]),
-                    tape.text()
+                    input.text(),
+                    input.choose(&["pass", "password"]),
+                    input.text()
                 ),
                 1 => format!(
                     "{scheme}://{}:{password}@{}",
-                    tape.text().replace('/', ""),
-                    tape.text()
+                    input.text().replace('/', ""),
+                    input.text()
                 ),
-                _ => format!("{scheme}://:{password}@127.0.0.1:6379/1{}", tape.text()),
+                _ => format!("{scheme}://:{password}@127.0.0.1:6379/1{}", input.text()),
             };
-            tells_no_password(&text);
+            check_password_is_hidden(&text);
         }
     }
 }
 
-fn tells_no_password(text: &str) {
+fn check_password_is_hidden(text: &str) {
     let parsed = parse_url(text);
     check_refusal(&parsed);
-    let mut told = format!(
+    let mut shown = format!(
         "{:?} {:?}",
         Endpoint::from(text),
         LockManager::builder(text)
     );
     if let Err(error) = &parsed {
-        told.push_str(&format!("{error} {error:?}"));
+        shown.push_str(&format!("{error} {error:?}"));
     }
     assert!(
-        !told.contains(SECRET),
-        "the password of {text:?} is told: {told}"
+        !shown.contains(SECRET),
+        "the password of {text:?} is shown: {shown}"
     );
 }
 
@@ -81,14 +83,16 @@ fn check_refusal<T>(parsed: &Result<T>) {
     }
 }
 
-fn is_read_as_it_was_written(tape: &mut Tape<'_>) {
-    let (user, password, db) = (tape.text(), format!("{SECRET}{}", tape.text()), tape.byte());
+fn check_round_trip(input: &mut FuzzInput<'_>) {
+    let user = input.text();
+    let password = format!("{SECRET}{}", input.text());
+    let db = input.byte();
     let (user_written, password_written) = (percent_encoded(&user), percent_encoded(&password));
-    let text = match tape.below(2) {
+    let text = match input.below(2) {
         0 => format!("redis://{user_written}:{password_written}@127.0.0.1:6380/{db}"),
         _ => format!("redis+unix:///tmp/s?db={db}&user={user_written}&pass={password_written}"),
     };
-    tells_no_password(&text);
+    check_password_is_hidden(&text);
     let info = parse_url(&text).unwrap_or_else(|error| panic!("{text:?} is refused: {error}"));
     let read = info.redis_settings();
     assert_eq!(read.password(), Some(&*password), "{text:?}");
@@ -102,16 +106,16 @@ fn percent_encoded(text: &str) -> String {
 
 /// Any settings of a builder and of a handle.
 pub fn config(bytes: &[u8]) {
-    let mut tape = Tape::new(bytes);
-    let wanted = Wanted {
-        prefix: tape.one_in(2).then(|| tape.text()),
-        options: options(&mut tape),
-        pool_size: tape.one_in(4).then(|| tape.number() as u32),
-        connect_timeout: perhaps(&mut tape),
-        command_timeout: perhaps(&mut tape),
-        check_period: perhaps(&mut tape),
-        horizon: perhaps(&mut tape),
-        outage_limit: perhaps(&mut tape),
+    let mut input = FuzzInput::new(bytes);
+    let wanted = Settings {
+        prefix: input.one_in(2).then(|| input.text()),
+        options: options(&mut input),
+        pool_size: input.one_in(4).then(|| input.number() as u32),
+        connect_timeout: maybe_duration(&mut input),
+        command_timeout: maybe_duration(&mut input),
+        check_period: maybe_duration(&mut input),
+        horizon: maybe_duration(&mut input),
+        outage_limit: maybe_duration(&mut input),
     };
     let _ = format!("{wanted:?}");
     let config = match Config::new(wanted.clone()) {
@@ -122,11 +126,11 @@ pub fn config(bytes: &[u8]) {
         Err(error) => return check_config_error(&error),
     };
     check_numbers(&config, &wanted);
-    let mut handle = options(&mut tape);
-    if tape.one_in(2) {
-        // About the least that fits, and a little more or less.
+    let mut handle = options(&mut input);
+    if input.one_in(2) {
+        // About the smallest ttl that fits, and a little more or less.
         let least = config.horizon.max(config.check_period) * 30 / 17;
-        handle = handle.ttl(least.saturating_sub(MS) + duration(&mut tape).min(2 * MS));
+        handle = handle.ttl(least.saturating_sub(MS) + duration(&mut input).min(2 * MS));
     }
     match config.check_options(&handle) {
         Ok(()) => check_options(&config, &handle),
@@ -146,47 +150,47 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
-fn perhaps(tape: &mut Tape<'_>) -> Option<Duration> {
-    tape.one_in(2).then(|| duration(tape))
+fn maybe_duration(input: &mut FuzzInput<'_>) -> Option<Duration> {
+    input.one_in(2).then(|| duration(input))
 }
 
-fn duration(tape: &mut Tape<'_>) -> Duration {
-    match tape.below(6) {
-        0 => Duration::from_millis(u64::from(tape.byte()) * 20),
+fn duration(input: &mut FuzzInput<'_>) -> Duration {
+    match input.below(6) {
+        0 => Duration::from_millis(u64::from(input.byte()) * 20),
         1 => {
-            Duration::from_millis(u64::from(tape.byte()) * 20)
-                + Duration::from_nanos(u64::from(tape.byte()) * 3907)
+            Duration::from_millis(u64::from(input.byte()) * 20)
+                + Duration::from_nanos(u64::from(input.byte()) * 3907)
         }
-        2 => Duration::from_secs(tape.byte().into()),
-        3 => tape.choose(&[
+        2 => Duration::from_secs(input.byte().into()),
+        3 => input.choose(&[
             Duration::MAX,
             Duration::ZERO,
             Duration::from_secs(86_400),
             Duration::from_secs(1),
         ]),
-        4 => Duration::from_nanos(tape.number()),
-        _ => Duration::new(tape.number(), u32::from(tape.byte()) * 3_000_000),
+        4 => Duration::from_nanos(input.number()),
+        _ => Duration::new(input.number(), u32::from(input.byte()) * 3_000_000),
     }
 }
 
-fn options(tape: &mut Tape<'_>) -> LockOptions {
+fn options(input: &mut FuzzInput<'_>) -> LockOptions {
     let mut options = LockOptions::new();
-    match tape.below(4) {
+    match input.below(4) {
         0 => {}
-        1 => options = options.fixed_lease(duration(tape)),
-        _ => options = options.ttl(duration(tape)),
+        1 => options = options.fixed_lease(duration(input)),
+        _ => options = options.ttl(duration(input)),
     }
-    if tape.one_in(4) {
-        options = options.max_hold(duration(tape));
+    if input.one_in(4) {
+        options = options.max_hold(duration(input));
     }
-    if tape.one_in(4) {
-        options = options.hold_at_least(duration(tape));
+    if input.one_in(4) {
+        options = options.hold_at_least(duration(input));
     }
-    if tape.one_in(4) {
-        let label = if tape.one_in(4) {
-            tape.text().repeat(3)
+    if input.one_in(4) {
+        let label = if input.one_in(4) {
+            input.text().repeat(3)
         } else {
-            tape.text()
+            input.text()
         };
         options = options.label(label);
     }
@@ -203,8 +207,8 @@ fn check_config_error(error: &Error) {
 const MS: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// The table of `Builder`.
-fn check_numbers(config: &Config, wanted: &Wanted) {
+/// The bounds and defaults in the table of `Builder`.
+fn check_numbers(config: &Config, wanted: &Settings) {
     let ttl = wanted.options.ttl.unwrap_or(Duration::from_secs(10));
     let (t, p, h) = (config.command_timeout, config.check_period, config.horizon);
     for (what, value) in [
@@ -249,7 +253,8 @@ fn check_numbers(config: &Config, wanted: &Wanted) {
     );
 }
 
-/// The table of `LockOptions`, and what a renewed lock needs of its manager's numbers.
+/// The bounds in the table of `LockOptions`, and what a renewed lock needs of its manager's
+/// settings.
 fn check_options(config: &Config, options: &LockOptions) {
     let ttl = options.ttl.unwrap_or(Duration::from_secs(10));
     let least = if options.fixed {

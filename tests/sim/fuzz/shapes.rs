@@ -1,12 +1,23 @@
-//! The answers of the scripts as docs/PROTOCOL.md has them, written apart from what reads them.
+//! The answers of the scripts as docs/PROTOCOL.md has them. This is written independently of the
+//! parser that it checks.
 
 use std::time::Duration;
 
 use crate::loss::PreviousHolder;
 use crate::script::{Call, Family, Grant, Token, Value, Verb};
 
-/// Of each script and status the fields, a letter for each: `n` a number, `b` 0 or 1, `k` how the one before ended, `o`
-/// an owner's token or nothing, `t` a token, `s` a text.
+/// The fields of each script and status, one letter per field:
+///
+/// | letter | field |
+/// |---|---|
+/// | `n` | a number |
+/// | `b` | 0 or 1 |
+/// | `k` | how the previous holder ended |
+/// | `o` | an owner's token, or an empty text |
+/// | `t` | a token |
+/// | `s` | a text |
+/// | `e` | an empty text |
+/// | `h` | the words of a holder |
 pub(super) const SHAPES: [(&str, &str, &str); 24] = [
     ("acquire", "granted", "nnnk"),
     ("acquire", "waiting", "nnnn"),
@@ -33,37 +44,39 @@ pub(super) const SHAPES: [(&str, &str, &str); 24] = [
     ("sync", "late", ""),
     ("sync", "kind", "s"),
 ];
-/// Its rest is the queue.
+/// The same for inspections. After `seen` comes the queue.
 pub(super) const SEEN: [(&str, &str, &str); 3] = [
     ("inspect", "seen", "snnnkssn"),
     ("inspect", "absent", ""),
     ("inspect", "kind", "s"),
 ];
-/// A grant to another waiter.
+/// The report of a grant to another waiter.
 pub(super) const GRANT: &str = "tnnnk";
 
-/// What those about permits answer beside the same, or in its place; `e` is nothing. After `seen` come as many holders as
-/// its last number says, and the queue; after `present` what is known of each token.
+/// The answers of the permit scripts that differ from the mutex scripts' or are new. After `seen`
+/// come as many holders as its last number says, and then the queue. After `present` comes an entry
+/// for each token.
 const OF_PERMITS: [(&str, &str, &str); 4] = [
     ("sync", "synced", "ennnknnbnb"),
     ("inspect", "seen", "snnn"),
     ("lookup", "present", "n"),
     ("lookup", "kind", "s"),
 ];
-/// What they never answer.
+/// The answers that the permit scripts never give.
 const OF_MUTEXES: [(&str, &str); 3] = [
     ("acquire", "queued"),
     ("release", "queued"),
     ("release", "unknown"),
 ];
-/// A holder of permits.
+/// A holder of permits in an inspection.
 pub(super) const HOLDER: &str = "nbnh";
 
-/// Each status that a call can be answered with, but for the lookup of a mutex, and its fields.
+/// Each status with which a call can be answered, and its fields. The lookup of a mutex has no
+/// status and is not among them.
 pub(super) fn shapes_of(call: &Call) -> Vec<(&'static str, &'static str)> {
     let script = script_of(call);
-    let both = SHAPES.iter().chain(&SEEN);
-    let mut shapes: Vec<_> = both
+    let common = SHAPES.iter().chain(&SEEN);
+    let mut shapes: Vec<_> = common
         .filter(|shape| shape.0 == script)
         .map(|shape| (shape.1, shape.2))
         .collect();
@@ -93,11 +106,11 @@ pub(super) fn script_of(call: &Call) -> &'static str {
     }
 }
 
-/// Whether a server that keeps to the protocol may answer a call so.
+/// Whether the protocol allows this answer to a call.
 pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     let of_permits = call.spec.family == Family::Permit;
     let Value::Array(parts) = value else {
-        // The short way of a release.
+        // The short form of a release.
         let short = Value::BulkString(b"released".to_vec());
         return script_of(call) == "release" && !of_permits && *value == short;
     };
@@ -107,24 +120,24 @@ pub(super) fn is_documented(call: &Call, value: &Value) -> bool {
     if let Some([now, left, how]) = short_grant(call, parts) {
         return is(now, b'n') && is(left, b'n') && is(how, b'k');
     }
-    let [status, now, more, said @ ..] = &parts[..] else {
+    let [status, now, more, rest_of_answer @ ..] = &parts[..] else {
         return false;
     };
     let Some(letters) = letters_of(call, status) else {
         return false;
     };
-    let Some((fields, rest)) = said.split_at_checked(letters.len()) else {
+    let Some((fields, rest)) = rest_of_answer.split_at_checked(letters.len()) else {
         return false;
     };
     let rest_fits = match (text(status), &call.verb) {
         (Some("seen"), _) if of_permits => are_holders_and_queue(&fields[3], rest),
         (Some("seen"), _) => rest.iter().all(|part| is(part, b's')),
         (Some("present"), Verb::Lookup { tokens }) => {
-            let is_known = |told: &Value| match told {
+            let is_entry = |entry: &Value| match entry {
                 Value::Array(grant) => are(grant, &GRANT[1..]),
-                told => is(told, b'b'),
+                entry => is(entry, b'b'),
             };
-            rest.len() == tokens.len() && rest.iter().all(is_known)
+            rest.len() == tokens.len() && rest.iter().all(is_entry)
         }
         _ => rest.chunks(GRANT.len()).all(|grant| are(grant, GRANT)),
     };
@@ -139,7 +152,7 @@ fn letters_of(call: &Call, status: &Value) -> Option<&'static str> {
         .map(|shape| shape.1)
 }
 
-/// What follows the status in an answer of the short way of an acquire.
+/// The fields after the status in the short form of an acquire's answer.
 fn short_grant<'a>(call: &Call, parts: &'a [Value]) -> Option<[&'a Value; 3]> {
     let [status, now, left, how] = parts else {
         return None;
@@ -152,13 +165,14 @@ fn are_holders_and_queue(count: &Value, rest: &[Value]) -> bool {
     let Value::Int(count) = count else {
         return false;
     };
-    let Some((told, queue)) = count
+    let Some((holders, queue)) = count
         .checked_mul(4)
         .and_then(|end| rest.split_at_checked(end.try_into().ok()?))
     else {
         return false;
     };
-    told.chunks(HOLDER.len())
+    holders
+        .chunks(HOLDER.len())
         .all(|holder| are(holder, HOLDER) && matches!(holder[2], Value::Int(0..=0xffff_ffff)))
         && queue.iter().all(|part| is(part, b's'))
 }
@@ -173,7 +187,8 @@ fn is_holder(text: &str) -> bool {
     words.len() > 4 && is_number(words[2]) && is_number(words[4])
 }
 
-/// HMGET of the owner, the manager's stamp and the waiters' records.
+/// The answer to a lookup of a mutex: HMGET of the owner, the manager's stamp and the waiters'
+/// records.
 fn is_looked_up(parts: &[Value]) -> bool {
     let or_nothing = |part: &Value, fits: &dyn Fn(&str) -> bool| {
         *part == Value::Nil || text(part).is_some_and(fits)
@@ -228,7 +243,8 @@ pub(super) fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// Who is granted what by an answer that is documented. An acquire's and a release's own grant is their token's.
+/// All grants in a documented answer. An acquire's and a release's own grant belongs to the token
+/// of the call.
 pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
     let Value::Array(parts) = value else {
         return Vec::new();
@@ -241,22 +257,22 @@ pub(super) fn grants(call: &Call, value: &Value) -> Vec<Grant> {
             &[now.clone(), now.clone(), left.clone(), how.clone()],
         )];
     }
-    let [status, _, _, said @ ..] = &parts[..] else {
+    let [status, _, _, rest_of_answer @ ..] = &parts[..] else {
         return Vec::new();
     };
     let Some(letters) = letters_of(call, status) else {
         return Vec::new();
     };
-    let (fields, rest) = said.split_at(letters.len());
+    let (fields, rest) = rest_of_answer.split_at(letters.len());
     let mut grants = Vec::new();
     match (text(status), &call.verb) {
         (Some("granted"), Verb::Acquire { token, .. } | Verb::Release { token, .. }) => {
             grants.push(grant(*token, fields));
         }
         (Some("present"), Verb::Lookup { tokens }) => {
-            let told = tokens.iter().zip(rest);
-            return told
-                .filter_map(|(token, told)| match told {
+            let entries = tokens.iter().zip(rest);
+            return entries
+                .filter_map(|(token, entry)| match entry {
                     Value::Array(fields) => Some(grant(*token, fields)),
                     _ => None,
                 })
@@ -282,7 +298,7 @@ fn token(part: &Value) -> Option<Token> {
 fn grant(token: Token, fields: &[Value]) -> Grant {
     let number = |at: usize| match fields[at] {
         Value::Int(n) => n,
-        _ => unreachable!("it is documented"),
+        _ => unreachable!("a documented grant has a number here"),
     };
     let previous = [
         PreviousHolder::Unknown,

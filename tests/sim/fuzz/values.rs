@@ -1,23 +1,23 @@
-//! Answers that a server may give: of any shape, and nearly or wholly of the shape that is promised.
+//! Answers that a server may give: of any shape, or nearly or exactly of a documented shape.
 
 use std::sync::Arc;
 
+use super::input::FuzzInput;
 use super::shapes::{GRANT, HOLDER, shapes_of};
-use super::tape::Tape;
 use crate::key::Key;
 use crate::script::{Call, Family, LockSpec, Mode, Token, Value, Verb, parse_value};
 
-/// What an answer can be about.
-pub(super) struct About<'a> {
+/// What a made-up answer can refer to.
+pub(super) struct ServerFacts<'a> {
     pub(super) tokens: &'a [Token],
     /// The server's time in µs.
     pub(super) now: u64,
 }
 
-impl About<'_> {
-    pub(super) fn token(&self, tape: &mut Tape<'_>) -> Token {
-        // The newest are params about most.
-        let back = tape.below(self.tokens.len().clamp(1, 255));
+impl ServerFacts<'_> {
+    pub(super) fn token(&self, input: &mut FuzzInput<'_>) -> Token {
+        // A small byte picks one of the newest tokens.
+        let back = input.below(self.tokens.len().clamp(1, 255));
         self.tokens
             .iter()
             .rev()
@@ -27,10 +27,10 @@ impl About<'_> {
     }
 }
 
-pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Call {
-    let token = about.token(tape);
+pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> Call {
+    let token = facts.token(input);
     let params: Arc<str> = "10000 0 0 host\t1\tmain\t".into();
-    let which = tape.below(36);
+    let which = input.below(36);
     let verb = match which % 9 {
         0 | 1 => Verb::Acquire {
             token,
@@ -53,15 +53,15 @@ pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Cal
             ];
             Verb::Release {
                 token,
-                fence: tape.number(),
-                mode: tape.choose(&modes),
+                fence: input.number(),
+                mode: input.choose(&modes),
             }
         }
         4 => Verb::Renew { token },
         5 | 6 => Verb::Sync { newest: token },
         7 => Verb::Inspect { waiters: 1000 },
         _ => Verb::Lookup {
-            tokens: (0..tape.below(4)).map(|_| about.token(tape)).collect(),
+            tokens: (0..input.below(4)).map(|_| facts.token(input)).collect(),
         },
     };
     Call {
@@ -71,7 +71,7 @@ pub(super) fn any_call(key: &Key, about: &About<'_>, tape: &mut Tape<'_>) -> Cal
     }
 }
 
-/// One of each kind.
+/// One of each kind of lock.
 pub(super) const SPECS: [LockSpec; 4] = [
     LockSpec::MUTEX,
     LockSpec::read(),
@@ -79,91 +79,91 @@ pub(super) const SPECS: [LockSpec; 4] = [
     LockSpec::semaphore(3, 2),
 ];
 
-/// As it is promised, three times out of four, else with something in it that is not.
-pub(super) fn answer(call: &Call, about: &About<'_>, tape: &mut Tape<'_>) -> Value {
+/// An answer of a documented shape. One in four has an error in it.
+pub(super) fn answer(call: &Call, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> Value {
     let mut value = match call.verb {
-        _ if tape.one_in(32) => return any(tape, 4),
+        _ if input.one_in(32) => return any_value(input, 4),
         Verb::Lookup { ref tokens } if call.spec.family == Family::Mutex => {
             let letters = ["o", "m"]
                 .into_iter()
                 .chain(tokens.iter().map(|_| "w"))
                 .collect::<String>();
-            Value::Array(fields(&letters, about, tape))
+            Value::Array(fields(&letters, facts, input))
         }
         _ => {
-            let (status, letters) = tape.choose(&shapes_of(call));
+            let (status, letters) = input.choose(&shapes_of(call));
             let each = if status == "seen" { "a" } else { GRANT };
-            let mut rest: Vec<_> = (0..tape.below(8).saturating_sub(5))
-                .flat_map(|_| fields(each, about, tape))
+            let mut rest: Vec<_> = (0..input.below(8).saturating_sub(5))
+                .flat_map(|_| fields(each, facts, input))
                 .collect();
             if let (Verb::Lookup { tokens }, "present") = (&call.verb, status) {
-                rest = tokens.iter().map(|_| known(about, tape)).collect();
+                rest = tokens.iter().map(|_| lookup_entry(facts, input)).collect();
             }
             let now = Value::Int(
-                about
+                facts
                     .now
-                    .wrapping_add_signed(i64::from(tape.byte() as i8) * 1000)
+                    .wrapping_add_signed(i64::from(input.byte() as i8) * 1000)
                     as i64,
             );
-            let more = Value::Int(i64::from(tape.one_in(8)));
-            let mut said = fields(letters, about, tape);
+            let more = Value::Int(i64::from(input.one_in(8)));
+            let mut parts = fields(letters, facts, input);
             if status == "seen" && call.spec.family == Family::Permit {
-                let holders = tape.below(3);
-                said[3] = Value::Int(holders as i64);
-                said.extend((0..holders).flat_map(|_| fields(HOLDER, about, tape)));
+                let holders = input.below(3);
+                parts[3] = Value::Int(holders as i64);
+                parts.extend((0..holders).flat_map(|_| fields(HOLDER, facts, input)));
             }
-            let said = said.into_iter().chain(rest);
-            Value::Array([bulk(status), now, more].into_iter().chain(said).collect())
+            let parts = parts.into_iter().chain(rest);
+            Value::Array([bulk(status), now, more].into_iter().chain(parts).collect())
         }
     };
-    if tape.one_in(4) {
-        spoil(&mut value, tape);
+    if input.one_in(4) {
+        spoil(&mut value, input);
     }
     value
 }
 
-/// What a lookup of permits says of a token.
-fn known(about: &About<'_>, tape: &mut Tape<'_>) -> Value {
-    match tape.below(3) {
-        2 => Value::Array(fields(&GRANT[1..], about, tape)),
+/// The entry for one token in the answer to a lookup of permits.
+fn lookup_entry(facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> Value {
+    match input.below(3) {
+        2 => Value::Array(fields(&GRANT[1..], facts, input)),
         waits => Value::Int(waits as i64),
     }
 }
 
-fn fields(letters: &str, about: &About<'_>, tape: &mut Tape<'_>) -> Vec<Value> {
+fn fields(letters: &str, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> Vec<Value> {
     let field = |letter| match letter {
-        b'n' => match tape.below(4) {
-            0 => Value::Int(about.now as i64),
-            1 => Value::Int(about.now.wrapping_sub(u64::from(tape.byte()) * 50_000) as i64),
-            2 => Value::Int(i64::from(tape.byte()) * 100_000),
-            _ => Value::Int(tape.number() as i64),
+        b'n' => match input.below(4) {
+            0 => Value::Int(facts.now as i64),
+            1 => Value::Int(facts.now.wrapping_sub(u64::from(input.byte()) * 50_000) as i64),
+            2 => Value::Int(i64::from(input.byte()) * 100_000),
+            _ => Value::Int(input.number() as i64),
         },
-        b'b' => Value::Int(tape.below(2) as i64),
-        b'k' => Value::Int(tape.below(4) as i64 - 1),
-        b'e' if !tape.one_in(32) => bulk(""),
+        b'b' => Value::Int(input.below(2) as i64),
+        b'k' => Value::Int(input.below(4) as i64 - 1),
+        b'e' if !input.one_in(32) => bulk(""),
         b'h' => {
-            let fence = tape.number();
+            let fence = input.number();
             bulk(&format!(
                 "rw/1 9 {fence} 1 {} 0123456789abcdef 10000 0 0 1 host\t1\tmain\tlabel",
-                about.now
+                facts.now
             ))
         }
-        b'o' if tape.one_in(4) => bulk(""),
-        b'm' | b'w' if tape.one_in(2) => Value::Nil,
-        b'm' => bulk(&format!("{} {}", about.now, tape.number() >> 1)),
-        b'a' | b'w' if tape.one_in(4) => bulk(&tape.text()),
+        b'o' if input.one_in(4) => bulk(""),
+        b'm' | b'w' if input.one_in(2) => Value::Nil,
+        b'm' => bulk(&format!("{} {}", facts.now, input.number() >> 1)),
+        b'a' | b'w' if input.one_in(4) => bulk(&input.text()),
         b'a' | b'w' => bulk(&format!(
             "1 {} 0123456789abcdef 10000 0 0 host\t{}\tmain\tlabel",
-            about.now,
-            tape.number()
+            facts.now,
+            input.number()
         )),
-        b's' => bulk(match tape.below(4) {
+        b's' => bulk(match input.below(4) {
             0 => "mutex/1",
             1 => "semaphore/1 3",
             2 => "0 1700000000000000 0123456789abcdef 10000 0 0",
             _ => "host\t1\tmain\tlabel",
         }),
-        _ => bulk(&about.token(tape).simple()),
+        _ => bulk(&facts.token(input).simple()),
     };
     letters.bytes().map(field).collect()
 }
@@ -172,50 +172,51 @@ fn bulk(text: &str) -> Value {
     Value::BulkString(text.as_bytes().to_vec())
 }
 
-/// One thing in it, somewhere, is another, twice there, missing, or last.
-fn spoil(value: &mut Value, tape: &mut Tape<'_>) {
+/// Damages one part, somewhere: it is replaced, doubled, removed, or everything from it on is cut
+/// off.
+fn spoil(value: &mut Value, input: &mut FuzzInput<'_>) {
     if let Value::Array(parts) = value
         && !parts.is_empty()
-        && !tape.one_in(8)
+        && !input.one_in(8)
     {
-        let at = tape.below(parts.len().min(255));
-        match tape.below(6) {
+        let at = input.below(parts.len().min(255));
+        match input.below(6) {
             0 => drop(parts.remove(at)),
             1 => parts.insert(at, parts[at].clone()),
             2 => parts.truncate(at),
-            _ => spoil(&mut parts[at], tape),
+            _ => spoil(&mut parts[at], input),
         }
     } else {
-        *value = any(tape, 3);
+        *value = any_value(input, 3);
     }
 }
 
-/// Any value, as deep as this.
-pub(super) fn any(tape: &mut Tape<'_>, depth: usize) -> Value {
-    let several = |tape: &mut Tape<'_>| {
-        (0..tape.below(6))
-            .map(|_| any(tape, depth - 1))
+/// Any value, nested at most this deep.
+pub(super) fn any_value(input: &mut FuzzInput<'_>, depth: usize) -> Value {
+    let several = |input: &mut FuzzInput<'_>| {
+        (0..input.below(6))
+            .map(|_| any_value(input, depth - 1))
             .collect::<Vec<_>>()
     };
-    match tape.below(if depth == 0 { 9 } else { 13 }) {
+    match input.below(if depth == 0 { 9 } else { 13 }) {
         0 => Value::Nil,
-        1 => Value::Int(tape.number() as i64),
-        2 => Value::Int(-i64::from(tape.byte())),
-        3 => bulk(&tape.text()),
-        4 => Value::BulkString(tape.bytes(40).to_vec()),
-        5 => Value::SimpleString(tape.text()),
-        6 => tape
+        1 => Value::Int(input.number() as i64),
+        2 => Value::Int(-i64::from(input.byte())),
+        3 => bulk(&input.text()),
+        4 => Value::BulkString(input.bytes(40).to_vec()),
+        5 => Value::SimpleString(input.text()),
+        6 => input
             .choose(&[Value::Okay, Value::Boolean(true)].each_ref())
             .clone(),
-        7 => Value::Double(tape.number() as f64),
+        7 => Value::Double(input.number() as f64),
         8 => parse_value(b"-ERR no\r\n").unwrap_or(Value::Nil),
-        9 => Value::Set(several(tape)),
+        9 => Value::Set(several(input)),
         10 => Value::Map(
-            several(tape)
+            several(input)
                 .into_iter()
                 .map(|value| (value, Value::Nil))
                 .collect(),
         ),
-        _ => Value::Array(several(tape)),
+        _ => Value::Array(several(input)),
     }
 }

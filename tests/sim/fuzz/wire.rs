@@ -1,71 +1,77 @@
-//! A connection to a server that says anything: the handshake, a pipeline of calls, and a page of keys.
+//! A connection to a server that sends any bytes: the handshake, a pipeline of calls, a page of
+//! keys.
 
+use super::input::FuzzInput;
 use super::replies::granted;
 use super::shapes::{grants, is_documented};
-use super::tape::Tape;
-use super::values::{About, any_call};
+use super::values::{ServerFacts, any_call};
 use crate::error::Error;
 use crate::key::Key;
 use crate::script::{Call, Outcome, Token, Value, values_of};
 use crate::store::clock::Time;
-use crate::store::{CallResult, StoreFault, Told};
+use crate::store::{CallResult, ScriptedPeer, StoreFault};
 
 /// A few choices, and then the server's bytes.
 pub fn wire(bytes: &[u8]) {
-    let mut tape = Tape::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let key = Key::new("fairlock", "a").expect("a good name");
     let tokens: Vec<Token> = (0..4).map(Token::numbered).collect();
-    let about = About {
+    let facts = ServerFacts {
         tokens: &tokens,
         now: 0,
     };
-    let (does, number) = (tape.below(4), 1 + tape.below(3));
+    let operation = input.below(4);
+    let number = 1 + input.below(3);
     let calls: Vec<Call> = (0..number)
-        .map(|_| any_call(&key, &about, &mut tape))
+        .map(|_| any_call(&key, &facts, &mut input))
         .collect();
-    let url = tape.choose(&[
+    let url = input.choose(&[
         "redis+unix:///s",
         "redis+unix:///s?user=u&pass=hunter2&db=3",
     ]);
-    let mut spoken = Vec::new();
-    if does == 0 && tape.one_in(2) {
-        let (seconds, micros) = (tape.number(), tape.number());
-        spoken.extend(
+    let mut server_bytes = Vec::new();
+    if operation == 0 && input.one_in(2) {
+        let seconds = input.number();
+        let micros = input.number();
+        server_bytes.extend(
             format!("*2\r\n+version\r\n+7.2.5\r\n*2\r\n+{seconds}\r\n+{micros}\r\n").bytes(),
         );
     }
-    spoken.extend(tape.rest());
-    let mut server = Told::new(url, &spoken);
-    match does {
+    server_bytes.extend(input.rest());
+    let mut server = ScriptedPeer::new(url, &server_bytes);
+    match operation {
         0 => {
             let greeted = server.shake_hands();
-            let told = greeted.as_ref().err().map(|fault| fault.to_string());
-            server.anchors().for_each(dates);
+            if let Err(fault) = &greeted {
+                let _ = fault.to_string();
+            }
+            server.anchors().for_each(check_anchor);
             if greeted.is_ok() {
                 let _ = server.exchange(&calls);
-                server.anchors().for_each(dates);
+                server.anchors().for_each(check_anchor);
             }
-            drop(told);
         }
-        1 => check(server.scan()),
+        1 => check_fault(server.scan()),
         _ => {
             let answers = server.exchange(&calls);
-            are_what_came(&calls, &answers, &values_of(&spoken));
-            server.anchors().for_each(dates);
-            answers.into_iter().for_each(|result| check(result.answer));
+            check_answers(&calls, &answers, &values_of(&server_bytes));
+            server.anchors().for_each(check_anchor);
+            answers
+                .into_iter()
+                .for_each(|result| check_fault(result.answer));
         }
     }
 }
 
-/// No sum that is made with it overflows.
-fn dates(anchor: crate::store::Anchor) {
+/// Sums with the anchor's times never overflow.
+fn check_anchor(anchor: crate::store::Anchor) {
     let _ = (
         anchor.server_time_at_least(Time::NEVER),
         anchor.local_time_at_least(u64::MAX),
     );
 }
 
-fn check<T>(outcome: Result<T, StoreFault>) {
+fn check_fault<T>(outcome: Result<T, StoreFault>) {
     if let Err(fault) = outcome {
         let _ = (
             fault.is_transient(),
@@ -82,14 +88,15 @@ fn check<T>(outcome: Result<T, StoreFault>) {
     }
 }
 
-/// The first answer belongs to the first call, and so on; what comes after one that is none belongs to nobody.
-fn are_what_came(calls: &[Call], answers: &[CallResult], came: &[Value]) {
+/// The first answer belongs to the first call, and so on. After a value that is no answer, no later
+/// value belongs to any call.
+fn check_answers(calls: &[Call], answers: &[CallResult], values: &[Value]) {
     assert_eq!(answers.len(), calls.len());
-    let mut came = came.iter();
+    let mut values = values.iter();
     for (call, answer) in calls.iter().zip(answers) {
         let answer = &answer.answer;
-        let value = came.next();
-        // It may be put again, and then answered out of turn.
+        let value = values.next();
+        // The call may be sent again, and then its answer comes later than its turn.
         if let Some(Value::ServerError(_)) = value {
             return;
         }

@@ -3,7 +3,7 @@
 use super::{Broken, Judge, Model, Ran};
 use crate::loss::PreviousHolder;
 use crate::script::{Outcome as Said, Verb};
-use crate::sim::model::Kind;
+use crate::sim::model::ModelKind;
 use crate::sim::model::Promise;
 use crate::sim::record::Holder;
 
@@ -59,7 +59,7 @@ impl Judge {
 
     /// A mutex knows what it knows for as long as its record lasts.
     fn is_forgotten(&self, clock: u64, ended: &Ended) -> bool {
-        self.kind != Kind::Mutex && ended.until <= clock
+        self.kind != ModelKind::Mutex && ended.until <= clock
     }
 
     /// What a request finds to be over, the clock cannot bring back.
@@ -74,12 +74,12 @@ impl Model {
     /// A lease ended without a release, at this time of the server's clock.
     pub(super) fn has_ended(
         &mut self,
-        kind: Kind,
+        kind: ModelKind,
         holder: &Holder,
         how: PreviousHolder,
         clock: u64,
     ) {
-        if kind == Kind::Mutex {
+        if kind == ModelKind::Mutex {
             self.none_is_last();
         }
         let Holder {

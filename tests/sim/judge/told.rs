@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{Judge, Model, Ran};
 use crate::script::{self, Mode, Token, Verb};
-use crate::sim::model::{Attempt, Lease, Moment, Op, Outcome, Sight};
+use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{Holder, Record};
 
 /// How many heads of a queue one request looks at.
@@ -12,7 +12,7 @@ const MOST_HEADS: usize = 64;
 
 impl Judge {
     /// The request and its answer in the words of the model. `None` for one that only looks.
-    pub(super) fn told(&mut self, before: &Record, ran: &Ran<'_>) -> Option<(Op, Outcome)> {
+    pub(super) fn told(&mut self, before: &Record, ran: &Ran<'_>) -> Option<(Op, ModelOutcome)> {
         let client = self.client(ran.manager);
         let op = match &ran.call.verb {
             Verb::Acquire {
@@ -24,7 +24,11 @@ impl Judge {
                 // `ttl fixed hold label`
                 let fixed = params.split(' ').nth(1) == Some("1");
                 let (lease, permits) = (
-                    if fixed { Lease::Fixed } else { Lease::Renewed },
+                    if fixed {
+                        LeaseTerm::Fixed
+                    } else {
+                        LeaseTerm::Renewed
+                    },
                     ran.call.spec.weight,
                 );
                 // What came before it may have been a release.
@@ -41,7 +45,7 @@ impl Judge {
                 {
                     _ if !may_wait => Op::TryLock(attempt),
                     // A token that waits stands only once where it counts.
-                    true if !before.stands(*token) => Op::Return(attempt),
+                    true if !before.stands(*token) => Op::Rejoin(attempt),
                     _ => Op::Enqueue(attempt),
                 }
             }
@@ -67,39 +71,39 @@ impl Judge {
                     Mode::Used => Op::Unlock(attempt),
                     Mode::Lost => Op::Drop(attempt),
                     Mode::Downgrade => Op::Downgrade(attempt),
-                    Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Leave(attempt),
+                    Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
                 }
             }
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
             Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
         };
-        self.model.returned |= matches!(op, Op::Return(_));
+        self.model.returned |= matches!(op, Op::Rejoin(_));
         use script::Outcome as Said;
         let outcome = match ran.outcome {
-            Said::Granted(grant) => Outcome::Granted { fence: grant.fence },
-            Said::Waiting { position, .. } => Outcome::Waiting {
+            Said::Granted(grant) => ModelOutcome::Granted { fence: grant.fence },
+            Said::Waiting { position, .. } => ModelOutcome::Waiting {
                 position: Some(*position).filter(|_| !self.model.returned),
             },
-            Said::Busy { .. } => Outcome::Busy,
-            Said::Late => Outcome::Late,
-            Said::More => Outcome::Again,
-            Said::Released if matches!(op, Op::Downgrade(_)) => Outcome::Downgraded,
-            Said::Released => Outcome::Released,
-            Said::Renewed { .. } => Outcome::Renewed,
-            Said::Synced { .. } => Outcome::Done,
-            Said::Absent => Outcome::Absent,
+            Said::Busy { .. } => ModelOutcome::Busy,
+            Said::Late => ModelOutcome::Late,
+            Said::More => ModelOutcome::SendAgain,
+            Said::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
+            Said::Released => ModelOutcome::Released,
+            Said::Renewed { .. } => ModelOutcome::Renewed,
+            Said::Synced { .. } => ModelOutcome::Done,
+            Said::Absent => ModelOutcome::Absent,
             Said::Refused | Said::Already if matches!(op, Op::ForceRelease { .. }) => {
-                Outcome::Refused
+                ModelOutcome::Refused
             }
             Said::Already
             | Said::Lapsed
             | Said::Forced
             | Said::Lost
             | Said::Unknown
-            | Said::Gone { .. } => Outcome::Lost,
+            | Said::Gone { .. } => ModelOutcome::Lost,
             // Nobody asks for these here.
-            _ => Outcome::Forbidden,
+            _ => ModelOutcome::Forbidden,
         };
         Some((op, outcome))
     }
@@ -110,7 +114,7 @@ impl Judge {
         before: &Record,
         after: &Record,
         ran: &Ran<'_>,
-    ) -> Moment {
+    ) -> ServerView {
         let Model { served, lock, .. } = &self.model;
         let number = |holder: &Holder| {
             self.attempts
@@ -146,13 +150,13 @@ impl Judge {
             heads.map(|entry| entry.token).collect::<HashSet<_>>().len()
         });
         let cools = |own: &Holder| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
-        Moment {
+        ServerView {
             clock,
-            over: lock
+            expired: lock
                 .taken_by()
                 .filter(|number| before.is_over(token_of(*number), clock))
                 .collect(),
-            rested: lock
+            cooled: lock
                 .taken_by()
                 .filter(|number| before.has_rested(token_of(*number), clock))
                 .collect(),
@@ -164,13 +168,13 @@ impl Judge {
                 .filter(was_spared)
                 .filter_map(number)
                 .collect(),
-            counts_anew: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
-            cools: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(cools),
+            recounts: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
+            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(cools),
             reach,
         }
     }
 
-    pub(super) fn sight(&mut self, record: &Record, manager: &str) -> Sight {
+    pub(super) fn sight(&mut self, record: &Record, manager: &str) -> Observation {
         let client = self.client(manager);
         let mut number = |token: Token| self.attempt(token, client).number;
         let holders = record
@@ -185,7 +189,7 @@ impl Judge {
                 queue.push(number);
             }
         }
-        Sight { holders, queue }
+        Observation { holders, queue }
     }
 
     pub(super) fn client(&mut self, manager: &str) -> u8 {
@@ -201,7 +205,7 @@ impl Judge {
             Attempt {
                 number,
                 client,
-                lease: Lease::Renewed,
+                lease: LeaseTerm::Renewed,
                 permits: 1,
             }
         })

@@ -6,7 +6,7 @@ use super::{Event, MS, Run};
 use crate::engine::{Doubt, Request};
 use crate::script::{Mode, Token, Verb};
 use crate::sim::defect::Defect;
-use crate::sim::model::{Kind, Loss};
+use crate::sim::model::{DataLoss, ModelKind};
 use crate::sim::plan::{Chance, Deed, Terms};
 use crate::sim::process::{Caller, Doing, Process, Resent, Whose};
 use crate::store::memory::keyspace::Keyspace;
@@ -144,15 +144,15 @@ impl Run<'_> {
             Deed::StepClock { by } => self.step_clock(by),
             Deed::FlushAll => self.lose_all(),
             Deed::DropRecord => {
-                let loss = if self.setting.kind == Kind::Mutex {
-                    Loss::All
+                let loss = if self.setting.kind == ModelKind::Mutex {
+                    DataLoss::All
                 } else {
-                    Loss::Record
+                    DataLoss::Record
                 };
                 self.delete(self.setting.key.record(), loss);
             }
-            Deed::DropQueue => self.delete(self.setting.key.queue(), Loss::Queue),
-            Deed::DropHolders => self.delete(&self.setting.key.holders(), Loss::Holders),
+            Deed::DropQueue => self.delete(self.setting.key.queue(), DataLoss::Queue),
+            Deed::DropHolders => self.delete(&self.setting.key.holders(), DataLoss::Holders),
         }
     }
 
@@ -170,10 +170,10 @@ impl Run<'_> {
 
     fn lose_all(&mut self) {
         self.server.state().keyspace = Keyspace::default();
-        self.lose(Loss::All);
+        self.lose(DataLoss::All);
     }
 
-    fn lose(&mut self, loss: Loss) {
+    fn lose(&mut self, loss: DataLoss) {
         self.judge
             .lost_data(self.now / 1000, loss, &self.server.state().keyspace);
         self.lose_places();
@@ -193,7 +193,7 @@ impl Run<'_> {
         }
     }
 
-    fn delete(&mut self, key: &str, loss: Loss) {
+    fn delete(&mut self, key: &str, loss: DataLoss) {
         let clock = self.server_clock();
         let words = [b"DEL".to_vec(), key.as_bytes().to_vec()];
         self.server

@@ -13,7 +13,7 @@ use crate::sim::process::{
     Caller, Connection, Doing, Flight, Process, Resent, Whose, no_connection, no_reply,
 };
 use crate::store::clock::Time;
-use crate::store::memory::words_of;
+use crate::store::memory::server::words_of;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
 impl Run<'_> {

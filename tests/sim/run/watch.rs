@@ -328,7 +328,7 @@ impl Run<'_> {
                         format!("{:?} was lost though nothing went wrong", lease.token),
                     ));
                 }
-                if !lease.is_told() {
+                if !lease.is_loss_reported() {
                     let since = *self.watch.lost.entry(lease.token).or_insert(self.now);
                     if self.now > since.max(process.paused_until) + patience {
                         return Err((

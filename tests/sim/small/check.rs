@@ -1,356 +1,455 @@
-//! What must hold of each step of a script, by the record before and after it.
+//! What must hold for each run of a script, by the record before and after it, and for each world.
 
-use super::client::Stage;
-use super::setting::Setting;
-use super::shelf::{Ask, CLIENTS, Done, Holder, News, STEP, Said, Shelf, Stands, TTL, Tok, Way};
-use super::world::World;
+use super::client::ClientStage;
+use super::record_state::{
+    Arrival, CLIENTS, Execution, HolderState, HolderStatus, RecordState, ReleaseMode, STEP,
+    SmallGrant, SmallReply, SmallRequest, SmallToken, TTL,
+};
+use super::setting::SmallSetting;
+use super::world::SmallWorld;
 use crate::loss::PreviousHolder;
 use crate::script::Family;
-use crate::sim::model::Promise;
-use crate::sim::model::{Attempt, Lease, Moment, Op, Outcome, Sight};
-use crate::sim::model::{Found, Lock};
+use crate::sim::model::{
+    Attempt, FoundHolder, LeaseTerm, ModelLock, ModelOutcome, Observation, Op, Promise, ServerView,
+};
 
-/// What the model says of one step of the server, and what it has no word for: time, who hears of it, and what is kept
-/// so that others need not look. The error says what was broken.
+/// Checks one run of a script: what the model says of it, and what the model does not know. That is
+/// time, the reports of grants, and what is kept so that other requests need not look. The error
+/// says what is broken.
 pub(super) fn script(
-    setting: &Setting,
-    before: &Shelf,
-    ask: Ask,
-    late: bool,
-    done: &Done,
+    setting: &SmallSetting,
+    before: &RecordState,
+    request: SmallRequest,
+    arrival: Arrival,
+    execution: &Execution,
 ) -> Result<(), String> {
-    let after = &done.shelf;
-    let said = &done.answer.said;
-    if late && matches!(ask, Ask::Acquire(_)) && *said != Said::Late {
+    let reply = &execution.answer.reply;
+    let is_late_acquire = arrival == Arrival::Late && matches!(request, SmallRequest::Acquire(_));
+    if is_late_acquire && *reply != SmallReply::Late {
         return Err(format!(
-            "P7: {ask:?} came too late and was answered {said:?}"
+            "P7: {request:?} came too late and was answered {reply:?}"
         ));
     }
-    if let Ask::Lookup(tok) = ask {
-        return lookup(before, tok, done);
+    if let SmallRequest::Lookup(token) = request {
+        return lookup(before, token, execution);
     }
-    let attempt = |tok| attempt(setting, tok);
-    let found = |held: &Holder| Found {
-        by: attempt(held.tok),
-        permits: held.permits,
-        fence: held.fence.into(),
-        spared: held.stands == Stands::Spared,
+    compare_with_model(setting, before, request, execution)?;
+    leases_are_full(before, request, execution)?;
+    if *reply != SmallReply::Late {
+        served_time(before, request, &execution.record)?;
+    }
+    grants_are_reported(before, execution)?;
+    previous_holder(setting, before, request, execution)?;
+    if setting.family() == Family::Permit {
+        permits(before, request, execution)
+    } else {
+        Ok(())
+    }
+}
+
+/// Makes a [`ModelLock`] of the record before, and asks it whether the script may leave this
+/// record.
+fn compare_with_model(
+    setting: &SmallSetting,
+    before: &RecordState,
+    request: SmallRequest,
+    execution: &Execution,
+) -> Result<(), String> {
+    let after = &execution.record;
+    let reply = &execution.answer.reply;
+    let attempt = |token| attempt(setting, token);
+    let found = |holder: &HolderState| FoundHolder {
+        attempt: attempt(holder.token),
+        permits: holder.permits,
+        fence: holder.fence.into(),
+        spared: holder.status == HolderStatus::Spared,
     };
-    let holders = before.holding().map(found).collect();
-    let model = Lock::found(
+    let model = ModelLock::from_record(
         setting.kind,
-        holders,
-        standing(setting, before),
+        before.holding().map(found).collect(),
+        queued(setting, before),
         before.fence.into(),
     );
-    let is_spared = |held: &&Holder| {
-        let was = before.holder(held.tok);
-        held.stands == Stands::Spared && was.is_some_and(|was| was.stands == Stands::Holds)
-    };
-    let moment = Moment {
-        over: before
-            .holding()
-            .filter(|held| held.left == 0)
-            .map(|held| attempt(held.tok).number)
-            .collect(),
-        silent: silent(before),
-        outage: before.idle > STEP,
-        grace: after
-            .holding()
-            .filter(is_spared)
-            .map(|held| attempt(held.tok).number)
-            .collect(),
-        ..Moment::default()
-    };
-    let sight = Sight {
+    let observation = Observation {
         holders: after
             .holding()
-            .map(|held| (attempt(held.tok).number, held.fence.into()))
+            .map(|holder| (attempt(holder.token).number, holder.fence.into()))
             .collect(),
-        queue: standing(setting, after)
+        queue: queued(setting, after)
             .iter()
             .map(|attempt| attempt.number)
             .collect(),
     };
-    let (op, outcome) = told(setting, before, ask, said);
-    let caller = ask.tok();
-    let has_passed = matches!(ask, Ask::Acquire(_))
+    let (op, outcome) = in_words_of_the_model(setting, before, request, reply);
+    let caller = request.token();
+    let has_enough_permits =
+        after.holding().map(|holder| holder.permits).sum::<u32>() <= setting.kind.permits();
+    let has_overtaken = matches!(request, SmallRequest::Acquire(_))
         && before.holder(caller).is_none()
         && after.holder(caller).is_some()
-        && after.holding().map(|held| held.permits).sum::<u32>() <= setting.kind.permits();
-    let is_asked = |promise| {
-        // There was enough, and others were before him.
-        let promise = if has_passed && promise == Promise::Exclusion {
+        && has_enough_permits;
+    let describe = |promise| {
+        // There were enough permits, so the grant is wrong only because others waited before.
+        let promise = if has_overtaken && promise == Promise::Exclusion {
             Promise::Order
         } else {
             promise
         };
-        format!("{promise}: {ask:?} was answered {said:?}, and {before:?} became {after:?}")
+        format!("{promise}: {request:?} was answered {reply:?}, and {before:?} became {after:?}")
     };
+    let view = server_view(setting, before, after);
     let model = model
-        .request(moment, op, &outcome, &sight)
-        .map_err(is_asked)?;
-    if !model.holders.iter().all(|held| {
+        .request(view, op, &outcome, &observation)
+        .map_err(describe)?;
+    let permits_agree = model.holders.iter().all(|grant| {
         after
             .holding()
             .map(found)
-            .any(|f| f.by == held.by && f.permits == held.permits)
-    }) {
+            .any(|holder| holder.attempt == grant.attempt && holder.permits == grant.permits)
+    });
+    if !permits_agree {
         return Err(format!(
             "P1: {:?} has other permits than {:?}",
             after.holders, model.holders
         ));
     }
-    let granted: Vec<&Holder> = after
-        .holding()
-        .filter(|held| before.holder(held.tok).is_none())
-        .collect();
-    if granted.is_empty() && after.fence != before.fence {
-        return Err("P7: the fence changed without a grant".to_owned());
-    }
-    let renewed = matches!(ask, Ask::Renew(_))
-        .then(|| after.holder(caller))
-        .flatten();
-    if let Some(held) = granted
-        .iter()
-        .copied()
-        .chain(renewed)
-        .find(|held| held.left < TTL)
-    {
-        return Err(format!(
-            "P6: {:?} has {} ticks of {TTL}",
-            held.tok, held.left
-        ));
-    }
-    if *said != Said::Late {
-        served_time(before, ask, after)?;
-    }
-    let heard: Vec<&News> = heard(done).collect();
-    let is_true = |news: &News| {
-        after
-            .holder(news.to)
-            .is_some_and(|h| (h.fence, h.left) == (news.fence, news.left))
+    Ok(())
+}
+
+/// What the server's clock decides, as the records before and after a request show it.
+fn server_view(setting: &SmallSetting, before: &RecordState, after: &RecordState) -> ServerView {
+    let number = |holder: &HolderState| attempt(setting, holder.token).number;
+    let is_spared_now = |holder: &&HolderState| {
+        let earlier = before.holder(holder.token);
+        holder.status == HolderStatus::Spared
+            && earlier.is_some_and(|earlier| earlier.status == HolderStatus::Holds)
     };
-    if let Some(news) = heard.iter().find(|news| !is_true(news)) {
-        return Err(format!("P7: {news:?} is told, and {after:?}"));
-    }
-    if let Some(held) = granted
-        .iter()
-        .find(|held| !heard.iter().any(|news| news.to == held.tok))
-    {
-        return Err(format!("P4: {:?} was granted, and nobody tells", held.tok));
-    }
-    previous_holder(setting, before, ask, done)?;
-    if setting.family() == Family::Permit {
-        permits(before, ask, done)
-    } else {
-        Ok(())
+    ServerView {
+        expired: before
+            .holding()
+            .filter(|holder| holder.left == 0)
+            .map(number)
+            .collect(),
+        silent: silent(before),
+        outage: before.since_served > STEP,
+        grace: after.holding().filter(is_spared_now).map(number).collect(),
+        ..ServerView::default()
     }
 }
 
-/// Who is granted it is told how the last holder ended that left what may be half done: a guard's release or its loss, or
-/// a lapse. Readers leave nothing.
-fn previous_holder(setting: &Setting, before: &Shelf, ask: Ask, done: &Done) -> Result<(), String> {
-    let after = &done.shelf;
-    let is_lapsed = |held: &Holder| Some(held.tok) != ask.own() && after.holder(held.tok).is_none();
-    let lapsed = before
-        .holding()
-        .any(|held| is_lapsed(held) && setting.kind.raises(held.permits));
-    let released =
-        |held: &&Holder| setting.kind.raises(held.permits) && done.answer.said == Said::Released;
-    let ended = match ask {
-        Ask::Release(tok, _, way) if before.holder(tok).filter(released).is_some() => match way {
-            Way::Used | Way::Downgrade => Some(PreviousHolder::Released),
-            Way::Lost => Some(PreviousHolder::Lapsed),
-            Way::Unused | Way::KeepIfOwner => None,
-        },
-        _ => None,
-    };
-    let ended = ended
-        .or(lapsed.then_some(PreviousHolder::Lapsed))
-        .unwrap_or(PreviousHolder::Unknown);
-    if done.ended != ended {
-        return Err(format!(
-            "P6: {ask:?} of {before:?}: the last holder ended as {ended:?}, not as {:?}",
-            done.ended
-        ));
+/// P6: a lease has its full time after a grant and after a renewal. P7: only a grant raises the
+/// fence.
+fn leases_are_full(
+    before: &RecordState,
+    request: SmallRequest,
+    execution: &Execution,
+) -> Result<(), String> {
+    let after = &execution.record;
+    let granted = new_holders(before, after);
+    if granted.is_empty() && after.fence != before.fence {
+        return Err("P7: the fence changed without a grant".to_owned());
     }
-    let granted = |tok: Tok| before.holder(tok).is_none() && after.holder(tok).is_some();
-    match done
-        .previous
-        .iter()
-        .find(|(tok, told)| granted(*tok) && *told != ended)
+    let renewed = matches!(request, SmallRequest::Renew(_))
+        .then(|| after.holder(request.token()))
+        .flatten();
+    match granted
+        .into_iter()
+        .chain(renewed)
+        .find(|holder| holder.left < TTL)
     {
-        Some((tok, told)) => Err(format!(
-            "P6: {tok:?} is told that the last holder ended as {told:?}, not as {ended:?}"
+        Some(holder) => Err(format!(
+            "P6: {:?} has {} ticks of {TTL}",
+            holder.token, holder.left
         )),
         None => Ok(()),
     }
 }
 
-/// The grants that are told of, to whomever.
-fn heard(done: &Done) -> impl Iterator<Item = &News> {
-    let own = match &done.answer.said {
-        Said::Granted(news)
-        | Said::Synced {
-            owner: Some(news), ..
-        } => Some(news),
-        _ => None,
+/// P4: every grant is reported. P7: every report is true.
+fn grants_are_reported(before: &RecordState, execution: &Execution) -> Result<(), String> {
+    let after = &execution.record;
+    let reports: Vec<&SmallGrant> = reported_grants(execution).collect();
+    let is_true = |report: &SmallGrant| {
+        after
+            .holder(report.to)
+            .is_some_and(|holder| (holder.fence, holder.left) == (report.fence, report.left))
     };
-    own.into_iter().chain(&done.answer.grants).chain(&done.news)
+    if let Some(report) = reports.iter().find(|report| !is_true(report)) {
+        return Err(format!(
+            "P7: {report:?} is reported, but the record is {after:?}"
+        ));
+    }
+    match new_holders(before, after)
+        .into_iter()
+        .find(|holder| !reports.iter().any(|report| report.to == holder.token))
+    {
+        Some(holder) => Err(format!(
+            "P4: {:?} was granted, and nothing reports it",
+            holder.token
+        )),
+        None => Ok(()),
+    }
 }
 
-/// It changes nothing, and says what there is.
-fn lookup(shelf: &Shelf, tok: Tok, done: &Done) -> Result<(), String> {
-    let held = shelf.holder(tok);
-    let known = match done.answer.said {
-        Said::Present { waits, owns, .. } => waits || owns,
+fn new_holders<'a>(before: &RecordState, after: &'a RecordState) -> Vec<&'a HolderState> {
+    after
+        .holding()
+        .filter(|holder| before.holder(holder.token).is_none())
+        .collect()
+}
+
+/// P6: a new holder learns how the last holder ended that can have left work half done. Such a
+/// holder was a guard that was released or lost, or a lease that lapsed. Readers leave nothing half
+/// done.
+fn previous_holder(
+    setting: &SmallSetting,
+    before: &RecordState,
+    request: SmallRequest,
+    execution: &Execution,
+) -> Result<(), String> {
+    let after = &execution.record;
+    let has_lapsed = |holder: &HolderState| {
+        Some(holder.token) != request.own() && after.holder(holder.token).is_none()
+    };
+    let lapsed = before
+        .holding()
+        .any(|holder| has_lapsed(holder) && setting.kind.raises_fence(holder.permits));
+    let was_released = |holder: &&HolderState| {
+        setting.kind.raises_fence(holder.permits) && execution.answer.reply == SmallReply::Released
+    };
+    let released = match request {
+        SmallRequest::Release(token, _, mode)
+            if before.holder(token).filter(was_released).is_some() =>
+        {
+            match mode {
+                ReleaseMode::Used | ReleaseMode::Downgrade => Some(PreviousHolder::Released),
+                ReleaseMode::Lost => Some(PreviousHolder::Lapsed),
+                ReleaseMode::Unused | ReleaseMode::KeepIfOwner => None,
+            }
+        }
+        _ => None,
+    };
+    let expected = released
+        .or(lapsed.then_some(PreviousHolder::Lapsed))
+        .unwrap_or(PreviousHolder::Unknown);
+    if execution.last_ended != expected {
+        return Err(format!(
+            "P6: {request:?} of {before:?}: the last holder ended as {expected:?}, not as {:?}",
+            execution.last_ended
+        ));
+    }
+    let is_new =
+        |token: SmallToken| before.holder(token).is_none() && after.holder(token).is_some();
+    match execution
+        .reported
+        .iter()
+        .find(|(token, reported)| is_new(*token) && *reported != expected)
+    {
+        Some((token, reported)) => Err(format!(
+            "P6: the report to {token:?} says that the last holder ended as {reported:?}, not as {expected:?}"
+        )),
+        None => Ok(()),
+    }
+}
+
+/// All reports of grants: in the reply, in the rest of the answer, and in messages.
+fn reported_grants(execution: &Execution) -> impl Iterator<Item = &SmallGrant> {
+    let own = match &execution.answer.reply {
+        SmallReply::Granted(grant)
+        | SmallReply::Synced {
+            owner: Some(grant), ..
+        } => Some(grant),
+        _ => None,
+    };
+    own.into_iter()
+        .chain(&execution.answer.grants)
+        .chain(&execution.published)
+}
+
+/// A lookup changes nothing and reports what is there.
+fn lookup(record: &RecordState, token: SmallToken, execution: &Execution) -> Result<(), String> {
+    let holder = record.holder(token);
+    let is_found = match execution.answer.reply {
+        SmallReply::Present { waits, owns, .. } => waits || owns,
         _ => false,
     };
-    let is_known = held.is_some() || shelf.is_waiting(tok);
-    let news = held.map(|held| News {
-        to: tok,
-        fence: held.fence,
-        left: held.left,
+    let is_there = holder.is_some() || record.is_waiting(token);
+    let grant = holder.map(|holder| SmallGrant {
+        to: token,
+        fence: holder.fence,
+        left: holder.left,
     });
-    let is_told = done.answer.grants.iter().all(|told| Some(*told) == news);
-    if done.shelf == *shelf && done.news.is_empty() && known == is_known && is_told {
+    let reports_are_true = execution
+        .answer
+        .grants
+        .iter()
+        .all(|report| Some(*report) == grant);
+    if execution.record == *record
+        && execution.published.is_empty()
+        && is_found == is_there
+        && reports_are_true
+    {
         return Ok(());
     }
     Err(format!(
-        "P4: {tok:?} is looked up in {shelf:?}, and {done:?} comes of it"
+        "P4: a lookup of {token:?} in {record:?} ended in {execution:?}"
     ))
 }
 
-/// What permits keep so that others need not look at all holders, and for those who had some.
-fn permits(before: &Shelf, ask: Ask, done: &Done) -> Result<(), String> {
-    let after = &done.shelf;
-    if let Some(held) = after.holding().find(|held| held.fence > after.fence) {
-        return Err(format!("P2: {held:?} has a larger fence than the record"));
+/// For permits: what the record keeps so that no request needs to look at all holders, and what it
+/// keeps for former holders.
+fn permits(
+    before: &RecordState,
+    request: SmallRequest,
+    execution: &Execution,
+) -> Result<(), String> {
+    let after = &execution.record;
+    let reply = &execution.answer.reply;
+    if let Some(holder) = after.holding().find(|holder| holder.fence > after.fence) {
+        return Err(format!("P2: {holder:?} has a larger fence than the record"));
     }
-    if let Some(held) = after
-        .holding()
-        .find(|held| after.look.is_none_or(|look| held.left < look))
-    {
+    let lapses_unseen =
+        |holder: &&HolderState| after.next_lapse.is_none_or(|next| holder.left < next);
+    if let Some(holder) = after.holding().find(lapses_unseen) {
         return Err(format!(
-            "P5: {:?} lapses in {} ticks, and is looked at in {:?}",
-            held.tok, held.left, after.look
+            "P5: {:?} lapses in {} ticks, and scripts look for lapses in {:?}",
+            holder.token, holder.left, after.next_lapse
         ));
     }
-    let lapsed = |shelf: &Shelf, tok| {
-        shelf
+    let lapsed = |record: &RecordState, token| {
+        record
             .holders
             .iter()
             .copied()
-            .find(|h| h.tok == tok && h.stands == Stands::Lapsed)
+            .find(|holder| holder.token == token && holder.status == HolderStatus::Lapsed)
     };
-    let gone = before.holding().find(|held| {
-        let is_lapsed = Some(held.tok) != ask.own() && after.holder(held.tok).is_none();
-        is_lapsed && lapsed(after, held.tok).is_none_or(|lapsed| lapsed.left < TTL)
+    let forgotten = before.holding().find(|holder| {
+        let has_lapsed =
+            Some(holder.token) != request.own() && after.holder(holder.token).is_none();
+        has_lapsed && lapsed(after, holder.token).is_none_or(|lapsed| lapsed.left < TTL)
     });
-    if let Some(held) = gone {
+    if let Some(holder) = forgotten {
         return Err(format!(
-            "P6: {held:?} lapsed, and cannot hear of it: {after:?}"
+            "P6: {holder:?} lapsed, and cannot learn of it: {after:?}"
         ));
     }
-    let is_told = match (ask, &done.answer.said) {
-        (Ask::Release(tok, ..), Said::Already | Said::NotOwner) => {
-            // Without a record it was lost.
-            (done.answer.said == Said::NotOwner)
-                == (lapsed(before, tok).is_some() || before.fence == 0)
+    let is_told_the_truth = match (request, reply) {
+        (SmallRequest::Release(token, ..), SmallReply::Already | SmallReply::NotOwner) => {
+            // Without a record, the permits were lost.
+            (*reply == SmallReply::NotOwner)
+                == (lapsed(before, token).is_some() || before.fence == 0)
         }
         _ => true,
     };
-    if is_told {
+    if is_told_the_truth {
         Ok(())
     } else {
         Err(format!(
-            "P6: {ask:?} was answered {:?} of {before:?}",
-            done.answer.said
+            "P6: {request:?} of {before:?} was answered {reply:?}"
         ))
     }
 }
 
-/// The request and its answer in the words of the model.
-fn told(setting: &Setting, before: &Shelf, ask: Ask, said: &Said) -> (Op, Outcome) {
-    let own = attempt(setting, ask.tok());
-    let op = match ask {
-        // A token that was given up can come once more, by a copy of its acquire that was under way (R7).
-        Ask::Acquire(tok) if before.queue.contains(&tok) && !before.is_waiting(tok) => {
-            Op::Return(own)
+/// The request and its reply as the model names them.
+fn in_words_of_the_model(
+    setting: &SmallSetting,
+    before: &RecordState,
+    request: SmallRequest,
+    reply: &SmallReply,
+) -> (Op, ModelOutcome) {
+    let own = attempt(setting, request.token());
+    let op = match request {
+        // R7 (late copies): an abandoned token can come once more, by a copy of its acquire that
+        // was under way.
+        SmallRequest::Acquire(token)
+            if before.queue.contains(&token) && !before.is_waiting(token) =>
+        {
+            Op::Rejoin(own)
         }
-        Ask::Acquire(_) => Op::Enqueue(own),
-        Ask::Release(_, _, Way::Used) => Op::Unlock(own),
-        Ask::Release(_, _, Way::Lost) => Op::Drop(own),
-        Ask::Release(_, _, Way::Unused | Way::KeepIfOwner) => Op::Leave(own),
-        Ask::Release(_, _, Way::Downgrade) => Op::Downgrade(own),
-        Ask::Renew(_) => Op::Renew(own),
-        Ask::Sync(tok) => Op::Sync { client: tok.client },
-        Ask::Lookup(_) => unreachable!("it is no request of the model's"),
-    };
-    let outcome = match said {
-        Said::Granted(news) => Outcome::Granted {
-            fence: news.fence.into(),
+        SmallRequest::Acquire(_) => Op::Enqueue(own),
+        SmallRequest::Release(_, _, ReleaseMode::Used) => Op::Unlock(own),
+        SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
+        SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
+            Op::Cancel(own)
+        }
+        SmallRequest::Release(_, _, ReleaseMode::Downgrade) => Op::Downgrade(own),
+        SmallRequest::Renew(_) => Op::Renew(own),
+        SmallRequest::Sync(token) => Op::Sync {
+            client: token.client,
         },
-        Said::Waiting { .. } => Outcome::Waiting { position: None },
-        Said::Late => Outcome::Late,
-        Said::Released if matches!(op, Op::Downgrade(_)) => Outcome::Downgraded,
-        Said::Released => Outcome::Released,
-        Said::Already | Said::NotOwner | Said::Gone => Outcome::Lost,
-        Said::Renewed { .. } => Outcome::Renewed,
-        Said::Synced { .. } | Said::Present { .. } => Outcome::Done,
-        Said::Absent => Outcome::Absent,
+        SmallRequest::Lookup(_) => unreachable!("the model has no lookups"),
+    };
+    let outcome = match reply {
+        SmallReply::Granted(grant) => ModelOutcome::Granted {
+            fence: grant.fence.into(),
+        },
+        SmallReply::Waiting { .. } => ModelOutcome::Waiting { position: None },
+        SmallReply::Late => ModelOutcome::Late,
+        SmallReply::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
+        SmallReply::Released => ModelOutcome::Released,
+        SmallReply::Already | SmallReply::NotOwner | SmallReply::Gone => ModelOutcome::Lost,
+        SmallReply::Renewed { .. } => ModelOutcome::Renewed,
+        SmallReply::Synced { .. } | SmallReply::Present { .. } => ModelOutcome::Done,
+        SmallReply::Absent => ModelOutcome::Absent,
     };
     (op, outcome)
 }
 
-fn attempt(setting: &Setting, tok: Tok) -> Attempt {
-    let number = u16::from(tok.client) << 8 | u16::from(tok.number);
+fn attempt(setting: &SmallSetting, token: SmallToken) -> Attempt {
+    let number = u16::from(token.client) << 8 | u16::from(token.number);
     Attempt {
         number,
-        client: tok.client,
-        lease: Lease::Renewed,
-        permits: setting.permits(tok.client),
+        client: token.client,
+        lease: LeaseTerm::Renewed,
+        permits: setting.permits(token.client),
     }
 }
 
-/// Those who wait, in their order. Where one stands twice, it stands at the first.
-fn standing(setting: &Setting, shelf: &Shelf) -> Vec<Attempt> {
-    let mut line = Vec::new();
-    for tok in shelf.queue.iter().filter(|tok| shelf.is_waiting(**tok)) {
-        let attempt = attempt(setting, *tok);
-        if !line.contains(&attempt) {
-            line.push(attempt);
+/// The waiters in the order of the queue. A token with two entries has the place of the first.
+fn queued(setting: &SmallSetting, record: &RecordState) -> Vec<Attempt> {
+    let mut queue = Vec::new();
+    for token in record
+        .queue
+        .iter()
+        .filter(|token| record.is_waiting(**token))
+    {
+        let attempt = attempt(setting, *token);
+        if !queue.contains(&attempt) {
+            queue.push(attempt);
         }
     }
-    line
+    queue
 }
 
-/// R2: those who have no sign of life, or none within the horizon of served time.
-fn silent(shelf: &Shelf) -> u128 {
-    let passed = shelf.idle.min(STEP) as i8;
-    let is_heard = |client: u8| {
-        shelf
+/// R2 (served time): the clients without a stamp, or with one that is older than the horizon.
+fn silent(record: &RecordState) -> u128 {
+    let passed = record.since_served.min(STEP) as i8;
+    let shows_life = |client: u8| {
+        record
             .stamps
             .iter()
             .any(|stamp| stamp.client == client && stamp.ahead >= passed)
     };
     (0..CLIENTS)
-        .filter(|client| !is_heard(*client))
+        .filter(|client| !shows_life(*client))
         .fold(0, |mask, client| mask | 1 << client)
 }
 
-/// R2: served time grows by what went by since a script last looked, and by no more than a step.
-fn served_time(before: &Shelf, ask: Ask, after: &Shelf) -> Result<(), String> {
-    let passed = if after.idle == 0 {
-        before.idle.min(STEP) as i8
+/// R2 (served time): it grows by the time since a script last looked, but at most by a step.
+fn served_time(
+    before: &RecordState,
+    request: SmallRequest,
+    after: &RecordState,
+) -> Result<(), String> {
+    let passed = if after.since_served == 0 {
+        before.since_served.min(STEP) as i8
     } else {
         0
     };
     for stamp in before
         .stamps
         .iter()
-        .filter(|stamp| stamp.client != ask.tok().client)
+        .filter(|stamp| stamp.client != request.token().client)
     {
         let later = after
             .stamps
@@ -365,32 +464,36 @@ fn served_time(before: &Shelf, ask: Ask, after: &Shelf) -> Result<(), String> {
     Ok(())
 }
 
-/// P1 as clients see it: whoever believes that he holds it does, with his fence and permits, and for no longer than that;
-/// and all that they believe to have is no more than there is.
-pub(super) fn world(world: &World) -> Result<(), String> {
+/// P1 as clients see it. A client that believes that it holds the lock does hold it, with its fence
+/// and permits, and for at least as long. All clients together believe in no more permits than
+/// there are.
+pub(super) fn world(world: &SmallWorld) -> Result<(), String> {
     let mut believed = 0;
     for (c, client) in (0..CLIENTS)
         .zip(&world.clients)
-        .filter(|(_, client)| client.stage == Stage::Holding)
+        .filter(|(_, client)| client.stage == ClientStage::Holding)
     {
         let permits = if client.downgraded {
             1
         } else {
             world.setting.permits(c)
         };
-        let held = client.tok.and_then(|tok| world.shelf.holder(tok));
-        if held
-            .is_none_or(|h| h.fence != client.fence || h.left < client.left || h.permits < permits)
-        {
+        let holder = client.token.and_then(|token| world.record.holder(token));
+        let is_true = holder.is_some_and(|holder| {
+            holder.fence == client.fence && holder.left >= client.left && holder.permits >= permits
+        });
+        if !is_true {
             return Err(format!(
-                "P1: {:?} believes that it holds, and there is {:?}",
-                client.tok, world.shelf.holders
+                "P1: {:?} believes that it holds the lock, but the holders are {:?}",
+                client.token, world.record.holders
             ));
         }
         believed += permits;
     }
     if believed > world.setting.kind.permits() {
-        return Err(format!("P1: {believed} permits are believed to be held"));
+        return Err(format!(
+            "P1: clients believe that they hold {believed} permits together"
+        ));
     }
     Ok(())
 }

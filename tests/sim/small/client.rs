@@ -1,20 +1,22 @@
-//! A process with one waiter, as far as the protocol goes: what `engine/place.rs`, `lease.rs` and the renewal thread
-//! decide, as a plain value. Its times are ticks from now.
+//! A process with one waiter, as far as the protocol needs it: the decisions of the engine's
+//! waiter, lease and renewal thread, as a plain value. Its times are ticks from now.
 
-use super::shelf::{Answer, Ask, News, PERIOD, Said, TTL, Tok, Way};
+use super::record_state::{
+    PERIOD, ReleaseMode, SmallAnswer, SmallGrant, SmallReply, SmallRequest, SmallToken, TTL,
+};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Stage {
+pub(super) enum ClientStage {
     #[default]
     Idle,
-    /// A request is in flight while `wait` is not over; else it is to be sent.
-    Asking,
+    /// An acquire is in flight until `due_in` is over. Then it is due again.
+    Acquiring,
     Queued,
-    /// Redis does not know it any more (R4).
-    Gone,
-    /// The request that leaves the queue is in flight.
-    Leaving,
-    /// Granted, perhaps long ago (R12).
+    /// Redis has lost the waiter (R4: lost places).
+    PlaceLost,
+    /// The request that cancels the waiter is in flight.
+    Cancelling,
+    /// Granted, perhaps long ago (R12: doubtful grants).
     Confirming,
     Holding,
     Crashed,
@@ -22,357 +24,437 @@ pub(super) enum Stage {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Client {
-    pub(super) stage: Stage,
-    pub(super) tok: Option<Tok>,
+    pub(super) stage: ClientStage,
+    pub(super) token: Option<SmallToken>,
     /// Until the next request of this stage is due.
-    pub(super) wait: u8,
-    /// Of the lease: its fence, and its time by the client's own clock.
+    pub(super) due_in: u8,
+    /// The fence of the lease.
     pub(super) fence: u32,
+    /// What is left of the lease by the client's own clock.
     pub(super) left: u8,
-    /// Since the token was first sent (R6).
+    /// Since the token was first sent (R6: token lifetime).
     pub(super) age: u8,
-    /// Which row of stamps it was enqueued under.
+    /// The row of stamps under which the waiter was queued.
     pub(super) since: u32,
-    /// Its place may be gone: Redis is to be asked.
-    pub(super) suspect: bool,
-    /// Holding what is left of it after all permits but one were given back, whether Redis knows or not.
+    /// The place may be lost, so the client must look it up.
+    pub(super) must_look_up: bool,
+    /// The client has begun to release all permits but one, whether Redis knows that or not.
     pub(super) downgraded: bool,
-    pub(super) doubt: Doubt,
-    /// R8
-    pub(super) noted: Option<News>,
-    pub(super) jobs: Vec<Job>,
-    pub(super) flights: Vec<Flight>,
+    pub(super) doubt: AcquireDoubt,
+    /// A grant that came during a request (R8: grant during a request).
+    pub(super) noted_grant: Option<SmallGrant>,
+    pub(super) releases: Vec<PendingRelease>,
+    pub(super) in_flight: Vec<InFlight>,
 }
 
-/// Whether an acquire of the token had no answer, and can still take it (R7).
+/// Whether an acquire of the token went unanswered, and whether it can still take the token (R7:
+/// late copies).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Doubt {
+pub(super) enum AcquireDoubt {
+    /// Every acquire was answered.
     #[default]
     None,
+    /// An acquire went unanswered, and it is too late for it to arrive.
     Past,
+    /// An acquire went unanswered and can still arrive.
     Open,
 }
 
-/// A token to be given back in the background.
+/// A token that the background has to release.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Job {
-    pub(super) tok: Tok,
+pub(super) struct PendingRelease {
+    pub(super) token: SmallToken,
     pub(super) fence: u32,
-    pub(super) way: Way,
-    /// A delayed acquire can still take the token (R7).
-    pub(super) open: bool,
-    pub(super) wait: u8,
+    pub(super) mode: ReleaseMode,
+    /// A delayed acquire can still take the token (R7: late copies).
+    pub(super) may_be_taken: bool,
+    pub(super) due_in: u8,
 }
 
-impl Job {
-    /// Who gives back some permits, and then the rest, does both.
-    fn is_of(&self, tok: Tok, way: Way) -> bool {
-        self.tok == tok && (self.way == Way::Downgrade) == (way == Way::Downgrade)
+impl PendingRelease {
+    /// A client that downgrades and then releases does both, so these two are told apart.
+    fn is_of(&self, token: SmallToken, mode: ReleaseMode) -> bool {
+        self.token == token
+            && (self.mode == ReleaseMode::Downgrade) == (mode == ReleaseMode::Downgrade)
     }
 }
 
-/// What is under way, longer than a request takes.
+/// A request or its answer that takes longer than usual.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Flight {
-    pub(super) ask: Ask,
-    /// It has arrived, and this comes back.
-    pub(super) answer: Option<Answer>,
-    /// R5: past its `not_after`.
+pub(super) struct InFlight {
+    pub(super) request: SmallRequest,
+    /// The request has arrived, and this is on its way back.
+    pub(super) answer: Option<SmallAnswer>,
+    /// The request is past its `not_after` (R5: dated requests).
     pub(super) late: bool,
     /// Nobody waits for the answer any more.
-    pub(super) deaf: bool,
+    pub(super) ignored: bool,
 }
 
 impl Client {
-    /// Whether it has something to do before time goes on.
-    pub(super) fn due(&self) -> Option<Due> {
-        if self.suspect {
-            return Some(Due::LookUp);
+    /// What the client has to do before time goes on.
+    pub(super) fn due(&self) -> Option<DueAction> {
+        if self.must_look_up {
+            return Some(DueAction::LookUp);
         }
-        if self.wait == 0 {
+        if self.due_in == 0 {
             match self.stage {
-                Stage::Asking => return Some(Due::Ask),
-                Stage::Gone => return Some(Due::Requeue),
-                Stage::Queued => return Some(Due::Sync),
-                Stage::Confirming => return Some(Due::Confirm),
-                Stage::Holding => return Some(Due::Renew),
-                Stage::Idle | Stage::Leaving | Stage::Crashed => {}
+                ClientStage::Acquiring => return Some(DueAction::Acquire),
+                ClientStage::PlaceLost => return Some(DueAction::Requeue),
+                ClientStage::Queued => return Some(DueAction::Sync),
+                ClientStage::Confirming => return Some(DueAction::Confirm),
+                ClientStage::Holding => return Some(DueAction::Renew),
+                ClientStage::Idle | ClientStage::Cancelling | ClientStage::Crashed => {}
             }
         }
-        self.jobs.iter().position(|job| job.wait == 0).map(Due::Job)
+        self.releases
+            .iter()
+            .position(|release| release.due_in == 0)
+            .map(DueAction::Release)
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        !matches!(self.stage, Stage::Idle | Stage::Holding | Stage::Crashed)
+        !matches!(
+            self.stage,
+            ClientStage::Idle | ClientStage::Holding | ClientStage::Crashed
+        )
     }
 
-    /// R1: another attempt, another token.
-    pub(super) fn begin(&mut self, tok: Tok) -> Ask {
-        (self.stage, self.tok, self.age, self.since) = (Stage::Asking, Some(tok), 0, 0);
-        (self.doubt, self.noted) = (Doubt::None, None);
-        self.ask()
+    /// Begins another attempt, with another token (R1: tokens are registered before they are sent).
+    pub(super) fn begin_attempt(&mut self, token: SmallToken) -> SmallRequest {
+        self.stage = ClientStage::Acquiring;
+        self.token = Some(token);
+        self.age = 0;
+        self.since = 0;
+        self.doubt = AcquireDoubt::None;
+        self.noted_grant = None;
+        self.send_acquire()
     }
 
-    pub(super) fn ask(&mut self) -> Ask {
-        self.wait = PERIOD;
-        Ask::Acquire(self.own())
+    pub(super) fn send_acquire(&mut self) -> SmallRequest {
+        self.due_in = PERIOD;
+        SmallRequest::Acquire(self.own_token())
     }
 
-    pub(super) fn own(&self) -> Tok {
-        self.tok.expect("whoever asks has a token")
+    pub(super) fn own_token(&self) -> SmallToken {
+        self.token
+            .expect("a client that sends requests has a token")
     }
 
-    /// Where it stands among the jobs.
-    pub(super) fn give_back(&mut self, tok: Tok, fence: u32, way: Way) -> usize {
-        if let Some(at) = self.jobs.iter().position(|job| job.is_of(tok, way)) {
+    /// Adds a release for the background. Returns its index among the pending releases.
+    fn add_release(&mut self, token: SmallToken, fence: u32, mode: ReleaseMode) -> usize {
+        if let Some(at) = self
+            .releases
+            .iter()
+            .position(|release| release.is_of(token, mode))
+        {
             return at;
         }
-        let open = self.tok == Some(tok) && self.doubt == Doubt::Open && way != Way::Downgrade;
-        self.jobs.push(Job {
-            tok,
+        let may_be_taken = self.token == Some(token)
+            && self.doubt == AcquireDoubt::Open
+            && mode != ReleaseMode::Downgrade;
+        self.releases.push(PendingRelease {
+            token,
             fence,
-            way,
-            open,
-            wait: 0,
+            mode,
+            may_be_taken,
+            due_in: 0,
         });
-        self.jobs.len() - 1
+        self.releases.len() - 1
     }
 
-    /// R4, R6: what is left of a token that takes no further part.
-    pub(super) fn give_back_own(&mut self) {
-        let _ = self.give_back(self.own(), 0, Way::Unused);
+    /// R4 (lost places), R6 (token lifetime): the client abandons a token that it will not use
+    /// again.
+    pub(super) fn abandon_own_token(&mut self) {
+        let _ = self.add_release(self.own_token(), 0, ReleaseMode::Unused);
     }
 
-    fn end(&mut self) {
-        let (jobs, flights) = (
-            std::mem::take(&mut self.jobs),
-            std::mem::take(&mut self.flights),
-        );
+    /// Becomes idle. What the background has to do and what is in flight stay.
+    fn reset(&mut self) {
         *self = Client {
-            jobs,
-            flights,
+            releases: std::mem::take(&mut self.releases),
+            in_flight: std::mem::take(&mut self.in_flight),
             ..Client::default()
         };
     }
 
-    /// Ends the lease before its release is sent (R14). What has no answer goes on as a job.
-    pub(super) fn unlock(&mut self) -> Ask {
-        let job = self.give_back(self.own(), self.fence, Way::Used);
-        self.end();
-        self.send_job(job)
+    /// Ends the lease before its release is sent (R14: release first, then send). The background
+    /// repeats a release that gets no answer.
+    pub(super) fn unlock(&mut self) -> SmallRequest {
+        let at = self.add_release(self.own_token(), self.fence, ReleaseMode::Used);
+        self.reset();
+        self.send_release(at)
     }
 
-    /// Counts for one permit before all others are given back.
-    pub(super) fn downgrade(&mut self) -> Ask {
+    /// Counts as one permit before it releases all others.
+    pub(super) fn downgrade(&mut self) -> SmallRequest {
         self.downgraded = true;
-        let job = self.give_back(self.own(), self.fence, Way::Downgrade);
-        self.send_job(job)
+        let at = self.add_release(self.own_token(), self.fence, ReleaseMode::Downgrade);
+        self.send_release(at)
     }
 
-    /// A waiter is dropped.
-    pub(super) fn leave(&mut self) -> Ask {
-        let job = self.give_back(self.own(), 0, Way::Unused);
-        self.end();
-        self.send_job(job)
+    pub(super) fn drop_waiter(&mut self) -> SmallRequest {
+        let at = self.add_release(self.own_token(), 0, ReleaseMode::Unused);
+        self.reset();
+        self.send_release(at)
     }
 
-    pub(super) fn withdraw(&mut self) -> Ask {
-        (self.stage, self.wait, self.suspect) = (Stage::Leaving, PERIOD, false);
-        Ask::Release(self.own(), 0, Way::KeepIfOwner)
+    /// The waiter's deadline has come. The reply says whether it got the lock in the last moment.
+    pub(super) fn cancel(&mut self) -> SmallRequest {
+        self.stage = ClientStage::Cancelling;
+        self.due_in = PERIOD;
+        self.must_look_up = false;
+        SmallRequest::Release(self.own_token(), 0, ReleaseMode::KeepIfOwner)
     }
 
-    pub(super) fn send_job(&mut self, at: usize) -> Ask {
-        let job = &mut self.jobs[at];
-        job.wait = PERIOD;
-        Ask::Release(job.tok, job.fence, job.way)
+    pub(super) fn send_release(&mut self, at: usize) -> SmallRequest {
+        let release = &mut self.releases[at];
+        release.due_in = PERIOD;
+        SmallRequest::Release(release.token, release.fence, release.mode)
     }
 
+    /// What the process has sent can still arrive.
     pub(super) fn crash(&mut self) {
-        let mut flights = std::mem::take(&mut self.flights);
-        flights.retain(|flight| flight.answer.is_none());
-        flights.iter_mut().for_each(|flight| flight.deaf = true);
+        let mut in_flight = std::mem::take(&mut self.in_flight);
+        in_flight.retain(|flight| flight.answer.is_none());
+        in_flight
+            .iter_mut()
+            .for_each(|flight| flight.ignored = true);
         *self = Client {
-            stage: Stage::Crashed,
-            flights,
+            stage: ClientStage::Crashed,
+            in_flight,
             ..Client::default()
         };
     }
 
-    /// The news of a grant, from elsewhere than the answer to the request in flight.
-    pub(super) fn hear(&mut self, news: News) {
-        if self.stage == Stage::Crashed {
+    /// A grant arrives, by a message or in the answer to another request.
+    pub(super) fn on_grant(&mut self, grant: SmallGrant) {
+        if self.stage == ClientStage::Crashed {
             return;
         }
-        if self.tok == Some(news.to) {
+        if self.token == Some(grant.to) {
             match self.stage {
-                // R8
-                Stage::Asking | Stage::Leaving => self.noted = Some(news),
-                Stage::Queued | Stage::Gone => self.accept(news),
+                // R8 (grant during a request): it counts once the request in flight has its answer,
+                // or fails.
+                ClientStage::Acquiring | ClientStage::Cancelling => self.noted_grant = Some(grant),
+                ClientStage::Queued | ClientStage::PlaceLost => self.accept_grant(grant),
                 _ => {}
             }
         } else {
-            // R13
-            let _ = self.give_back(news.to, 0, Way::Unused);
+            // R13 (unwanted grants): nobody here wants it, so it is released.
+            let _ = self.add_release(grant.to, 0, ReleaseMode::Unused);
         }
     }
 
-    /// R12: with less than half of its time left it is confirmed first. A margin is off what is left, so it is less
-    /// than it says.
-    fn accept(&mut self, news: News) {
-        (self.noted, self.suspect) = (None, false);
-        if 2 * news.left > TTL {
-            self.hold(news.fence, news.left);
+    /// R12 (doubtful grants): the client first confirms a grant with less than half of its time
+    /// left. The real client subtracts a margin from that time, so exactly half counts as less.
+    fn accept_grant(&mut self, grant: SmallGrant) {
+        self.noted_grant = None;
+        self.must_look_up = false;
+        if 2 * grant.left > TTL {
+            self.hold(grant.fence, grant.left);
         } else {
-            (self.stage, self.fence, self.wait) = (Stage::Confirming, news.fence, 0);
+            self.stage = ClientStage::Confirming;
+            self.fence = grant.fence;
+            self.due_in = 0;
         }
     }
 
     fn hold(&mut self, fence: u32, left: u8) {
-        (self.stage, self.fence, self.left, self.wait) = (Stage::Holding, fence, left, PERIOD);
+        self.stage = ClientStage::Holding;
+        self.fence = fence;
+        self.left = left;
+        self.due_in = PERIOD;
     }
 
-    /// The connection of the request in flight is gone: it may be done, now or later.
-    pub(super) fn cut(&mut self) {
-        self.doubt = Doubt::Open;
-        self.unanswered();
+    /// The connection of the acquire in flight is gone. The server may execute it, now or later.
+    pub(super) fn on_connection_lost(&mut self) {
+        self.doubt = AcquireDoubt::Open;
+        self.on_no_answer();
     }
 
-    fn unanswered(&mut self) {
-        self.wait = 0;
-        if let Some(news) = self.noted.take() {
-            self.accept(news);
+    fn on_no_answer(&mut self) {
+        self.due_in = 0;
+        if let Some(grant) = self.noted_grant.take() {
+            self.accept_grant(grant);
         }
     }
 
-    /// What an answer means.
-    pub(super) fn hear_answer(&mut self, ask: Ask, answer: &Answer) -> Result<(), String> {
-        for news in &answer.grants {
-            self.hear(*news);
+    pub(super) fn on_answer(
+        &mut self,
+        request: SmallRequest,
+        answer: &SmallAnswer,
+    ) -> Result<(), String> {
+        for grant in &answer.grants {
+            self.on_grant(*grant);
         }
-        let own = self.tok == Some(ask.tok());
-        match (ask, self.stage) {
-            (Ask::Acquire(_), Stage::Asking) if own => match answer.said {
-                Said::Granted(news) => self.accept(news),
-                Said::Waiting { since } => {
-                    (self.stage, self.since, self.wait) = (Stage::Queued, since, PERIOD);
-                    if let Some(news) = self.noted.take() {
-                        self.accept(news);
-                    }
-                }
-                Said::Late => self.wait = 0,
-                _ => return Err(format!("{ask:?} is answered {answer:?}")),
-            },
-            (Ask::Release(_, _, Way::KeepIfOwner), Stage::Leaving) if own => match answer.said {
-                Said::Granted(news) => self.accept(news),
-                _ => {
-                    // R7: a copy of its acquire may be under way.
-                    if self.doubt != Doubt::None {
-                        self.give_back_own();
-                    }
-                    self.end();
-                }
-            },
-            (Ask::Release(tok, _, way), _) => {
-                self.jobs.retain(|job| !job.is_of(tok, way) || job.open);
-                if way == Way::Downgrade
-                    && own
-                    && self.stage == Stage::Holding
-                    && answer.said != Said::Released
-                {
-                    self.lose();
-                }
-                // The answer that may have been lost could have had the grant of a place of ours.
-                if self.stage == Stage::Queued {
-                    self.wait = 0;
-                }
+        let is_own = self.token == Some(request.token());
+        match (request, self.stage) {
+            (SmallRequest::Acquire(_), ClientStage::Acquiring) if is_own => {
+                self.on_acquire_reply(request, answer)?;
             }
-            (Ask::Renew(_), Stage::Holding) if own => match answer.said {
-                Said::Renewed { left } => self.left = self.left.max(left),
-                _ => self.lose(),
+            (SmallRequest::Release(_, _, ReleaseMode::KeepIfOwner), ClientStage::Cancelling)
+                if is_own =>
+            {
+                self.on_cancel_reply(&answer.reply);
+            }
+            (SmallRequest::Release(token, _, mode), _) => {
+                self.on_release_reply(token, mode, &answer.reply);
+            }
+            (SmallRequest::Renew(_), ClientStage::Holding) if is_own => match answer.reply {
+                SmallReply::Renewed { left } => self.left = self.left.max(left),
+                _ => self.lose_lease(),
             },
-            (Ask::Renew(_), Stage::Confirming) if own => match answer.said {
-                Said::Renewed { left } => self.hold(self.fence, left),
-                _ => self.be_gone(),
+            (SmallRequest::Renew(_), ClientStage::Confirming) if is_own => match answer.reply {
+                SmallReply::Renewed { left } => self.hold(self.fence, left),
+                _ => self.lose_place(),
             },
-            (Ask::Sync(tok), stage) if own => match &answer.said {
-                Said::Synced {
-                    owner,
-                    ours,
-                    since,
-                    known,
-                    ..
-                } => {
-                    if let Some(news) = owner.filter(|news| *ours || news.to == tok) {
-                        self.hear(news);
-                    }
-                    self.suspect |= self.stage == Stage::Queued && (!known || *since != self.since);
-                }
-                Said::Absent if stage == Stage::Queued => self.be_gone(),
-                Said::Late if stage == Stage::Queued => self.wait = 0,
-                _ => {}
-            },
-            (Ask::Lookup(_), Stage::Queued | Stage::Confirming) if own => match answer.said {
-                Said::Present {
-                    waits: true, since, ..
-                } => self.since = since,
-                // Granted, and the message was missed: a sync has the fence.
-                Said::Present { owns: true, .. } if self.stage == Stage::Queued => self.wait = 0,
-                Said::Present { owns: false, .. } => self.be_gone(),
-                _ => {}
-            },
+            (SmallRequest::Sync(token), _) if is_own => self.on_sync_reply(token, &answer.reply),
+            (SmallRequest::Lookup(_), ClientStage::Queued | ClientStage::Confirming) if is_own => {
+                self.on_lookup_reply(&answer.reply);
+            }
             _ => {}
         }
         Ok(())
     }
 
-    fn be_gone(&mut self) {
-        (self.stage, self.wait, self.suspect) = (Stage::Gone, 0, false);
+    fn on_acquire_reply(
+        &mut self,
+        request: SmallRequest,
+        answer: &SmallAnswer,
+    ) -> Result<(), String> {
+        match answer.reply {
+            SmallReply::Granted(grant) => self.accept_grant(grant),
+            SmallReply::Waiting { since } => {
+                self.stage = ClientStage::Queued;
+                self.since = since;
+                self.due_in = PERIOD;
+                if let Some(grant) = self.noted_grant.take() {
+                    self.accept_grant(grant);
+                }
+            }
+            SmallReply::Late => self.due_in = 0,
+            _ => return Err(format!("{request:?} was answered {answer:?}")),
+        }
+        Ok(())
     }
 
-    /// A guard lost its lock, and gives the token up.
-    fn lose(&mut self) {
-        let _ = self.give_back(self.own(), self.fence, Way::Lost);
-        self.end();
+    fn on_cancel_reply(&mut self, reply: &SmallReply) {
+        if let SmallReply::Granted(grant) = reply {
+            self.accept_grant(*grant);
+            return;
+        }
+        // R7 (late copies): a copy of its acquire may still be under way.
+        if self.doubt != AcquireDoubt::None {
+            self.abandon_own_token();
+        }
+        self.reset();
+    }
+
+    fn on_release_reply(&mut self, token: SmallToken, mode: ReleaseMode, reply: &SmallReply) {
+        self.releases
+            .retain(|release| !release.is_of(token, mode) || release.may_be_taken);
+        if mode == ReleaseMode::Downgrade
+            && self.token == Some(token)
+            && self.stage == ClientStage::Holding
+            && *reply != SmallReply::Released
+        {
+            self.lose_lease();
+        }
+        // An earlier answer to this release may have been lost. It could have had the grant of our
+        // waiter, so the waiter syncs.
+        if self.stage == ClientStage::Queued {
+            self.due_in = 0;
+        }
+    }
+
+    fn on_sync_reply(&mut self, token: SmallToken, reply: &SmallReply) {
+        let stage = self.stage;
+        match reply {
+            SmallReply::Synced {
+                owner,
+                ours,
+                since,
+                known,
+                ..
+            } => {
+                if let Some(grant) = owner.filter(|grant| *ours || grant.to == token) {
+                    self.on_grant(grant);
+                }
+                self.must_look_up |=
+                    self.stage == ClientStage::Queued && (!known || *since != self.since);
+            }
+            SmallReply::Absent if stage == ClientStage::Queued => self.lose_place(),
+            SmallReply::Late if stage == ClientStage::Queued => self.due_in = 0,
+            _ => {}
+        }
+    }
+
+    fn on_lookup_reply(&mut self, reply: &SmallReply) {
+        match reply {
+            SmallReply::Present {
+                waits: true, since, ..
+            } => self.since = *since,
+            // It was granted, and the message was lost. The answer to a sync has the fence.
+            SmallReply::Present { owns: true, .. } if self.stage == ClientStage::Queued => {
+                self.due_in = 0;
+            }
+            SmallReply::Present { owns: false, .. } => self.lose_place(),
+            _ => {}
+        }
+    }
+
+    fn lose_place(&mut self) {
+        self.stage = ClientStage::PlaceLost;
+        self.due_in = 0;
+        self.must_look_up = false;
+    }
+
+    /// A guard has lost its lock. It abandons the token.
+    fn lose_lease(&mut self) {
+        let _ = self.add_release(self.own_token(), self.fence, ReleaseMode::Lost);
+        self.reset();
     }
 
     pub(super) fn tick(&mut self) {
-        let had_to_wait = self.wait > 0;
-        self.wait = self.wait.saturating_sub(1);
-        self.age = if self.tok.is_some() {
+        let request_was_in_flight = self.due_in > 0;
+        self.due_in = self.due_in.saturating_sub(1);
+        self.age = if self.token.is_some() {
             (self.age + 1).min(TTL)
         } else {
             0
         };
-        if self.doubt == Doubt::Open {
-            self.doubt = Doubt::Past;
+        if self.doubt == AcquireDoubt::Open {
+            self.doubt = AcquireDoubt::Past;
         }
-        if let Some(news) = &mut self.noted {
-            news.left = news.left.saturating_sub(1);
+        if let Some(grant) = &mut self.noted_grant {
+            grant.left = grant.left.saturating_sub(1);
         }
-        for job in &mut self.jobs {
-            job.open = false;
-            job.wait = job.wait.saturating_sub(1);
+        for release in &mut self.releases {
+            release.may_be_taken = false;
+            release.due_in = release.due_in.saturating_sub(1);
         }
-        self.flights.retain(|flight| flight.answer.is_none());
-        self.flights
-            .iter_mut()
-            .for_each(|flight| (flight.late, flight.deaf) = (true, true));
+        self.in_flight.retain(|flight| flight.answer.is_none());
+        for flight in &mut self.in_flight {
+            flight.late = true;
+            flight.ignored = true;
+        }
         match self.stage {
-            Stage::Holding => {
+            ClientStage::Holding => {
                 self.left -= 1;
                 if self.left == 0 {
-                    self.lose();
+                    self.lose_lease();
                 }
             }
-            Stage::Asking if had_to_wait => {
-                self.doubt = Doubt::Past;
-                self.unanswered();
+            ClientStage::Acquiring if request_was_in_flight => {
+                self.doubt = AcquireDoubt::Past;
+                self.on_no_answer();
             }
-            Stage::Leaving => {
-                self.unanswered();
-                if self.stage == Stage::Leaving {
-                    self.give_back_own();
-                    self.end();
+            ClientStage::Cancelling => {
+                self.on_no_answer();
+                if self.stage == ClientStage::Cancelling {
+                    self.abandon_own_token();
+                    self.reset();
                 }
             }
             _ => {}
@@ -380,14 +462,15 @@ impl Client {
     }
 }
 
-/// What has to be done before time goes on.
+/// What a client has to do before time goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
-    Ask,
+pub(super) enum DueAction {
+    Acquire,
     Requeue,
     Sync,
     LookUp,
     Confirm,
     Renew,
-    Job(usize),
+    /// The index of a pending release.
+    Release(usize),
 }

@@ -1,105 +1,139 @@
-//! What can happen in a world, and how it can go wrong.
+//! What can happen in a world, and what can go wrong with it.
 
 use std::fmt;
 
-use super::client::Due;
+use super::client::DueAction;
 
-/// Something that happens.
+/// Something that happens, and what becomes of its request and of the messages that it causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Event {
-    pub(super) act: Act,
-    pub(super) fate: Fate,
-    pub(super) message: Message,
+pub(super) struct SmallEvent {
+    pub(super) action: SmallAction,
+    pub(super) request: RequestFate,
+    pub(super) message: MessageFate,
 }
 
+/// Something that a client does, or that happens by itself. The first number is the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum SmallAction {
     Start(u8),
-    Due(u8, Due),
+    Due(u8, DueAction),
     Unlock(u8),
     Downgrade(u8),
-    Leave(u8),
-    Withdraw(u8),
+    DropWaiter(u8),
+    Cancel(u8),
     Crash(u8),
-    /// What was under way arrives: a request at the server, or a reply.
+    /// A delayed request arrives at the server, or a delayed answer at the client.
     Arrive(u8, usize),
-    Hear(usize),
+    /// A delayed message arrives.
+    Deliver(usize),
     Tick,
 }
 
-/// What becomes of a request.
+/// What becomes of a request and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    Fine,
+pub(super) enum RequestFate {
+    Answered,
     RequestLost,
     ReplyLost,
     SentTwice,
     RequestDelayed,
+    /// The connection is closed before the request arrives. It can still arrive.
     RequestCutOff,
     ReplyDelayed,
 }
 
-/// What becomes of the news of a grant.
+/// What becomes of the message of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Message {
-    Heard,
+pub(super) enum MessageFate {
+    Delivered,
     Lost,
     Delayed,
 }
 
-impl Event {
-    pub(super) fn fine(act: Act) -> Event {
-        Event {
-            act,
-            fate: Fate::Fine,
-            message: Message::Heard,
+impl SmallEvent {
+    /// The action without any fault.
+    pub(super) fn without_fault(action: SmallAction) -> SmallEvent {
+        SmallEvent {
+            action,
+            request: RequestFate::Answered,
+            message: MessageFate::Delivered,
         }
     }
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for SmallEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.act {
-            Act::Tick => f.write_str("a tick goes by")?,
-            Act::Hear(at) => write!(f, "message {at} arrives")?,
-            Act::Start(_) => f.write_str("asks for the lock")?,
-            Act::Due(_, Due::Ask) => f.write_str("asks again")?,
-            Act::Due(_, Due::Requeue) => f.write_str("asks again under a new token")?,
-            Act::Due(_, Due::Sync) => f.write_str("syncs")?,
-            Act::Due(_, Due::LookUp) => f.write_str("looks whether it has its place")?,
-            Act::Due(_, Due::Confirm) => f.write_str("confirms its grant")?,
-            Act::Due(_, Due::Renew) => f.write_str("renews")?,
-            Act::Due(_, Due::Job(_)) => f.write_str("gives a token back in the background")?,
-            Act::Unlock(_) => f.write_str("releases")?,
-            Act::Downgrade(_) => f.write_str("keeps one permit")?,
-            Act::Leave(_) => f.write_str("gives up")?,
-            Act::Withdraw(_) => f.write_str("leaves at its deadline")?,
-            Act::Crash(_) => f.write_str("crashes")?,
-            Act::Arrive(..) => f.write_str("what was under way arrives")?,
+        use SmallAction as Action;
+        match self.action {
+            Action::Tick => f.write_str("a tick passes")?,
+            Action::Deliver(at) => write!(f, "message {at} arrives")?,
+            Action::Start(_) => f.write_str("requests the lock")?,
+            Action::Due(_, DueAction::Acquire) => f.write_str("sends its acquire again")?,
+            Action::Due(_, DueAction::Requeue) => f.write_str("acquires again with a new token")?,
+            Action::Due(_, DueAction::Sync) => f.write_str("syncs")?,
+            Action::Due(_, DueAction::LookUp) => f.write_str("looks up its place")?,
+            Action::Due(_, DueAction::Confirm) => f.write_str("confirms its grant")?,
+            Action::Due(_, DueAction::Renew) => f.write_str("renews")?,
+            Action::Due(_, DueAction::Release(_)) => {
+                f.write_str("releases a token in the background")?
+            }
+            Action::Unlock(_) => f.write_str("releases")?,
+            Action::Downgrade(_) => f.write_str("keeps one permit")?,
+            Action::DropWaiter(_) => f.write_str("drops its waiter")?,
+            Action::Cancel(_) => f.write_str("cancels at its deadline")?,
+            Action::Crash(_) => f.write_str("crashes")?,
+            Action::Arrive(..) => f.write_str("a delayed request or answer arrives")?,
         }
-        f.write_str(match self.fate {
-            Fate::Fine => "",
-            Fate::RequestLost => ", and the request is lost",
-            Fate::ReplyLost => ", and the reply is lost",
-            Fate::SentTwice => ", and the request arrives twice",
-            Fate::RequestDelayed => ", and the request is delayed",
-            Fate::RequestCutOff => ", and the connection is closed before the request arrives",
-            Fate::ReplyDelayed => ", and the reply is delayed",
+        f.write_str(match self.request {
+            RequestFate::Answered => "",
+            RequestFate::RequestLost => ", and the request is lost",
+            RequestFate::ReplyLost => ", and the reply is lost",
+            RequestFate::SentTwice => ", and the request arrives twice",
+            RequestFate::RequestDelayed => ", and the request is delayed",
+            RequestFate::RequestCutOff => {
+                ", and the connection is closed before the request arrives"
+            }
+            RequestFate::ReplyDelayed => ", and the reply is delayed",
         })?;
         f.write_str(match self.message {
-            Message::Heard => "",
-            Message::Lost => "; the message is lost",
-            Message::Delayed => "; the message is delayed",
+            MessageFate::Delivered => "",
+            MessageFate::Lost => "; the message is lost",
+            MessageFate::Delayed => "; the message is delayed",
         })
     }
 }
 
-impl Act {
+impl SmallAction {
     pub(super) fn client(self) -> Option<u8> {
         match self {
-            Act::Start(c) | Act::Due(c, _) | Act::Unlock(c) | Act::Downgrade(c) => Some(c),
-            Act::Leave(c) | Act::Withdraw(c) | Act::Crash(c) | Act::Arrive(c, _) => Some(c),
-            Act::Hear(_) | Act::Tick => None,
+            SmallAction::Start(c)
+            | SmallAction::Due(c, _)
+            | SmallAction::Unlock(c)
+            | SmallAction::Downgrade(c)
+            | SmallAction::DropWaiter(c)
+            | SmallAction::Cancel(c)
+            | SmallAction::Crash(c)
+            | SmallAction::Arrive(c, _) => Some(c),
+            SmallAction::Deliver(_) | SmallAction::Tick => None,
         }
+    }
+
+    /// Whether the client sends a request now.
+    pub(super) fn sends_request(self) -> bool {
+        !matches!(
+            self,
+            SmallAction::Crash(_)
+                | SmallAction::Arrive(..)
+                | SmallAction::Deliver(_)
+                | SmallAction::Tick
+        )
+    }
+
+    /// Whether that request is an acquire.
+    pub(super) fn sends_acquire(self) -> bool {
+        matches!(
+            self,
+            SmallAction::Start(_) | SmallAction::Due(_, DueAction::Acquire | DueAction::Requeue)
+        )
     }
 }

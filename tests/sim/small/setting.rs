@@ -2,44 +2,45 @@
 
 use std::fmt;
 
-use super::shelf::CLIENTS;
+use super::record_state::CLIENTS;
 use crate::script::{Family, LockSpec};
-use crate::sim::model::Kind;
+use crate::sim::model::ModelKind;
 
 /// What the name is used as, and how many permits each of the three processes asks for, every time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Setting {
-    pub(super) kind: Kind,
-    /// In rising order. Processes that ask for the same are alike.
+pub(crate) struct SmallSetting {
+    pub(super) kind: ModelKind,
+    /// In rising order. Processes that ask for the same number are alike.
     permits: [u32; CLIENTS as usize],
 }
 
-impl Default for Setting {
-    fn default() -> Setting {
-        Setting::mutex()
+impl Default for SmallSetting {
+    fn default() -> SmallSetting {
+        SmallSetting::mutex()
     }
 }
 
-impl Setting {
-    /// Each wants the mutex.
-    pub(crate) fn mutex() -> Setting {
-        Setting {
-            kind: Kind::Mutex,
+impl SmallSetting {
+    /// Each process asks for the mutex.
+    pub(crate) fn mutex() -> SmallSetting {
+        SmallSetting {
+            kind: ModelKind::Mutex,
             permits: [1; CLIENTS as usize],
         }
     }
 
-    /// Each asks for so many permits of a semaphore that has `all`.
-    pub(crate) fn semaphore(all: u32, mut permits: [u32; 3]) -> Setting {
+    /// A semaphore with `all` permits, and how many of them each process asks for.
+    pub(crate) fn semaphore(all: u32, mut permits: [u32; 3]) -> SmallSetting {
         permits.sort_unstable();
-        Setting {
-            kind: Kind::Semaphore(all),
+        SmallSetting {
+            kind: ModelKind::Semaphore(all),
             permits,
         }
     }
 
-    /// So many of them write, at most three, and the others read. There are as many permits as ever.
-    pub(crate) fn readers_and_writers(writers: u8) -> Setting {
+    /// A reader/writer lock. At most three processes write, and the others read. It has as many
+    /// permits as a shipped one.
+    pub(crate) fn readers_and_writers(writers: u8) -> SmallSetting {
         let all = LockSpec::write().weight;
         let permits = std::array::from_fn(|c| {
             if c + usize::from(writers) < usize::from(CLIENTS) {
@@ -48,8 +49,8 @@ impl Setting {
                 all
             }
         });
-        Setting {
-            kind: Kind::ReadWrite(all),
+        SmallSetting {
+            kind: ModelKind::ReadWrite(all),
             permits,
         }
     }
@@ -59,29 +60,29 @@ impl Setting {
     }
 
     pub(super) fn family(&self) -> Family {
-        if self.kind == Kind::Mutex {
+        if self.kind == ModelKind::Mutex {
             Family::Mutex
         } else {
             Family::Permit
         }
     }
 
-    /// Whether it has permits to give back while it holds others.
+    /// Whether the client is a writer, which can downgrade.
     pub(super) fn writes(&self, client: u8) -> bool {
-        matches!(self.kind, Kind::ReadWrite(all) if self.permits(client) == all)
+        matches!(self.kind, ModelKind::ReadWrite(all) if self.permits(client) == all)
     }
 
     pub(super) fn spec(&self, client: u8) -> LockSpec {
         match self.kind {
-            Kind::Mutex => LockSpec::MUTEX,
-            Kind::Semaphore(all) => LockSpec::semaphore(all, self.permits(client)),
-            Kind::ReadWrite(_) if self.writes(client) => LockSpec::write(),
-            Kind::ReadWrite(_) => LockSpec::read(),
+            ModelKind::Mutex => LockSpec::MUTEX,
+            ModelKind::Semaphore(all) => LockSpec::semaphore(all, self.permits(client)),
+            ModelKind::ReadWrite(_) if self.writes(client) => LockSpec::write(),
+            ModelKind::ReadWrite(_) => LockSpec::read(),
         }
     }
 
-    /// On what terms a client asks, as a script is told: ttl, fixed, hold, permits.
-    pub(super) fn terms(&self, client: u8, ttl_ms: u64) -> String {
+    /// The parameters of a client's acquire, as a script reads them: ttl, fixed, hold, permits.
+    pub(super) fn params(&self, client: u8, ttl_ms: u64) -> String {
         match self.family() {
             Family::Mutex => format!("{ttl_ms} 0 0"),
             Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
@@ -89,12 +90,12 @@ impl Setting {
     }
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for SmallSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Kind::Mutex => f.write_str("mutex"),
-            Kind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
-            Kind::ReadWrite(_) => {
+            ModelKind::Mutex => f.write_str("mutex"),
+            ModelKind::Semaphore(all) => write!(f, "{:?} of {all} permits", self.permits),
+            ModelKind::ReadWrite(_) => {
                 let writers = (0..CLIENTS).filter(|client| self.writes(*client)).count();
                 write!(
                     f,

@@ -1,17 +1,21 @@
-//! Every world of three processes and one name that a few faults can lead to: the shipped scripts in the in-memory
-//! store, whose worlds can be copied, and a small model of the client. `fairlock::sim::small` says what is explored.
+//! Every world of three processes and one name that a few faults can lead to.
 //!
-//! `FAIRLOCK_WORLDS=1000000 cargo test --release --features sim --test small_worlds -- --nocapture` looks at so many
-//! worlds of each of the larger sets of faults, too, and tells what it saw: the worlds, the time and, for scripts that
-//! were broken on purpose, the shortest way to what that breaks.
+//! The server is the shipped scripts on the in-memory store, and a client is a small model. The
+//! module `small` says what is explored and what is checked.
+//!
+//! `FAIRLOCK_WORLDS=1000000 cargo test --release --all-features --lib sim::small -- --nocapture`
+//! looks at this number of worlds for each of the larger sets of faults. It prints what it saw: the
+//! worlds and the time and, for scripts that are broken on purpose, a shortest trace to the
+//! violation.
 
 use std::env;
 use std::time::Instant;
 
-use super::{Budget, Mutant, Report, Setting, Violation, explore};
+use super::{Budget, Mutant, Report, SmallSetting, SmallViolation, explore};
 
-/// Worlds of the larger sets of faults that are looked at, unless the environment says otherwise.
-const MOST: usize = 2_000;
+/// How many worlds of the larger sets of faults a test visits, unless the environment says
+/// otherwise.
+const LIMIT: usize = 2_000;
 
 pub(crate) const NONE: Budget = Budget {
     messages: 0,
@@ -24,7 +28,7 @@ pub(crate) const NONE: Budget = Budget {
 };
 
 #[test]
-fn three_clients_without_any_fault_break_nothing() {
+fn three_clients_without_faults_break_nothing() {
     assert_all_hold(NONE);
 }
 
@@ -37,12 +41,12 @@ fn three_clients_with_one_lost_message_break_nothing() {
 }
 
 #[test]
-fn three_clients_with_one_request_that_arrives_twice_break_nothing() {
+fn three_clients_with_one_request_sent_twice_break_nothing() {
     assert_all_hold(Budget { resends: 1, ..NONE });
 }
 
 #[test]
-fn three_clients_of_which_one_gives_up_break_nothing() {
+fn three_clients_with_one_cancelled_waiter_break_nothing() {
     assert_all_hold(Budget {
         give_ups: 1,
         ..NONE
@@ -50,15 +54,16 @@ fn three_clients_of_which_one_gives_up_break_nothing() {
 }
 
 #[test]
-fn three_clients_of_which_one_crashes_break_nothing() {
+fn three_clients_with_one_crash_break_nothing() {
     assert_all_hold(Budget { crashes: 1, ..NONE });
 }
 
-/// Complete with as many worlds as it takes, where a number is given. With three lost requests, and with those of
-/// several kinds, places are lost and taken again, grants are confirmed by a renewal, and a lease is given its grace.
+/// Where a number is given, the search is complete with that many worlds. With three lost requests,
+/// and with faults of several kinds, clients lose places and take them again, confirm grants by a
+/// renewal, and a lease gets its grace.
 #[test]
-fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
-    let most = most(MOST);
+fn three_clients_with_several_faults_break_nothing() {
+    let limit = limit_or(LIMIT);
     let one_of_each = Budget {
         messages: 1,
         requests: 1,
@@ -117,18 +122,18 @@ fn three_clients_with_several_faults_break_nothing_as_far_as_is_looked() {
         Budget { delays: 2, ..NONE },
         one_of_each,
     ] {
-        assert_holds(Setting::mutex(), budget, most);
+        assert_holds(SmallSetting::mutex(), budget, limit);
     }
 }
 
 #[test]
-fn a_release_without_the_owner_check_is_found() {
+fn release_without_the_owner_check_is_found() {
     let mutant = Mutant {
         line: "elseif owner == token then",
         instead: "elseif owner then",
     };
     assert_found(
-        Setting::mutex(),
+        SmallSetting::mutex(),
         mutant,
         Budget {
             give_ups: 1,
@@ -139,31 +144,31 @@ fn a_release_without_the_owner_check_is_found() {
 }
 
 #[test]
-fn a_hand_over_that_forgets_the_head_of_the_queue_is_found() {
+fn hand_over_that_forgets_the_queue_head_is_found() {
     let mutant = Mutant {
         line: "local waiter = head ~= removed_token and not queue_forgotten and not skip[head]",
         instead: "local waiter = heads_popped > 0",
     };
-    assert_found(Setting::mutex(), mutant, NONE, "stand in the queue");
+    assert_found(SmallSetting::mutex(), mutant, NONE, "not in the queue");
 }
 
 #[test]
-fn a_hand_over_that_does_not_raise_the_fence_is_found() {
+fn hand_over_without_a_new_fence_is_found() {
     let mutant = Mutant {
         line: "fence, granted_at = math.max((fence or 0) + 1, now), now",
         instead: "fence, granted_at = math.max(fence or 0, fence and 0 or now), now",
     };
-    assert_found(Setting::mutex(), mutant, NONE, "P2");
+    assert_found(SmallSetting::mutex(), mutant, NONE, "P2");
 }
 
 #[test]
-fn a_hand_over_that_does_not_skip_a_dead_head_is_found() {
+fn hand_over_to_a_dead_head_is_found() {
     let mutant = Mutant {
         line: "local is_alive = waiter_manager == live_manager",
         instead: "local is_alive = true",
     };
     assert_found(
-        Setting::mutex(),
+        SmallSetting::mutex(),
         mutant,
         Budget { crashes: 1, ..NONE },
         "P3",
@@ -171,13 +176,13 @@ fn a_hand_over_that_does_not_skip_a_dead_head_is_found() {
 }
 
 #[test]
-fn an_abandon_that_forgets_a_grant_is_found() {
+fn abandon_that_keeps_a_grant_is_found() {
     let mutant = Mutant {
         line: "elseif owner == token and mode == 'keep_if_owner' then",
         instead: "elseif owner == token and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
     assert_found(
-        Setting::mutex(),
+        SmallSetting::mutex(),
         mutant,
         Budget {
             messages: 1,
@@ -188,15 +193,14 @@ fn an_abandon_that_forgets_a_grant_is_found() {
     );
 }
 
-/// R5
 #[test]
-fn a_request_that_takes_something_too_late_is_found() {
+fn r5_grant_to_a_late_request_is_found() {
     let mutant = Mutant {
         line: "if now > not_after then return { 'late', now, 0 } end",
         instead: "",
     };
     assert_found(
-        Setting::mutex(),
+        SmallSetting::mutex(),
         mutant,
         Budget {
             delays: 1,
@@ -208,43 +212,40 @@ fn a_request_that_takes_something_too_late_is_found() {
 }
 
 #[test]
-fn a_renewal_that_does_not_renew_is_found() {
+fn renewal_that_extends_nothing_is_found() {
     let mutant = Mutant {
         line: "lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true",
         instead: "",
     };
-    assert_found(Setting::mutex(), mutant, NONE, "P6");
+    assert_found(SmallSetting::mutex(), mutant, NONE, "P6");
 }
 
-/// R2
 #[test]
-fn a_served_time_that_stands_still_is_found() {
+fn r2_served_time_that_never_grows_is_found() {
     let mutant = Mutant {
         line: "served_time = served_time + math.max(0, math.min(elapsed, step))",
         instead: "",
     };
-    assert_found(Setting::mutex(), mutant, NONE, "R2");
+    assert_found(SmallSetting::mutex(), mutant, NONE, "R2");
 }
 
-/// R13
 #[test]
-fn a_check_that_takes_owners_of_others_for_its_own_is_found() {
+fn r13_sync_that_claims_a_foreign_owner_is_found() {
     let mutant = Mutant {
         line: "local owner_waited_here = ticket and ticket ~= '0' and owner_manager == manager",
         instead: "local owner_waited_here = ticket and ticket ~= '0'",
     };
-    assert_found(Setting::mutex(), mutant, NONE, "P1");
+    assert_found(SmallSetting::mutex(), mutant, NONE, "P1");
 }
 
-/// R10
 #[test]
-fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
+fn r10_lapse_that_keeps_places_of_the_dead_is_found() {
     let mutant = Mutant {
         line: "skip[holder_manager] = true",
         instead: "",
     };
     assert_found(
-        Setting::mutex(),
+        SmallSetting::mutex(),
         mutant,
         Budget {
             delays: 1,
@@ -257,56 +258,61 @@ fn a_lapse_that_does_not_void_the_places_of_the_dead_is_found() {
 
 #[track_caller]
 fn assert_all_hold(budget: Budget) {
-    let report = told(Setting::mutex(), budget, usize::MAX, None);
+    let report = explore_and_print(SmallSetting::mutex(), budget, usize::MAX, None);
     assert!(report.violation.is_none(), "{report}");
     assert!(report.is_complete, "{report}");
 }
 
-/// Complete, or as far as so many worlds go.
+/// Nothing is broken in all worlds, or in the first `limit` worlds.
 #[track_caller]
-pub(crate) fn assert_holds(setting: Setting, budget: Budget, most: usize) {
-    let report = told(setting, budget, most, None);
+pub(crate) fn assert_holds(setting: SmallSetting, budget: Budget, limit: usize) {
+    let report = explore_and_print(setting, budget, limit, None);
     assert!(
         report.violation.is_none(),
         "{setting:?}, {budget:?}: {report}"
     );
     assert!(
-        report.is_complete || report.worlds >= most,
+        report.is_complete || report.worlds >= limit,
         "{setting:?}, {budget:?}: {report}"
     );
 }
 
 #[track_caller]
 pub(crate) fn assert_found(
-    setting: Setting,
+    setting: SmallSetting,
     mutant: Mutant,
     budget: Budget,
     what: &str,
-) -> Violation {
+) -> SmallViolation {
     assert!(
         mutant.lines_changed() > 0,
         "no script has the line {:?} any more",
         mutant.line
     );
-    let report = told(setting, budget, 200_000, Some(&mutant));
+    let report = explore_and_print(setting, budget, 200_000, Some(&mutant));
     let violation = report
         .violation
         .unwrap_or_else(|| panic!("{mutant:?} was not found in {} worlds", report.worlds));
     assert!(
         violation.what.contains(what),
-        "found by something else: {violation}"
+        "another check found it: {violation}"
     );
     violation
 }
 
-/// So many worlds, unless the environment says how many.
-pub(crate) fn most(otherwise: usize) -> usize {
-    env::var("FAIRLOCK_WORLDS").map_or(otherwise, |most| most.parse().expect("a number of worlds"))
+/// The limit from the environment, or else this one.
+pub(crate) fn limit_or(default: usize) -> usize {
+    env::var("FAIRLOCK_WORLDS").map_or(default, |limit| limit.parse().expect("a number of worlds"))
 }
 
-fn told(setting: Setting, budget: Budget, most: usize, mutant: Option<&Mutant>) -> Report {
+fn explore_and_print(
+    setting: SmallSetting,
+    budget: Budget,
+    limit: usize,
+    mutant: Option<&Mutant>,
+) -> Report {
     let started = Instant::now();
-    let report = explore(setting, budget, most, mutant);
+    let report = explore(setting, budget, limit, mutant);
     println!(
         "{:.1} s, {setting}, {budget:?}: {report}",
         started.elapsed().as_secs_f64()

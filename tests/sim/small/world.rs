@@ -1,270 +1,254 @@
 //! A whole world as a value, and all that can happen next in it.
 
-use super::client::{Client, Doubt, Due, Flight, Stage};
-use super::event::{Act, Event, Fate, Message};
-use super::lab::Lab;
-use super::setting::Setting;
-use super::shelf::{Answer, Ask, CLIENTS, News, Said, Shelf, TTL, Tok, Way};
+use super::client::{AcquireDoubt, Client, ClientStage, DueAction, InFlight};
+use super::event::{MessageFate, RequestFate, SmallAction, SmallEvent};
+use super::record_state::{
+    Arrival, CLIENTS, PERIOD, RecordState, ReleaseMode, SmallAnswer, SmallGrant, SmallReply,
+    SmallRequest, SmallToken, TTL,
+};
+use super::script_runner::ScriptRunner;
+use super::setting::SmallSetting;
 
-/// How often each thing may go wrong.
+/// How often each fault may happen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Budget {
-    /// The news of a grant is lost.
+    /// The message of a grant is lost.
     pub(crate) messages: u8,
-    /// A request does not arrive.
+    /// A request is lost.
     pub(crate) requests: u8,
-    /// A reply does not arrive.
+    /// A reply is lost.
     pub(crate) replies: u8,
-    /// A request arrives twice in a row, and the second answer is heard.
+    /// A request arrives twice in a row, and the client sees the second answer.
     pub(crate) resends: u8,
-    /// A request, a reply or a message takes its time. A request can arrive at any time, also after its connection
-    /// was closed; what waits for the reply does so for one tick.
+    /// A request, a reply or a message is delayed. A request can arrive at any time, even after its
+    /// connection was closed. A client waits for a reply for one tick.
     pub(crate) delays: u8,
-    /// A waiter is dropped, or leaves at a deadline.
+    /// A waiter is dropped or cancels at a deadline.
     pub(crate) give_ups: u8,
-    /// A process ends at once.
+    /// A process ends without cleaning up.
     pub(crate) crashes: u8,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct World {
-    pub(super) shelf: Shelf,
+pub(super) struct SmallWorld {
+    pub(super) record: RecordState,
     pub(super) clients: [Client; CLIENTS as usize],
-    /// Messages that take their time.
-    pub(super) news: Vec<News>,
+    /// Delayed messages.
+    pub(super) messages: Vec<SmallGrant>,
     pub(super) budget: Budget,
-    pub(super) setting: Setting,
+    pub(super) setting: SmallSetting,
 }
 
-impl World {
-    pub(super) fn new(setting: Setting, budget: Budget) -> World {
-        World {
+/// An event with the world that it leads to. The error says what is broken there.
+pub(super) type NextWorld = (SmallEvent, Result<SmallWorld, String>);
+
+impl SmallWorld {
+    pub(super) fn new(setting: SmallSetting, budget: Budget) -> SmallWorld {
+        SmallWorld {
             setting,
             budget,
-            ..World::default()
+            ..SmallWorld::default()
         }
     }
 
-    /// What must happen before time goes on.
-    pub(super) fn due(&self) -> Option<Act> {
-        let due = |c: u8| Some(Act::Due(c, self.clients[usize::from(c)].due()?));
+    /// The first action that must happen before time goes on.
+    pub(super) fn due(&self) -> Option<SmallAction> {
+        let due = |c: u8| Some(SmallAction::Due(c, self.clients[usize::from(c)].due()?));
         (0..CLIENTS).find_map(due)
     }
 
     /// All that can happen.
-    pub(super) fn acts(&self) -> Vec<Act> {
-        let mut acts = Vec::new();
+    pub(super) fn actions(&self) -> Vec<SmallAction> {
+        let mut actions = Vec::new();
         for c in 0..CLIENTS {
             let client = &self.clients[usize::from(c)];
-            acts.extend(client.due().map(|due| Act::Due(c, due)));
+            actions.extend(client.due().map(|due| SmallAction::Due(c, due)));
             match client.stage {
-                Stage::Idle => acts.push(Act::Start(c)),
-                Stage::Holding => {
-                    acts.push(Act::Unlock(c));
-                    acts.extend(
-                        (self.setting.writes(c) && !client.downgraded).then_some(Act::Downgrade(c)),
+                ClientStage::Idle => actions.push(SmallAction::Start(c)),
+                ClientStage::Holding => {
+                    actions.push(SmallAction::Unlock(c));
+                    actions.extend(
+                        (self.setting.writes(c) && !client.downgraded)
+                            .then_some(SmallAction::Downgrade(c)),
                     );
                 }
-                Stage::Queued if self.budget.give_ups > 0 => {
-                    acts.extend([Act::Leave(c), Act::Withdraw(c)])
+                ClientStage::Queued if self.budget.give_ups > 0 => {
+                    actions.extend([SmallAction::DropWaiter(c), SmallAction::Cancel(c)])
                 }
-                Stage::Confirming if self.budget.give_ups > 0 => acts.push(Act::Leave(c)),
-                Stage::Asking if self.budget.give_ups > 0 && client.wait == 0 => {
-                    acts.push(Act::Leave(c))
+                ClientStage::Confirming if self.budget.give_ups > 0 => {
+                    actions.push(SmallAction::DropWaiter(c))
+                }
+                ClientStage::Acquiring if self.budget.give_ups > 0 && client.due_in == 0 => {
+                    actions.push(SmallAction::DropWaiter(c))
                 }
                 _ => {}
             }
-            if self.budget.crashes > 0 && client.stage != Stage::Crashed {
-                acts.push(Act::Crash(c));
+            if self.budget.crashes > 0 && client.stage != ClientStage::Crashed {
+                actions.push(SmallAction::Crash(c));
             }
-            acts.extend((0..client.flights.len()).map(|flight| Act::Arrive(c, flight)));
+            actions.extend((0..client.in_flight.len()).map(|at| SmallAction::Arrive(c, at)));
         }
-        acts.extend((0..self.news.len()).map(Act::Hear));
+        actions.extend((0..self.messages.len()).map(SmallAction::Deliver));
         if self.due().is_none() {
-            acts.push(Act::Tick);
+            actions.push(SmallAction::Tick);
         }
-        acts
+        actions
     }
 
-    /// Every way in which an act can go, and the worlds that come of it. An error is what is broken then.
-    pub(super) fn after(&self, lab: &mut Lab, act: Act) -> Vec<(Event, Result<World, String>)> {
-        let is_request = !matches!(
-            act,
-            Act::Crash(_) | Act::Arrive(..) | Act::Hear(_) | Act::Tick
-        );
-        let asks = matches!(act, Act::Start(_) | Act::Due(_, Due::Ask | Due::Requeue));
-        let budget = &self.budget;
-        let fates = [
-            (Fate::Fine, true),
-            (Fate::RequestLost, is_request && budget.requests > 0),
-            (Fate::ReplyLost, is_request && budget.replies > 0),
-            (Fate::SentTwice, is_request && budget.resends > 0),
-            (Fate::RequestDelayed, is_request && budget.delays > 0),
-            (Fate::RequestCutOff, asks && budget.delays > 0),
-            (Fate::ReplyDelayed, is_request && budget.delays > 0),
-        ];
+    /// Every way in which an action can go, and the worlds that it leads to.
+    pub(super) fn after(&self, runner: &mut ScriptRunner, action: SmallAction) -> Vec<NextWorld> {
         let mut worlds = Vec::new();
-        for (fate, _) in fates.into_iter().filter(|(_, may)| *may) {
-            let mut go = |message| {
-                let event = Event { act, fate, message };
-                let (world, published) = self.step(lab, event);
+        for request in self.request_fates(action) {
+            let mut step = |message| {
+                let event = SmallEvent {
+                    action,
+                    request,
+                    message,
+                };
+                let (world, published) = self.step(runner, event);
                 worlds.push((event, world));
                 published
             };
-            if go(Message::Heard) {
-                if budget.messages > 0 {
-                    go(Message::Lost);
+            if step(MessageFate::Delivered) {
+                if self.budget.messages > 0 {
+                    step(MessageFate::Lost);
                 }
-                if budget.delays
-                    > u8::from(matches!(
-                        fate,
-                        Fate::RequestDelayed | Fate::RequestCutOff | Fate::ReplyDelayed
-                    ))
-                {
-                    go(Message::Delayed);
+                let delays_request = matches!(
+                    request,
+                    RequestFate::RequestDelayed
+                        | RequestFate::RequestCutOff
+                        | RequestFate::ReplyDelayed
+                );
+                if self.budget.delays > u8::from(delays_request) {
+                    step(MessageFate::Delayed);
                 }
             }
         }
         worlds
     }
 
-    /// The world after an event, and whether anything was published.
-    pub(super) fn step(&self, lab: &mut Lab, event: Event) -> (Result<World, String>, bool) {
-        let mut going = Going {
+    fn request_fates(&self, action: SmallAction) -> Vec<RequestFate> {
+        let budget = &self.budget;
+        let mut fates = vec![RequestFate::Answered];
+        if !action.sends_request() {
+            return fates;
+        }
+        let possible = [
+            (RequestFate::RequestLost, budget.requests > 0),
+            (RequestFate::ReplyLost, budget.replies > 0),
+            (RequestFate::SentTwice, budget.resends > 0),
+            (RequestFate::RequestDelayed, budget.delays > 0),
+            (
+                RequestFate::RequestCutOff,
+                action.sends_acquire() && budget.delays > 0,
+            ),
+            (RequestFate::ReplyDelayed, budget.delays > 0),
+        ];
+        fates.extend(
+            possible
+                .into_iter()
+                .filter_map(|(fate, may_happen)| may_happen.then_some(fate)),
+        );
+        fates
+    }
+
+    /// The world after an event, and whether a script published a grant.
+    pub(super) fn step(
+        &self,
+        runner: &mut ScriptRunner,
+        event: SmallEvent,
+    ) -> (Result<SmallWorld, String>, bool) {
+        let mut step = WorldStep {
             world: self.clone(),
-            lab,
+            runner,
             event,
             published: false,
         };
-        let result = going.go();
-        let Going {
+        let result = step.act();
+        let WorldStep {
             world, published, ..
-        } = going;
+        } = step;
         (result.map(|()| world), published)
     }
 }
 
-/// A step on its way.
-struct Going<'a> {
-    world: World,
-    lab: &'a mut Lab,
-    event: Event,
+/// A step that is being made: the world as it changes, and the event that changes it.
+struct WorldStep<'a> {
+    world: SmallWorld,
+    runner: &'a mut ScriptRunner,
+    event: SmallEvent,
     published: bool,
 }
 
-impl Going<'_> {
-    fn go(&mut self) -> Result<(), String> {
-        let fresh = self.fresh_number();
-        let budget = &mut self.world.budget;
-        match self.event.fate {
-            Fate::Fine => {}
-            Fate::RequestLost => budget.requests -= 1,
-            Fate::ReplyLost => budget.replies -= 1,
-            Fate::SentTwice => budget.resends -= 1,
-            Fate::RequestDelayed | Fate::RequestCutOff | Fate::ReplyDelayed => budget.delays -= 1,
-        }
-        match self.event.act {
-            Act::Leave(_) | Act::Withdraw(_) => budget.give_ups -= 1,
-            Act::Crash(_) => budget.crashes -= 1,
-            _ => {}
-        }
-        match self.event.act {
-            Act::Start(c) => {
-                let ask = self.client(c).begin(Tok {
-                    client: c,
-                    number: fresh,
-                });
-                self.put(c, ask)
+impl WorldStep<'_> {
+    /// Does what the event says, and spends the budget for its faults.
+    fn act(&mut self) -> Result<(), String> {
+        let number = self.unused_number();
+        self.spend_budget();
+        match self.event.action {
+            SmallAction::Start(client) => {
+                let token = SmallToken { client, number };
+                let request = self.client(client).begin_attempt(token);
+                self.send(client, request)
             }
-            Act::Due(c, due) => {
-                let client = self.client(c);
-                let ask = match due {
-                    // R6
-                    Due::Ask if client.age >= TTL => {
-                        client.give_back_own();
-                        client.begin(Tok {
-                            client: c,
-                            number: fresh,
-                        })
-                    }
-                    Due::Ask => client.ask(),
-                    Due::Requeue => {
-                        if client.doubt != Doubt::None {
-                            client.give_back_own();
-                        }
-                        client.begin(Tok {
-                            client: c,
-                            number: fresh,
-                        })
-                    }
-                    Due::Sync => {
-                        client.wait = 1;
-                        Ask::Sync(client.own())
-                    }
-                    Due::LookUp => {
-                        // If this is lost, the next sync finds the same.
-                        client.suspect = false;
-                        Ask::Lookup(client.own())
-                    }
-                    Due::Confirm | Due::Renew => {
-                        client.wait = 1;
-                        Ask::Renew(client.own())
-                    }
-                    Due::Job(at) => client.send_job(at),
-                };
-                self.put(c, ask)
+            SmallAction::Due(client, due) => {
+                let token = SmallToken { client, number };
+                let request = next_request(self.client(client), due, token);
+                self.send(client, request)
             }
-            Act::Unlock(c) => {
-                let ask = self.client(c).unlock();
-                self.put(c, ask)
+            SmallAction::Unlock(c) => {
+                let request = self.client(c).unlock();
+                self.send(c, request)
             }
-            Act::Downgrade(c) => {
-                let ask = self.client(c).downgrade();
-                self.put(c, ask)
+            SmallAction::Downgrade(c) => {
+                let request = self.client(c).downgrade();
+                self.send(c, request)
             }
-            Act::Leave(c) => {
-                let ask = self.client(c).leave();
-                self.put(c, ask)
+            SmallAction::DropWaiter(c) => {
+                let request = self.client(c).drop_waiter();
+                self.send(c, request)
             }
-            Act::Withdraw(c) => {
-                let ask = self.client(c).withdraw();
-                self.put(c, ask)
+            SmallAction::Cancel(c) => {
+                let request = self.client(c).cancel();
+                self.send(c, request)
             }
-            Act::Crash(c) => {
+            SmallAction::Crash(c) => {
                 self.client(c).crash();
                 Ok(())
             }
-            Act::Arrive(c, at) => {
-                let Flight {
-                    ask,
-                    answer,
-                    late,
-                    deaf,
-                } = self.client(c).flights.remove(at);
-                let answer = match answer {
-                    Some(answer) => answer,
-                    None => self.run(ask, late)?,
-                };
-                if deaf {
-                    Ok(())
-                } else {
-                    self.answer(c, ask, &answer)
-                }
-            }
-            Act::Hear(at) => {
-                let news = self.world.news.remove(at);
-                self.client(news.to.client).hear(news);
+            SmallAction::Arrive(c, at) => self.arrive(c, at),
+            SmallAction::Deliver(at) => {
+                let grant = self.world.messages.remove(at);
+                self.client(grant.to.client).on_grant(grant);
                 Ok(())
             }
-            Act::Tick => {
-                self.world.shelf.tick();
+            SmallAction::Tick => {
+                self.world.record.tick();
                 self.world.clients.iter_mut().for_each(Client::tick);
                 self.world
-                    .news
+                    .messages
                     .iter_mut()
-                    .for_each(|news| news.left = news.left.saturating_sub(1));
+                    .for_each(|grant| grant.left = grant.left.saturating_sub(1));
                 Ok(())
             }
+        }
+    }
+
+    fn spend_budget(&mut self) {
+        let budget = &mut self.world.budget;
+        match self.event.request {
+            RequestFate::Answered => {}
+            RequestFate::RequestLost => budget.requests -= 1,
+            RequestFate::ReplyLost => budget.replies -= 1,
+            RequestFate::SentTwice => budget.resends -= 1,
+            RequestFate::RequestDelayed
+            | RequestFate::RequestCutOff
+            | RequestFate::ReplyDelayed => budget.delays -= 1,
+        }
+        match self.event.action {
+            SmallAction::DropWaiter(_) | SmallAction::Cancel(_) => budget.give_ups -= 1,
+            SmallAction::Crash(_) => budget.crashes -= 1,
+            _ => {}
         }
     }
 
@@ -272,82 +256,148 @@ impl Going<'_> {
         &mut self.world.clients[usize::from(c)]
     }
 
-    /// Larger than that of any token that anybody has.
-    fn fresh_number(&mut self) -> u8 {
+    /// Larger than the number of any token that anything refers to.
+    fn unused_number(&mut self) -> u8 {
         let mut largest = 0;
         self.world
-            .each_tok(&mut |tok| largest = largest.max(tok.number));
+            .each_token(&mut |token| largest = largest.max(token.number));
         largest + 1
     }
 
-    fn put(&mut self, c: u8, ask: Ask) -> Result<(), String> {
-        let flight = |answer, deaf| Flight {
-            ask,
-            answer,
-            late: false,
-            deaf,
-        };
-        match self.event.fate {
-            Fate::Fine => {
-                let answer = self.run(ask, false)?;
-                self.answer(c, ask, &answer)
+    /// A client sends a request, and the event says what becomes of it.
+    fn send(&mut self, c: u8, request: SmallRequest) -> Result<(), String> {
+        match self.event.request {
+            RequestFate::Answered => {
+                let answer = self.run_script(request, Arrival::InTime)?;
+                self.client(c).on_answer(request, &answer)
             }
-            Fate::SentTwice => {
-                let first = self.run(ask, false)?;
-                let answer = self.run(ask, false)?;
-                let agree = match (ask, &first.said) {
-                    (Ask::Release(_, _, Way::Used), Said::Released) => answer.said == Said::Already,
-                    (Ask::Release(_, _, Way::Unused | Way::Lost), _) => true,
-                    (_, said) => *said == answer.said,
-                };
-                if !agree {
-                    return Err(format!(
-                        "P7: {ask:?} was answered {:?} and then {:?}",
-                        first.said, answer.said
-                    ));
-                }
-                self.answer(c, ask, &answer)
+            RequestFate::SentTwice => {
+                let answer = self.run_script_twice(request)?;
+                self.client(c).on_answer(request, &answer)
             }
-            Fate::RequestLost => Ok(()),
-            Fate::ReplyLost => self.run(ask, false).map(|_| ()),
-            Fate::RequestDelayed => {
-                self.client(c).flights.push(flight(None, false));
+            RequestFate::RequestLost => Ok(()),
+            RequestFate::ReplyLost => self.run_script(request, Arrival::InTime).map(|_| ()),
+            RequestFate::RequestDelayed => {
+                self.client(c).in_flight.push(InFlight {
+                    request,
+                    answer: None,
+                    late: false,
+                    ignored: false,
+                });
                 Ok(())
             }
-            Fate::RequestCutOff => {
-                self.client(c).flights.push(flight(None, true));
-                self.client(c).cut();
+            RequestFate::RequestCutOff => {
+                self.client(c).in_flight.push(InFlight {
+                    request,
+                    answer: None,
+                    late: false,
+                    ignored: true,
+                });
+                self.client(c).on_connection_lost();
                 Ok(())
             }
-            Fate::ReplyDelayed => {
-                let answer = self.run(ask, false)?;
-                self.client(c).flights.push(flight(Some(answer), false));
+            RequestFate::ReplyDelayed => {
+                let answer = self.run_script(request, Arrival::InTime)?;
+                self.client(c).in_flight.push(InFlight {
+                    request,
+                    answer: Some(answer),
+                    late: false,
+                    ignored: false,
+                });
                 Ok(())
             }
         }
     }
 
-    /// At the server.
-    fn run(&mut self, ask: Ask, late: bool) -> Result<Answer, String> {
-        let done = self.lab.run(&self.world.shelf, ask, late)?;
-        self.world.shelf = done.shelf.clone();
-        for news in &done.news {
+    /// What was in flight arrives: a request at the server, or an answer at its client.
+    fn arrive(&mut self, c: u8, at: usize) -> Result<(), String> {
+        let flight = self.client(c).in_flight.remove(at);
+        let answer = match flight.answer {
+            Some(answer) => answer,
+            None if flight.late => self.run_script(flight.request, Arrival::Late)?,
+            None => self.run_script(flight.request, Arrival::InTime)?,
+        };
+        if flight.ignored {
+            Ok(())
+        } else {
+            self.client(c).on_answer(flight.request, &answer)
+        }
+    }
+
+    /// P7: both copies of a request must have the same effect. Returns the second answer.
+    fn run_script_twice(&mut self, request: SmallRequest) -> Result<SmallAnswer, String> {
+        let first = self.run_script(request, Arrival::InTime)?;
+        let second = self.run_script(request, Arrival::InTime)?;
+        let agree = match (request, &first.reply) {
+            (SmallRequest::Release(_, _, ReleaseMode::Used), SmallReply::Released) => {
+                second.reply == SmallReply::Already
+            }
+            (SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::Lost), _) => true,
+            (_, reply) => *reply == second.reply,
+        };
+        if agree {
+            Ok(second)
+        } else {
+            Err(format!(
+                "P7: {request:?} was answered {:?} and then {:?}",
+                first.reply, second.reply
+            ))
+        }
+    }
+
+    /// The server runs the script of a request. The event says what becomes of its messages.
+    fn run_script(
+        &mut self,
+        request: SmallRequest,
+        arrival: Arrival,
+    ) -> Result<SmallAnswer, String> {
+        let execution = self.runner.run(&self.world.record, request, arrival)?;
+        self.world.record = execution.record.clone();
+        for grant in &execution.published {
             self.published = true;
             match self.event.message {
-                Message::Heard => self.client(news.to.client).hear(*news),
-                Message::Lost => {
+                MessageFate::Delivered => self.client(grant.to.client).on_grant(*grant),
+                MessageFate::Lost => {
                     self.world.budget.messages = self.world.budget.messages.saturating_sub(1)
                 }
-                Message::Delayed => {
+                MessageFate::Delayed => {
                     self.world.budget.delays = self.world.budget.delays.saturating_sub(1);
-                    self.world.news.push(*news);
+                    self.world.messages.push(*grant);
                 }
             }
         }
-        Ok(done.answer.clone())
+        Ok(execution.answer.clone())
     }
+}
 
-    fn answer(&mut self, c: u8, ask: Ask, answer: &Answer) -> Result<(), String> {
-        self.client(c).hear_answer(ask, answer)
+/// The request that is due. If it is a new attempt, it has `unused_token`.
+fn next_request(client: &mut Client, due: DueAction, unused_token: SmallToken) -> SmallRequest {
+    match due {
+        // R6 (token lifetime): no acquire carries a token that is older than one ttl.
+        DueAction::Acquire if client.age >= TTL => {
+            client.abandon_own_token();
+            client.begin_attempt(unused_token)
+        }
+        DueAction::Acquire => client.send_acquire(),
+        DueAction::Requeue => {
+            if client.doubt != AcquireDoubt::None {
+                client.abandon_own_token();
+            }
+            client.begin_attempt(unused_token)
+        }
+        DueAction::Sync => {
+            client.due_in = PERIOD;
+            SmallRequest::Sync(client.own_token())
+        }
+        DueAction::LookUp => {
+            // If this request is lost, the next sync finds the same doubt again.
+            client.must_look_up = false;
+            SmallRequest::Lookup(client.own_token())
+        }
+        DueAction::Confirm | DueAction::Renew => {
+            client.due_in = PERIOD;
+            SmallRequest::Renew(client.own_token())
+        }
+        DueAction::Release(at) => client.send_release(at),
     }
 }

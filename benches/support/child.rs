@@ -1,5 +1,5 @@
-//! A process of its own that is told what to do line by line, so that what it costs can be told from what the bench
-//! costs.
+//! A child process that reads its orders line by line, so that its costs can be told apart from those
+//! of the bench.
 
 #![allow(dead_code, reason = "no bench needs all of it")]
 
@@ -14,14 +14,14 @@ use rustix::time::ClockId;
 use crate::support::{now, read};
 
 /// This bench, started again with other arguments. Ends when it is dropped.
-pub(crate) struct Kid {
-    child: Child,
+pub(crate) struct ChildProcess {
+    process: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
 }
 
-impl Kid {
-    pub(crate) fn spawn(url: &str, args: &[&str]) -> Kid {
+impl ChildProcess {
+    pub(crate) fn spawn(url: &str, args: &[&str]) -> ChildProcess {
         let this = env::current_exe().expect("a running bench has a binary");
         let mut child = Command::new(this)
             .args(args)
@@ -32,14 +32,14 @@ impl Kid {
             .expect("the bench can be started again");
         let stdin = child.stdin.take();
         let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
-        Kid {
-            child,
+        ChildProcess {
+            process: child,
             stdin,
             stdout,
         }
     }
 
-    /// What it says to this, as numbers.
+    /// Its reply to this order, as numbers.
     pub(crate) fn ask<const N: usize>(&mut self, what: &str) -> [u64; N] {
         let stdin = self.stdin.as_mut().expect("it is open until the drop");
         writeln!(stdin, "{what}").expect("the child lives");
@@ -65,10 +65,10 @@ impl Kid {
     }
 }
 
-impl Drop for Kid {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         drop(self.stdin.take());
-        let _ = self.child.wait();
+        let _ = self.process.wait();
     }
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn serve(mut answer: impl FnMut(&str) -> Vec<u64>) {
     }
 }
 
-/// What a process has used up to a moment.
+/// The resources that a process has used up to a moment.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
     /// ns
@@ -121,7 +121,7 @@ impl Sub for Usage {
     }
 }
 
-/// Of this process. The clock has the processor's time in ns, where /proc has it in hundredths of a second.
+/// The usage of this process. The clock counts processor time in ns, /proc in hundredths of a second.
 fn usage() -> [u64; 4] {
     let tasks = fs::read_dir("/proc/self/task")
         .into_iter()
@@ -139,7 +139,7 @@ fn usage() -> [u64; 4] {
     [now(), read(ClockId::ProcessCPUTime), switches, rss]
 }
 
-/// Of the numbers in the lines that have this in their name.
+/// The sum of the numbers in the lines whose name contains this.
 fn sum_of(file: &str, name: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let numbers = text

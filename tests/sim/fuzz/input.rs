@@ -1,9 +1,13 @@
 //! The bytes of a fuzzer, read as choices.
+//!
+//! Each target reads its input from front to back, and every choice takes some bytes. So a fuzzer
+//! that changes one byte changes one choice. The inputs in `fuzz/corpus` keep their meaning only
+//! while the order and the number of these reads stay the same.
 
-/// Past its end it reads as zeros.
-pub(super) struct Tape<'a>(&'a [u8]);
+/// The input that is left. Past its end, everything reads as zero.
+pub(super) struct FuzzInput<'a>(&'a [u8]);
 
-/// Where sums of µs, ms and ns come to their ends, and what servers' clocks show.
+/// Numbers at which sums of µs, ms and ns overflow, and times that a server's clock shows.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -19,9 +23,9 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-impl<'a> Tape<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Tape<'a> {
-        Tape(bytes)
+impl<'a> FuzzInput<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> FuzzInput<'a> {
+        FuzzInput(bytes)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -36,13 +40,13 @@ impl<'a> Tape<'a> {
         *first
     }
 
-    /// At most 255.
+    /// A number less than `end`, which is at most 255.
     pub(super) fn below(&mut self, end: usize) -> usize {
         usize::from(self.byte()) % end
     }
 
-    pub(super) fn one_in(&mut self, several: u8) -> bool {
-        self.byte() % several == several - 1
+    pub(super) fn one_in(&mut self, n: u8) -> bool {
+        self.byte() % n == n - 1
     }
 
     pub(super) fn choose<T: Copy>(&mut self, from: &[T]) -> T {

@@ -1,4 +1,5 @@
-//! What the lock protects: in life a table, with the newest fence beside it and a condition in every statement.
+//! The data that the lock protects. In a real program this is a table. The newest fence is stored
+//! beside it, and every statement has a condition on it.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -6,9 +7,9 @@ use std::sync::Mutex;
 use fairlock::FenceGate;
 
 #[derive(Default)]
-pub(crate) struct Books {
+pub(crate) struct Bills {
     gate: FenceGate,
-    bills: Mutex<BTreeMap<String, State>>,
+    by_customer: Mutex<BTreeMap<String, State>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -17,10 +18,11 @@ pub(crate) enum State {
     Written,
 }
 
-impl Books {
-    /// Puts a draft there; `false` if there is something, or if the fence is not the newest any more.
+impl Bills {
+    /// Adds a draft. `false` if the customer has a draft or a bill, or if the gate has seen a
+    /// larger fence.
     pub(crate) fn begin(&self, fence: u64, customer: &str) -> bool {
-        let mut bills = self.bills.lock().unwrap();
+        let mut bills = self.by_customer.lock().unwrap();
         let free = self.gate.admit(fence) && !bills.contains_key(customer);
         if free {
             bills.insert(customer.to_owned(), State::Draft);
@@ -28,9 +30,9 @@ impl Books {
         free
     }
 
-    /// Makes a bill of a draft; `false` if the fence is not the newest any more.
+    /// Turns a draft into a bill. `false` if the gate has seen a larger fence.
     pub(crate) fn finish(&self, fence: u64, customer: &str) -> bool {
-        let mut bills = self.bills.lock().unwrap();
+        let mut bills = self.by_customer.lock().unwrap();
         let admitted = self.gate.admit(fence);
         if admitted {
             bills.insert(customer.to_owned(), State::Written);
@@ -39,14 +41,19 @@ impl Books {
     }
 
     pub(crate) fn drop_drafts(&self, fence: u64) {
-        let mut bills = self.bills.lock().unwrap();
+        let mut bills = self.by_customer.lock().unwrap();
         if self.gate.admit(fence) {
             bills.retain(|_, state| *state == State::Written);
         }
     }
 
-    /// All of them, by customer.
+    /// All drafts and bills, by customer.
     pub(crate) fn read(&self) -> Vec<(String, State)> {
-        self.bills.lock().unwrap().clone().into_iter().collect()
+        self.by_customer
+            .lock()
+            .unwrap()
+            .clone()
+            .into_iter()
+            .collect()
     }
 }

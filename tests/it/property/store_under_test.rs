@@ -1,66 +1,69 @@
-//! The stores that the sequences run on, and what is done to them behind fairlock's back.
+//! The stores that the sequences run on, and the faults that a test causes in them.
 
 use std::time::Duration;
 
-use crate::model::Kind;
+use crate::model::ModelKind;
 use fairlock::memory::{Fault, Memory, Reply};
 use fairlock::{Endpoint, LockManager};
 
-use super::play::CLIENTS;
+use super::sequence_run::CLIENTS;
+use crate::managers;
 use crate::backend::whole;
 use crate::fixtures::{Verb, build, request, with_ttl};
-use crate::managers;
 use crate::support::{Proxy, Server};
 
-/// So long that nothing ends by itself within a sequence.
+/// Long enough that no lease ends by itself within a sequence.
 pub(super) const TTL: Duration = Duration::from_secs(60);
-/// A busy machine may be silent for so long.
+/// A process on a busy machine may be silent for this long.
 const T: Duration = Duration::from_secs(2);
-/// Syncs are what a sequence waits for, so they come soon.
+/// A sequence waits for syncs, so they come soon.
 pub(super) const P: Duration = Duration::from_millis(20);
 const H: Duration = Duration::from_secs(20);
-/// For so long a record outlives its last request: an hour more than the lease.
+/// How long a record outlives its last request: an hour more than the lease.
 const RETENTION: Duration = Duration::from_secs(managers::RETENTION.1.as_secs() + TTL.as_secs());
 
 /// A store with a manager for each client.
-pub(super) trait Arm {
+pub(super) trait StoreUnderTest {
     fn managers(&self) -> &[LockManager];
 
-    /// An hour after the last lease nothing is there any more.
-    fn assert_forgets(&self);
+    /// Every key expires at most an hour after the last lease.
+    fn assert_keys_expire(&self);
 
     /// Runs a script on these keys.
     fn eval(&self, script: &str, keys: &[&str], args: &[&str]) -> Reply;
 
-    /// The reply to the client's next request of this verb is lost, so that it asks again.
+    /// The reply to the client's next request of this verb is lost, so that the client sends it
+    /// again.
     fn lose_reply(&self, client: u8, name: &str, verb: Verb);
 
-    /// No reply is lost any more.
-    fn lose_no_more(&self, client: u8);
+    /// No more replies are lost.
+    fn stop_losing_replies(&self, client: u8);
 
-    /// News of a grant is lost, now or soon.
-    fn lose_news(&self);
+    /// A message of a grant is lost, now or soon.
+    fn lose_grant_message(&self);
 
-    /// Every holder's time is over, if there is one.
-    fn run_out(&self, name: &str, kind: Kind) {
-        self.script(scripts(kind).run_out, "return 1", name, &[]);
+    /// Expires the lease of every holder, if there is one.
+    fn expire(&self, name: &str, kind: ModelKind) {
+        self.run_script(scripts(kind).expire, "return 1", name, &[]);
     }
 
-    /// Every holder's time is over and a stranger's request is the first to see it. Whether there was one.
-    fn lapse(&self, name: &str, kind: Kind) -> bool {
+    /// Expires the lease of every holder, and lets a stranger's request notice it. Returns whether
+    /// there was a holder.
+    fn lapse(&self, name: &str, kind: ModelKind) -> bool {
         let Scripts {
-            run_out, release, ..
+            expire, release, ..
         } = scripts(kind);
-        // A token that is unknown leaves a queue in which it does not stand.
-        self.script(run_out, release, name, &["nobody", "0", "unused"]) != Reply::Nil
+        // The stranger releases a token that nobody knows. That changes nothing else.
+        self.run_script(expire, release, name, &["nobody", "0", "unused"]) != Reply::Nil
     }
 
-    /// A holder's request arrives once more. The number in its label, and the fence that it is answered.
-    fn repeat(&self, name: &str, kind: Kind) -> Option<(u16, u64)> {
+    /// Sends a copy of a holder's acquire. Returns the number in its label and the fence in the
+    /// answer.
+    fn repeat_acquire(&self, name: &str, kind: ModelKind) -> Option<(u16, u64)> {
         let Scripts {
             holder,
             acquire,
-            asked,
+            params,
             ..
         } = scripts(kind);
         // The label is in the last column.
@@ -70,11 +73,11 @@ pub(super) trait Arm {
              return {{ string.match(label, '[^\t]*$'), answer[1] == 'granted' and answer[4] or 0 }}",
             whole(acquire)
         );
-        match self.script(
+        match self.run_script(
             "",
             &script,
             name,
-            &["", "9e15", "0", asked, &as_in_records(kind)],
+            &["", "9e15", "0", params, &as_in_records(kind)],
         ) {
             Reply::Nil => None,
             Reply::List(parts) => match &parts[..] {
@@ -87,8 +90,8 @@ pub(super) trait Arm {
         }
     }
 
-    /// What there is under a name that nobody has and nobody waits for.
-    fn left(&self, name: &str) -> Option<String> {
+    /// What the keys of a name still hold when there are no holders and no waiters.
+    fn leftovers(&self, name: &str) -> Option<String> {
         let look = "local fields, left = redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1)
                     for i = 1, #fields, 2 do
                       local field, value = fields[i], fields[i + 1]
@@ -107,14 +110,14 @@ pub(super) trait Arm {
                       if string.byte(fields[i + 1], 21) < 3 then left[#left + 1] = fields[i] end
                     end
                     return left";
-        match self.script("", look, name, &[]) {
+        match self.run_script("", look, name, &[]) {
             Reply::List(left) if left.is_empty() => None,
             left => Some(format!("{left:?}")),
         }
     }
 
-    /// Runs one of fairlock's scripts, after what is put before it, as a manager that nobody knows.
-    fn script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Reply {
+    /// Runs `before` and then one of fairlock's scripts, as a manager that nobody knows.
+    fn run_script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Reply {
         let script = format!("{before}{}", whole(script));
         let key = format!("fairlock:{{{}}}", encoded(name));
         let all = ["stranger", "2020000", "20000000", "fairlock:grants:"]
@@ -129,36 +132,38 @@ pub(super) trait Arm {
     }
 }
 
-/// What is done with the record of a family.
+/// Scripts that act on the record of one family.
 struct Scripts {
-    /// The holders' time is over, and they had their grace. Answers nothing at all if there are none.
-    run_out: &'static str,
-    /// Makes the arguments those of a holder, and `label` its label. Answers nothing at all if there is none.
+    /// Expires the leases of the holders, which have had their grace. Returns nil if there are
+    /// none.
+    expire: &'static str,
+    /// Sets the arguments to those of a holder's acquire, and `label` to its label. Returns nil if
+    /// there is no holder.
     holder: &'static str,
     acquire: &'static str,
     release: &'static str,
-    /// What an acquire asks for.
-    asked: &'static str,
+    /// The parameters of an acquire.
+    params: &'static str,
 }
 
-fn scripts(kind: Kind) -> Scripts {
+fn scripts(kind: ModelKind) -> Scripts {
     match kind {
-        // With `u` at its fence, the lease has had its one time of grace.
-        Kind::Mutex => Scripts {
-            run_out: "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
+        // With `u` equal to its fence, the lease has had its one step of grace.
+        ModelKind::Mutex => Scripts {
+            expire: "if redis.call('HEXISTS', KEYS[1], 'o') == 0 then return false end
                       do local s = redis.call('HGET', KEYS[1], 's')
                       redis.call('HSET', KEYS[1], 's', struct.pack('<d', 1) .. string.sub(s, 9),
                                  'u', string.format('%.0f', (struct.unpack('<d', string.sub(s, 17))))) end\n",
-            holder: "local owner, asked, label = unpack(redis.call('HMGET', KEYS[1], 'o', 'a', 'l'))
+            holder: "local owner, params, label = unpack(redis.call('HMGET', KEYS[1], 'o', 'a', 'l'))
                      if not owner then return false end
-                     ARGV[1], ARGV[5] = string.match(asked, '^%d+ %d+ (%S+)'), owner\n",
+                     ARGV[1], ARGV[5] = string.match(params, '^%d+ %d+ (%S+)'), owner\n",
             acquire: include_str!("../../../src/script/mutex_acquire.lua"),
             release: include_str!("../../../src/script/mutex_release.lua"),
-            asked: "60000 1 0 -\t0\t-\t",
+            params: "60000 1 0 -\t0\t-\t",
         },
-        // Of a holder the first number is its end, and its byte 21 says how it stands.
-        Kind::Semaphore(_) | Kind::ReadWrite(_) => Scripts {
-            run_out: "do local all, held = redis.call('HGETALL', KEYS[3]), false
+        // The first number of a holder is the end of its lease, and byte 21 is its status.
+        ModelKind::Semaphore(_) | ModelKind::ReadWrite(_) => Scripts {
+            expire: "do local all, held = redis.call('HGETALL', KEYS[3]), false
                       for i = 1, #all, 2 do
                         if string.byte(all[i + 1], 21) < 2 then
                           held = true
@@ -179,20 +184,21 @@ fn scripts(kind: Kind) -> Scripts {
                      if not label then return false end\n",
             acquire: include_str!("../../../src/script/permit_acquire.lua"),
             release: include_str!("../../../src/script/permit_release.lua"),
-            asked: "60000 1 0 1 -\t0\t-\t",
+            params: "60000 1 0 1 -\t0\t-\t",
         },
     }
 }
 
-fn as_in_records(kind: Kind) -> String {
+/// The kind as records write it.
+fn as_in_records(kind: ModelKind) -> String {
     match kind {
-        Kind::Mutex => "mutex/1".to_owned(),
-        Kind::Semaphore(permits) => format!("semaphore/1 {permits}"),
-        Kind::ReadWrite(permits) => format!("rw/1 {permits}"),
+        ModelKind::Mutex => "mutex/1".to_owned(),
+        ModelKind::Semaphore(permits) => format!("semaphore/1 {permits}"),
+        ModelKind::ReadWrite(permits) => format!("rw/1 {permits}"),
     }
 }
 
-/// A real server, and a proxy before each client.
+/// A real server, with a proxy in front of each client.
 pub(super) struct OnRedis {
     managers: Vec<LockManager>,
     proxies: Vec<Proxy>,
@@ -212,12 +218,12 @@ impl OnRedis {
     }
 }
 
-impl Arm for OnRedis {
+impl StoreUnderTest for OnRedis {
     fn managers(&self) -> &[LockManager] {
         &self.managers
     }
 
-    fn assert_forgets(&self) {
+    fn assert_keys_expire(&self) {
         let keys: Vec<String> = self.server.query(&["KEYS", "*"]);
         assert!(!keys.is_empty());
         for key in keys {
@@ -243,12 +249,12 @@ impl Arm for OnRedis {
         );
     }
 
-    fn lose_no_more(&self, client: u8) {
+    fn stop_losing_replies(&self, client: u8) {
         self.proxies[usize::from(client)].disarm();
     }
 
-    fn lose_news(&self) {
-        // What is published before they have subscribed again reaches nobody.
+    fn lose_grant_message(&self) {
+        // A message that is published before the clients subscribe again reaches nobody.
         let _: i64 = self.server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     }
 }
@@ -269,20 +275,20 @@ impl InMemory {
     }
 }
 
-impl Arm for InMemory {
+impl StoreUnderTest for InMemory {
     fn managers(&self) -> &[LockManager] {
         &self.managers
     }
 
-    fn assert_forgets(&self) {
-        // The record that every manager began with.
+    fn assert_keys_expire(&self) {
+        // Every manager has created this record.
         let warm = || self.memory.command(&["HGETALL", "fairlock:{warm}"]);
         assert_ne!(warm(), Reply::List(Vec::new()));
         self.memory.advance(RETENTION);
         assert_eq!(
             warm(),
             Reply::List(Vec::new()),
-            "it stays for longer than {RETENTION:?}"
+            "a record stays for longer than {RETENTION:?}"
         );
     }
 
@@ -292,21 +298,21 @@ impl Arm for InMemory {
             .command(&[&["EVAL", script, &keys_are], keys, args].concat())
     }
 
-    /// It strikes whatever request comes next; any of them may be put twice.
+    /// The fault hits the next request of any kind. All kinds may arrive twice.
     fn lose_reply(&self, _: u8, _: &str, _: Verb) {
         self.memory.inject(Fault::Disconnect);
     }
 
-    fn lose_no_more(&self, client: u8) {
-        // If no request came, the fault strikes this one, which changes nothing.
+    fn stop_losing_replies(&self, client: u8) {
+        // If no request came, the fault hits this one, which changes nothing.
         let _ = self.managers[usize::from(client)].inspect("nobody's");
     }
 
-    fn lose_news(&self) {
+    fn lose_grant_message(&self) {
         self.memory.inject(Fault::LoseMessage);
     }
 
-    fn lapse(&self, name: &str, _: Kind) -> bool {
+    fn lapse(&self, name: &str, _: ModelKind) -> bool {
         self.memory.lapse(name)
     }
 }
@@ -318,12 +324,12 @@ fn client(to: impl Into<Endpoint>) -> LockManager {
             .check_period(P)
             .horizon(H),
     );
-    // The subscription is opened with the first place.
-    drop(manager.enqueue("warm").expect("nothing was broken yet"));
+    // The first waiter opens the subscription.
+    drop(manager.enqueue("warm").expect("no fault has happened yet"));
     manager
 }
 
-/// As names stand in keys.
+/// A name as keys write it.
 fn encoded(name: &str) -> String {
     name.replace('%', "%25")
         .replace('{', "%7B")
@@ -336,7 +342,8 @@ fn read(value: redis::Value) -> Reply {
         redis::Value::Int(n) => Reply::Int(n),
         redis::Value::Array(items) => Reply::List(items.into_iter().map(read).collect()),
         other => Reply::Text(
-            redis::from_redis_value(other).expect("what else a script returns is a text"),
+            redis::from_redis_value(other)
+                .expect("a script returns nil, a number, a list or a text"),
         ),
     }
 }

@@ -1,0 +1,177 @@
+//! How a manager is built: from settings to numbers, to the store that its endpoint names, to a
+//! running engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::{Config, Settings};
+use crate::endpoint::{Endpoint, Location};
+use crate::engine::EngineHandle;
+use crate::error::Result;
+use crate::manager::LockManager;
+use crate::options::LockOptions;
+use crate::script::CallerId;
+#[cfg(feature = "memory")]
+use crate::store::memory::{Memory, Session};
+use crate::store::{Single, Store, parse_url};
+
+impl LockManager {
+    /// Connects to a Redis with all defaults: `builder(to).build()`.
+    ///
+    /// Opens one connection. Blocks for at most the connect timeout ([`DEFAULT_COMMAND_TIMEOUT`]).
+    ///
+    /// ```no_run
+    /// let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// let _g = mgr.lock("invoices:42")?;
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - [`Error::Config`]: the URL is not valid, or the server is older than Redis 6.2.
+    /// - [`Error::Unavailable`]: the server cannot be reached.
+    /// - [`Error::Server`]: the server refuses, for instance because the password is wrong.
+    ///
+    /// [`DEFAULT_COMMAND_TIMEOUT`]: crate::DEFAULT_COMMAND_TIMEOUT
+    /// [`Error::Config`]: crate::Error::Config
+    /// [`Error::Unavailable`]: crate::Error::Unavailable
+    /// [`Error::Server`]: crate::Error::Server
+    pub fn connect(to: impl Into<Endpoint>) -> Result<LockManager> {
+        LockManager::builder(to).build()
+    }
+
+    /// A manager on a [`Memory`](crate::memory::Memory) of its own, with all defaults.
+    ///
+    /// It gives locks to the threads of this process, without a Redis. Never blocks. Needs the
+    /// feature `memory`.
+    ///
+    /// ```
+    /// let mgr = fairlock::LockManager::in_memory()?;
+    /// let _g = mgr.lock("invoices:42")?;
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](crate::Error::Unavailable) if no thread can be started.
+    #[cfg(feature = "memory")]
+    pub fn in_memory() -> Result<LockManager> {
+        LockManager::connect(&Memory::new())
+    }
+
+    /// Starts to build a manager with other settings than the defaults. Never blocks.
+    pub fn builder(to: impl Into<Endpoint>) -> Builder {
+        Builder {
+            endpoint: to.into(),
+            settings: Settings::default(),
+        }
+    }
+}
+
+/// Settings of a manager. A setting that you leave out is derived from the ttl, so that it fits.
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct Builder {
+    endpoint: Endpoint,
+    settings: Settings,
+}
+
+impl Builder {
+    /// How the names of keys and channels begin: 1 to 128 bytes, without braces and control
+    /// characters. Default [`DEFAULT_PREFIX`](crate::DEFAULT_PREFIX).
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Builder {
+        self.settings.prefix = Some(prefix.into());
+        self
+    }
+
+    /// How locks are taken, unless a handle has [other options](LockManager::with). Default
+    /// [`LockOptions::new`].
+    ///
+    /// The timeouts and periods below are derived from the ttl of these options.
+    pub fn options(mut self, options: LockOptions) -> Builder {
+        self.settings.options = options;
+        self
+    }
+
+    /// The most connections for short calls. The manager opens them when it needs them. A waiter
+    /// holds none.
+    ///
+    /// A call that finds no free connection waits for one, for at most one command timeout. All
+    /// calls that wait share the next write. 1 to 10,000; default
+    /// [`DEFAULT_POOL_SIZE`](crate::DEFAULT_POOL_SIZE).
+    pub fn pool_size(mut self, connections: u32) -> Builder {
+        self.settings.pool_size = Some(connections);
+        self
+    }
+
+    /// How long the manager may take to open a connection. 1 ms to [`MAX_TTL`](crate::MAX_TTL);
+    /// default: the command timeout.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Builder {
+        self.settings.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a reply may take (T). 1 ms to [`MAX_TTL`](crate::MAX_TTL); default
+    /// [`DEFAULT_COMMAND_TIMEOUT`](crate::DEFAULT_COMMAND_TIMEOUT), or a tenth of the ttl if that
+    /// is less.
+    pub fn command_timeout(mut self, timeout: Duration) -> Builder {
+        self.settings.command_timeout = Some(timeout);
+        self
+    }
+
+    /// How often a process checks each name that it waits for (P). 1 ms to
+    /// [`MAX_TTL`](crate::MAX_TTL); default [`DEFAULT_CHECK_PERIOD`](crate::DEFAULT_CHECK_PERIOD),
+    /// or an eighth of the ttl if that is less.
+    pub fn check_period(mut self, period: Duration) -> Builder {
+        self.settings.check_period = Some(period);
+        self
+    }
+
+    /// How long a silent process keeps its places in queues (H). From P + 3 T to 2/3 − 1/10 of the
+    /// ttl; default [`DEFAULT_HORIZON`](crate::DEFAULT_HORIZON), or half of the ttl if that is
+    /// less.
+    pub fn horizon(mut self, horizon: Duration) -> Builder {
+        self.settings.horizon = Some(horizon);
+        self
+    }
+
+    /// How long Redis may go without a successful reply before a wait ends with an error.
+    ///
+    /// At least the command timeout. With `Duration::MAX` a wait outlasts every outage. Default
+    /// [`DEFAULT_OUTAGE_LIMIT`](crate::DEFAULT_OUTAGE_LIMIT).
+    pub fn outage_limit(mut self, limit: Duration) -> Builder {
+        self.settings.outage_limit = Some(limit);
+        self
+    }
+
+    /// Builds the manager: checks all settings, opens one connection, and starts the renewal
+    /// thread.
+    ///
+    /// Blocks for at most the connect timeout.
+    ///
+    /// # Errors
+    /// As [`LockManager::connect`]. [`Error::Config`](crate::Error::Config) also if settings do not
+    /// fit each other.
+    pub fn build(self) -> Result<LockManager> {
+        let (config, options) = Config::new(self.settings)?;
+        let caller_id = CallerId::new(
+            &config.prefix,
+            config.check_period + config.command_timeout,
+            config.horizon,
+        );
+        let caller_id = Arc::new(caller_id);
+        let store: Box<dyn Store> = match &self.endpoint.0 {
+            Location::Url(url) => Box::new(Single::connect(
+                parse_url(url)?,
+                &config,
+                Arc::clone(&caller_id),
+            )?),
+            #[cfg(feature = "memory")]
+            Location::Memory(memory) => Box::new(Session::open(
+                memory,
+                config.command_timeout,
+                Arc::clone(&caller_id),
+            )?),
+        };
+        let running = EngineHandle::start(config, store, caller_id)?;
+        Ok(LockManager::new(running, options))
+    }
+}

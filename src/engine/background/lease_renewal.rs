@@ -1,0 +1,177 @@
+//! How the renewal thread renews leases, and reports their losses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::command::{ScheduledLease, Task};
+use super::thread::{PIPELINE, RenewalThread};
+use super::token_release::TokenRelease;
+use crate::engine::lease::{Due, Lease, deadline_from_reply, loss_from_renewal};
+use crate::engine::waiter::{TokenOwner, WaiterAction};
+use crate::loss::LossReason;
+use crate::script::{Call, Mode, Outcome};
+use crate::store::clock::Time;
+use crate::store::{Answer, StoreFault};
+
+impl RenewalThread {
+    pub(super) fn schedule(&mut self, scheduled: ScheduledLease) {
+        let next = scheduled.lease.next_due(scheduled.renew_at);
+        self.leases.put(next, scheduled);
+    }
+
+    pub(super) fn collect_renewals(&mut self, now: Time) -> Vec<(Task, Call)> {
+        // Renewals that are due soon go along, so that many leases do not cause many wake-ups.
+        let horizon = if self.leases.next() <= now {
+            now + self.engine.config.back_off
+        } else {
+            now
+        };
+        let mut batch = Vec::new();
+        let mut early = Vec::new();
+        while batch.len() < PIPELINE / 2
+            && let Some(scheduled) = self.leases.take_due(horizon)
+        {
+            self.in_hand.push(Arc::clone(&scheduled.lease));
+            let renew_at = if scheduled.renew_at <= horizon {
+                now
+            } else {
+                scheduled.renew_at
+            };
+            match scheduled.lease.due(now, renew_at) {
+                Due::Drop => {}
+                Due::Lose(reason) => self.report_loss(&scheduled.lease, reason),
+                Due::Renew => batch.extend(self.with_call(Task::Renew(scheduled), now)),
+                // Its deadline is near, and its renewal is not.
+                Due::Nothing => early.push(scheduled),
+            }
+        }
+        early.into_iter().for_each(|s| self.schedule(s));
+        batch
+    }
+
+    pub(super) fn on_renew_reply(
+        &mut self,
+        scheduled: ScheduledLease,
+        result: Result<Answer, StoreFault>,
+    ) {
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(fault) => return self.on_renew_fault(scheduled, &fault),
+        };
+        if std::mem::take(&mut self.renewals_fail) {
+            log::info!("renewals are answered again");
+        }
+        let lease = &scheduled.lease;
+        match answer.reply.outcome {
+            Outcome::Renewed { left, fence } if fence == lease.fence => {
+                self.on_renewed(scheduled, deadline_from_reply(answer.sent, left));
+            }
+            // Redis went back to an older copy of its data, in which the token was still queued,
+            // and granted it once more. Others may have held the lock in between.
+            Outcome::Renewed { .. } => self.report_loss(lease, LossReason::Taken),
+            Outcome::Gone { ended, how, .. } => {
+                self.report_loss(lease, loss_from_renewal(lease.fence, ended, how));
+            }
+            outcome => {
+                log::warn!(
+                    "renewing {:?}: redis sent an unexpected reply: {outcome:?}",
+                    lease.request.key.name
+                );
+                self.report_loss(lease, LossReason::Taken);
+            }
+        }
+    }
+
+    fn on_renewed(&mut self, scheduled: ScheduledLease, deadline: Time) {
+        let now = self.engine.now();
+        let ScheduledLease { lease, renew_at } = scheduled;
+        if lease.extend(now, deadline) {
+            self.engine.counters.renewed.add(1);
+            let period = lease.request.renewal_period().unwrap_or(Duration::MAX);
+            // Renewals keep their rhythm. After a long pause it starts again from now.
+            let next = renew_at + period;
+            let renew_at = if next > now { next } else { now + period };
+            self.schedule(ScheduledLease { lease, renew_at });
+        } else if let Some(loss) = lease.loss() {
+            // The reply came too late. Some thread has seen the lease lost, and a lost lease is
+            // never held again (P6).
+            self.report_loss(&lease, loss.reason);
+        }
+    }
+
+    fn on_renew_fault(&mut self, scheduled: ScheduledLease, fault: &StoreFault) {
+        // "Not ready" is no failure: the first renewal opens the thread's connection.
+        if !matches!(fault, StoreFault::NotReady) {
+            self.engine.counters.renewal_failures.add(1);
+            let name = &scheduled.lease.request.key.name;
+            if self.renewals_fail {
+                log::debug!("renewing {name:?} failed again: {fault}");
+            } else {
+                log::warn!("renewing {name:?} failed and will be tried again: {fault}");
+            }
+            self.renewals_fail = true;
+        }
+        self.schedule(ScheduledLease {
+            renew_at: self.retry_at(fault),
+            ..scheduled
+        });
+    }
+
+    /// Reports the loss of a lease, once, and abandons its token.
+    pub(super) fn report_loss(&mut self, lease: &Arc<Lease>, reason: LossReason) {
+        lease.lose(reason);
+        // R14 (release first, then send): a lease that its guard has released is not lost.
+        let Some(loss) = lease.loss() else { return };
+        // No guard has this grant yet, so its waiter decides what to do about it.
+        if let TokenOwner::Waiter(waiter) = self.engine.waiters.owner_of(lease.token) {
+            let action = waiter.state.lock().on_lease_lost(lease);
+            if !matches!(action, WaiterAction::Nothing) {
+                return self.engine.apply(&waiter, action);
+            }
+        }
+        // A lock of a group has no guard before all of the group are granted. Its caller finds it
+        // lost, and has not used it.
+        let guarded = lease.request.is_guarded();
+        let reported = if guarded {
+            self.engine.report_loss(lease, &loss)
+        } else {
+            lease.report_loss(&loss)
+        };
+        if !reported {
+            return;
+        }
+        if self.leases.next() == Time::NEVER {
+            // No lease is left whose renewal could end the outage in the log. The next failure is
+            // the beginning of another one.
+            self.renewals_fail = false;
+        }
+        if lease.was_queued {
+            self.engine.waiters.forget_guarded(lease.token);
+        }
+        // The next holder learns that this one did not end well, if it was a guard.
+        let mode = if guarded { Mode::Lost } else { Mode::Unused };
+        let now = self.engine.now();
+        let release = TokenRelease::of_lease(lease, mode, now);
+        self.tasks.put(now, Task::ReleaseToken(release));
+    }
+
+    /// Ends all leases, for a shutdown. Returns the names of the locks that guards lost by it.
+    pub(super) fn end_all(&mut self) -> Vec<Arc<str>> {
+        let mut names = Vec::new();
+        let all = self.leases.take_all();
+        self.in_hand
+            .extend(all.iter().map(|s| Arc::clone(&s.lease)));
+        for ScheduledLease { lease, .. } in all {
+            if lease.is_held(self.engine.now()) {
+                if lease.request.is_guarded() {
+                    names.push(Arc::clone(&lease.request.key.name));
+                }
+                self.report_loss(&lease, LossReason::Shutdown);
+            } else if let Some(loss) = lease.loss() {
+                self.report_loss(&lease, loss.reason);
+            }
+        }
+        names.sort();
+        names
+    }
+}

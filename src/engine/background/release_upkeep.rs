@@ -1,0 +1,113 @@
+//! How the renewal thread sends the releases of tokens, until the tokens are gone for good.
+
+use super::command::Task;
+use super::thread::RenewalThread;
+use super::token_release::{TokenRelease, excludes_late_copies};
+use crate::store::{Answer, StoreFault};
+
+/// An outage adds few releases of queued tokens to those of its beginning, since no waiter is
+/// queued without a connection. If there are more tasks than this, tokens older than a ttl are no
+/// longer released: they are left to their turn, and to R13 (unwanted grants).
+const MANY: usize = 1 << 14;
+
+impl RenewalThread {
+    pub(super) fn on_token_release_reply(
+        &mut self,
+        release: TokenRelease,
+        result: Result<Answer, StoreFault>,
+    ) {
+        match result {
+            Ok(answer) => self.on_token_released(release, &answer),
+            Err(fault) if self.is_worth_a_retry(&release, &fault) => {
+                self.retry_release(release, &fault);
+            }
+            Err(fault) => self.leave_to_ttl(&release, &fault),
+        }
+    }
+
+    fn on_token_released(&mut self, mut release: TokenRelease, answer: &Answer) {
+        let now = self.engine.now();
+        self.engine.note_release_answered();
+        release.report(&answer.reply.outcome);
+        if answer.reply.more {
+            // The script stopped at its limit of work for one call.
+            return self.tasks.put(now, Task::ReleaseToken(release));
+        }
+        // R7 (late copies): a delayed acquire could take the token again. This reply and one ttl
+        // are enough without the server's time, because a lease of the token has lapsed by then.
+        if !excludes_late_copies(answer, release.not_after) && now < release.expires {
+            let next = now + self.engine.config.command_timeout;
+            return self.tasks.put(next, Task::ReleaseToken(release));
+        }
+        self.forget_released(&release);
+        if release.resent {
+            // The reply that was lost may have carried the grant of a waiter of this process.
+            self.engine.sync_now(&release.call.key);
+        }
+    }
+
+    /// R7 (late copies): without a reply, a lease is tried for one ttl, since it lapses then. A
+    /// queued token is tried until there is a reply: nothing else ends it.
+    fn is_worth_a_retry(&self, release: &TokenRelease, fault: &StoreFault) -> bool {
+        let lapsed = self.engine.now() >= release.expires;
+        fault.is_transient() && (!lapsed || release.may_be_queued && self.tasks.len() < MANY)
+    }
+
+    fn retry_release(&mut self, mut release: TokenRelease, fault: &StoreFault) {
+        let now = self.engine.now();
+        release.resent |= fault.is_ambiguous();
+        if !matches!(fault, StoreFault::NotReady) {
+            release.end_first_attempt();
+        }
+        // A long outage may leave many of the lapsed ones, and none of them is in a hurry.
+        let next = if now < release.expires {
+            self.retry_at(fault)
+        } else {
+            now + self.engine.config.check_period
+        };
+        self.tasks.put(next, Task::ReleaseToken(release));
+    }
+
+    fn leave_to_ttl(&mut self, release: &TokenRelease, fault: &StoreFault) {
+        self.forget_released(release);
+        let name = &release.call.key.name;
+        if release.is_guards() {
+            log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
+        } else {
+            // No guard has a lock by this token, or its loss was reported.
+            log::debug!(
+                "a token of {name:?} could not be released and is left to its ttl or its turn: {fault}"
+            );
+        }
+    }
+
+    fn forget_released(&self, release: &TokenRelease) {
+        if release.ends_token() {
+            self.engine.waiters.forget_guarded(release.token);
+        }
+    }
+
+    /// At the end of the thread: sends the releases that are still open, for at most one command
+    /// timeout.
+    pub(super) fn send_last_releases(&mut self) {
+        let until = self.engine.now() + self.engine.config.command_timeout;
+        loop {
+            let now = self.engine.now();
+            let batch: Vec<_> = self
+                .tasks
+                .take_all()
+                .into_iter()
+                .filter(|task| matches!(task, Task::ReleaseToken(_)))
+                .filter_map(|task| self.with_call(task, now))
+                .collect();
+            if batch.is_empty() || now >= until {
+                return;
+            }
+            self.send(batch);
+            // The link wakes the thread when its connection is ready. A release that is still open
+            // then is sent again, at a slower pace.
+            let next = self.engine.now() + self.engine.config.command_timeout / 8;
+            let _ = self.engine.clock.receive(&self.woken, next.min(until));
+        }
+    }
+}

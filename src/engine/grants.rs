@@ -1,0 +1,67 @@
+//! Every grant comes through here, whichever way it became known: a message, a sync, or the reply
+//! to another request. Its waiter gets it. A grant without a waiter is released.
+
+use std::sync::Arc;
+
+use crate::engine::Engine;
+use crate::engine::background::Command;
+use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterAction, WaiterEntry};
+use crate::key::Key;
+use crate::script::Call;
+use crate::store::Answer;
+
+impl Engine {
+    /// Delivers the grants to other waiters of this manager that a reply carries.
+    pub(super) fn deliver_all(&self, call: &Call, answer: &Answer) {
+        for grant in &answer.reply.grants {
+            self.deliver(call, GrantNotice::from_reply(*grant, answer.sent));
+        }
+    }
+
+    /// Delivers a grant to its waiter. R13 (unwanted grants): a grant that nobody waits for is
+    /// released. `about` names the lock.
+    pub(super) fn deliver(&self, about: &Call, notice: GrantNotice) {
+        match self.waiters.owner_of(notice.grant.token) {
+            TokenOwner::Waiter(waiter) => self.on_grant(&waiter, notice),
+            // The grant became known in another way before, and a guard has it.
+            TokenOwner::Guard => {}
+            TokenOwner::Unknown => {
+                self.abandon_token(about, notice.grant.token, 0, notice.grant.left)
+            }
+        }
+    }
+
+    fn on_grant(&self, waiter: &Arc<WaiterEntry>, notice: GrantNotice) {
+        let mut state = waiter.state.lock();
+        let action = state.on_notice(notice, self.now(), &waiter.request);
+        drop(state);
+        if matches!(action, WaiterAction::Keep(_) | WaiterAction::Confirm) {
+            self.counters.handed_over.add(1);
+        }
+        self.apply(waiter, action);
+    }
+
+    /// Carries out what a waiter's state decided. Call this without the waiter's mutex: the
+    /// registry's mutex is never asked for under it, and nobody is woken under it.
+    pub(super) fn apply(&self, waiter: &Arc<WaiterEntry>, action: WaiterAction) {
+        match action {
+            WaiterAction::Nothing => {}
+            WaiterAction::Keep(lease) => {
+                self.keep_renewed(&lease);
+                waiter.changed.notify_one();
+            }
+            WaiterAction::Confirm => self.send_to_background(Command::Confirm(Arc::clone(waiter))),
+            WaiterAction::Requeue => self.send_to_background(Command::Requeue(Arc::clone(waiter))),
+            WaiterAction::Abandon { token, not_after } => {
+                self.abandon_queued(&waiter.request, token, not_after);
+            }
+        }
+    }
+
+    /// Has the renewal thread sync a name at once, if anybody here waits for it.
+    pub(super) fn sync_now(&self, key: &Key) {
+        let now = self.now();
+        self.waiters.reschedule(&key.name, now);
+        self.waker.wake_if_late_for(now);
+    }
+}

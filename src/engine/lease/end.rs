@@ -1,0 +1,37 @@
+//! What a reply says about the end of a lease.
+
+use crate::loss::{LossReason, PreviousHolder};
+use crate::script::Outcome;
+
+/// How a lease ended, by the reply to its release. `None`: it was held until this release.
+pub(crate) fn loss_from_release(outcome: &Outcome) -> Option<LossReason> {
+    match outcome {
+        Outcome::Released => None,
+        Outcome::Lapsed => Some(LossReason::Expired),
+        Outcome::Forced => Some(LossReason::Forced),
+        _ => Some(LossReason::Taken),
+    }
+}
+
+/// The same for a release that may have been sent twice. "Already released" is then no loss: the
+/// first copy released the lease, and its reply was lost.
+pub(crate) fn loss_from_resent_release(outcome: &Outcome) -> Option<LossReason> {
+    match outcome {
+        Outcome::Already => None,
+        other => loss_from_release(other),
+    }
+}
+
+/// Why a lease is gone, by the reply to a renewal. The reply names the fence of the last grant that
+/// ended without a release, and how that grant ended.
+pub(crate) fn loss_from_renewal(
+    lease_fence: u64,
+    ended_fence: u64,
+    ended_how: PreviousHolder,
+) -> LossReason {
+    match ended_how {
+        _ if ended_fence != lease_fence => LossReason::Taken,
+        PreviousHolder::Forced => LossReason::Forced,
+        _ => LossReason::Expired,
+    }
+}

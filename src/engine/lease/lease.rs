@@ -1,0 +1,186 @@
+//! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
+//! passes in what happened, and what time it is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use super::lost_signal::LostSignal;
+use super::state::LeaseState;
+use crate::config::margin;
+use crate::engine::request::Request;
+use crate::loss::{Loss, LossReason, PreviousHolder};
+use crate::script::{Grant, Token};
+use crate::store::clock::Time;
+
+/// A lock that was granted to this process.
+pub(crate) struct Lease {
+    pub(crate) request: Arc<Request>,
+    pub(crate) token: Token,
+    pub(crate) fence: u64,
+    pub(crate) previous: PreviousHolder,
+    /// When `max_hold` ends it.
+    pub(crate) ends_at: Time,
+    /// Its waiter was queued, so the registry keeps its token until the lease ends.
+    pub(crate) was_queued: bool,
+    /// R7 (late copies): until this server time, a copy of its acquire that is still under way can
+    /// take the token. 0: no copy is under way.
+    pub(crate) not_after: u64,
+    state: LeaseState,
+    signal: LostSignal,
+}
+
+impl Lease {
+    /// `granted` is a local time no later than the grant.
+    pub(crate) fn new(
+        request: Arc<Request>,
+        grant: &Grant,
+        granted: Time,
+        deadline: Time,
+    ) -> Lease {
+        Lease {
+            ends_at: request
+                .max_hold
+                .map_or(Time::NEVER, |limit| granted + limit),
+            request,
+            token: grant.token,
+            fence: grant.fence,
+            previous: grant.previous,
+            was_queued: false,
+            not_after: 0,
+            state: LeaseState::held_until(deadline),
+            signal: LostSignal::default(),
+        }
+    }
+
+    /// The same lease, of a waiter that was queued.
+    pub(crate) fn for_queued(self) -> Lease {
+        Lease {
+            was_queued: true,
+            ..self
+        }
+    }
+
+    /// The same lease, if a copy of its acquire may still be under way (R7).
+    pub(crate) fn with_not_after(self, not_after: u64) -> Lease {
+        Lease { not_after, ..self }
+    }
+
+    pub(crate) fn is_held(&self, now: Time) -> bool {
+        self.state.is_held(now)
+    }
+
+    pub(crate) fn remaining(&self, now: Time) -> Duration {
+        self.state
+            .deadline()
+            .map_or(Duration::ZERO, |deadline| deadline - now)
+    }
+
+    /// The loss, if the lease is lost.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.state.lost().map(|reason| self.loss_for(reason))
+    }
+
+    /// The loss, if the lease is not held any more.
+    pub(crate) fn loss_at(&self, now: Time) -> Option<Loss> {
+        if self.is_held(now) {
+            return None;
+        }
+        let loss = self.loss();
+        Some(loss.unwrap_or_else(|| self.loss_for(LossReason::Expired)))
+    }
+
+    pub(crate) fn loss_for(&self, reason: LossReason) -> Loss {
+        Loss {
+            name: self.request.key.name.clone(),
+            fence: self.fence,
+            reason,
+        }
+    }
+
+    /// A reply confirmed a renewal. False if the lease had ended before.
+    pub(crate) fn extend(&self, now: Time, deadline: Time) -> bool {
+        self.state.extend(now, deadline)
+    }
+
+    /// True for the one call that lost the lease.
+    pub(crate) fn lose(&self, reason: LossReason) -> bool {
+        self.state.lose(reason)
+    }
+
+    /// R14 (release first, then send): ends the lease here, before its release is sent. An error if
+    /// the lease is lost.
+    pub(crate) fn release(&self, now: Time) -> Result<(), Loss> {
+        self.state
+            .release(now)
+            .map_err(|reason| self.loss_for(reason))?;
+        self.signal.close();
+        Ok(())
+    }
+
+    /// Ends a lease that no guard has or will have, held or lost. No loss is reported.
+    pub(crate) fn close(&self) {
+        self.state.close();
+        self.signal.close();
+    }
+
+    /// Reports the loss to those who watch for it. True for the one call that did so.
+    pub(crate) fn report_loss(&self, loss: &Loss) -> bool {
+        self.signal.report(loss)
+    }
+
+    #[cfg(any(all(test, feature = "memory"), fuzzing))]
+    pub(crate) fn is_loss_reported(&self) -> bool {
+        self.signal.is_reported()
+    }
+
+    pub(crate) fn lost(&self) -> &Receiver<Loss> {
+        self.signal.receiver()
+    }
+
+    /// What the renewal thread has to do about the lease now, if it is to be renewed at `renew_at`.
+    pub(crate) fn due(&self, now: Time, renew_at: Time) -> Due {
+        if self.state.is_released() {
+            return Due::Drop;
+        }
+        if !self.state.is_held(now) {
+            // It may have been released since the first look: then there is no loss to report.
+            return self.state.lost().map_or(Due::Drop, Due::Lose);
+        }
+        if now >= self.ends_at {
+            Due::Lose(LossReason::MaxHold)
+        } else if now >= renew_at {
+            Due::Renew
+        } else {
+            Due::Nothing
+        }
+    }
+
+    /// When [`Lease::due`] has something to say next.
+    pub(crate) fn next_due(&self, renew_at: Time) -> Time {
+        let deadline = self.state.deadline().unwrap_or(Time::from_nanos(0));
+        renew_at.min(deadline).min(self.ends_at)
+    }
+}
+
+/// The first loss among these leases.
+pub(crate) fn first_lost(leases: &[Arc<Lease>], now: Time) -> Option<Loss> {
+    leases.iter().find_map(|lease| lease.loss_at(now))
+}
+
+/// What is to be done about a lease.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// It ended, and nobody needs to know.
+    Drop,
+    Nothing,
+    Renew,
+    Lose(LossReason),
+}
+
+/// R12 (doubtful grants): the local deadline of a lease whose time left came in a reply. The server
+/// counted that time after the request was sent.
+pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
+    sent + left.saturating_sub(margin(left, Duration::ZERO))
+}

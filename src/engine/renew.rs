@@ -1,0 +1,100 @@
+//! How a lease is kept: a caller hands it to the renewal thread, and may renew it itself.
+
+use std::slice;
+use std::sync::Arc;
+
+use crate::engine::background::ScheduledLease;
+use crate::engine::lease::{Due, Lease, deadline_from_reply, loss_from_renewal};
+use crate::engine::{Engine, single_result};
+use crate::error::{Error, Result};
+use crate::loss::LossReason;
+use crate::script::{Outcome, Verb};
+use crate::store::Answer;
+use crate::store::clock::Time;
+
+/// With this many new leases, the renewal thread is woken to take them in.
+const WAKE_FROM: usize = 4096;
+/// With more new leases than this, a caller that adds one drops some that have ended.
+const DROP_ENDED_FROM: usize = 64;
+
+impl Engine {
+    /// Keeps a lease renewed from now on. It wakes the renewal thread only if that would wake too
+    /// late by itself: most leases are released before their first renewal is due.
+    pub(super) fn keep_renewed(&self, lease: &Arc<Lease>) {
+        let renew_at = lease
+            .request
+            .renewal_period()
+            .map_or(Time::NEVER, |period| self.now() + period);
+        let due = lease.next_due(renew_at);
+        let (sender, new_leases) = &self.new_leases;
+        // The engine itself has a receiver, so this never fails.
+        let _ = sender.send(ScheduledLease {
+            lease: Arc::clone(lease),
+            renew_at,
+        });
+        if new_leases.len() > DROP_ENDED_FROM {
+            self.drop_ended_leases();
+        }
+        if new_leases.len() >= WAKE_FROM {
+            self.waker.wake();
+        } else {
+            self.waker.wake_if_late_for(due);
+        }
+    }
+
+    /// Looks at two new leases for each one added, and drops those that have ended. So their number
+    /// stays small, and the renewal thread need not wake for them. Nor does it free in one go what
+    /// other threads have allocated: threads that meet in the allocator put each other to sleep.
+    fn drop_ended_leases(&self) {
+        let (sender, new_leases) = &self.new_leases;
+        // The renewal thread holds this mutex while it takes the leases in: otherwise it could miss
+        // the two that this thread has taken out for a moment.
+        let Some(_dropping) = self.dropping_ended.try_lock() else {
+            return;
+        };
+        let now = self.now();
+        for new in new_leases.try_iter().take(2) {
+            if new.lease.due(now, Time::NEVER) != Due::Drop {
+                let due = new.lease.next_due(new.renew_at);
+                let _ = sender.send(new);
+                self.waker.wake_if_late_for(due);
+            }
+        }
+    }
+
+    /// Renews a guard's lease now. Blocks for at most two command timeouts.
+    pub(crate) fn renew(&self, lease: &Arc<Lease>) -> Result<()> {
+        if let Some(loss) = lease.loss_at(self.now()) {
+            return Err(Error::Lost { loss });
+        }
+        self.check_fork()?;
+        let call = lease.request.call(Verb::Renew { token: lease.token });
+        let started = self.now();
+        let deadlines = self.deadlines(started, Time::NEVER);
+        match single_result(self.store.run(slice::from_ref(&call), deadlines)).answer {
+            Ok(answer) => self.on_renew_reply(lease, &answer),
+            Err(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
+        }
+    }
+
+    /// Applies the reply to a renewal that a guard's owner asked for.
+    pub(super) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
+        let reason = match answer.reply.outcome {
+            // A failover went back to older data, and the token was granted once more: others may
+            // have held the lock in between.
+            Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
+            Outcome::Renewed { left, .. }
+                if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) =>
+            {
+                self.counters.renewed.add(1);
+                return Ok(());
+            }
+            // Too late. P6 (a loss stays): the lease was seen past its deadline, and is never held
+            // again.
+            Outcome::Renewed { .. } => LossReason::Expired,
+            Outcome::Gone { ended, how, .. } => loss_from_renewal(lease.fence, ended, how),
+            _ => LossReason::Taken,
+        };
+        Err(self.lose(lease, reason))
+    }
+}

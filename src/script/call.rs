@@ -1,0 +1,192 @@
+//! A request as data, and as the command that Redis runs.
+
+use std::sync::Arc;
+
+use redis::Cmd;
+
+use super::registry;
+use super::spec::{Family, LockSpec};
+use super::token::{CallerId, Token};
+use crate::key::Key;
+
+/// A request about one name.
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) spec: LockSpec,
+    pub(crate) key: Key,
+    pub(crate) verb: Verb,
+}
+
+/// What is asked of a name.
+#[derive(Debug, Clone)]
+pub(crate) enum Verb {
+    Acquire {
+        token: Token,
+        may_wait: bool,
+        params: Arc<str>,
+    },
+    Release {
+        token: Token,
+        fence: u64,
+        mode: Mode,
+    },
+    Renew {
+        token: Token,
+    },
+    Sync {
+        newest: Token,
+    },
+    Inspect {
+        waiters: usize,
+    },
+    /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
+    Lookup {
+        tokens: Vec<Token>,
+    },
+}
+
+/// The most tokens that one lookup asks about.
+pub(crate) const LOOKUP_LIMIT: usize = 64;
+
+/// How a token is released, and by whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// A guard had it.
+    Used,
+    /// No guard had it: the token is abandoned.
+    Unused,
+    /// A guard had it and lost it.
+    Lost,
+    /// Leave the queue, but keep a grant that came first.
+    KeepIfOwner,
+    /// Release all permits but one and keep the last.
+    Downgrade,
+    /// Release the owner, whatever its token is, if the fence is still this one.
+    Forced,
+}
+
+impl Mode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Mode::Used => "used",
+            Mode::Unused => "unused",
+            Mode::Lost => "lost",
+            Mode::KeepIfOwner => "keep_if_owner",
+            Mode::Downgrade => "downgrade",
+            Mode::Forced => "forced",
+        }
+    }
+}
+
+/// The form in which a call is sent to the server.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Form {
+    /// EVAL with the source instead of EVALSHA, because the server forgot the script: R20 (write
+    /// order).
+    pub(crate) by_source: bool,
+    /// With one key alone, because the slot is in migration: R11 (missing keys).
+    pub(crate) single_key: bool,
+}
+
+impl Call {
+    /// The number of the script that the call runs. `None` if it is a single command.
+    pub(crate) fn script_id(&self) -> Option<usize> {
+        registry::script_id(self.spec.family, &self.verb)
+    }
+
+    /// The command that Redis runs. An acquire or a sync does nothing after `not_after`, a server time
+    /// in µs; the other verbs ignore it.
+    pub(crate) fn command(&self, caller_id: &CallerId, form: Form, not_after: u64) -> Cmd {
+        // Room for everything but a source and a queue of tokens, so that it seldom grows.
+        let mut cmd = Cmd::with_capacity(16, 512);
+        if let (Verb::Lookup { tokens }, Family::Mutex) = (&self.verb, self.spec.family) {
+            self.append_field_lookup(&mut cmd, tokens, caller_id);
+            return cmd;
+        }
+        let script = self.script_id().map(registry::script);
+        let script = script.expect("every verb but the lookup of a mutex has a script");
+        if form.by_source {
+            cmd.arg("EVAL").arg(&script.source);
+        } else {
+            cmd.arg("EVALSHA").arg(&script.sha);
+        }
+        self.append_keys(&mut cmd, form);
+        caller_id.append_to(&mut cmd);
+        self.append_arguments(&mut cmd, not_after);
+        cmd
+    }
+
+    /// A mutex needs no script for a lookup: its record has a field for each token.
+    fn append_field_lookup(&self, cmd: &mut Cmd, tokens: &[Token], caller_id: &CallerId) {
+        cmd.arg("HMGET")
+            .arg(self.key.record())
+            .arg("o")
+            .arg(format!("m:{}", caller_id.manager));
+        for token in tokens {
+            cmd.arg(format!("w:{}", token.0.simple()));
+        }
+    }
+
+    /// How many keys there are, and the keys.
+    fn append_keys(&self, cmd: &mut Cmd, form: Form) {
+        match (self.spec.family, &self.verb) {
+            (Family::Mutex, Verb::Renew { .. }) => cmd.arg(1).arg(self.key.record()),
+            (Family::Mutex, _) if form.single_key => cmd.arg(1).arg(self.key.record()),
+            (Family::Mutex, _) => cmd.arg(2).arg(self.key.record()).arg(self.key.queue()),
+            (Family::Permit, Verb::Renew { .. }) if form.single_key => {
+                cmd.arg(1).arg(self.key.holders())
+            }
+            (Family::Permit, Verb::Renew { .. }) => {
+                cmd.arg(2).arg(self.key.holders()).arg(self.key.record())
+            }
+            (Family::Permit, _) => cmd
+                .arg(3)
+                .arg(self.key.record())
+                .arg(self.key.queue())
+                .arg(self.key.holders()),
+        };
+    }
+
+    fn append_arguments(&self, cmd: &mut Cmd, not_after: u64) {
+        match &self.verb {
+            Verb::Acquire {
+                token,
+                may_wait,
+                params,
+            } => {
+                token.append_to(cmd);
+                cmd.arg(not_after)
+                    .arg(if *may_wait { "1" } else { "0" })
+                    .arg(&**params);
+                if self.spec.family == Family::Permit {
+                    cmd.arg(self.spec.kind());
+                }
+            }
+            Verb::Release { token, fence, mode } => {
+                token.append_to(cmd);
+                cmd.arg(*fence).arg(mode.as_str());
+            }
+            Verb::Renew { token } => token.append_to(cmd),
+            Verb::Sync { newest } => {
+                cmd.arg(not_after);
+                newest.append_to(cmd);
+            }
+            Verb::Inspect { waiters } => {
+                cmd.arg(*waiters);
+            }
+            Verb::Lookup { tokens } => tokens.iter().for_each(|token| token.append_to(cmd)),
+        }
+    }
+
+    pub(crate) fn is_acquire(&self) -> bool {
+        matches!(self.verb, Verb::Acquire { .. })
+    }
+
+    /// Whether the script may do with one key alone: R11 (missing keys).
+    pub(crate) fn has_single_key_form(&self) -> bool {
+        match self.spec.family {
+            Family::Mutex => matches!(self.verb, Verb::Acquire { .. } | Verb::Release { .. }),
+            Family::Permit => matches!(self.verb, Verb::Renew { .. }),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Who sends a call: an attempt's token, and its manager.
+
+use std::time::Duration;
+
+use redis::Cmd;
+use uuid::Uuid;
+
+/// The id of an owner or a waiter: a new uuid for every attempt. R1 (tokens are registered before they
+/// are sent).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Token(pub(super) Uuid);
+
+impl Token {
+    pub(crate) fn new() -> Token {
+        Token(Uuid::new_v4())
+    }
+
+    /// Reads a token in the form that records have. The other forms of a uuid are refused.
+    pub(crate) fn parse(text: &str) -> Option<Token> {
+        let uuid = Uuid::try_parse(text).ok()?;
+        (*uuid.simple().encode_lower(&mut [0; 32]) == *text).then_some(Token(uuid))
+    }
+
+    /// Appends the token to a command, in the form that records have.
+    pub(super) fn append_to(self, cmd: &mut Cmd) {
+        let mut buffer = [0; 32];
+        cmd.arg(&*self.0.simple().encode_lower(&mut buffer));
+    }
+}
+
+/// What a manager says about itself in every call.
+#[derive(Debug, Clone)]
+pub(crate) struct CallerId {
+    /// The manager's id: 60 random bits. It is that short so that a record's fields stay below 64
+    /// bytes, up to which Redis packs them.
+    pub(crate) manager: String,
+    /// P + T, the most that one script adds to served time: R2 (served time).
+    step_us: String,
+    horizon_us: String,
+    /// The name of a manager's channel is this and its id.
+    channels: String,
+}
+
+impl CallerId {
+    pub(crate) fn new(prefix: &str, step: Duration, horizon: Duration) -> CallerId {
+        let manager = Uuid::new_v4().simple().to_string()[..16].to_owned();
+        CallerId {
+            manager,
+            step_us: step.as_micros().to_string(),
+            horizon_us: horizon.as_micros().to_string(),
+            channels: format!("{prefix}:grants:"),
+        }
+    }
+
+    /// The channel on which the manager learns of its grants.
+    pub(crate) fn channel(&self) -> String {
+        format!("{}{}", self.channels, self.manager)
+    }
+
+    /// Appends the arguments that every script begins with.
+    pub(super) fn append_to(&self, cmd: &mut Cmd) {
+        cmd.arg(&self.manager)
+            .arg(&self.step_us)
+            .arg(&self.horizon_us)
+            .arg(&self.channels);
+    }
+}

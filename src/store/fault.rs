@@ -1,0 +1,241 @@
+//! Why a call has no reply, and what the caller may conclude from that.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::error::{Error, Step};
+use crate::key::Key;
+use crate::script::{Malformed, RIGHTS};
+
+/// Why a call has no reply.
+#[derive(Debug)]
+pub(crate) enum StoreFault {
+    /// No connection was ready, so nothing was sent.
+    NotReady,
+    /// No connection, or no reply in time. If the call was sent, the server may have carried it out.
+    Unavailable {
+        step: Step,
+        source: Box<dyn StdError + Send + Sync>,
+    },
+    /// The first attempt had no reply, and this fault ended the next one. The server may have
+    /// carried out the first (P7).
+    InDoubt(Box<StoreFault>),
+    /// The server refused.
+    Server { code: String, message: String },
+    /// The server cannot be used at all.
+    Unfit { what: String, message: String },
+}
+
+/// The error code of a reply that cannot be understood. The server may have carried out the request
+/// that it replies to.
+const PROTOCOL: &str = "PROTOCOL";
+
+impl StoreFault {
+    pub(crate) fn unavailable(
+        step: Step,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> StoreFault {
+        StoreFault::Unavailable {
+            step,
+            source: source.into(),
+        }
+    }
+
+    pub(super) fn timed_out(step: Step) -> StoreFault {
+        StoreFault::unavailable(step, io::Error::from(io::ErrorKind::TimedOut))
+    }
+
+    /// The server sent a reply that does not have the expected shape.
+    pub(super) fn protocol(message: impl Into<String>) -> StoreFault {
+        StoreFault::Server {
+            code: PROTOCOL.to_owned(),
+            message: message.into(),
+        }
+    }
+
+    /// A copy for another caller: one fault ends all calls of a pipeline. An error that cannot be
+    /// cloned becomes one of the same kind with the same text.
+    pub(crate) fn repeat(&self) -> StoreFault {
+        match self {
+            StoreFault::NotReady => StoreFault::NotReady,
+            StoreFault::InDoubt(fault) => StoreFault::InDoubt(Box::new(fault.repeat())),
+            StoreFault::Unavailable { step, source } => {
+                let kind = source
+                    .downcast_ref::<io::Error>()
+                    .map_or(io::ErrorKind::Other, io::Error::kind);
+                StoreFault::unavailable(*step, io::Error::new(kind, source.to_string()))
+            }
+            StoreFault::Server { code, message } => StoreFault::Server {
+                code: code.clone(),
+                message: message.clone(),
+            },
+            StoreFault::Unfit { what, message } => StoreFault::Unfit {
+                what: what.clone(),
+                message: message.clone(),
+            },
+        }
+    }
+
+    /// The same fault without the password. A server that does not know AUTH repeats the arguments
+    /// in its error, and cuts long ones short.
+    pub(super) fn without(self, password: Option<&str>) -> StoreFault {
+        match (self, password) {
+            (StoreFault::Server { code, message }, Some(password)) if !password.is_empty() => {
+                let message = message.split(", with args").next().unwrap_or_default();
+                let message = message.replace(password, "***");
+                StoreFault::Server { code, message }
+            }
+            (other, _) => other,
+        }
+    }
+
+    /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
+    pub(crate) fn is_transient(&self) -> bool {
+        match self {
+            StoreFault::NotReady | StoreFault::Unavailable { .. } => true,
+            StoreFault::InDoubt(fault) => fault.is_transient(),
+            StoreFault::Unfit { .. } => false,
+            StoreFault::Server { code, message } => passes_by_itself(code, message),
+        }
+    }
+
+    /// Whether the peer had closed an open connection: another connection may do better at once.
+    pub(crate) fn is_closed(&self) -> bool {
+        match self {
+            StoreFault::Unavailable {
+                step: Step::Send | Step::Reply,
+                source,
+            } => source
+                .downcast_ref::<io::Error>()
+                .is_some_and(|e| is_closed_kind(e.kind())),
+            _ => false,
+        }
+    }
+
+    /// Whether a signal handler ran while a connection was being opened.
+    pub(super) fn is_interrupted(&self) -> bool {
+        matches!(self, StoreFault::Unavailable { source, .. }
+            if source
+                .downcast_ref::<io::Error>()
+                .is_some_and(|e| e.kind() == io::ErrorKind::Interrupted))
+    }
+
+    /// Whether the server may have carried out the request although no reply came.
+    pub(crate) fn is_ambiguous(&self) -> bool {
+        match self {
+            StoreFault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
+            StoreFault::InDoubt(_) => true,
+            // An error that a script raises after its first write leaves the writes in place. OOM
+            // and WRONGTYPE come before it: R20 (write order).
+            StoreFault::Server { code, message } => {
+                code == PROTOCOL
+                    || (message.contains("user_script") && code != "OOM" && code != "WRONGTYPE")
+            }
+            StoreFault::NotReady | StoreFault::Unfit { .. } => false,
+        }
+    }
+
+    /// The public error for a call about `key` that took `waited`.
+    pub(crate) fn into_error(self, key: Option<&Key>, waited: Duration) -> Error {
+        let lock = key.map(|key| key.name.clone());
+        match self {
+            StoreFault::NotReady => Error::Unavailable {
+                lock,
+                step: Step::Connect,
+                waited,
+                source: "no connection is open".into(),
+            },
+            StoreFault::Unavailable { step, source } => Error::Unavailable {
+                lock,
+                step,
+                waited,
+                source,
+            },
+            StoreFault::InDoubt(fault) => match *fault {
+                StoreFault::Unavailable { source, .. } => Error::Unavailable {
+                    lock,
+                    step: Step::Reply,
+                    waited,
+                    source,
+                },
+                other => other.into_error(key, waited),
+            },
+            StoreFault::Server { code, message } => Error::Server {
+                lock,
+                code,
+                message: explain(&message),
+            },
+            StoreFault::Unfit { what, message } => Error::Config { what, message },
+        }
+    }
+}
+
+/// Whether an error of this kind says that the peer has closed the connection.
+pub(super) fn is_closed_kind(kind: io::ErrorKind) -> bool {
+    matches!(
+        kind,
+        io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::NotConnected
+    )
+}
+
+/// Whether the server refuses because of a state that it leaves by itself, or that its operator ends.
+pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
+    matches!(
+        code,
+        "LOADING"
+            | "BUSY"
+            | "MISCONF"
+            | "NOREPLICAS"
+            | "READONLY"
+            | "MASTERDOWN"
+            | "CLUSTERDOWN"
+            | "TRYAGAIN"
+    ) || message.starts_with("max number of clients")
+}
+
+/// A server's error in words that help the user. Redis 7 adds the script's digest and line, which
+/// help only the script's author; and within a script it does not say which right is missing.
+fn explain(message: &str) -> String {
+    let text = match message.rfind(" script: ") {
+        Some(at) if message[at..].contains("@user_script") => &message[..at],
+        _ => message,
+    };
+    let lacks_rights = text.starts_with("The user executing the script can't run");
+    if lacks_rights {
+        format!("{text}; to lock and wait, the user needs {RIGHTS}")
+    } else {
+        text.to_owned()
+    }
+}
+
+impl From<StoreFault> for Error {
+    fn from(fault: StoreFault) -> Error {
+        fault.into_error(None, Duration::ZERO)
+    }
+}
+
+impl From<Malformed> for StoreFault {
+    fn from(malformed: Malformed) -> StoreFault {
+        StoreFault::protocol(malformed.to_string())
+    }
+}
+
+impl fmt::Display for StoreFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreFault::NotReady => f.write_str("no connection is open"),
+            StoreFault::InDoubt(fault) => fault.fmt(f),
+            StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
+            StoreFault::Server { code, message } => write!(f, "{code} {}", explain(message)),
+            StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),
+        }
+    }
+}
+
+impl StdError for StoreFault {}

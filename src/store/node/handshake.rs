@@ -1,0 +1,204 @@
+//! The handshake: who the caller is, whether the server is new enough, and what time it is there.
+
+use std::io;
+
+use redis::{Cmd, Value};
+
+use super::Node;
+use super::connection::{Connection, fault, refusal};
+use crate::error::Step;
+use crate::store::clock::Time;
+use crate::store::fault::is_closed_kind;
+use crate::store::{Anchor, StoreFault};
+
+/// The oldest server whose commands the scripts use (LPOP with a count).
+const OLDEST_SERVER: (u32, u32) = (6, 2);
+
+impl Node {
+    /// Sends AUTH, SELECT, HELLO and TIME as one pipeline and reads the replies, all before
+    /// `reply_by`.
+    pub(super) fn shake_hands(
+        &self,
+        connection: &mut Connection,
+        reply_by: Time,
+    ) -> Result<(), StoreFault> {
+        let commands = self.handshake_commands();
+        let sent = self.clock.now();
+        connection
+            .send(&commands)
+            .map_err(|e| turned_away(connection, e))?;
+        let mut replies = self.handshake_replies(connection, commands.len(), reply_by)?;
+        let received = self.clock.now();
+        let time = replies.pop().unwrap_or_default();
+        let hello = replies.pop().unwrap_or_default();
+        // What is left is from AUTH and SELECT. A refusal of AUTH is the cause of all refusals after
+        // it, so the first one is the one to report.
+        for reply in replies {
+            refusal(reply).map_err(|fault| fault.without(self.credentials.password()))?;
+        }
+        check_version(hello)?;
+        connection.anchor = Anchor {
+            server: server_time(refusal(time)?)?,
+            sent,
+            received,
+        };
+        self.note_anchor(connection.anchor);
+        Ok(())
+    }
+
+    /// HELLO and TIME are the last two.
+    fn handshake_commands(&self) -> Vec<Cmd> {
+        let mut commands = Vec::new();
+        if let Some(password) = self.credentials.password() {
+            let mut auth = redis::cmd("AUTH");
+            if let Some(user) = self.credentials.username() {
+                auth.arg(user);
+            }
+            auth.arg(password);
+            commands.push(auth);
+        }
+        if self.credentials.db() != 0 {
+            let mut select = redis::cmd("SELECT");
+            select.arg(self.credentials.db());
+            commands.push(select);
+        }
+        let mut hello = redis::cmd("HELLO");
+        hello.arg(2);
+        commands.push(hello);
+        commands.push(redis::cmd("TIME"));
+        commands
+    }
+
+    fn handshake_replies(
+        &self,
+        connection: &mut Connection,
+        count: usize,
+        reply_by: Time,
+    ) -> Result<Vec<Value>, StoreFault> {
+        let mut replies = Vec::with_capacity(count);
+        for _ in 0..count {
+            connection.limit_reads(self.time_left(reply_by)?)?;
+            match connection.receive() {
+                Ok(reply) => replies.push(reply),
+                // A server may refuse and then close. Its refusal says more than the end.
+                Err(error) => {
+                    let refused = replies.into_iter().find_map(|reply| refusal(reply).err());
+                    return Err(match refused {
+                        Some(refused) => refused.without(self.credentials.password()),
+                        None => fault(error, Step::Connect),
+                    });
+                }
+            }
+        }
+        Ok(replies)
+    }
+}
+
+/// Why the handshake could not be sent. A server that turns clients away writes the reason and
+/// closes, perhaps before any command arrives. So its words may be in the socket behind the error.
+fn turned_away(connection: &mut Connection, error: io::Error) -> StoreFault {
+    if is_closed_kind(error.kind())
+        && let Ok(reply) = connection.receive()
+        && let Err(refused) = refusal(reply)
+    {
+        return refused;
+    }
+    fault(error, Step::Connect)
+}
+
+/// HELLO names the server's version, from Redis 6 on. An older server does not know the command. If
+/// the user has no right to run it, the server is taken to be new enough.
+fn check_version(hello: Value) -> Result<(), StoreFault> {
+    match refusal(hello) {
+        Ok(Value::Array(fields)) => match version_of(&fields) {
+            Some(version) if version_numbers(&version) < OLDEST_SERVER => Err(too_old(&version)),
+            _ => Ok(()),
+        },
+        Ok(_) => Ok(()),
+        Err(StoreFault::Server { code, .. }) if code == "NOPERM" => Ok(()),
+        Err(StoreFault::Server { message, .. }) if message.contains("unknown command") => {
+            Err(too_old("older than 6"))
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// The version in the reply to HELLO, which is a list of names and values.
+fn version_of(fields: &[Value]) -> Option<String> {
+    let fields: Vec<String> = fields
+        .iter()
+        .map(|field| redis::from_redis_value_ref(field).unwrap_or_default())
+        .collect();
+    fields
+        .chunks(2)
+        .find(|pair| pair[0] == "version")
+        .and_then(|pair| pair.get(1).cloned())
+}
+
+/// Major and minor.
+fn version_numbers(version: &str) -> (u32, u32) {
+    let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn too_old(version: &str) -> StoreFault {
+    StoreFault::Unfit {
+        what: "server".to_owned(),
+        message: format!(
+            "redis {}.{} or newer; this one is {version}",
+            OLDEST_SERVER.0, OLDEST_SERVER.1
+        ),
+    }
+}
+
+/// The reply to TIME, in µs.
+fn server_time(value: Value) -> Result<u64, StoreFault> {
+    let shown = format!("{value:?}");
+    redis::from_redis_value(value)
+        .ok()
+        .and_then(|(seconds, micros): (u64, u64)| {
+            // Within an i64, sums with it cannot overflow for ages.
+            seconds
+                .checked_mul(1_000_000)?
+                .checked_add(micros)
+                .filter(|time| i64::try_from(*time).is_ok())
+        })
+        .ok_or_else(|| {
+            StoreFault::protocol(format!(
+                "expected seconds and microseconds as the reply to TIME; got {shown:.100}"
+            ))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Something that is no Redis, or whose clock is set to the end of time.
+    #[test]
+    fn server_time_beyond_every_sum_is_refused() {
+        let time = |seconds: &str, micros: &str| {
+            server_time(Value::Array(
+                [seconds, micros]
+                    .map(|n| Value::BulkString(n.into()))
+                    .into(),
+            ))
+        };
+        assert_eq!(
+            time("1700000000", "7").expect("a time"),
+            1_700_000_000_000_007
+        );
+        for (seconds, micros) in [
+            ("18446744073709551615", "0"),
+            ("18446744073709", "551615"),
+            ("0", "-1"),
+            ("", ""),
+        ] {
+            let refused = time(seconds, micros);
+            assert!(
+                matches!(&refused, Err(StoreFault::Server { code, .. }) if code == "PROTOCOL"),
+                "{refused:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Calls that travel over one connection together.
+//!
+//! Each call is sent until it has an answer. A server that cannot run a call in the form in which it was
+//! sent refuses it unchanged, and the next round trip sends that call in another form: with the
+//! script's source if the server forgot the script (R20, write order), or with one key if the slot is in
+//! migration (R11, missing keys).
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use redis::Cmd;
+
+use super::Node;
+use super::connection::{Connection, fault, refusal};
+use crate::error::Step;
+use crate::script::{Call, Form, Outcome, Reply, SCRIPTS};
+use crate::store::clock::Time;
+use crate::store::{Anchor, Answer, CallResult, StoreFault};
+
+/// The calls that go over one connection together.
+pub(super) struct Pipeline<'a> {
+    pub(super) pending: Vec<Pending<'a>>,
+    /// After this nothing is awaited or sent again.
+    pub(super) reply_by: Time,
+    pub(super) order: Order,
+}
+
+/// A call on its way to an answer.
+pub(super) struct Pending<'a> {
+    call: &'a Call,
+    /// R5 (dated requests). All copies of the call carry the same bound, so that a caller who stops
+    /// waiting knows it: R7 (late copies).
+    pub(super) not_after: u64,
+    form: Form,
+    is_answered: bool,
+}
+
+/// Whether the server must run the calls in the order in which they are listed.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Order {
+    Kept,
+    Any,
+}
+
+/// Receives each answer as it comes, by the index of its call.
+pub(super) type OnAnswer<'a> = dyn FnMut(usize, Result<Answer, StoreFault>) + 'a;
+
+impl<'a> Pending<'a> {
+    pub(super) fn new(call: &'a Call, not_after: u64) -> Pending<'a> {
+        Pending {
+            call,
+            not_after,
+            form: Form::default(),
+            is_answered: false,
+        }
+    }
+
+    /// Chooses another form if the server refused only the form of the call.
+    fn change_form(&mut self, refused: &StoreFault) -> bool {
+        let StoreFault::Server { code, .. } = refused else {
+            return false;
+        };
+        match code.as_str() {
+            "NOSCRIPT" => self.form.by_source = true,
+            "TRYAGAIN" if self.call.has_single_key_form() && !self.form.single_key => {
+                self.form.single_key = true;
+            }
+            _ => return false,
+        }
+        true
+    }
+}
+
+impl<'a> Pipeline<'a> {
+    pub(super) fn has_unanswered(&self) -> bool {
+        self.pending.iter().any(|pending| !pending.is_answered)
+    }
+
+    /// The calls without an answer, with their indices.
+    fn unanswered(&mut self) -> impl Iterator<Item = (usize, &mut Pending<'a>)> {
+        let all = self.pending.iter_mut().enumerate();
+        all.filter(|(_, pending)| !pending.is_answered)
+    }
+
+    /// Ends every call that has no answer yet.
+    fn fail(&mut self, fault: &StoreFault, on_answer: &mut OnAnswer<'_>) {
+        for (index, pending) in self.unanswered() {
+            pending.is_answered = true;
+            on_answer(index, Err(fault.repeat()));
+        }
+    }
+
+    /// The commands of the calls without an answer.
+    fn commands(&self, node: &Node) -> Vec<Cmd> {
+        let unanswered = || self.pending.iter().filter(|pending| !pending.is_answered);
+        // R4 (lost places): of several acquires in an order, one that the server refuses with
+        // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
+        // pipeline always begins with the source.
+        let acquires_by_source = self.order == Order::Kept
+            && unanswered()
+                .filter(|pending| pending.call.is_acquire())
+                .count()
+                > 1;
+        let mut has_source = [false; SCRIPTS];
+        let command = |pending: &Pending<'_>| {
+            let wants_source =
+                pending.form.by_source || (acquires_by_source && pending.call.is_acquire());
+            // One source restores the script for all calls that follow it in the pipeline.
+            let script = pending.call.script_id().filter(|_| wants_source);
+            let by_source = script.is_some_and(|id| !std::mem::replace(&mut has_source[id], true));
+            let form = Form {
+                by_source,
+                ..pending.form
+            };
+            let not_after = pending.not_after;
+            pending.call.command(&node.caller_id, form, not_after)
+        };
+        unanswered().map(command).collect()
+    }
+}
+
+impl Node {
+    /// A call that is about to be sent on this connection, for a caller who waits until `reply_by`.
+    pub(super) fn date<'a>(
+        &self,
+        connection: &Connection,
+        call: &'a Call,
+        reply_by: Time,
+    ) -> Pending<'a> {
+        let reply_by = reply_by.min(self.clock.now() + self.command_timeout);
+        Pending::new(call, connection.anchor.server_time_at_least(reply_by))
+    }
+
+    /// Runs calls as one pipeline, in order, and returns one result for each, all before `reply_by`.
+    pub(super) fn exchange(
+        &self,
+        connection: &mut Connection,
+        calls: &[Call],
+        reply_by: Time,
+    ) -> Vec<CallResult> {
+        let date = |call| self.date(connection, call, reply_by);
+        let mut pipeline = Pipeline {
+            pending: calls.iter().map(date).collect(),
+            reply_by,
+            order: Order::Kept,
+        };
+        let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
+        while pipeline.has_unanswered() {
+            self.round_trip(connection, &mut pipeline, &mut |index, answer| {
+                answers[index] = Some(answer);
+            });
+        }
+        let results = answers.into_iter().zip(pipeline.pending);
+        results
+            .map(|(answer, pending)| CallResult {
+                answer: answer.unwrap_or_else(|| Err(StoreFault::timed_out(Step::Reply))),
+                not_after: pending.not_after,
+            })
+            .collect()
+    }
+
+    /// Sends all calls that have no answer yet and receives their replies. A call that still has no
+    /// answer then is to be sent again in another form. An error ends the connection, and is the
+    /// answer to every call that has none.
+    pub(super) fn round_trip(
+        &self,
+        connection: &mut Connection,
+        pipeline: &mut Pipeline<'_>,
+        on_answer: &mut OnAnswer<'_>,
+    ) {
+        let sent = self.clock.now();
+        let reply_by = pipeline.reply_by.min(sent + self.command_timeout);
+        let outcome = self.time_left(reply_by).and_then(|_| {
+            let commands = pipeline.commands(self);
+            let count = commands.len() as u64;
+            self.requests.fetch_add(count, Ordering::Relaxed);
+            connection
+                .send(&commands)
+                .map_err(|e| fault(e, Step::Send))?;
+            self.receive_replies(connection, pipeline, sent, reply_by, on_answer)
+        });
+        if let Err(fault) = outcome {
+            connection.broken = true;
+            pipeline.fail(&fault, on_answer);
+        }
+        self.note_anchor(connection.anchor);
+    }
+
+    fn receive_replies(
+        &self,
+        connection: &mut Connection,
+        pipeline: &mut Pipeline<'_>,
+        sent: Time,
+        reply_by: Time,
+        on_answer: &mut OnAnswer<'_>,
+    ) -> Result<(), StoreFault> {
+        for (index, pending) in pipeline.unanswered() {
+            // Each reply may take only the time that the replies before it have left.
+            connection.limit_reads(self.time_left(reply_by)?)?;
+            let value = connection.receive().map_err(|e| fault(e, Step::Reply))?;
+            let received = self.clock.now();
+            let answer = match refusal(value).map(|value| Reply::parse(pending.call, &value)) {
+                Ok(Ok(reply)) => {
+                    if let Some(server) = reply.now {
+                        connection.anchor = Anchor {
+                            server,
+                            sent,
+                            received,
+                        };
+                    }
+                    answer_of(reply, sent)
+                }
+                Ok(Err(malformed)) => {
+                    pending.is_answered = true;
+                    on_answer(index, Err(malformed.into()));
+                    // Nobody knows which requests the next replies answer, and those may be good.
+                    // So their calls are sent again on another connection.
+                    return Err(behind_malformed_reply());
+                }
+                Err(refused) if pending.change_form(&refused) => continue,
+                Err(refused) => {
+                    if matches!(&refused, StoreFault::Server { code, .. } if code == "READONLY") {
+                        // R17 (subscription): this node is a replica now, so no connection to it is
+                        // of use, nor is the subscription.
+                        self.retire(connection);
+                    }
+                    Err(refused)
+                }
+            };
+            pending.is_answered = true;
+            on_answer(index, answer);
+        }
+        Ok(())
+    }
+}
+
+/// R11 (missing keys): a script that was given one key alone and finds a queue can do nothing yet.
+fn answer_of(reply: Reply, sent: Time) -> Result<Answer, StoreFault> {
+    if reply.outcome == Outcome::Queued {
+        return Err(StoreFault::Server {
+            code: "TRYAGAIN".to_owned(),
+            message: "the slot is in migration".to_owned(),
+        });
+    }
+    Ok(Answer {
+        reply,
+        sent,
+        resent: false,
+    })
+}
+
+fn behind_malformed_reply() -> StoreFault {
+    let error = io::Error::new(
+        io::ErrorKind::ConnectionAborted,
+        "the reply before this one was malformed",
+    );
+    StoreFault::unavailable(Step::Reply, error)
+}

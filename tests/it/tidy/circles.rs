@@ -1,0 +1,308 @@
+//! No two files import each other, directly or through others. A folder's `mod.rs` is its table of
+//! contents, so a file and the `mod.rs` above it may name each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::code::code_of;
+use super::{none, read};
+
+/// Where the files of a folder stand in the module tree of the crate.
+const ROOTS: [(&str, &[&str]); 3] = [
+    ("src", &[]),
+    ("tests/sim", &["sim"]),
+    ("tests/model", &["sim", "model"]),
+];
+
+type ModulePath = Vec<String>;
+
+/// The files of the crate and of the simulator, by their place in the module tree.
+struct Modules {
+    files: BTreeMap<ModulePath, PathBuf>,
+    /// What each module imports, by the name it gets there.
+    imports: BTreeMap<ModulePath, Vec<(String, ModulePath)>>,
+    code: BTreeMap<ModulePath, String>,
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let modules = Modules::read();
+    let arrows = modules.arrows();
+    assert!(arrows.len() > 60, "{} files name another", arrows.len());
+    let circles: Vec<String> = circles(&arrows)
+        .iter()
+        .map(|circle| {
+            let names: Vec<_> = circle
+                .iter()
+                .map(|file| file.display().to_string())
+                .collect();
+            names.join(" - ")
+        })
+        .collect();
+    none(&circles, "these files import each other in a circle");
+}
+
+#[test]
+fn circle_is_found() {
+    let file = |name: &str| PathBuf::from(name);
+    let arrow = |from: &str, to: &[&str]| (file(from), to.iter().map(|to| file(to)).collect());
+    let arrows: BTreeMap<_, BTreeSet<_>> = [
+        arrow("a", &["b"]),
+        arrow("b", &["c", "d"]),
+        arrow("c", &["a"]),
+        arrow("d", &[]),
+    ]
+    .into();
+    let found = [file("a"), file("b"), file("c")].into();
+    assert_eq!(circles(&arrows), [found]);
+}
+
+#[test]
+fn imports_are_followed_to_the_file_that_defines_them() {
+    let mut modules = Modules {
+        files: BTreeMap::new(),
+        imports: BTreeMap::new(),
+        code: BTreeMap::new(),
+    };
+    modules.add("src/lib.rs", "mod a;\nmod b;\npub use a::one::Thing;\n");
+    modules.add(
+        "src/a/mod.rs",
+        "mod one;\nmod two;\npub(crate) use one::Thing;\n",
+    );
+    modules.add("src/a/one.rs", "use crate::b;\nfn f() { b::run() }\n");
+    modules.add("src/a/two.rs", "use super::Thing;\n");
+    modules.add("src/b.rs", "use crate::a::{Thing as Other, two::*};\n");
+    let arrows = modules.arrows();
+    let named = |file: &str| -> Vec<String> {
+        let named = arrows.get(Path::new(file)).into_iter().flatten();
+        named.map(|to| to.display().to_string()).collect()
+    };
+    assert_eq!(named("src/a/one.rs"), ["src/b.rs"]);
+    assert_eq!(named("src/a/two.rs"), ["src/a/one.rs"]);
+    assert_eq!(named("src/b.rs"), ["src/a/one.rs", "src/a/two.rs"]);
+}
+
+impl Modules {
+    fn read() -> Modules {
+        let mut modules = Modules {
+            files: BTreeMap::new(),
+            imports: BTreeMap::new(),
+            code: BTreeMap::new(),
+        };
+        for (dir, _) in ROOTS {
+            for (path, text) in read(dir, "rs") {
+                modules.add(
+                    path.to_str().expect("paths of this repository are UTF-8"),
+                    &text,
+                );
+            }
+        }
+        modules
+    }
+
+    fn add(&mut self, path: &str, text: &str) {
+        let code = code_of(text);
+        // A unit test may name whatever it needs.
+        let code = code
+            .split("#[cfg(test)]\nmod tests")
+            .next()
+            .unwrap_or("")
+            .to_owned();
+        let module = module_path(Path::new(path));
+        let imports = imports(&module, &code);
+        self.files.insert(module.clone(), path.into());
+        self.imports.insert(module.clone(), imports);
+        self.code.insert(module, code);
+    }
+
+    /// Each file with the files that it names.
+    fn arrows(&self) -> BTreeMap<PathBuf, BTreeSet<PathBuf>> {
+        let mut arrows = BTreeMap::new();
+        for (module, file) in &self.files {
+            let mut named = BTreeSet::new();
+            let imports = self.imports[module].iter().map(|(_, path)| path.clone());
+            for path in imports.chain(inline_paths(module, &self.code[module])) {
+                if let Some(to) = self.defining(&path)
+                    && !to.starts_with(module)
+                    && !module.starts_with(to)
+                {
+                    named.insert(self.files[to].clone());
+                }
+            }
+            arrows.insert(file.clone(), named);
+        }
+        arrows
+    }
+
+    /// The module whose file defines what this path leads to.
+    fn defining(&self, path: &[String]) -> Option<&ModulePath> {
+        let mut path = path.to_vec();
+        // A re-export leads on to another path; no chain of them is longer than this.
+        for _ in 0..8 {
+            let depth = (0..=path.len())
+                .rev()
+                .find(|n| self.files.contains_key(&path[..*n]))?;
+            let (module, _) = self.files.get_key_value(&path[..depth])?;
+            let Some(name) = path.get(depth) else {
+                return Some(module);
+            };
+            let led_on = self.imports[module]
+                .iter()
+                .find(|(import, _)| import == name);
+            match led_on {
+                Some((_, to)) if *to != path[..=depth] => {
+                    path = to.iter().chain(&path[depth + 1..]).cloned().collect();
+                }
+                _ => return Some(module),
+            }
+        }
+        None
+    }
+}
+
+fn module_path(file: &Path) -> ModulePath {
+    let (root, above) = ROOTS
+        .iter()
+        .find(|(root, _)| file.starts_with(root))
+        .expect("a file of the crate or of the simulator");
+    let inside = file
+        .strip_prefix(root)
+        .expect("it starts with it")
+        .with_extension("");
+    let mut path: ModulePath = above.iter().map(|name| (*name).to_owned()).collect();
+    path.extend(
+        inside
+            .iter()
+            .map(|name| name.to_str().expect("UTF-8").to_owned()),
+    );
+    if matches!(path.last().map(String::as_str), Some("mod" | "lib")) {
+        path.pop();
+    }
+    path
+}
+
+/// What a module imports: the name in the module, and the path from the root of the crate.
+fn imports(module: &[String], code: &str) -> Vec<(String, ModulePath)> {
+    let mut found = Vec::new();
+    for statement in code.split(';') {
+        // Attributes and earlier items stand before the word.
+        let Some(at) = super::code::words(statement, "use").pop() else {
+            continue;
+        };
+        leaves(&[], statement[at + 3..].trim(), &mut found);
+    }
+    found
+        .into_iter()
+        .filter_map(|(name, path)| Some((name, absolute(module, path)?)))
+        .collect()
+}
+
+/// The paths of a `use` tree, each with the name that it gets.
+fn leaves(before: &[String], tree: &str, found: &mut Vec<(String, ModulePath)>) {
+    let tree = tree.trim();
+    if let Some(group) = tree.strip_prefix('{') {
+        let group = group.strip_suffix('}').unwrap_or(group);
+        let (mut depth, mut start) = (0_u32, 0);
+        for (at, c) in group.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                ',' if depth == 0 => {
+                    leaves(before, &group[start..at], found);
+                    start = at + 1;
+                }
+                _ => {}
+            }
+        }
+        leaves(before, &group[start..], found);
+    } else if let Some((first, rest)) = tree.split_once("::") {
+        let path = [before, &[first.trim().to_owned()]].concat();
+        leaves(&path, rest, found);
+    } else if !tree.is_empty() {
+        let (item, name) = tree.split_once(" as ").unwrap_or((tree, tree));
+        let mut path = before.to_vec();
+        if !matches!(item.trim(), "self" | "*") {
+            path.push(item.trim().to_owned());
+        }
+        let name = if name.trim() == "self" {
+            before.last().cloned()
+        } else {
+            None
+        };
+        found.push((name.unwrap_or_else(|| tree_name(tree)), path));
+    }
+}
+
+fn tree_name(tree: &str) -> String {
+    tree.split(" as ").last().unwrap_or(tree).trim().to_owned()
+}
+
+/// Paths that begin with `crate` or `super` outside of `use`.
+fn inline_paths(module: &[String], code: &str) -> Vec<ModulePath> {
+    let mut found = Vec::new();
+    for first in ["crate::", "super::"] {
+        for at in super::code::words(code, first) {
+            if code[..at].ends_with("::") {
+                continue;
+            }
+            let text: String = code[at..]
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | ':'))
+                .collect();
+            // A group of `use` goes on with a brace, and is read there.
+            if text.ends_with("::") {
+                continue;
+            }
+            let path = text
+                .split("::")
+                .filter(|name| !name.is_empty())
+                .map(str::to_owned);
+            found.extend(absolute(module, path.collect()));
+        }
+    }
+    found
+}
+
+/// The path from the root of the crate. A path into another crate leads to no file and does no harm.
+fn absolute(module: &[String], path: ModulePath) -> Option<ModulePath> {
+    let mut base = module.to_vec();
+    let mut rest = &path[..];
+    match rest.first().map(String::as_str) {
+        Some("crate") => (base, rest) = (Vec::new(), &rest[1..]),
+        Some("self") => rest = &rest[1..],
+        _ => {}
+    }
+    while rest.first().map(String::as_str) == Some("super") {
+        base.pop()?;
+        rest = &rest[1..];
+    }
+    base.extend(rest.iter().cloned());
+    Some(base)
+}
+
+/// Groups of files of which each leads to each other one.
+fn circles(arrows: &BTreeMap<PathBuf, BTreeSet<PathBuf>>) -> Vec<BTreeSet<PathBuf>> {
+    let reached = |from: &PathBuf| {
+        let mut reached = BTreeSet::new();
+        let mut next: Vec<&PathBuf> = arrows.get(from).into_iter().flatten().collect();
+        while let Some(file) = next.pop() {
+            if reached.insert(file.clone()) {
+                next.extend(arrows.get(file).into_iter().flatten());
+            }
+        }
+        reached
+    };
+    let reach: BTreeMap<&PathBuf, _> = arrows.keys().map(|file| (file, reached(file))).collect();
+    let mut circles: Vec<BTreeSet<PathBuf>> = Vec::new();
+    for (file, far) in &reach {
+        let circle: BTreeSet<PathBuf> = far
+            .iter()
+            .filter(|other| reach.get(other).is_some_and(|far| far.contains(*file)))
+            .cloned()
+            .collect();
+        if !circle.is_empty() && !circles.contains(&circle) {
+            circles.push(circle);
+        }
+    }
+    circles
+}

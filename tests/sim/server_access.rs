@@ -1,0 +1,44 @@
+//! What the simulator and the search of small worlds do with a server beside running commands.
+
+use std::collections::VecDeque;
+
+use super::{Server, words_of};
+use crate::script::{Call, CallerId, Form, Reply};
+use crate::store::memory::keyspace::{Bytes, Content, KeyEntry, Keyspace};
+
+impl Server {
+    /// Sends a call as a manager does, and reads the reply.
+    pub(crate) fn run_call(
+        &mut self,
+        now: u64,
+        call: &Call,
+        caller_id: &CallerId,
+        not_after: u64,
+    ) -> Result<Reply, String> {
+        let command = call.command(caller_id, Form::default(), not_after);
+        let value = self.run(now, &words_of(&command))?;
+        Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
+    }
+
+    /// Runs `other` from now on where `source` is called by its digest.
+    pub(crate) fn replace(&mut self, source: &str, other: &str) -> Result<(), String> {
+        let replaced = self.compile(source)?;
+        let replacement = self.compile(other)?;
+        let script = self.scripts[&replacement].clone();
+        self.scripts.insert(replaced, script);
+        Ok(())
+    }
+}
+
+impl Keyspace {
+    /// A list, and the last ms in which it exists.
+    pub(crate) fn list_of(&self, key: &str) -> Option<(&VecDeque<Bytes>, Option<i64>)> {
+        match self.entry(key) {
+            Some(KeyEntry {
+                content: Content::List(list),
+                expires_at,
+            }) => Some((list, *expires_at)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The server that runs the shipped scripts, and the translation of their answers.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::check;
+use super::mutant::Mutant;
+use super::record_keys::{NOW, RecordKeys, TICK, TTL_MS, fence, mark, real_token, small_token};
+use super::record_state::{
+    Arrival, CLIENTS, Execution, HORIZON, RecordState, STEP, SmallAnswer, SmallGrant, SmallReply,
+    SmallRequest,
+};
+use super::setting::SmallSetting;
+use crate::key::Key;
+use crate::script::{Call, CallerId, Grant, Outcome, Reply, Verb};
+use crate::store::memory::server::Server;
+
+const PREFIX: &str = "f";
+
+/// Runs scripts, each only once for the same record and request. Nothing else decides what a script
+/// does, so the result can be looked up the next time.
+pub(super) struct ScriptRunner {
+    server: Server,
+    setting: SmallSetting,
+    keys: RecordKeys,
+    caller_ids: Vec<CallerId>,
+    known: HashMap<(RecordState, SmallRequest, Arrival), Result<Rc<Execution>, String>>,
+}
+
+impl ScriptRunner {
+    pub(super) fn new(setting: SmallSetting, mutant: Option<&Mutant>) -> ScriptRunner {
+        let ticks = |n: u8| Duration::from_micros(TICK * u64::from(n));
+        let caller_id = |client| {
+            let mut caller_id = CallerId::new(PREFIX, ticks(STEP), ticks(HORIZON));
+            caller_id.manager = format!("c{client}");
+            caller_id
+        };
+        ScriptRunner {
+            server: Server::with_scripts(&|source| {
+                mutant.map_or_else(|| source.to_owned(), |m| m.alter(source))
+            }),
+            setting,
+            keys: RecordKeys {
+                setting,
+                key: Key::new(PREFIX, "n").expect("a valid name"),
+            },
+            caller_ids: (0..CLIENTS).map(caller_id).collect(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// How many different script calls were run.
+    pub(super) fn runs(&self) -> usize {
+        self.known.len()
+    }
+
+    /// What the script of this request does to this record. The error says what it breaks.
+    pub(super) fn run(
+        &mut self,
+        record: &RecordState,
+        request: SmallRequest,
+        arrival: Arrival,
+    ) -> Result<Rc<Execution>, String> {
+        let key = (record.clone(), request, arrival);
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
+        let execution = self
+            .execute(record, request, arrival)
+            .and_then(|execution| {
+                check::script(&self.setting, record, request, arrival, &execution)?;
+                Ok(Rc::new(execution))
+            });
+        self.known.insert(key, execution.clone());
+        execution
+    }
+
+    fn execute(
+        &mut self,
+        record: &RecordState,
+        request: SmallRequest,
+        arrival: Arrival,
+    ) -> Result<Execution, String> {
+        self.keys.write(&mut self.server, record);
+        let call = self.call(request);
+        // R5 (dated requests): a client sends a request in this tick and gives it up before the
+        // next.
+        let not_after = match arrival {
+            Arrival::InTime => NOW + TICK / 2,
+            Arrival::Late => NOW - 1,
+        };
+        let caller_id = &self.caller_ids[usize::from(request.token().client)];
+        let reply = self.server.run_call(NOW, &call, caller_id, not_after)?;
+        if reply.more {
+            return Err("three clients are too few to pass over 64 waiters".to_owned());
+        }
+        let mut reports = reported_grants(&reply);
+        let answer = SmallAnswer {
+            reply: small_reply(&call, reply.outcome)?,
+            grants: reply.grants.iter().map(small_grant).collect(),
+        };
+        let published = self.published_grants(&call)?;
+        reports.extend(&published);
+        let (record, last_ended) = self.keys.read(&self.server.state().keyspace)?;
+        Ok(Execution {
+            record,
+            answer,
+            published: published.iter().map(small_grant).collect(),
+            last_ended,
+            reported: reports
+                .iter()
+                .map(|grant| (small_token(grant.token), grant.previous))
+                .collect(),
+        })
+    }
+
+    fn call(&self, request: SmallRequest) -> Call {
+        let client = request.token().client;
+        let token = real_token(request.token());
+        let verb = match request {
+            SmallRequest::Acquire(_) => Verb::Acquire {
+                token,
+                may_wait: true,
+                params: Arc::from(self.setting.params(client, TTL_MS) + " -"),
+            },
+            SmallRequest::Release(_, known_fence, mode) => Verb::Release {
+                token,
+                fence: if known_fence == 0 {
+                    0
+                } else {
+                    fence(known_fence)
+                },
+                mode: mode.mode(),
+            },
+            SmallRequest::Renew(_) => Verb::Renew { token },
+            SmallRequest::Sync(_) => Verb::Sync { newest: token },
+            SmallRequest::Lookup(_) => Verb::Lookup {
+                tokens: vec![token],
+            },
+        };
+        Call {
+            spec: self.setting.spec(client),
+            key: self.keys.key.clone(),
+            verb,
+        }
+    }
+
+    /// The messages that the script has published, each on the channel of its waiter's process.
+    fn published_grants(&mut self, call: &Call) -> Result<Vec<Grant>, String> {
+        let mut grants = Vec::new();
+        for message in self.server.published() {
+            let text = String::from_utf8_lossy(&message.text).into_owned();
+            let (grant, _, _) = Grant::from_message(PREFIX, &text)
+                .filter(|(_, key, family)| key.name == call.key.name && *family == call.spec.family)
+                .ok_or_else(|| format!("the message {text:?} is not a grant of this name"))?;
+            let to = small_token(grant.token);
+            if message.channel != format!("{PREFIX}:grants:c{}", to.client).into_bytes() {
+                return Err(format!("the grant to {to:?} was sent to another process"));
+            }
+            grants.push(grant);
+        }
+        Ok(grants)
+    }
+}
+
+/// All grants in a reply, its own first.
+fn reported_grants(reply: &Reply) -> Vec<Grant> {
+    let own = match &reply.outcome {
+        Outcome::Granted(grant) => Some(*grant),
+        Outcome::Synced { owner, .. } => *owner,
+        _ => None,
+    };
+    own.into_iter()
+        .chain(reply.grants.iter().copied())
+        .collect()
+}
+
+fn small_grant(grant: &Grant) -> SmallGrant {
+    SmallGrant {
+        to: small_token(grant.token),
+        fence: mark(grant.fence),
+        left: ticks(grant.left),
+    }
+}
+
+fn ticks(left: Duration) -> u8 {
+    (left.as_micros() as u64 / TICK) as u8
+}
+
+fn small_reply(call: &Call, outcome: Outcome) -> Result<SmallReply, String> {
+    Ok(match outcome {
+        Outcome::Granted(grant) => SmallReply::Granted(small_grant(&grant)),
+        Outcome::Waiting { since, .. } => SmallReply::Waiting { since: mark(since) },
+        Outcome::Late => SmallReply::Late,
+        Outcome::Released => SmallReply::Released,
+        Outcome::Already => SmallReply::Already,
+        Outcome::Lapsed | Outcome::Lost | Outcome::Unknown => SmallReply::NotOwner,
+        Outcome::Renewed { left, .. } => SmallReply::Renewed { left: ticks(left) },
+        Outcome::Gone { .. } => SmallReply::Gone,
+        Outcome::Synced {
+            owner,
+            owner_waited_here,
+            left,
+            since,
+            newest_known,
+            ..
+        } => SmallReply::Synced {
+            owner: owner.as_ref().map(small_grant),
+            ours: owner_waited_here,
+            since: mark(since),
+            known: newest_known,
+            left: ticks(left),
+        },
+        Outcome::Absent => SmallReply::Absent,
+        Outcome::Present {
+            owner,
+            since,
+            waiting,
+        } => match &call.verb {
+            // A holder of permits has no `owner` here. Its grant is in the rest of the answer.
+            Verb::Lookup { tokens } => SmallReply::Present {
+                waits: waiting == [true],
+                owns: owner.is_some_and(|owner| tokens.contains(&owner)),
+                since: mark(since),
+            },
+            _ => return Err("a request that is no lookup was answered like a lookup".to_owned()),
+        },
+        other => return Err(format!("no request here can be answered {other:?}")),
+    })
+}
