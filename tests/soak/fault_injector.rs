@@ -319,14 +319,15 @@ impl<'a> FaultInjector<'a> {
     }
 
     fn repair_after(&mut self, after: Duration, fault: usize, active: ActiveFault) {
-        if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) = of
+        if let ActiveFault::Stopped(slot) | ActiveFault::Killed(slot) | ActiveFault::Link(slot) =
+            active
         {
             self.slots[slot].faulty = true;
         }
         self.repairs.push(Repair {
             due: Instant::now() + after,
             fault,
-            of,
+            active,
         });
     }
 
