@@ -19,15 +19,6 @@ impl Server {
         let value = self.run(now, &words_of(&command))?;
         Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
     }
-
-    /// Runs `other` from now on where `source` is called by its digest.
-    pub(crate) fn replace(&mut self, source: &str, other: &str) -> Result<(), String> {
-        let replaced = self.compile(source)?;
-        let replacement = self.compile(other)?;
-        let script = self.scripts[&replacement].clone();
-        self.scripts.insert(replaced, script);
-        Ok(())
-    }
 }
 
 impl Keyspace {
