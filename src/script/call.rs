@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::Cmd;
 
-use super::registry;
+use super::registry::{self, VerbName};
 use super::spec::{Family, LockSpec};
 use super::token::{CallerId, Token};
 use crate::key::Key;
@@ -91,7 +91,15 @@ pub(crate) struct Form {
 impl Call {
     /// The number of the script that the call runs. `None` if it is a single command.
     pub(crate) fn script_id(&self) -> Option<usize> {
-        registry::script_id(self.spec.family, &self.verb)
+        let verb = match self.verb {
+            Verb::Acquire { .. } => VerbName::Acquire,
+            Verb::Release { .. } => VerbName::Release,
+            Verb::Renew { .. } => VerbName::Renew,
+            Verb::Sync { .. } => VerbName::Sync,
+            Verb::Inspect { .. } => VerbName::Inspect,
+            Verb::Lookup { .. } => VerbName::Lookup,
+        };
+        registry::script_id(self.spec.family, verb)
     }
 
     /// The command that Redis runs. An acquire or a sync does nothing after `not_after`, a server time

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use Family::{Mutex, Permit};
 use VerbName::{Acquire, Inspect, Lookup, Release, Renew, Sync};
 
-use super::{Family, Verb};
+use super::Family;
 
 /// How many scripts there are.
 pub(crate) const SCRIPTS: usize = 11;
@@ -26,28 +26,15 @@ const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Permit, Lookup, include_str!("permit_lookup.lua")),
 ];
 
-/// The name of a [`Verb`], in the table.
+/// The name of a verb of a [`Call`](super::Call), in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum VerbName {
+pub(super) enum VerbName {
     Acquire,
     Release,
     Renew,
     Sync,
     Inspect,
     Lookup,
-}
-
-impl VerbName {
-    fn of(verb: &Verb) -> VerbName {
-        match verb {
-            Verb::Acquire { .. } => Acquire,
-            Verb::Release { .. } => Release,
-            Verb::Renew { .. } => Renew,
-            Verb::Sync { .. } => Sync,
-            Verb::Inspect { .. } => Inspect,
-            Verb::Lookup { .. } => Lookup,
-        }
-    }
 }
 
 /// A script with all its parts, and the digest by which EVALSHA names it.
@@ -57,8 +44,7 @@ pub(super) struct Script {
 }
 
 /// The number of the script that serves this verb, if it has one.
-pub(super) fn script_id(family: Family, verb: &Verb) -> Option<usize> {
-    let verb = VerbName::of(verb);
+pub(super) fn script_id(family: Family, verb: VerbName) -> Option<usize> {
     TABLE
         .iter()
         .position(|(of_family, of_verb, _)| (*of_family, *of_verb) == (family, verb))

@@ -63,6 +63,7 @@
 //! cheap to clone and to hash, and so does the search here.
 
 mod check;
+mod check_world;
 mod client;
 mod event;
 mod peace;

@@ -1,6 +1,6 @@
 //! The run in peace: from every world, a run without further faults must serve everybody in time.
 
-use super::check;
+use super::check_world::check_world;
 use super::client::{Client, ClientStage};
 use super::event::{SmallAction, SmallEvent};
 use super::record_state::{STEP, TTL};
@@ -61,7 +61,7 @@ impl Search {
                 trace.add_in_peace(&event, &world);
             }
             world = world.step(&mut self.runner, event).0?;
-            check::world(&world)?;
+            check_world(&world)?;
             let became = world.simplify();
             if let Some(trace) = &mut trace {
                 trace.rename(became);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::check;
+use super::check_world::check_world;
 use super::event::SmallEvent;
 use super::record_state::CLIENTS;
 use super::report::{Report, SmallViolation, Trace};
@@ -94,7 +94,7 @@ impl Search {
         from: u32,
         mut world: SmallWorld,
     ) -> Result<Option<(u32, SmallWorld)>, String> {
-        check::world(&world)?;
+        check_world(&world)?;
         world.simplify();
         let Some(id) = self.add(from, &world) else {
             return Ok(None);
@@ -144,7 +144,7 @@ impl Search {
         }
         trace.add(&event, &world);
         if let Ok(mut world) = world.step(&mut self.runner, event).0
-            && check::world(&world).is_ok()
+            && check_world(&world).is_ok()
         {
             let became = world.simplify();
             trace.rename(became);

@@ -1,0 +1,39 @@
+//! The check of a whole world: what its clients believe, held against its record.
+
+use super::client::ClientStage;
+use super::record_state::CLIENTS;
+use super::world::SmallWorld;
+
+/// P1 as clients see it. A client that believes that it holds the lock does hold it, with its fence
+/// and permits, and for at least as long. All clients together believe in no more permits than
+/// there are.
+pub(super) fn check_world(world: &SmallWorld) -> Result<(), String> {
+    let mut believed = 0;
+    for (c, client) in (0..CLIENTS)
+        .zip(&world.clients)
+        .filter(|(_, client)| client.stage == ClientStage::Holding)
+    {
+        let permits = if client.downgraded {
+            1
+        } else {
+            world.setting.permits(c)
+        };
+        let holder = client.token.and_then(|token| world.record.holder(token));
+        let is_true = holder.is_some_and(|holder| {
+            holder.fence == client.fence && holder.left >= client.left && holder.permits >= permits
+        });
+        if !is_true {
+            return Err(format!(
+                "P1: {:?} believes that it holds the lock, but the holders are {:?}",
+                client.token, world.record.holders
+            ));
+        }
+        believed += permits;
+    }
+    if believed > world.setting.kind.permits() {
+        return Err(format!(
+            "P1: clients believe that they hold {believed} permits together"
+        ));
+    }
+    Ok(())
+}
