@@ -9,7 +9,7 @@ use crate::glob::Glob;
 use crate::key::{self, Key};
 use crate::kind::Kind;
 use crate::manager::LockManager;
-use crate::script::{Call, Family, LockSpec, Mode, Outcome, Seen, Token, Verb};
+use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Token, Verb};
 
 /// The most waiters that [`LockInfo::queue`] lists.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
@@ -226,7 +226,7 @@ impl LockManager {
             .iter()
             .zip(replies)
             .map(|(key, reply)| match reply?.reply.outcome {
-                Outcome::Seen(seen) => Ok(Some(LockInfo::new(key.clone(), *seen))),
+                Outcome::Inspection(seen) => Ok(Some(LockInfo::new(key.clone(), *seen))),
                 _ => Ok(None),
             });
         Ok(infos.collect())
@@ -305,7 +305,7 @@ impl List {
 }
 
 impl LockInfo {
-    pub(crate) fn new(key: Key, seen: Seen) -> LockInfo {
+    pub(crate) fn new(key: Key, seen: Inspection) -> LockInfo {
         let state = match &seen.holders[..] {
             [] => LockState::Free,
             holders if holders.iter().all(|holder| holder.cools) => LockState::Cooling,

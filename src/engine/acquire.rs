@@ -9,7 +9,8 @@ use std::time::Duration;
 use crate::engine::lease::{Lease, first_lost};
 use crate::engine::request::{Request, Wait};
 use crate::engine::waiter::{
-    AtDeadline, GrantNotice, QueuedWaiter, TakeGrant, WaiterAction, WaiterEntry, WaiterState,
+    AtDeadline, EnqueueOutcome, GrantNotice, QueuedWaiter, TakeGrant, WaiterAction, WaiterEntry,
+    WaiterState,
 };
 use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result, Step};
@@ -320,18 +321,6 @@ impl Engine {
         self.waker
             .wake_if_late_for(self.waiters.enqueue(waiter, due));
     }
-}
-
-/// What came of a waiter's acquire.
-pub(super) enum EnqueueOutcome {
-    /// The waiter is queued, granted or cancelled: its state says which.
-    Done,
-    /// Send it again at once.
-    Again,
-    /// It will not succeed.
-    Refused(Error),
-    /// It may succeed later.
-    Failed(StoreFault),
 }
 
 /// When the first of these leases ends if none of them is renewed any more.

@@ -6,7 +6,7 @@
 //! | `token` | [`Token`]: an attempt's id; [`CallerId`]: what a manager says about itself |
 //! | `call` | [`Call`]: a request, and the command that it becomes |
 //! | `registry` | the table family x verb -> script, and how a script's parts are included |
-//! | `reply` | [`Reply`]: what a script answers, one function per verb |
+//! | `reply` | [`ScriptReply`]: what a script answers, one function per verb |
 //! | `packed` | the packed fields of a record, for the in-memory store |
 
 mod call;
@@ -24,7 +24,7 @@ pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Verb};
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
-pub(crate) use reply::{Grant, Malformed, Outcome, Reply, Seen};
+pub(crate) use reply::{Grant, Inspection, Malformed, Outcome, ScriptReply};
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 pub(crate) use spec::{Family, LockSpec};

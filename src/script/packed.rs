@@ -3,7 +3,7 @@
 
 /// The field `s`: the state of a mutex.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct PackedState {
     /// Server time in µs; also of a cooling. 0 when the lock is cleared.
     pub(crate) lease_end: u64,
     pub(crate) granted_at: u64,
@@ -26,7 +26,7 @@ pub(crate) struct State {
 /// The field `q` of a mutex, `n` of permits: the state of the queue.
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Queue {
+pub(crate) struct PackedQueue {
     /// Entries in the list, dead ones included.
     pub(crate) entries: u32,
     pub(crate) waiter_records: u32,
@@ -45,7 +45,7 @@ pub(crate) struct Queue {
 /// The field `p`: the state of permits.
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Permits {
+pub(crate) struct PackedPermits {
     /// The last fence that was not a reader's.
     pub(crate) fence: u64,
     /// No holder lapses before this; 0 if there is none.
@@ -67,7 +67,7 @@ pub(crate) struct Permits {
 /// A holder of permits. Its text follows.
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Holder {
+pub(crate) struct PackedHolder {
     pub(crate) lease_end: u64,
     /// In ms.
     pub(crate) ttl: u32,
@@ -84,7 +84,7 @@ pub(crate) struct Holder {
 /// The field `m:<manager>`.
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct PackedStamp {
     /// The served time up to which the manager counts as alive.
     pub(crate) alive_until: u64,
     /// The server time at which this row of stamps began.
@@ -139,10 +139,10 @@ fn double(number: u64) -> [u8; 8] {
     (number as f64).to_le_bytes()
 }
 
-impl State {
-    pub(crate) fn unpack(bytes: &[u8]) -> Option<State> {
+impl PackedState {
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<PackedState> {
         let mut packed = Packed(bytes);
-        Some(State {
+        Some(PackedState {
             lease_end: packed.double()?,
             granted_at: packed.double()?,
             fence: packed.double()?,
@@ -175,10 +175,10 @@ impl State {
 }
 
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
-impl Queue {
-    pub(crate) fn unpack(bytes: &[u8]) -> Option<Queue> {
+impl PackedQueue {
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<PackedQueue> {
         let mut packed = Packed(bytes);
-        Some(Queue {
+        Some(PackedQueue {
             entries: packed.word()?,
             waiter_records: packed.word()?,
             looked_at: packed.double()?,
@@ -209,10 +209,10 @@ impl Queue {
 }
 
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
-impl Stamp {
-    pub(crate) fn unpack(bytes: &[u8]) -> Option<Stamp> {
+impl PackedStamp {
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<PackedStamp> {
         let mut packed = Packed(bytes);
-        Some(Stamp {
+        Some(PackedStamp {
             alive_until: packed.double()?,
             since: packed.double()?,
         })
@@ -224,10 +224,10 @@ impl Stamp {
 }
 
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
-impl Permits {
-    pub(crate) fn unpack(bytes: &[u8]) -> Option<Permits> {
+impl PackedPermits {
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<PackedPermits> {
         let mut packed = Packed(bytes);
-        Some(Permits {
+        Some(PackedPermits {
             fence: packed.double()?,
             next_lapse: packed.double()?,
             shortest_lease: packed.word()?,
@@ -257,11 +257,11 @@ impl Permits {
 }
 
 #[cfg(any(all(test, feature = "memory"), fuzzing))]
-impl Holder {
+impl PackedHolder {
     /// With its text.
-    pub(crate) fn unpack(bytes: &[u8]) -> Option<(Holder, &[u8])> {
+    pub(crate) fn unpack(bytes: &[u8]) -> Option<(PackedHolder, &[u8])> {
         let mut packed = Packed(bytes);
-        let holder = Holder {
+        let holder = PackedHolder {
             lease_end: packed.double()?,
             ttl: packed.word()?,
             hold: packed.word()?,

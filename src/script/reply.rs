@@ -2,7 +2,7 @@
 //! [`Malformed`]: it never panics, and it never becomes a grant.
 
 mod fields;
-mod seen;
+mod inspection;
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use crate::loss::PreviousHolder;
 
 pub(crate) use fields::Malformed;
 use fields::{
-    Result, flag, malformed, micros, number, plain, previous, previous_from, since_of, text, token,
+    ParseResult, flag, malformed, micros, number, plain, previous, previous_from, since_of, text,
+    token,
 };
-pub(crate) use seen::Seen;
-use seen::seen;
+pub(crate) use inspection::Inspection;
+use inspection::seen;
 
 /// What one of our scripts replied.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Reply {
+pub(crate) struct ScriptReply {
     /// The server's time in µs, if the reply has it.
     pub(crate) now: Option<u64>,
     /// There is more of the same to do: call again at once.
@@ -87,7 +88,7 @@ pub(crate) enum Outcome {
         served: u64,
     },
     Absent,
-    Seen(Box<Seen>),
+    Inspection(Box<Inspection>),
     /// Of a lookup: the owner, the manager's row of stamps, and which of the tokens wait.
     Present {
         owner: Option<Token>,
@@ -96,8 +97,8 @@ pub(crate) enum Outcome {
     },
 }
 
-impl Reply {
-    pub(crate) fn parse(call: &Call, value: &Value) -> Result<Reply> {
+impl ScriptReply {
+    pub(crate) fn parse(call: &Call, value: &Value) -> ParseResult<ScriptReply> {
         let family = call.spec.family;
         match &call.verb {
             Verb::Acquire { token, .. } => acquire(family, *token, value),
@@ -142,7 +143,7 @@ impl Grant {
     }
 }
 
-fn acquire(family: Family, token: Token, value: &Value) -> Result<Reply> {
+fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "granted, waiting, busy, late, more, queued or kind, each with its fields";
     // The short way of a mutex. The grant was made now, and now is its fence.
     if family == Family::Mutex
@@ -151,14 +152,14 @@ fn acquire(family: Family, token: Token, value: &Value) -> Result<Reply> {
         && text(status)? == "granted"
     {
         let grant = grant(token, [now, now, left, how])?;
-        return Ok(Reply {
+        return Ok(ScriptReply {
             now: Some(grant.granted_at),
             more: false,
             outcome: Outcome::Granted(grant),
             grants: Vec::new(),
         });
     }
-    let answer = Answer::read(expected, value)?;
+    let answer = ReplyParts::read(expected, value)?;
     match (answer.status, answer.fields) {
         ("granted", [fence, at, left, how, others @ ..]) => {
             let grant = grant(token, [fence, at, left, how])?;
@@ -185,7 +186,7 @@ fn acquire(family: Family, token: Token, value: &Value) -> Result<Reply> {
     }
 }
 
-fn release(family: Family, token: Token, value: &Value) -> Result<Reply> {
+fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "released, granted, refused, already, lapsed, forced, lost, unknown, queued or \
                     kind, each with its fields";
     // The short way of a mutex does not ask for the time.
@@ -193,14 +194,14 @@ fn release(family: Family, token: Token, value: &Value) -> Result<Reply> {
         && let Value::BulkString(word) = value
         && word == b"released"
     {
-        return Ok(Reply {
+        return Ok(ScriptReply {
             now: None,
             more: false,
             outcome: Outcome::Released,
             grants: Vec::new(),
         });
     }
-    let answer = Answer::read(expected, value)?;
+    let answer = ReplyParts::read(expected, value)?;
     match (answer.status, answer.fields) {
         ("granted", [fence, at, left, how, others @ ..]) => {
             let grant = grant(token, [fence, at, left, how])?;
@@ -219,8 +220,8 @@ fn release(family: Family, token: Token, value: &Value) -> Result<Reply> {
     }
 }
 
-fn renew(value: &Value) -> Result<Reply> {
-    let answer = Answer::read("renewed, gone or kind, each with its fields", value)?;
+fn renew(value: &Value) -> ParseResult<ScriptReply> {
+    let answer = ReplyParts::read("renewed, gone or kind, each with its fields", value)?;
     match (answer.status, answer.fields) {
         ("renewed", [left, fence, others @ ..]) => {
             let renewed = Outcome::Renewed {
@@ -241,9 +242,9 @@ fn renew(value: &Value) -> Result<Reply> {
     }
 }
 
-fn sync(family: Family, newest: Token, value: &Value) -> Result<Reply> {
+fn sync(family: Family, newest: Token, value: &Value) -> ParseResult<ScriptReply> {
     let expected = "synced, absent, late or kind, each with its fields";
-    let answer = Answer::read(expected, value)?;
+    let answer = ReplyParts::read(expected, value)?;
     let fields = match answer.status {
         "synced" => answer.fields,
         "absent" => return answer.reply(Outcome::Absent, answer.fields),
@@ -292,12 +293,12 @@ fn sync(family: Family, newest: Token, value: &Value) -> Result<Reply> {
     answer.reply(synced, others)
 }
 
-fn inspect(family: Family, value: &Value) -> Result<Reply> {
-    let answer = Answer::read("seen, absent or kind, each with its fields", value)?;
+fn inspect(family: Family, value: &Value) -> ParseResult<ScriptReply> {
+    let answer = ReplyParts::read("seen, absent or kind, each with its fields", value)?;
     match answer.status {
         "seen" => {
             let seen = seen(family, answer.fields, value)?;
-            answer.reply(Outcome::Seen(Box::new(seen)), &[])
+            answer.reply(Outcome::Inspection(Box::new(seen)), &[])
         }
         "absent" => answer.reply(Outcome::Absent, answer.fields),
         _ => answer.kind(),
@@ -305,7 +306,7 @@ fn inspect(family: Family, value: &Value) -> Result<Reply> {
 }
 
 /// The reply to HMGET: the owner, the manager's stamp, and the record of each token.
-fn lookup_of_mutex(tokens: usize, value: &Value) -> Result<Reply> {
+fn lookup_of_mutex(tokens: usize, value: &Value) -> ParseResult<ScriptReply> {
     let Value::Array(fields) = value else {
         return Err(malformed("the fields that were asked for", value));
     };
@@ -330,8 +331,8 @@ fn lookup_of_mutex(tokens: usize, value: &Value) -> Result<Reply> {
         Value::Nil => Ok(false),
         record => text(record).map(|_| true),
     };
-    let waiting = records.iter().map(is_waiting).collect::<Result<_>>()?;
-    Ok(Reply {
+    let waiting = records.iter().map(is_waiting).collect::<ParseResult<_>>()?;
+    Ok(ScriptReply {
         now: None,
         more: false,
         outcome: Outcome::Present {
@@ -343,8 +344,8 @@ fn lookup_of_mutex(tokens: usize, value: &Value) -> Result<Reply> {
     })
 }
 
-fn lookup_of_permits(tokens: &[Token], value: &Value) -> Result<Reply> {
-    let answer = Answer::read("present with an entry for each token, or kind", value)?;
+fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply> {
+    let answer = ReplyParts::read("present with an entry for each token, or kind", value)?;
     let (since, entries) = match (answer.status, answer.fields) {
         ("present", [since, entries @ ..]) if entries.len() == tokens.len() => (since, entries),
         _ => return answer.kind(),
@@ -367,7 +368,7 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> Result<Reply> {
         since: number(since)?,
         waiting,
     };
-    Ok(Reply {
+    Ok(ScriptReply {
         now: Some(answer.now),
         more: answer.more,
         outcome,
@@ -377,7 +378,7 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> Result<Reply> {
 
 /// What the replies of all scripts have in common. The fields are those of the status, then come
 /// grants to others.
-struct Answer<'a> {
+struct ReplyParts<'a> {
     status: &'a str,
     now: u64,
     more: bool,
@@ -387,15 +388,15 @@ struct Answer<'a> {
     value: &'a Value,
 }
 
-impl<'a> Answer<'a> {
-    fn read(expected: &'static str, value: &'a Value) -> Result<Answer<'a>> {
+impl<'a> ReplyParts<'a> {
+    fn read(expected: &'static str, value: &'a Value) -> ParseResult<ReplyParts<'a>> {
         let Value::Array(parts) = value else {
             return Err(malformed(expected, value));
         };
         let [status, now, more, fields @ ..] = &parts[..] else {
             return Err(malformed(expected, value));
         };
-        Ok(Answer {
+        Ok(ReplyParts {
             status: text(status)?,
             now: number(now)?,
             more: flag(more)?,
@@ -406,21 +407,21 @@ impl<'a> Answer<'a> {
     }
 
     /// The reply with this outcome, and with the grants to others that follow the fields.
-    fn reply(&self, outcome: Outcome, others: &[Value]) -> Result<Reply> {
+    fn reply(&self, outcome: Outcome, others: &[Value]) -> ParseResult<ScriptReply> {
         let grants = others.chunks(5).map(|fields| match fields {
             [of, fence, at, left, how] => grant(token(of)?, [fence, at, left, how]),
             _ => Err(malformed("grants of five fields each", self.value)),
         });
-        Ok(Reply {
+        Ok(ScriptReply {
             now: Some(self.now),
             more: self.more,
             outcome,
-            grants: grants.collect::<Result<_>>()?,
+            grants: grants.collect::<ParseResult<_>>()?,
         })
     }
 
     /// The one status that every script may reply.
-    fn kind(&self) -> Result<Reply> {
+    fn kind(&self) -> ParseResult<ScriptReply> {
         match (self.status, self.fields) {
             ("kind", [kind, others @ ..]) => {
                 self.reply(Outcome::Kind(text(kind)?.to_owned()), others)
@@ -430,7 +431,7 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn grant(token: Token, [fence, granted_at, left, how]: [&Value; 4]) -> Result<Grant> {
+fn grant(token: Token, [fence, granted_at, left, how]: [&Value; 4]) -> ParseResult<Grant> {
     Ok(Grant {
         token,
         fence: number(fence)?,
@@ -455,7 +456,7 @@ mod tests {
             let key = Key::new("fairlock", "n").expect("a good name");
             let value =
                 redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
-            Reply::parse(
+            ScriptReply::parse(
                 &Call {
                     spec: LockSpec::MUTEX,
                     key,
@@ -550,7 +551,7 @@ mod tests {
             let key = Key::new("fairlock", "n").expect("a good name");
             let value =
                 redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
-            Reply::parse(
+            ScriptReply::parse(
                 &Call {
                     spec: LockSpec::any(Family::Permit),
                     key,
@@ -626,8 +627,8 @@ mod tests {
             )
         };
         let good = "semaphore/1 5 9 0 5 m 1000 0 0 2 host";
-        let Ok(Reply {
-            outcome: Outcome::Seen(told),
+        let Ok(ScriptReply {
+            outcome: Outcome::Inspection(told),
             ..
         }) = seen(1, good)
         else {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::key::Key;
-use crate::script::{Call, Reply};
+use crate::script::{Call, ScriptReply};
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
@@ -111,7 +111,7 @@ pub(crate) struct CallResult {
 /// A reply, and when its request was sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
-    pub(crate) reply: Reply,
+    pub(crate) reply: ScriptReply,
     /// A moment just before the request was sent for the last time.
     pub(crate) sent: Time,
     /// Whether the request may have reached the server more than once.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::key::Key;
 use crate::script::Token;
-use crate::script::packed::{Holder as Packed, Permits, Queue, State};
+use crate::script::packed::{PackedHolder, PackedPermits, PackedQueue, PackedState};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 
 /// What the keys of a name hold. All times are in µs.
@@ -99,7 +99,10 @@ impl RecordView {
     }
 
     fn read_mutex(&mut self, fields: &Fields<'_>) {
-        let Some(state) = fields.get("s").and_then(|packed| State::unpack(packed)) else {
+        let Some(state) = fields
+            .get("s")
+            .and_then(|packed| PackedState::unpack(packed))
+        else {
             return;
         };
         self.fence = state.fence;
@@ -130,7 +133,10 @@ impl RecordView {
     }
 
     fn read_accounting(&mut self, fields: &Fields<'_>) {
-        let Some(state) = fields.get("p").and_then(|packed| Permits::unpack(packed)) else {
+        let Some(state) = fields
+            .get("p")
+            .and_then(|packed| PackedPermits::unpack(packed))
+        else {
             return;
         };
         self.fence = state.fence;
@@ -147,7 +153,7 @@ impl RecordView {
         let counts = fields
             .get("q")
             .or(fields.get("n"))
-            .and_then(|packed| Queue::unpack(packed))
+            .and_then(|packed| PackedQueue::unpack(packed))
             .unwrap_or_default();
         self.counted = counts.looked_at;
         self.entries = counts.entries as usize;
@@ -159,7 +165,7 @@ impl RecordView {
         let Some(token) = token_of(field.strip_prefix(b"c:").unwrap_or(field)) else {
             return;
         };
-        let Some((packed, text)) = Packed::unpack(holder) else {
+        let Some((packed, text)) = PackedHolder::unpack(holder) else {
             return;
         };
         let Ok(text) = std::str::from_utf8(text) else {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::{Server, words_of};
-use crate::script::{Call, CallerId, Form, Reply};
+use crate::script::{Call, CallerId, Form, ScriptReply};
 use crate::store::memory::keyspace::{Bytes, Content, KeyEntry, Keyspace};
 
 impl Server {
@@ -14,10 +14,10 @@ impl Server {
         call: &Call,
         caller_id: &CallerId,
         not_after: u64,
-    ) -> Result<Reply, String> {
+    ) -> Result<ScriptReply, String> {
         let command = call.command(caller_id, Form::default(), not_after);
         let value = self.run(now, &words_of(&command))?;
-        Reply::parse(call, &value).map_err(|malformed| malformed.to_string())
+        ScriptReply::parse(call, &value).map_err(|malformed| malformed.to_string())
     }
 }
 

@@ -5,12 +5,11 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::engine::acquire::EnqueueOutcome;
 use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::{Command, RenewalThread, Task};
 use crate::engine::release::ReleaseOutcome;
 use crate::engine::request::Wait;
-use crate::engine::waiter::{TakeGrant, WaiterAction, WaiterState};
+use crate::engine::waiter::{EnqueueOutcome, TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, Lease, QueuedWaiter, Request, subscription};
 use crate::script::{Call, CallerId, Mode, Token, Verb};
 use crate::store::clock::Time;

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use super::command::Task;
 use super::thread::{PIPELINE, RenewalThread};
-use crate::engine::acquire::EnqueueOutcome;
 use crate::engine::request::Wait;
-use crate::engine::waiter::{GrantNotice, TokenOwner, WaiterEntry, refusal};
+use crate::engine::waiter::{EnqueueOutcome, GrantNotice, TokenOwner, WaiterEntry, refusal};
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};

@@ -8,6 +8,6 @@ mod registry;
 mod state;
 
 pub(crate) use grant_notice::GrantNotice;
-pub(crate) use queued::{AtDeadline, QueuedWaiter};
+pub(crate) use queued::{AtDeadline, EnqueueOutcome, QueuedWaiter};
 pub(crate) use registry::{TokenOwner, WaiterEntry, WaiterRegistry, in_order, refusal};
 pub(crate) use state::{TakeGrant, WaiterAction, WaiterState};

@@ -33,6 +33,18 @@ pub(crate) enum AtDeadline {
     Keep,
 }
 
+/// What came of a waiter's acquire.
+pub(crate) enum EnqueueOutcome {
+    /// The waiter is queued, granted or cancelled: its state says which.
+    Done,
+    /// Send it again at once.
+    Again,
+    /// It will not succeed.
+    Refused(Error),
+    /// It may succeed later.
+    Failed(StoreFault),
+}
+
 /// One call of [`QueuedWaiter::wait`].
 struct WaitCall {
     entered: Time,

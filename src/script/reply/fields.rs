@@ -16,13 +16,13 @@ pub(crate) struct Malformed {
     got: String,
 }
 
-pub(super) type Result<T> = std::result::Result<T, Malformed>;
+pub(super) type ParseResult<T> = std::result::Result<T, Malformed>;
 
-pub(super) fn token(value: &Value) -> Result<Token> {
+pub(super) fn token(value: &Value) -> ParseResult<Token> {
     Token::parse(text(value)?).ok_or_else(|| malformed("a token", value))
 }
 
-pub(super) fn previous(value: &Value) -> Result<PreviousHolder> {
+pub(super) fn previous(value: &Value) -> ParseResult<PreviousHolder> {
     let previous = match value {
         Value::Int(n) => previous_from(*n),
         _ => None,
@@ -40,7 +40,7 @@ pub(super) fn previous_from(n: i64) -> Option<PreviousHolder> {
     }
 }
 
-pub(super) fn number(value: &Value) -> Result<u64> {
+pub(super) fn number(value: &Value) -> ParseResult<u64> {
     let number = match value {
         Value::Int(n) => u64::try_from(*n).ok(),
         _ => None,
@@ -48,7 +48,7 @@ pub(super) fn number(value: &Value) -> Result<u64> {
     number.ok_or_else(|| malformed("a number, not below 0", value))
 }
 
-pub(super) fn flag(value: &Value) -> Result<bool> {
+pub(super) fn flag(value: &Value) -> ParseResult<bool> {
     match number(value)? {
         0 => Ok(false),
         1 => Ok(true),
@@ -56,11 +56,11 @@ pub(super) fn flag(value: &Value) -> Result<bool> {
     }
 }
 
-pub(super) fn micros(value: &Value) -> Result<Duration> {
+pub(super) fn micros(value: &Value) -> ParseResult<Duration> {
     number(value).map(Duration::from_micros)
 }
 
-pub(super) fn text(value: &Value) -> Result<&str> {
+pub(super) fn text(value: &Value) -> ParseResult<&str> {
     let text = match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
         Value::SimpleString(text) => Some(&**text),
@@ -69,7 +69,7 @@ pub(super) fn text(value: &Value) -> Result<&str> {
     text.ok_or_else(|| malformed("a text", value))
 }
 
-pub(super) fn texts(values: &[Value]) -> Result<Vec<String>> {
+pub(super) fn texts(values: &[Value]) -> ParseResult<Vec<String>> {
     values
         .iter()
         .map(|value| text(value).map(str::to_owned))

@@ -81,7 +81,7 @@ fn notice(
     loop {
         let result = server.run(now, &command);
         messages.append(&mut server.published());
-        let reply = result.map(|value| script::Reply::parse(call, &value));
+        let reply = result.map(|value| script::ScriptReply::parse(call, &value));
         let Ok(Ok(reply)) = reply else {
             return has_ended;
         };
@@ -100,10 +100,10 @@ fn ending_commands(server: &Server, record: &str, now: u64) -> Option<(Family, V
     if let Some(state) = fields.get(&b"s"[..]) {
         // The field `u` with the holder's fence says that the grace is used up.
         fields.get(&b"o"[..])?;
-        let held = packed::State::unpack(state)?;
+        let held = packed::PackedState::unpack(state)?;
         let mut words = bytes_of(&["HSET", record, "u", &held.fence.to_string(), "s"]);
         words.push(
-            packed::State {
+            packed::PackedState {
                 lease_end: now,
                 ..held
             }

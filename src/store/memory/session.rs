@@ -12,7 +12,7 @@ use super::server::{bytes_of, words_of};
 use crate::error::Step;
 use crate::glob::Glob;
 use crate::key::Key;
-use crate::script::{Call, CallerId, Form, Reply};
+use crate::script::{Call, CallerId, Form, ScriptReply};
 use crate::store::clock::{Clock, Time};
 use crate::store::{
     Anchor, Answer, CallResult, ChannelEvent, Deadlines, Link, RESENDS_WHEN_CLOSED, Store,
@@ -66,7 +66,7 @@ impl Session {
         requests.fetch_add(1, Ordering::Relaxed);
         let command = call.command(caller_id, Form::default(), not_after);
         let answer = match server.request(&words_of(&command)) {
-            Ok(Ok(value)) => match Reply::parse(call, &value) {
+            Ok(Ok(value)) => match ScriptReply::parse(call, &value) {
                 Ok(reply) => Ok(Answer {
                     reply,
                     sent,

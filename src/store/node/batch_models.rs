@@ -21,7 +21,7 @@ enum CallEnd {
 
 /// What a follower does that stops waiting and finds that its turn has changed.
 #[derive(Clone, Copy)]
-enum AtDeadline {
+enum LateFollower {
     LookAgain,
     /// A mistake: it may be the leader now.
     Leave,
@@ -38,13 +38,13 @@ fn call() -> Call {
     }
 }
 
-fn arrive(queue: &BatchQueue, most: usize, at_deadline: AtDeadline) -> CallEnd {
+fn arrive(queue: &BatchQueue, most: usize, at_deadline: LateFollower) -> CallEnd {
     match queue.join(&call(), Time::NEVER) {
         Role::Leader => lead(queue, most),
         Role::Follower(follower) => match look(&follower) {
             SeenTurn::Waiting if queue.remove(&follower) => CallEnd::TimedOut,
             SeenTurn::Waiting => match (at_deadline, look(&follower)) {
-                (AtDeadline::Leave, _) => CallEnd::TimedOut,
+                (LateFollower::Leave, _) => CallEnd::TimedOut,
                 (_, SeenTurn::Leading) => lead(queue, most),
                 (_, SeenTurn::Taken) => CallEnd::TakenAlong,
                 (_, SeenTurn::Waiting) => panic!("it is in no queue, and its turn has not come"),
@@ -75,7 +75,7 @@ fn lead(queue: &BatchQueue, most: usize) -> CallEnd {
 }
 
 /// Three callers arrive. Each of them that leads takes at most `most` others along.
-fn three_arrive(most: usize, at_deadline: AtDeadline) {
+fn three_arrive(most: usize, at_deadline: LateFollower) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || {
@@ -112,16 +112,16 @@ fn three_arrive(most: usize, at_deadline: AtDeadline) {
 
 #[test]
 fn follower_is_taken_along_once_or_leads_or_times_out() {
-    three_arrive(MAX_FOLLOWERS, AtDeadline::LookAgain);
+    three_arrive(MAX_FOLLOWERS, LateFollower::LookAgain);
 }
 
 #[test]
 fn leadership_passes_to_a_follower_that_is_left() {
-    three_arrive(0, AtDeadline::LookAgain);
+    three_arrive(0, LateFollower::LookAgain);
 }
 
 #[test]
 #[should_panic = "no leader is left, but new callers would wait for one"]
 fn follower_that_leaves_as_new_leader_is_found() {
-    three_arrive(0, AtDeadline::Leave);
+    three_arrive(0, LateFollower::Leave);
 }

@@ -13,7 +13,7 @@ use redis::Cmd;
 use super::Node;
 use super::connection::{Connection, fault, refusal};
 use crate::error::Step;
-use crate::script::{Call, Form, Outcome, Reply, SCRIPTS};
+use crate::script::{Call, Form, Outcome, SCRIPTS, ScriptReply};
 use crate::store::clock::Time;
 use crate::store::{Anchor, Answer, CallResult, StoreFault};
 
@@ -199,7 +199,8 @@ impl Node {
             connection.limit_reads(self.time_left(reply_by)?)?;
             let value = connection.receive().map_err(|e| fault(e, Step::Reply))?;
             let received = self.clock.now();
-            let answer = match refusal(value).map(|value| Reply::parse(pending.call, &value)) {
+            let answer = match refusal(value).map(|value| ScriptReply::parse(pending.call, &value))
+            {
                 Ok(Ok(reply)) => {
                     if let Some(server) = reply.now {
                         connection.anchor = Anchor {
@@ -235,7 +236,7 @@ impl Node {
 }
 
 /// R11 (missing keys): a script that was given one key alone and finds a queue can do nothing yet.
-fn answer_of(reply: Reply, sent: Time) -> Result<Answer, StoreFault> {
+fn answer_of(reply: ScriptReply, sent: Time) -> Result<Answer, StoreFault> {
     if reply.outcome == Outcome::Queued {
         return Err(StoreFault::Server {
             code: "TRYAGAIN".to_owned(),

@@ -16,7 +16,7 @@ use crate::config::{Config, Settings};
 use crate::engine::{Doubt, Lease, Next, QueuedWaiter, Request, SteppedEngine, Tasks};
 use crate::key::Key;
 use crate::options::LockOptions;
-use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, Reply, Token, Verb};
+use crate::script::{Call, CallerId, Form, Grant, LockSpec, Outcome, ScriptReply, Token, Verb};
 use crate::sim::process::{StubStore, no_connection, no_reply};
 use crate::sim::shown_clock::shown_clock;
 use crate::store::clock::Time;
@@ -433,7 +433,7 @@ impl FuzzWorld {
                 self.note_grant(grant.token, grant.fence, sent.as_nanos().into(), grant.left);
             }
         }
-        let reply = Reply::parse(call, &value)?;
+        let reply = ScriptReply::parse(call, &value)?;
         if let (Verb::Renew { token }, Outcome::Renewed { left, fence }) =
             (&call.verb, &reply.outcome)
         {

@@ -6,7 +6,7 @@ use super::shapes::{HOLDER, SEEN, grants, is_documented, is_token};
 use super::values::{ServerFacts, answer, any_call, any_value};
 use crate::inspect::{LockInfo, LockState};
 use crate::key::Key;
-use crate::script::{Call, Family, Grant, Outcome, Reply, Token, Value, parse_value};
+use crate::script::{Call, Family, Grant, Outcome, ScriptReply, Token, Value, parse_value};
 
 /// An answer to a call, or a message on the channel of grants.
 pub fn replies(bytes: &[u8]) {
@@ -29,7 +29,7 @@ pub fn replies(bytes: &[u8]) {
         },
         _ => answer(&call, &facts, &mut input),
     };
-    let parsed = Reply::parse(&call, &value);
+    let parsed = ScriptReply::parse(&call, &value);
     assert_eq!(
         parsed.is_ok(),
         is_documented(&call, &value),
@@ -41,7 +41,7 @@ pub fn replies(bytes: &[u8]) {
 }
 
 /// The parsed reply has the numbers and grants of the answer.
-fn check_reply(call: &Call, value: &Value, reply: Reply) {
+fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
     assert_eq!(granted(&reply), grants(call, value), "{call:?}: {value:?}");
     let Value::Array(parts) = value else { return };
     let number = |value: &Value| match value {
@@ -80,7 +80,7 @@ fn check_reply(call: &Call, value: &Value, reply: Reply) {
             "{value:?} is {reply:?}"
         );
     }
-    if let Outcome::Seen(seen) = reply.outcome {
+    if let Outcome::Inspection(seen) = reply.outcome {
         let (held, known) = (
             seen.holders.iter().any(|holder| !holder.cools),
             seen.queue.len(),
@@ -104,7 +104,7 @@ fn micros(left: std::time::Duration) -> u64 {
 }
 
 /// All grants that a reply reports, as the parser read them.
-pub(super) fn granted(reply: &Reply) -> Vec<Grant> {
+pub(super) fn granted(reply: &ScriptReply) -> Vec<Grant> {
     let own = match &reply.outcome {
         Outcome::Granted(grant) => Some(*grant),
         Outcome::Synced { owner, .. } => *owner,

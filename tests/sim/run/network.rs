@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
-use crate::script::{Call, Form, Mode, Outcome, Reply, Verb};
+use crate::script::{Call, Form, Mode, Outcome, ScriptReply, Verb};
 use crate::sim::defect::Defect;
 use crate::sim::plan::NetworkFault;
 use crate::sim::process::{
@@ -224,9 +224,9 @@ impl Run<'_> {
 
     /// The answer that a defect gives instead of the server. Without R13 the client never releases
     /// an unwanted grant. Without checks every check finds that all is well.
-    fn answer_of_defect(&self, call: &Call) -> Option<Reply> {
+    fn answer_of_defect(&self, call: &Call) -> Option<ScriptReply> {
         match (&call.verb, self.defect) {
-            (Verb::Sync { .. }, Some(Defect::Checks)) => Some(Reply {
+            (Verb::Sync { .. }, Some(Defect::Checks)) => Some(ScriptReply {
                 now: Some(self.server_clock()),
                 more: false,
                 outcome: Outcome::Synced {
@@ -244,7 +244,7 @@ impl Run<'_> {
                     mode: Mode::Unused, ..
                 },
                 Some(Defect::R13),
-            ) => Some(Reply {
+            ) => Some(ScriptReply {
                 now: Some(u64::MAX),
                 more: false,
                 outcome: Outcome::Released,
@@ -262,7 +262,7 @@ impl Run<'_> {
         };
         let call = &under_way.calls[reply.index];
         let value = reply.value.ok();
-        let parsed = value.and_then(|value| Reply::parse(call, &value).ok());
+        let parsed = value.and_then(|value| ScriptReply::parse(call, &value).ok());
         let mut parsed = parsed.expect("the server's answer was parsed when it was sent");
         let is_renewal = matches!(under_way.owner, FlightOwner::Renewal(_));
         let sent = under_way.sent;

@@ -1,7 +1,7 @@
 //! What happens to a request at the server, and to the messages that it publishes.
 
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
-use crate::script::{Outcome, Reply, Token, Verb};
+use crate::script::{Outcome, ScriptReply, Token, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::Promise;
@@ -26,7 +26,7 @@ impl Run<'_> {
         self.watch.on_sign_of_life(&request.manager);
         let call = &request.calls[request.index];
         let reply = match &value {
-            Ok(value) => Reply::parse(call, value).map_err(|malformed| malformed.to_string()),
+            Ok(value) => ScriptReply::parse(call, value).map_err(|malformed| malformed.to_string()),
             Err(error) => Err(error.clone()),
         };
         let reply =
@@ -52,7 +52,11 @@ impl Run<'_> {
     }
 
     /// What must hold of a request that the server has run.
-    fn check_request(&mut self, request: &RequestInFlight, reply: &Reply) -> Result<(), Breach> {
+    fn check_request(
+        &mut self,
+        request: &RequestInFlight,
+        reply: &ScriptReply,
+    ) -> Result<(), Breach> {
         let call = &request.calls[request.index];
         self.record_in_transcript(request, &reply.outcome);
         let executed = ExecutedCall {

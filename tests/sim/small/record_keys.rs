@@ -65,7 +65,7 @@ impl RecordKeys {
             fields.push((format!("w:{}", real_token(*token).simple()), waiter.into()));
         }
         if !record.queue.is_empty() || !record.stamps.is_empty() {
-            let queue = packed::Queue {
+            let queue = packed::PackedQueue {
                 entries: record.queue.len() as u32,
                 waiter_records: record.waiters.len() as u32,
                 looked_at: NOW - u64::from(record.since_served) * TICK,
@@ -81,7 +81,7 @@ impl RecordKeys {
             let since = fence(stamp.since);
             fields.push((
                 format!("m:c{}", stamp.client),
-                packed::Stamp { alive_until, since }.pack(),
+                packed::PackedStamp { alive_until, since }.pack(),
             ));
         }
         let as_arguments = |fields: FieldList| {
@@ -118,13 +118,13 @@ impl RecordKeys {
     fn mutex_fields(&self, record: &RecordState) -> FieldList {
         let mut fields = Vec::new();
         let mut set = |name: &str, value: &str| fields.push((name.to_owned(), value.into()));
-        let mut state = packed::State {
+        let mut state = packed::PackedState {
             fence: fence(record.fence),
             ended_fence: fence(record.ended_fence),
             expires_at: EXPIRES as u32,
             previous: -1,
             ended_how: 1,
-            ..packed::State::default()
+            ..packed::PackedState::default()
         };
         if let Some(owner) = record.holders.first() {
             let waited = u8::from(owner.waited);
@@ -149,7 +149,7 @@ impl RecordKeys {
         } else {
             0
         };
-        let state = packed::Permits {
+        let state = packed::PackedPermits {
             fence: fence(record.fence),
             next_lapse: record.next_lapse.map_or(0, time_after),
             shortest_lease: lease_ms,
@@ -167,7 +167,7 @@ impl RecordKeys {
 
     fn holder_fields(&self, record: &RecordState, kind: &str) -> FieldList {
         let field = |holder: &HolderState| {
-            let packed = packed::Holder {
+            let packed = packed::PackedHolder {
                 lease_end: time_after(holder.left),
                 ttl: TTL_MS as u32,
                 hold: 0,
@@ -251,11 +251,14 @@ impl RecordKeys {
         Ok((record, last_ended))
     }
 
-    fn unpack_queue_field(&self, fields: &BTreeMap<Bytes, Bytes>) -> Result<packed::Queue, String> {
+    fn unpack_queue_field(
+        &self,
+        fields: &BTreeMap<Bytes, Bytes>,
+    ) -> Result<packed::PackedQueue, String> {
         match fields.get(self.queue_field().as_bytes()) {
-            Some(bytes) => packed::Queue::unpack(bytes)
+            Some(bytes) => packed::PackedQueue::unpack(bytes)
                 .ok_or_else(|| "the state of the queue is too short".to_owned()),
-            None => Ok(packed::Queue::default()),
+            None => Ok(packed::PackedQueue::default()),
         }
     }
 
@@ -285,7 +288,7 @@ impl RecordKeys {
                         .push((token, ticket.saturating_sub(queue.served_ticket) as u8));
                 }
                 Some(("m", manager)) => {
-                    let stamp = packed::Stamp::unpack(value)
+                    let stamp = packed::PackedStamp::unpack(value)
                         .ok_or_else(|| format!("{value:?} is no stamp"))?;
                     let ahead = stamp.alive_until as i64 - queue.served_time as i64;
                     record.stamps.push(SmallStamp {
@@ -349,7 +352,7 @@ impl RecordKeys {
     ) -> Result<i8, String> {
         let state = fields
             .get(&b"p"[..])
-            .and_then(|bytes| packed::Permits::unpack(bytes))
+            .and_then(|bytes| packed::PackedPermits::unpack(bytes))
             .ok_or("the record has no state of permits")?;
         if state.capacity != self.setting.kind.permits() {
             return Err(format!("the record has a capacity of {}", state.capacity));
@@ -384,7 +387,7 @@ impl RecordKeys {
 
     fn read_holder(&self, token: SmallToken, value: &[u8]) -> Result<HolderState, String> {
         let (packed, words) =
-            packed::Holder::unpack(value).ok_or_else(|| format!("{value:?} is no holder"))?;
+            packed::PackedHolder::unpack(value).ok_or_else(|| format!("{value:?} is no holder"))?;
         let words = text(words);
         let parts: Vec<&str> = words.splitn(6, ' ').collect();
         let &[kind, capacity, fence, _, _, rest] = &parts[..] else {
@@ -433,8 +436,10 @@ fn read_queue(list: Option<&VecDeque<Bytes>>, record: &mut RecordState) -> Resul
 fn read_mutex(fields: &BTreeMap<Bytes, Bytes>, record: &mut RecordState) -> Result<i8, String> {
     let field = |name: &str| fields.get(name.as_bytes()).map(text);
     let state = match fields.get(&b"s"[..]) {
-        Some(bytes) => packed::State::unpack(bytes).ok_or("the state of the mutex is too short")?,
-        None => packed::State::default(),
+        Some(bytes) => {
+            packed::PackedState::unpack(bytes).ok_or("the state of the mutex is too short")?
+        }
+        None => packed::PackedState::default(),
     };
     record.fence = mark(state.fence);
     record.ended_fence = mark(state.ended_fence);

@@ -13,7 +13,7 @@ use super::record_state::{
 };
 use super::setting::SmallSetting;
 use crate::key::Key;
-use crate::script::{Call, CallerId, Grant, Outcome, Reply, Verb};
+use crate::script::{Call, CallerId, Grant, Outcome, ScriptReply, Verb};
 use crate::sim::mutation::{ScriptMutation, server_with};
 use crate::store::memory::server::Server;
 
@@ -164,7 +164,7 @@ impl ScriptRunner {
 }
 
 /// All grants in a reply, its own first.
-fn reported_grants(reply: &Reply) -> Vec<Grant> {
+fn reported_grants(reply: &ScriptReply) -> Vec<Grant> {
     let own = match &reply.outcome {
         Outcome::Granted(grant) => Some(*grant),
         Outcome::Synced { owner, .. } => *owner,

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::fields::{Result, flag, malformed, micros, number, plain, previous, text, texts};
+use super::fields::{ParseResult, flag, malformed, micros, number, plain, previous, text, texts};
 use crate::script::Family;
 
 /// What `inspect` saw.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Seen {
+pub(crate) struct Inspection {
     /// As the record has it.
     pub(crate) kind: String,
     pub(crate) fence: u64,
-    pub(crate) holders: Vec<Holder>,
+    pub(crate) holders: Vec<InspectedHolder>,
     pub(crate) waiters: u64,
     pub(crate) queue: Vec<String>,
 }
 
 /// A holder, or a lease that cools.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Holder {
+pub(crate) struct InspectedHolder {
     pub(crate) cools: bool,
     pub(crate) fence: u64,
     pub(crate) granted_at: u64,
@@ -30,14 +30,14 @@ pub(crate) struct Holder {
     pub(crate) request: String,
 }
 
-pub(super) fn seen(family: Family, fields: &[Value], value: &Value) -> Result<Seen> {
+pub(super) fn seen(family: Family, fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     match family {
         Family::Mutex => seen_of_mutex(fields, value),
         Family::Permit => seen_of_permits(fields, value),
     }
 }
 
-fn seen_of_mutex(fields: &[Value], value: &Value) -> Result<Seen> {
+fn seen_of_mutex(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     let [
         owner,
         fence,
@@ -54,7 +54,7 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> Result<Seen> {
     };
     previous(how)?;
     let (fence, left, cools) = (number(fence)?, micros(left)?, text(owner)?.is_empty());
-    let holder = Holder {
+    let holder = InspectedHolder {
         cools,
         fence,
         granted_at: number(at)?,
@@ -64,7 +64,7 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> Result<Seen> {
     };
     // A lock that is free still has the request of its last owner.
     let is_free = cools && left.is_zero();
-    Ok(Seen {
+    Ok(Inspection {
         kind: "mutex/1".to_owned(),
         fence,
         holders: if is_free { Vec::new() } else { vec![holder] },
@@ -73,7 +73,7 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> Result<Seen> {
     })
 }
 
-fn seen_of_permits(fields: &[Value], value: &Value) -> Result<Seen> {
+fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     let wrong = || malformed("seen with the fields of permits", value);
     let [kind, fence, waiters, count, rest @ ..] = fields else {
         return Err(wrong());
@@ -87,10 +87,10 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> Result<Seen> {
         [left, cools, permits, text] => holder_of_permits(left, cools, permits, text),
         _ => Err(wrong()),
     });
-    Ok(Seen {
+    Ok(Inspection {
         kind: text(kind)?.to_owned(),
         fence: number(fence)?,
-        holders: holders.collect::<Result<_>>()?,
+        holders: holders.collect::<ParseResult<_>>()?,
         waiters: number(waiters)?,
         queue: texts(queue)?,
     })
@@ -102,13 +102,13 @@ fn holder_of_permits(
     cools: &Value,
     permits: &Value,
     holder: &Value,
-) -> Result<Holder> {
+) -> ParseResult<InspectedHolder> {
     let wrong = || malformed("a holder's kind, capacity, fence and request", holder);
     let mut parts = text(holder)?.splitn(4, ' ').skip(2);
     let fence = parts.next().and_then(plain).ok_or_else(wrong)?;
     let request = parts.next().ok_or_else(wrong)?;
     let granted_at = request.split(' ').nth(1).and_then(plain);
-    Ok(Holder {
+    Ok(InspectedHolder {
         cools: flag(cools)?,
         fence,
         granted_at: granted_at.ok_or_else(wrong)?,
