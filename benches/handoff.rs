@@ -163,7 +163,7 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
         let taken = round(url, layout, waiters + 1);
         let after = scripts(&mut floor.connection);
         server.add((after - before) as f64 / taken.len() as f64);
-        let Some(seen) = judge(taken, waiters + 1) else {
+        let Some(seen) = evaluate(taken, waiters + 1) else {
             continue;
         };
         hot.add(seen.handoff as f64 / trip.0 as f64);
@@ -381,14 +381,14 @@ fn take_turns(
 }
 
 /// `None` if so little was done that nothing can be said.
-fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
+fn evaluate(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     turns.sort_unstable_by_key(|turn| turn.fence);
     // At first the threads come one by one, and at last they leave so.
     let window = 2 * threads..turns.len().saturating_sub(threads);
     let middle = turns.get(window.clone()).unwrap_or_default();
     if middle.len() <= threads {
         eprintln!(
-            "only {} turns in a round of {threads} threads: too few to judge",
+            "only {} turns in a round of {threads} threads: too few to evaluate",
             turns.len()
         );
         return None;
@@ -425,7 +425,7 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     })
 }
 
-/// The smallest share by the largest, told by the whole turns that began in the window.
+/// The smallest share by the largest, measured by the whole turns that began in the window.
 fn equality(turns: &[Turn], window: Range<usize>, threads: usize) -> f64 {
     let mut grants: HashMap<(usize, usize), Vec<usize>> = HashMap::new();
     for (at, turn) in turns.iter().enumerate().skip(window.start) {

@@ -42,17 +42,17 @@ fn main() {
         return hold(&args[at + 1..]);
     }
     let redis = server();
-    let told = |what: &str| {
+    let argument = |prefix: &str| {
         args.iter()
-            .find_map(|arg| arg.strip_prefix(what)?.parse().ok())
+            .find_map(|arg| arg.strip_prefix(prefix)?.parse().ok())
     };
     let (ttl, counts) = if is_bench() {
         (30, vec![1_000, 10_000, 100_000])
     } else {
         (2, vec![200])
     };
-    let ttl = Duration::from_secs(told("ttl=").unwrap_or(ttl));
-    let counts = told("locks=").map_or(counts, |count| vec![count as usize]);
+    let ttl = Duration::from_secs(argument("ttl=").unwrap_or(ttl));
+    let counts = argument("locks=").map_or(counts, |count| vec![count as usize]);
     let rounds = rounds(3);
     println!(
         "renewal: held for {TTLS} TTLs of {ttl:?}, {rounds} rounds, on {}",

@@ -127,9 +127,9 @@ impl Seen {
         }
         // The requests that follow from joining are done.
         thread::sleep(look_for / 5);
-        let (before, used) = (Heard::now(&mut admin), child.usage());
+        let (before, used) = (ServerUse::now(&mut admin), child.usage());
         thread::sleep(look_for);
-        let (after, used) = (Heard::now(&mut admin), child.usage() - used);
+        let (after, used) = (ServerUse::now(&mut admin), child.usage() - used);
         self.requests
             .add((after.requests - before.requests) as f64 / used.seconds());
         // Each look is an INFO.
@@ -146,15 +146,15 @@ impl Seen {
 }
 
 /// The traffic that the server has seen so far.
-struct Heard {
+struct ServerUse {
     /// By clients, one by one or in pipelines.
     requests: u64,
     /// With those that scripts call.
     commands: u64,
 }
 
-impl Heard {
-    fn now(admin: &mut Connection) -> Heard {
+impl ServerUse {
+    fn now(admin: &mut Connection) -> ServerUse {
         let info: String = redis::cmd("INFO")
             .arg("all")
             .query(admin)
@@ -169,7 +169,7 @@ impl Heard {
         // connections are open.
         let scripts = calls("eval") + calls("evalsha");
         let requests = scripts + calls("hmget").saturating_sub(scripts) + calls("ping");
-        Heard {
+        ServerUse {
             requests,
             commands: number("total_commands_processed:"),
         }

@@ -54,7 +54,7 @@ impl LockManager {
         handle
     }
 
-    /// What this manager has done so far. Never blocks.
+    /// Counts of this manager's work so far. Never blocks.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
     }

@@ -1,4 +1,4 @@
-//! A child process that reads its orders line by line, so that its costs can be told apart from those
+//! A child process that reads its orders line by line, so that its costs can be measured apart from those
 //! of the bench.
 
 #![allow(dead_code, reason = "no bench needs all of it")]

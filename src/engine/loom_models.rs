@@ -141,7 +141,7 @@ fn grant_meets_timeout(marked: GuardMarked) {
     };
     let listener = thread::spawn({
         let (waiters, request) = (Arc::clone(&waiters), Arc::clone(&request));
-        // What the engine does with a notice, but for the sending. True: it abandons the token.
+        // The engine's handling of a notice, but for the sending. True: it abandons the token.
         let deliver = move || match waiters.owner_of(token) {
             TokenOwner::Waiter(waiter) => {
                 let mut state = waiter.state.lock();

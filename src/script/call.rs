@@ -17,7 +17,7 @@ pub(crate) struct Call {
     pub(crate) verb: Verb,
 }
 
-/// What is asked of a name.
+/// A request about a name.
 #[derive(Debug, Clone)]
 pub(crate) enum Verb {
     Acquire {

@@ -20,7 +20,7 @@ use fields::{
 pub(crate) use inspection::Inspection;
 use inspection::seen;
 
-/// What one of our scripts replied.
+/// The reply of one of our scripts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScriptReply {
     /// The server's time in µs, if the reply has it.
@@ -89,7 +89,7 @@ pub(crate) enum Outcome {
     },
     Absent,
     Inspection(Box<Inspection>),
-    /// Of a lookup: the owner, the manager's row of stamps, and which of the tokens wait.
+    /// The answer to a lookup: the owner, the manager's row of stamps, and the waiting tokens.
     Present {
         owner: Option<Token>,
         since: u64,
@@ -376,14 +376,14 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply
     })
 }
 
-/// What the replies of all scripts have in common. The fields are those of the status, then come
+/// The parts that the replies of all scripts have in common. The fields are those of the status, then come
 /// grants to others.
 struct ReplyParts<'a> {
     status: &'a str,
     now: u64,
     more: bool,
     fields: &'a [Value],
-    /// What the script may reply, and what it did reply.
+    /// The replies that the script may give, and its actual reply.
     expected: &'static str,
     value: &'a Value,
 }
@@ -593,11 +593,11 @@ mod tests {
             )
         };
         assert!(synced("").is_ok() && synced(TOKEN).is_err());
-        let looked_up = |told: &str| {
+        let looked_up = |tokens: &str| {
             let verb = Verb::Lookup {
                 tokens: vec![token],
             };
-            parse(verb, &format!("*5|+present|:7|:0|:5|{told}|"))
+            parse(verb, &format!("*5|+present|:7|:0|:5|{tokens}|"))
         };
         let holds = looked_up("*4|:9|:5|:1000|:0").expect("it holds");
         assert_eq!(
@@ -628,14 +628,14 @@ mod tests {
         };
         let good = "semaphore/1 5 9 0 5 m 1000 0 0 2 host";
         let Ok(ScriptReply {
-            outcome: Outcome::Inspection(told),
+            outcome: Outcome::Inspection(inspection),
             ..
         }) = seen(1, good)
         else {
             panic!("it is good")
         };
-        let [holder] = &told.holders[..] else {
-            panic!("{told:?}")
+        let [holder] = &inspection.holders[..] else {
+            panic!("{inspection:?}")
         };
         assert_eq!((holder.fence, holder.granted_at, holder.permits), (9, 5, 2));
         assert!(

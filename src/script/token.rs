@@ -1,4 +1,4 @@
-//! Who sends a call: an attempt's token, and its manager.
+//! The sender of a call: an attempt's token, and its manager.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Token {
     }
 }
 
-/// What a manager says about itself in every call.
+/// A manager's data about itself in every call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallerId {
     /// The manager's id: 60 random bits. It is that short so that a record's fields stay below 64

@@ -71,7 +71,7 @@ pub(super) fn nanos(d: Duration) -> u64 {
 /// such a clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock {
-    /// What shows the time, unless the host's clock does.
+    /// The source of the time, unless that is the host's clock.
     #[cfg(feature = "memory")]
     source: Option<Arc<dyn TimeSource>>,
 }

@@ -149,7 +149,7 @@ fn p6_a_loss_is_reported_on_time_while_connecting_hangs() {
 
 #[test]
 fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
-    let (limit, patience) = (Duration::from_secs(2), Duration::from_secs(8));
+    let (limit, max_wait) = (Duration::from_secs(2), Duration::from_secs(8));
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let holder = manager(server.url());
@@ -157,7 +157,7 @@ fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
     let waiting = build(
         builder(proxy.url())
             .outage_limit(limit)
-            .connect_timeout(patience),
+            .connect_timeout(max_wait),
     );
     let ended = wait_both_ways(&waiting, limit);
     until(SLACK, "they wait", || {

@@ -1,4 +1,4 @@
-//! What each operation costs Redis: requests, commands within scripts, and bytes. These are upper
+//! The costs of each operation in Redis: requests, commands within scripts, and bytes. These are upper
 //! limits, so that no cost grows unnoticed; benches/ measures the exact costs. On Redis alone: its
 //! own counters are read.
 

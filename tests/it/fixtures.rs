@@ -1,4 +1,4 @@
-//! What the tests of faults share: managers with short periods, waiters on threads of their own,
+//! The shared parts of the tests of faults: managers with short periods, waiters on threads of their own,
 //! and access to the record in Redis.
 
 use std::collections::BTreeMap;

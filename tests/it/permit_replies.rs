@@ -410,7 +410,7 @@ fn p7_a_permit_renewal_arriving_after_the_release_extends_no_lease() {
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
         let guard = want.take(&s.ours, "a").unwrap();
-        let told = guard.lost().clone();
+        let losses = guard.lost().clone();
         let held = s.proxy.hold_request_when(request(Verb::Renew, "a"));
         held.wait(TTL / 3 + SLACK);
         guard.unlock().unwrap();
@@ -420,7 +420,9 @@ fn p7_a_permit_renewal_arriving_after_the_release_extends_no_lease() {
         assert!(says(&held.release(), "gone"));
         assert_eq!(record.dump(), before, "it wrote nothing");
         assert!(
-            told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()),
+            losses
+                .recv_timeout(SLACK)
+                .is_err_and(|e| e.is_disconnected()),
             "it is no loss either"
         );
         next.unlock().unwrap();

@@ -43,7 +43,7 @@ pub(crate) fn start_impatient(url: &str, ttl: Duration, outage_limit: Duration) 
     child
 }
 
-/// What a worker reports about a grant.
+/// A worker's report about a grant.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) fence: u64,

@@ -719,7 +719,7 @@ impl<'a> Hold<'a> {
         let Some((first, last)) = grant.held else {
             return Vec::new();
         };
-        let whole = Hold {
+        let full = Hold {
             of,
             fence: grant.fence,
             permits: of.demand.permits,
@@ -729,7 +729,7 @@ impl<'a> Hold<'a> {
         let reader = Hold {
             permits: 1,
             reads: true,
-            ..whole
+            ..full
         };
         match grant.downgrade {
             Some(at) if at <= first.min(last) => vec![reader],
@@ -737,7 +737,7 @@ impl<'a> Hold<'a> {
                 vec![
                     Hold {
                         held: (first, at),
-                        ..whole
+                        ..full
                     },
                     Hold {
                         held: (at, last),
@@ -745,7 +745,7 @@ impl<'a> Hold<'a> {
                     },
                 ]
             }
-            _ => vec![whole],
+            _ => vec![full],
         }
     }
 }

@@ -52,7 +52,7 @@ impl WorkerConfig<'_> {
     }
 }
 
-/// What a thread requests of a name.
+/// A thread's request for a name.
 #[derive(Clone, Copy)]
 enum LockRequest {
     Mutex,

@@ -26,7 +26,7 @@ pub(crate) struct TokenRelease {
     pub(crate) report_to: ReportTo,
 }
 
-/// Who waits for the result of a release: how the lease ended, `None` for a clean release.
+/// The waiting thread for the result of a release: how the lease ended, `None` for a clean release.
 pub(crate) enum ReportTo {
     Nobody,
     /// A caller that waits until there is a reply.

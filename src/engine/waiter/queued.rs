@@ -22,7 +22,7 @@ pub(crate) struct QueuedWaiter {
     pub(crate) waiter: Arc<WaiterEntry>,
 }
 
-/// What the caller does with its waiter when a wait times out.
+/// The caller's choice for its waiter when a wait times out.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum AtDeadline {
     /// It cancels the waiter. So the answer must be known: "others have the lock" is not said while
@@ -33,7 +33,7 @@ pub(crate) enum AtDeadline {
     Keep,
 }
 
-/// What came of a waiter's acquire.
+/// The result of a waiter's acquire.
 pub(crate) enum EnqueueOutcome {
     /// The waiter is queued, granted or cancelled: its state says which.
     Done,
@@ -65,7 +65,7 @@ impl WaitCall {
     }
 }
 
-/// What a waiter without a grant does next.
+/// The next step of a waiter without a grant.
 enum WaitStep {
     Sleep(Time),
     /// The time is up.

@@ -165,11 +165,11 @@ impl Memory {
     }
 
     /// Makes something go wrong once: at the next request of any manager, requests of its threads
-    /// included, or at the next message. Several faults strike one by one, in the order in which they
+    /// included, or at the next message. Several faults happen one by one, in the order in which they
     /// were injected.
     ///
-    /// An `inspect` is a request as well. If a test must poll until a fault has struck, let it look at
-    /// [`stats`](crate::LockManager::stats). `Debug` shows the faults that have not struck yet. A
+    /// An `inspect` is a request as well. If a test must poll until a fault has happened, let it look at
+    /// [`stats`](crate::LockManager::stats). `Debug` shows the faults that have not happened yet. A
     /// refusal that may pass by itself ([`Error::Server`](crate::Error::Server)) is retried, so a
     /// single one is seldom visible.
     pub fn inject(&self, fault: Fault) {
@@ -177,7 +177,7 @@ impl Memory {
     }
 
     /// Runs one Redis command, for tests that look at the stored data, or damage it. Works also while
-    /// the server is [down](Memory::go_down), and no injected fault strikes it.
+    /// the server is [down](Memory::go_down), and no injected fault applies to it.
     ///
     /// Knows the commands that fairlock's scripts use, and EVAL and EVALSHA: TIME, HGET, HMGET, HGETALL,
     /// HKEYS, HEXISTS, HLEN, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL, PEXPIREAT, PTTL, PUBLISH.

@@ -47,7 +47,7 @@ pub(super) struct Follower {
     changed: Condvar,
 }
 
-/// What a follower's call is at. See the table at the top.
+/// The state of a follower's call. See the table at the top.
 pub(super) enum Turn {
     Waiting,
     Leading,
@@ -55,7 +55,7 @@ pub(super) enum Turn {
     Answered(CallResult),
 }
 
-/// What a caller is that found no connection free.
+/// The role of a caller that found no connection free.
 pub(super) enum Role {
     Leader,
     Follower(Arc<Follower>),

@@ -38,7 +38,7 @@ pub(super) struct Pending<'a> {
 /// Whether the server must run the calls in the order in which they are listed.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Order {
-    Kept,
+    Listed,
     Any,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Pipeline<'a> {
         // R4 (lost places): of several acquires in an order, one that the server refuses with
         // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
         // pipeline always begins with the source.
-        let acquires_by_source = self.order == Order::Kept
+        let acquires_by_source = self.order == Order::Listed
             && unanswered()
                 .filter(|pending| pending.call.is_acquire())
                 .count()
@@ -142,7 +142,7 @@ impl Node {
         let mut pipeline = Pipeline {
             pending: calls.iter().map(date).collect(),
             reply_by,
-            order: Order::Kept,
+            order: Order::Listed,
         };
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         while pipeline.has_unanswered() {

@@ -121,7 +121,7 @@ fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream
     Err(failed)
 }
 
-/// What is left of the time for one reply, or for one request, after an interruption.
+/// The time left for one reply, or for one request, after an interruption.
 struct IoDeadline {
     ends_at: Instant,
     /// Whether the rest was asked for. Then the stream has a shorter timeout than the socket.

@@ -300,7 +300,7 @@ fn meets_each_fault(backend: &Backend, take: impl Fn(&LockManager) -> Result<Opt
         let (end, requests) = call_with_fault(backend, fault, &ours, || take(&ours));
         assert!(
             requests > NAMES.len() as u64 || end.is_err(),
-            "{fault:?} did not strike"
+            "{fault:?} did not happen"
         );
         let again = 2 * NAMES.len() as u64;
         assert!(

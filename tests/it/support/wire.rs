@@ -1,4 +1,4 @@
-//! How the proxy transfers bytes, and where its faults strike.
+//! How the proxy transfers bytes, and where its faults happen.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -43,7 +43,7 @@ pub(super) type Matches = Box<dyn Fn(&[u8]) -> bool + Send>;
 pub(super) struct ArmedFault {
     pub(super) matches: Matches,
     pub(super) action: FaultAction,
-    pub(super) struck: Arc<AtomicBool>,
+    pub(super) triggered: Arc<AtomicBool>,
     pub(super) outcome: Sender<Vec<u8>>,
 }
 
@@ -332,7 +332,7 @@ impl Shared {
         let mut switches = self.switches.lock().unwrap();
         let at = switches.armed.iter().position(|a| (a.matches)(request))?;
         let armed = switches.armed.remove(at);
-        armed.struck.store(true, Ordering::SeqCst);
+        armed.triggered.store(true, Ordering::SeqCst);
         if let FaultAction::Hold(hold) = &armed.action {
             hold.caught.store(true, Ordering::SeqCst);
         }

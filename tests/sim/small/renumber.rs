@@ -12,7 +12,7 @@ use super::world::SmallWorld;
 use crate::script::Family;
 
 impl SmallWorld {
-    /// Renumbers everything that only has to be told apart, so that as many worlds as possible are
+    /// Renumbers everything that only has to be distinct, so that as many worlds as possible are
     /// equal. Returns the new number of each client.
     pub(super) fn simplify(&mut self) -> [u8; CLIENTS as usize] {
         self.reset_unused();
