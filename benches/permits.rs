@@ -4,10 +4,10 @@
 //!     cargo bench --bench permits
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench permits
 //!
-//! Without the variable it starts a private redis-server on a port of this host. The cases take turns
-//! every few milliseconds; ratios are the median of all rounds (least..most). The other holders have
-//! fixed leases, so that no renewal disturbs the measurement. The first call after a holder lapsed looks
-//! at all holders and finds it; no other call does.
+//! Without the variable it starts a private redis-server on a port of this host. The cases take
+//! turns every few milliseconds; ratios are the median of all rounds (least..most). The other
+//! holders have fixed leases, so that no renewal disturbs the measurement. The first call after a
+//! holder lapsed looks at all holders and finds it; no other call does.
 
 mod support;
 #[path = "support/throughput.rs"]
@@ -297,7 +297,9 @@ fn handing_over(mgr: &LockManager, waiting: &[usize]) {
 
 fn reading(mgr: &LockManager) {
     let name = format!("bench:read:{}", process::id());
-    let (mut ratio, mut shared, mut own) = (Rounds::default(), Vec::new(), Vec::new());
+    let mut ratio = Rounds::default();
+    let mut shared = Vec::new();
+    let mut own = Vec::new();
     for _ in 0..rounds(7) {
         let readers: Vec<_> = (0..READERS)
             .map(|_| || drop(mgr.rw_lock(&name).read().expect("nobody writes")))

@@ -20,8 +20,8 @@ pub const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a silent process keeps its places in queues: this, or half of the ttl if that is less.
 pub const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
 
-/// The settings of a [`Builder`](crate::Builder), as the user made them. [`Config::new`] derives the rest from the
-/// ttl.
+/// The settings of a [`Builder`](crate::Builder), as the user made them. [`Config::new`] derives
+/// the rest from the ttl.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) prefix: Option<String>,

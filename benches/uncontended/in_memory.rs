@@ -1,4 +1,5 @@
-//! A lock of the in-memory store, beside one on Redis and beside a mutex that knows of nothing but threads.
+//! A lock of the in-memory store, beside one on Redis and beside a mutex that knows of nothing but
+//! threads.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The needs of all examples: a store to connect to, and a way to report the result. Nothing here is
-//! about locks, and you need not copy any of it.
+//! The needs of all examples: a store to connect to, and a way to report the result. Nothing here
+//! is about locks, and you need not copy any of it.
 
 #![allow(dead_code, reason = "each example uses a part of it")]
 

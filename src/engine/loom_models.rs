@@ -130,7 +130,8 @@ enum GuardMarked {
 
 /// The notice of a grant comes twice, while its waiter looks for the grant for the last time.
 fn grant_meets_timeout(marked: GuardMarked) {
-    let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
+    let waiters = Arc::new(WaiterRegistry::new());
+    let request = request();
     let waiter = waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
     let token = {
         let mut state = waiter.state.lock();
@@ -182,7 +183,8 @@ fn grant_meets_timeout(marked: GuardMarked) {
 #[test]
 fn waiter_cancelled_while_its_token_changes_leaves_no_token() {
     in_every_order(|| {
-        let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
+        let waiters = Arc::new(WaiterRegistry::new());
+        let request = request();
         let waiter: Arc<WaiterEntry> =
             waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
         let renewal = thread::spawn({

@@ -376,8 +376,8 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply
     })
 }
 
-/// The parts that the replies of all scripts have in common. The fields are those of the status, then come
-/// grants to others.
+/// The parts that the replies of all scripts have in common. The fields are those of the status,
+/// then come grants to others.
 struct ReplyParts<'a> {
     status: &'a str,
     now: u64,
@@ -533,7 +533,8 @@ mod tests {
         let owner = format!("+{TOKEN}");
         // 2 and 2, 2 and half of something, 2 and nothing.
         let two = "\0\0\0\0\0\0\0@";
-        let (good, half) = (two.repeat(2), format!("{two}\0\0\0\0\0\0\0?"));
+        let good = two.repeat(2);
+        let half = format!("{two}\0\0\0\0\0\0\0?");
         assert!(
             looked_up(&owner, &good, "$-1").is_ok() && looked_up("$-1", &good, "+record").is_ok()
         );
@@ -617,10 +618,8 @@ mod tests {
                 && looked_up("$-1").is_err()
         );
         let seen = |count: u8, holder: &str| {
-            let (end, verb) = (
-                format!(":1000|:0|:2|+{holder}|"),
-                Verb::Inspect { waiters: 9 },
-            );
+            let end = format!(":1000|:0|:2|+{holder}|");
+            let verb = Verb::Inspect { waiters: 9 };
             parse(
                 verb,
                 &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::Cmd;
 use uuid::Uuid;
 
-/// The id of an owner or a waiter: a new uuid for every attempt. R1 (tokens are registered before they
-/// are sent).
+/// The id of an owner or a waiter: a new uuid for every attempt. R1 (tokens are registered before
+/// they are sent).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token(pub(super) Uuid);
 

@@ -195,7 +195,8 @@ impl Backend {
     pub(crate) fn lapse(&self, name: &str) -> bool {
         match self {
             Backend::Redis(server, _) => {
-                let (key, now) = (format!("fairlock:{{{name}}}"), "1");
+                let key = format!("fairlock:{{{name}}}");
+                let now = "1";
                 // One script, so that no renewal falls between the two halves. It marks the grace
                 // as given, which a lease gets that lapsed while the server was away.
                 let lapsed = "do local owner, s = unpack(redis.call('HMGET', KEYS[1], 'o', 's'))\n\
@@ -205,10 +206,8 @@ impl Backend {
                 let source = lapsed.to_owned()
                     + &with_parts(include_str!("../../src/script/mutex_release.lua"));
                 let step = Duration::from_secs(1).as_micros().to_string();
-                let (keys, caller) = (
-                    [&*key, &format!("{key}:q")],
-                    ["nobody", &step, &step, "fairlock:grants:"],
-                );
+                let keys = [&*key, &format!("{key}:q")];
+                let caller = ["nobody", &step, &step, "fairlock:grants:"];
                 let params = ["0123456789abcdef0123456789abcdef", "0", "unused", now];
                 let command = [&["EVAL", &source, "2"][..], &keys, &caller, &params].concat();
                 server.query::<Value>(&command) != Value::Nil

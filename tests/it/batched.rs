@@ -1,6 +1,6 @@
 //! Calls that find no free connection join a batch: its leader waits for a connection, and sends
-//! the followers' requests with its own. These tests show the shared and the unshared parts. On Redis
-//! alone, since the in-memory store has no pool.
+//! the followers' requests with its own. These tests show the shared and the unshared parts. On
+//! Redis alone, since the in-memory store has no pool.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};

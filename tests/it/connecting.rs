@@ -37,10 +37,8 @@ impl Relay {
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
         listener.listen(4).unwrap();
-        let (hung, streams) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(Mutex::new(Vec::new())),
-        );
+        let hung = Arc::new(AtomicBool::new(false));
+        let streams = Arc::new(Mutex::new(Vec::new()));
         let server_socket = server_socket.to_owned();
         thread::spawn({
             let (hung, streams) = (Arc::clone(&hung), Arc::clone(&streams));

@@ -130,7 +130,8 @@ fn p1_stopped_and_killed_holders_never_overlap_with_others() {
                         lapses += usize::from(previous == "Lapsed");
                         let fence: u64 = fence.parse().unwrap();
                         if fence > newest {
-                            (newest, granted) = (fence, Some(who));
+                            newest = fence;
+                            granted = Some(who);
                         }
                     }
                 }

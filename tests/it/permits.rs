@@ -130,8 +130,10 @@ impl<'a> PermitWaiters<'a> {
     #[track_caller]
     pub(crate) fn add(&mut self, mgr: &LockManager, want: Want) {
         let before = self.record.waiting_for(want.weight());
-        let (mgr, name) = (mgr.clone(), self.record.name.to_owned());
-        let (sender, who) = (self.sender.clone(), self.added);
+        let mgr = mgr.clone();
+        let name = self.record.name.to_owned();
+        let sender = self.sender.clone();
+        let who = self.added;
         thread::spawn(move || sender.send((who, want.take(&mgr, &name))));
         self.added += 1;
         until(SOON, "it is queued", || {

@@ -326,7 +326,8 @@ fn r17_a_demoted_master_has_all_its_connections_replaced() {
         "the subscription and the renewal thread are connected",
         || manager.stats().renewed > 0 && subscriptions(&server).len() == 1,
     );
-    let (ids, subscription) = (ids(&server), subscriptions(&server));
+    let ids = ids(&server);
+    let subscription = subscriptions(&server);
     let _: () = server.query(&["REPLICAOF", "127.0.0.1", "1"]);
     refused(manager.try_lock("a"), "READONLY", "");
     let waiting = thread::spawn({

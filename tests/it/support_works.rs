@@ -23,7 +23,8 @@ fn server_starts_empty_and_restarts_empty() {
     let server = Server::start();
     let _: () = server.query(&["SET", "k", "v"]);
     assert_eq!(server.keys_without_ttl(), ["k"]);
-    let (pid, url) = (server.pid(), server.url());
+    let pid = server.pid();
+    let url = server.url();
     server.restart();
     assert_ne!(server.pid(), pid);
     assert_eq!(server.url(), url);

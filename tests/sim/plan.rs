@@ -1,5 +1,5 @@
-//! The actions on the virtual processes, their network and their server. They are a list that can be
-//! printed, shortened and played again.
+//! The actions on the virtual processes, their network and their server. They are a list that can
+//! be printed, shortened and played again.
 
 use std::fmt;
 

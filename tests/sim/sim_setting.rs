@@ -1,4 +1,5 @@
-//! The setting that runs have in common: one name, and a ttl of 3 s, from which all else is derived.
+//! The setting that runs have in common: one name, and a ttl of 3 s, from which all else is
+//! derived.
 
 use std::time::Duration;
 

@@ -64,8 +64,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Simulates runs of consecutive seeds until this many steps are done, or one run fails. With 1 step
-/// it plays a single run.
+/// Simulates runs of consecutive seeds until this many steps are done, or one run fails. With 1
+/// step it plays a single run.
 ///
 /// # Errors
 /// The first run that breaks a promise, with the actions that it takes.

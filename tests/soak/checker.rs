@@ -627,7 +627,7 @@ impl<'a> HistoryChecker<'a> {
         }
         // When the silence begins, its last sign of life can be a check period and two timeouts
         // old. Half of the rest of the horizon is left as slack for the machine.
-        let patience =
+        let max_silence =
             nanos(timings.horizon - timings.check_period - timings.command_timeout * 2) / 2;
         let lapsed = self.names[a.name.as_str()].iter().any(|other| {
             let Some(grant) = other
@@ -646,7 +646,7 @@ impl<'a> HistoryChecker<'a> {
         // During a long outage leases lapse without any process noticing, and their processes count
         // as dead.
         self.data_lost(a.asked, until)
-            || silent > patience
+            || silent > max_silence
             || outage > nanos(timings.ttl / 4)
             || lapsed
     }

@@ -1,5 +1,5 @@
-//! The observations of all processes, read from the files that each of them wrote. This module knows nothing
-//! of fairlock.
+//! The observations of all processes, read from the files that each of them wrote. This module
+//! knows nothing of fairlock.
 //!
 //! A line is `<ns> <wall ms> <who> <what> …`. The first number comes from a clock that all
 //! processes of a machine share. A worker is called `<slot>.<life>`, so a killed worker and its

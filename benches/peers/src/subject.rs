@@ -1,4 +1,5 @@
-//! fairlock and its peers, each as its own documentation uses it, and the peers also set to try again sooner.
+//! fairlock and its peers, each as its own documentation uses it, and the peers also set to try
+//! again sooner.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -139,7 +139,8 @@ impl Lease {
         self.signal.receiver()
     }
 
-    /// The renewal thread's next action for the lease at `now`, if it is to be renewed at `renew_at`.
+    /// The renewal thread's next action for the lease at `now`, if it is to be renewed at
+    /// `renew_at`.
     pub(crate) fn due(&self, now: Time, renew_at: Time) -> Due {
         if self.state.is_released() {
             return Due::Drop;

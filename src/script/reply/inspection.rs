@@ -53,7 +53,9 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         return Err(malformed("seen with the fields of a mutex", value));
     };
     previous(how)?;
-    let (fence, left, cools) = (number(fence)?, micros(left)?, text(owner)?.is_empty());
+    let fence = number(fence)?;
+    let left = micros(left)?;
+    let cools = text(owner)?.is_empty();
     let holder = InspectedHolder {
         cools,
         fence,

@@ -13,8 +13,8 @@
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time |
 //!
-//! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them name
-//! `connection`, which alone names `socket`.
+//! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them
+//! name `connection`, which alone names `socket`.
 
 mod batch;
 #[cfg(all(test, fairlock_loom))]

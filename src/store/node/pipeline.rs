@@ -1,9 +1,9 @@
 //! Calls that travel over one connection together.
 //!
-//! Each call is sent until it has an answer. A server that cannot run a call in the form in which it was
-//! sent refuses it unchanged, and the next round trip sends that call in another form: with the
-//! script's source if the server forgot the script (R20, write order), or with one key if the slot is in
-//! migration (R11, missing keys).
+//! Each call is sent until it has an answer. A server that cannot run a call in the form in which
+//! it was sent refuses it unchanged, and the next round trip sends that call in another form: with
+//! the script's source if the server forgot the script (R20, write order), or with one key if the
+//! slot is in migration (R11, missing keys).
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -131,7 +131,8 @@ impl Node {
         Pending::new(call, connection.anchor.server_time_at_least(reply_by))
     }
 
-    /// Runs calls as one pipeline, in order, and returns one result for each, all before `reply_by`.
+    /// Runs calls as one pipeline, in order, and returns one result for each, all before
+    /// `reply_by`.
     pub(super) fn exchange(
         &self,
         connection: &mut Connection,

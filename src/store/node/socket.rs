@@ -1,9 +1,9 @@
 //! A socket to a node: bytes out, replies in, each within its time whatever signals come.
 //!
-//! Any signal that a program handles ends a read or a write that has a timeout, even with SA_RESTART,
-//! and a profiler sends a signal each millisecond. If the call failed for that, the server might have
-//! carried out its request; and where signals come faster than replies, no reply would ever arrive. So
-//! a read or a write that was interrupted goes on here.
+//! Any signal that a program handles ends a read or a write that has a timeout, even with
+//! SA_RESTART, and a profiler sends a signal each millisecond. If the call failed for that, the
+//! server might have carried out its request; and where signals come faster than replies, no reply
+//! would ever arrive. So a read or a write that was interrupted goes on here.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -208,8 +208,8 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it in
-    /// small pieces.
+    /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it
+    /// in small pieces.
     #[test]
     fn write_that_is_taken_in_pieces_has_one_timeout() {
         const TIMEOUT: Duration = Duration::from_millis(300);

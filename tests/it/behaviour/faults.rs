@@ -170,7 +170,8 @@ fn an_unanswered_unlock_is_unavailable_and_frees_the_lock(backend: &Backend) {
         // one.
         let (ours, other) = (quiet(backend), quiet(backend));
         let guard = ours.lock("a").unwrap();
-        let (start, before) = (Instant::now(), ours.stats().background_releases);
+        let start = Instant::now();
+        let before = ours.stats().background_releases;
         let (end, _) = call_with_fault(backend, fault, &ours, || guard.unlock());
         assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
         assert_unanswered(end);

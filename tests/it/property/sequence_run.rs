@@ -380,7 +380,8 @@ impl<'a> SequenceRun<'a> {
     }
 
     fn try_lock(&mut self, step: &PlannedStep, lease: LeaseTerm) -> StepResult {
-        let (attempt, name) = (self.attempt(step, lease), usize::from(step.name));
+        let attempt = self.attempt(step, lease);
+        let name = usize::from(step.name);
         let manager = self.store.managers()[usize::from(attempt.client)].with(options(attempt));
         let NamedLock { text, kind, .. } = &self.names[name];
         let result = self.with_planned_reply_loss(
@@ -409,7 +410,8 @@ impl<'a> SequenceRun<'a> {
     }
 
     fn enqueue(&mut self, step: &PlannedStep, lease: LeaseTerm) -> StepResult {
-        let (attempt, name) = (self.attempt(step, lease), usize::from(step.name));
+        let attempt = self.attempt(step, lease);
+        let name = usize::from(step.name);
         let manager = self.store.managers()[usize::from(attempt.client)].with(options(attempt));
         let NamedLock { text, kind, .. } = &self.names[name];
         let result = self.with_planned_reply_loss(

@@ -170,12 +170,14 @@ impl Shared {
         self.switch(|s| s.connections.push(weak));
         for direction in [Direction::Requests, Direction::Replies] {
             let (sender, receiver) = unbounded();
-            let (shared, its) = (Arc::clone(self), Arc::clone(&connection));
+            let shared = Arc::clone(self);
+            let its = Arc::clone(&connection);
             thread::spawn(move || match direction {
                 Direction::Requests => shared.read_requests(&its, &sender),
                 Direction::Replies => shared.read_replies(&its, &sender),
             });
-            let (shared, its) = (Arc::clone(self), Arc::clone(&connection));
+            let shared = Arc::clone(self);
+            let its = Arc::clone(&connection);
             thread::spawn(move || shared.write(&its, direction, &receiver));
         }
     }

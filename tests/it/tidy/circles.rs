@@ -1,6 +1,6 @@
 //! No two files import each other, directly or through others, and the rooms of the engine and of
-//! the store name only those below them. A folder's `mod.rs` is its table of contents, so a file and
-//! the `mod.rs` above it may name each other.
+//! the store name only those below them. A folder's `mod.rs` is its table of contents, so a file
+//! and the `mod.rs` above it may name each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -94,7 +94,8 @@ fn may_name(rows: &[&[&str]], above: &str, below: &str) -> bool {
     }
 }
 
-/// The room of a folder that a file belongs to. The folder's `mod.rs` and models for tests are none.
+/// The room of a folder that a file belongs to. The folder's `mod.rs` and models for tests are
+/// none.
 fn room(folder: &str, file: &Path) -> Option<String> {
     let inside = file.strip_prefix(folder).ok()?;
     let first = Path::new(inside.components().next()?.as_os_str()).file_stem()?;
@@ -262,7 +263,8 @@ fn leaves(before: &[String], tree: &str, found: &mut Vec<(String, ModulePath)>) 
     let tree = tree.trim();
     if let Some(group) = tree.strip_prefix('{') {
         let group = group.strip_suffix('}').unwrap_or(group);
-        let (mut depth, mut start) = (0_u32, 0);
+        let mut depth = 0_u32;
+        let mut start = 0;
         for (at, c) in group.char_indices() {
             match c {
                 '{' => depth += 1,
@@ -323,7 +325,8 @@ fn inline_paths(module: &[String], code: &str) -> Vec<ModulePath> {
     found
 }
 
-/// The path from the root of the crate. A path into another crate leads to no file and does no harm.
+/// The path from the root of the crate. A path into another crate leads to no file and does no
+/// harm.
 fn absolute(module: &[String], path: ModulePath) -> Option<ModulePath> {
     let mut base = module.to_vec();
     let mut rest = &path[..];
