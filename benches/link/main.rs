@@ -129,7 +129,8 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
         .collect();
     let mut measure = || {
         let plain = (0..THREADS).map(|i| {
-            let (plain, key) = (&plain, format!("bench:link:plain:{i}"));
+            let plain = &plain;
+            let key = format!("bench:link:plain:{i}");
             move || plain.cycle(&key)
         });
         let ours = (0..THREADS).map(|i| {

@@ -15,7 +15,9 @@ pub(crate) fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -
     let mut started = 0;
     thread::scope(|scope| {
         for mut cycle in cycles {
-            let (start, over, done) = (&start, &over, &done);
+            let start = &start;
+            let over = &over;
+            let done = &done;
             scope.spawn(move || {
                 start.wait();
                 let mut count = 0;

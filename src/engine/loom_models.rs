@@ -141,7 +141,8 @@ fn grant_meets_timeout(marked: GuardMarked) {
         state.token
     };
     let listener = thread::spawn({
-        let (waiters, request) = (Arc::clone(&waiters), Arc::clone(&request));
+        let waiters = Arc::clone(&waiters);
+        let request = Arc::clone(&request);
         // The engine's handling of a notice, but for the sending. True: it abandons the token.
         let deliver = move || match waiters.owner_of(token) {
             TokenOwner::Waiter(waiter) => {
@@ -188,7 +189,8 @@ fn waiter_cancelled_while_its_token_changes_leaves_no_token() {
         let waiter: Arc<WaiterEntry> =
             waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
         let renewal = thread::spawn({
-            let (waiters, waiter) = (Arc::clone(&waiters), Arc::clone(&waiter));
+            let waiters = Arc::clone(&waiters);
+            let waiter = Arc::clone(&waiter);
             move || {
                 waiters.replace_token(&waiter);
             }

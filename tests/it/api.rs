@@ -247,7 +247,8 @@ fn a_fence_gate_admits_the_newest_fence_repeatedly() {
     let newest = std::sync::Mutex::new(0);
     thread::scope(|scope| {
         for start in 0..4 {
-            let (gate, newest) = (&gate, &newest);
+            let gate = &gate;
+            let newest = &newest;
             scope.spawn(move || {
                 for fence in (start..4000).step_by(4) {
                     let mut newest = newest.lock().unwrap();

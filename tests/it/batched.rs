@@ -477,7 +477,8 @@ fn p1_one_shared_connection_keeps_exclusion_while_it_keeps_breaking() {
         proxy,
         ours,
     } = one_connection(steady);
-    let (inside, turns) = (AtomicU64::new(0), AtomicU64::new(0));
+    let inside = AtomicU64::new(0);
+    let turns = AtomicU64::new(0);
     thread::scope(|scope| {
         for i in 0..24 {
             let (ours, inside, turns): (&LockManager, _, _) = (&ours, &inside, &turns);

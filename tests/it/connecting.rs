@@ -41,7 +41,8 @@ impl Relay {
         let streams = Arc::new(Mutex::new(Vec::new()));
         let server_socket = server_socket.to_owned();
         thread::spawn({
-            let (hung, streams) = (Arc::clone(&hung), Arc::clone(&streams));
+            let hung = Arc::clone(&hung);
+            let streams = Arc::clone(&streams);
             move || {
                 while let Ok((client, _)) = listener.accept() {
                     while hung.load(Ordering::SeqCst) {
@@ -180,7 +181,8 @@ fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
 fn wait_both_ways(manager: &LockManager, at_most: Duration) -> Receiver<Result<bool>> {
     let (sender, ended) = unbounded();
     for at_most in [None, Some(at_most)] {
-        let (sender, manager) = (sender.clone(), manager.clone());
+        let sender = sender.clone();
+        let manager = manager.clone();
         thread::spawn(move || {
             let _ = sender.send(match at_most {
                 None => manager.lock("k").map(|_| true),

@@ -117,7 +117,8 @@ fn p1_stopped_and_killed_holders_never_overlap_with_others() {
     let mut children: Vec<Child> = (0..4)
         .map(|_| Child::spawn("sampling_holder", &[&server.url(), path]))
         .collect();
-    let (mut newest, mut lapses) = (0, 0);
+    let mut newest = 0;
+    let mut lapses = 0;
     for round in 0..ROUNDS {
         let mut next = |but: usize| {
             until_some(SOON, "another process is granted the lock", || {

@@ -46,10 +46,8 @@ fn p1_reader_and_permit_leases_survive_a_restart_with_the_data() {
     let readers = [&holding, &waiting, &holding].map(|mgr| Want::Read.take(mgr, "r").unwrap());
     let permits = [(&holding, 1), (&waiting, 2)]
         .map(|(mgr, many)| Want::Permits(many, 3).take(mgr, "n").unwrap());
-    let (mut writers, mut takers) = (
-        PermitWaiters::of(&server, "r"),
-        PermitWaiters::of(&server, "n"),
-    );
+    let mut writers = PermitWaiters::of(&server, "r");
+    let mut takers = PermitWaiters::of(&server, "n");
     for (want, many) in [(Want::Write, 1), (Want::Read, 2), (Want::Read, 3)] {
         writers.add(&waiting, want);
         takers.add(&holding, Want::Permits(many, 3));
@@ -95,7 +93,8 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
     let server = Server::start();
     let managers = [build(steady(server.url())), build(steady(server.url()))];
     let kept = Want::Permits(1, 3).take(&managers[0], "n").unwrap();
-    let (believed, turns) = (AtomicU32::new(1), AtomicU32::new(0));
+    let believed = AtomicU32::new(1);
+    let turns = AtomicU32::new(0);
     let flushes = server.repeat(&["SCRIPT", "FLUSH"], Duration::from_millis(1));
     thread::scope(|scope| {
         for i in 0..6 {

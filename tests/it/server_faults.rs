@@ -643,7 +643,8 @@ fn a_script_forgotten_by_the_server_is_sent_whole_once() {
     let known = Arc::new(AtomicBool::new(false));
     let sources = Arc::new(AtomicUsize::new(0));
     let scripted_server = ScriptedServer::start({
-        let (known, sources) = (Arc::clone(&known), Arc::clone(&sources));
+        let known = Arc::clone(&known);
+        let sources = Arc::clone(&sources);
         move |words| {
             if is(words, "EVAL") {
                 known.store(true, Ordering::SeqCst);

@@ -43,7 +43,8 @@ pub(crate) fn learn_fence<'a>(
         .iter()
         .find(|grant| grant.attempt == attempt)
         .ok_or(Promise::OneGrant)?;
-    let (known, turn) = (grant.fence, grant.turn);
+    let known = grant.fence;
+    let turn = grant.turn;
     if !known.admits(fence) {
         return Err(if known.is_known() {
             Promise::OneGrant

@@ -286,7 +286,8 @@ impl<'a> HistoryChecker<'a> {
                     }
                     finding.checked += 1;
                     if overtaken {
-                        let (queued, asked) = (a.queued, b.asked);
+                        let queued = a.queued;
+                        let asked = b.asked;
                         finding.add_violation(format!(
                             "{} was queued for {:?} at {queued:?}; {} asked ({}) at {asked} and was granted before it",
                             a.id, a.name, b.id, b.verb
@@ -502,7 +503,9 @@ impl<'a> HistoryChecker<'a> {
             .filter(|a| !self.deaths.contains_key(a.worker.as_str()))
         {
             finding.checked += 1;
-            let (id, verb, name) = (&attempt.id, &attempt.verb, &attempt.name);
+            let id = &attempt.id;
+            let verb = &attempt.verb;
+            let name = &attempt.name;
             if attempt.ended.is_none() {
                 finding.add_violation(format!("{id} asked ({verb}) for {name:?} and never ended"));
             }

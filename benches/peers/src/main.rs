@@ -201,7 +201,8 @@ impl Seen {
                 let over = &over;
                 let all = &all;
                 scope.spawn(move || {
-                    let (mut turns, mut longest) = (0, 0);
+                    let mut turns = 0;
+                    let mut longest = 0;
                     while !over.load(Ordering::Relaxed) {
                         let asked = now();
                         cycle(&mut || {

@@ -38,7 +38,8 @@ pub(crate) enum ReportTo {
 impl TokenRelease {
     /// The release of a lease that ended at `now`, or of some of its permits.
     pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
-        let (token, fence) = (lease.token, lease.fence);
+        let token = lease.token;
+        let fence = lease.fence;
         let call = lease.request.call(Verb::Release { token, fence, mode });
         TokenRelease {
             not_after: lease.not_after,

@@ -197,7 +197,8 @@ fn command() -> impl Strategy<Value = Command> {
                 keys.truncate(1);
             }
             if few == 0 {
-                (keys, args) = (Vec::new(), Vec::new());
+                keys = Vec::new();
+                args = Vec::new();
             }
             Command {
                 by,

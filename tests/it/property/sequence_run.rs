@@ -220,7 +220,8 @@ impl<'a> SequenceRun<'a> {
             StepKind::Renew => match pick(step, self.guards.len()) {
                 Some(at) => {
                     let (attempt, name, guard) = &self.guards[at];
-                    let (attempt, name) = (*attempt, *name);
+                    let attempt = *attempt;
+                    let name = *name;
                     let result = self.with_planned_reply_loss(
                         step,
                         attempt.client,
