@@ -95,7 +95,7 @@ struct Seen {
     longest: f64,
     /// The smallest share of a thread by the largest.
     equality: f64,
-    /// Of the thread with the fewest, and with the most.
+    /// The turns of the thread with the fewest, and of the thread with the most.
     turns: (usize, usize),
 }
 

@@ -221,7 +221,7 @@ impl Drop for Queue<'_> {
 
 const TITLES: [&str; 3] = ["hand-over", "coming", "leaving"];
 
-/// Of one length.
+/// The results for one length.
 #[derive(Default)]
 struct Seen {
     times: [Vec<u64>; 3],

@@ -83,12 +83,12 @@ struct Seen {
     late: Rounds,
     /// ms that a thread which only sleeps woke too late, at the most.
     overslept: Rounds,
-    /// Of the renewals that were seen in the sample and those that should be.
+    /// Renewals that were seen in the sample, per renewal that was due.
     coverage: Rounds,
     /// % of a core: of the process, of the server.
     load: Rounds,
     server: Rounds,
-    /// Of script calls, and those expected.
+    /// Script calls per expected call.
     commands: Rounds,
     /// Bytes a lock.
     client_memory: Rounds,

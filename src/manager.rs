@@ -103,7 +103,7 @@ impl fmt::Debug for LockManager {
     }
 }
 
-/// What [`LockManager::shutdown`] left behind.
+/// The rest that [`LockManager::shutdown`] left behind.
 #[non_exhaustive]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shutdown {

@@ -20,7 +20,7 @@ const DELAY: Duration = Duration::from_micros(500);
 /// Ends when it is dropped.
 pub(crate) struct Proxy {
     pub(crate) child: ChildProcess,
-    /// Of the same Redis, over the link.
+    /// The URL of the same Redis, over the link.
     pub(crate) url: String,
 }
 

@@ -62,9 +62,9 @@ fn main() {
 #[derive(Default)]
 struct Cost {
     times: Vec<u64>,
-    /// Of this thread.
+    /// The time of this thread.
     cpu: u64,
-    /// Of the server, in its commands.
+    /// The time of the server, in its commands.
     server: u64,
 }
 

@@ -149,7 +149,7 @@ fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
         figure("8 threads on one name, 1 ms hold: longest wait", "ms")
             .beside(in_turn)
             .note(&longest);
-        // Of fairlock, turns within 5 % of each other.
+        // For fairlock the bound is turns within 5 % of each other.
         let bound = if subject.is_ours() {
             Bound::AtLeast(0.95)
         } else {

@@ -7,7 +7,7 @@ use redis::Value;
 use super::fields::{ParseResult, flag, malformed, micros, number, plain, previous, text, texts};
 use crate::script::Family;
 
-/// What `inspect` saw.
+/// The result of an `inspect`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Inspection {
     /// As the record has it.

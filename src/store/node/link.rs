@@ -120,7 +120,7 @@ impl Link for NodeLink {
             // next run opens another at once.
             let is_old = connection.opened + self.back_off < now;
             let was_closed = is_old && why.as_ref().is_some_and(StoreFault::is_closed);
-            // Nor is a failure of a process that slept through the timeout.
+            // A failure of a process that slept through the timeout is no such sign either.
             let slept = now > reply_by + self.node.command_timeout;
             self.state = if slept {
                 LinkState::down_for_now(None)

@@ -103,7 +103,7 @@ impl SmallWorld {
         }
     }
 
-    /// Of two rows of stamps, it only counts whether they are the same.
+    /// Two rows of stamps are only compared: whether they are the same is all that counts.
     fn number_stamp_rows(&mut self) {
         for c in 0..CLIENTS {
             let client = &mut self.clients[usize::from(c)];
