@@ -5,22 +5,23 @@
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench handoff
 //!
 //! Without the variable it starts a private redis-server on a port of this host. With n waiters,
-//! n + 1 threads only wait for the lock, hold it for 1 ms and release it. With 2 waiters, one of the
-//! four processes has no thread.
+//! n + 1 threads only wait for the lock, hold it for 1 ms and release it. With 2 waiters, one of
+//! the four processes has no thread.
 //!
 //! Each round measures round trips before the lock: one after the other, and with a pause of 1 ms
-//! between them. The second kind is the fair comparison, since a hand-over always follows a pause and
-//! finds the processors asleep. The longest wait is divided by n × (hold + hand-over), the time that a
-//! queue in perfect order takes. Two figures show where the time of a hand-over goes: the call of the
-//! release, which ends when its caller has the reply, and the time that the server spends in scripts
-//! per turn, the enqueue included. Ratios are the median of all rounds (least..most).
+//! between them. The second kind is the fair comparison, since a hand-over always follows a pause
+//! and finds the processors asleep. The longest wait is divided by n × (hold + hand-over), the time
+//! that a queue in perfect order takes. Two figures show where the time of a hand-over goes: the
+//! call of the release, which ends when its caller has the reply, and the time that the server
+//! spends in scripts per turn, the enqueue included. Ratios are the median of all rounds
+//! (least..most).
 //!
 //! A round lasts until each thread has had enough turns to compare shares. Any window cuts off some
-//! threads one turn earlier than others, and with few turns that matters. So a thread's share counts
-//! whole turns: those from its first grant in the window to its first grant behind the window, divided
-//! by all grants between the two. "Equal shares" is the smallest share divided by the largest. A thread
-//! without a turn has a share of 0. A thread without a turn behind the window is counted up to the last
-//! grant of all.
+//! threads one turn earlier than others, and with few turns that matters. So a thread's share
+//! counts whole turns: those from its first grant in the window to its first grant behind the
+//! window, divided by all grants between the two. "Equal shares" is the smallest share divided by
+//! the largest. A thread without a turn has a share of 0. A thread without a turn behind the window
+//! is counted up to the last grant of all.
 
 mod support;
 
@@ -94,7 +95,7 @@ struct Seen {
     longest: f64,
     /// The smallest share of a thread by the largest.
     equality: f64,
-    /// Of the thread with the fewest, and with the most.
+    /// The turns of the thread with the fewest, and of the thread with the most.
     turns: (usize, usize),
 }
 
@@ -156,14 +157,15 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
         mut equality,
         mut server,
     ] = [(); 6].map(|()| Rounds::default());
-    let (mut times, mut turns) = (Vec::new(), (usize::MAX, 0));
+    let mut times = Vec::new();
+    let mut turns = (usize::MAX, 0);
     for _ in 0..rounds {
         let trip = floor.measure();
         let before = scripts(&mut floor.connection);
         let taken = round(url, layout, waiters + 1);
         let after = scripts(&mut floor.connection);
         server.add((after - before) as f64 / taken.len() as f64);
-        let Some(seen) = judge(taken, waiters + 1) else {
+        let Some(seen) = evaluate(taken, waiters + 1) else {
             continue;
         };
         hot.add(seen.handoff as f64 / trip.0 as f64);
@@ -174,10 +176,8 @@ fn case(url: &str, layout: &Layout, waiters: usize, floor: &mut Floor) {
         times.push(seen.handoff);
         turns = (turns.0.min(seen.turns.0), turns.1.max(seen.turns.1));
     }
-    let (time, trip) = (
-        micros(median(times)),
-        micros(median(floor.hot.iter().copied())),
-    );
+    let time = micros(median(times));
+    let trip = micros(median(floor.hot.iter().copied()));
     let (case, (fewest, most)) = (format!("{waiters} waiters, {}", layout.title), turns);
     let figure = |title: &str, unit: &str| Figure::new(3, title, case.as_str(), unit);
     figure("Hand-over, p50", "× a round trip")
@@ -305,7 +305,8 @@ fn play(args: &[String]) {
     };
     let number = |arg: &String| arg.parse::<u64>().expect("a number");
     let url = env::var("FAIRLOCK_BENCH_URL").expect("the parent names its Redis");
-    let (shares, window) = ([number(threads) as usize], (number(start), number(until)));
+    let shares = [number(threads) as usize];
+    let window = (number(start), number(until));
     for t in take_turns(&url, name, number(manager) as usize, &shares, window) {
         println!(
             "{} {} {} {} {} {} {}",
@@ -346,7 +347,8 @@ fn take_turns(
         for (i, threads) in shares.iter().enumerate() {
             let manager = LockManager::connect(url).expect("a Redis that answers");
             for thread in 0..*threads {
-                let (lock, all) = (manager.mutex(name), &all);
+                let lock = manager.mutex(name);
+                let all = &all;
                 scope.spawn(move || {
                     thread::sleep(Duration::from_nanos(start.saturating_sub(now())));
                     let mut turns = Vec::new();
@@ -381,14 +383,14 @@ fn take_turns(
 }
 
 /// `None` if so little was done that nothing can be said.
-fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
+fn evaluate(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     turns.sort_unstable_by_key(|turn| turn.fence);
     // At first the threads come one by one, and at last they leave so.
     let window = 2 * threads..turns.len().saturating_sub(threads);
     let middle = turns.get(window.clone()).unwrap_or_default();
     if middle.len() <= threads {
         eprintln!(
-            "only {} turns in a round of {threads} threads: too few to judge",
+            "only {} turns in a round of {threads} threads: too few to evaluate",
             turns.len()
         );
         return None;
@@ -425,7 +427,7 @@ fn judge(mut turns: Vec<Turn>, threads: usize) -> Option<Seen> {
     })
 }
 
-/// The smallest share by the largest, told by the whole turns that began in the window.
+/// The smallest share by the largest, measured by the whole turns that began in the window.
 fn equality(turns: &[Turn], window: Range<usize>, threads: usize) -> f64 {
     let mut grants: HashMap<(usize, usize), Vec<usize>> = HashMap::new();
     for (at, turn) in turns.iter().enumerate().skip(window.start) {

@@ -4,10 +4,10 @@
 //!     cargo bench --bench permits
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench permits
 //!
-//! Without the variable it starts a private redis-server on a port of this host. The cases take turns
-//! every few milliseconds; ratios are the median of all rounds (least..most). The other holders have
-//! fixed leases, so that no renewal disturbs the measurement. The first call after a holder lapsed looks
-//! at all holders and finds it; no other call does.
+//! Without the variable it starts a private redis-server on a port of this host. The cases take
+//! turns every few milliseconds; ratios are the median of all rounds (least..most). The other
+//! holders have fixed leases, so that no renewal disturbs the measurement. The first call after a
+//! holder lapsed looks at all holders and finds it; no other call does.
 
 mod support;
 #[path = "support/throughput.rs"]
@@ -200,12 +200,12 @@ fn finding(crowds: &mut [Crowd]) {
             found.add(median((0..LAPSES).map(|_| crowd.lapse())) as f64 / 1e3);
         }
     }
-    println!("  the call that finds one who lapsed");
+    println!("  the call that finds a lapsed holder");
     for (crowd, found) in crowds.iter().zip(&found) {
         println!("  {:<18}{found:>12.1} µs", format!("{} others", crowd.size));
         Figure::new(
             8,
-            "The call that finds one who lapsed, p50",
+            "The call that finds a lapsed holder, p50",
             format!("among {}", crowd.size),
             "µs",
         )
@@ -213,30 +213,30 @@ fn finding(crowds: &mut [Crowd]) {
     }
 }
 
-/// Threads that wait for what they are given, and say when they had it.
+/// Threads that wait for the locks they get, and report when they had them.
 struct Waiters {
-    stand: Vec<Sender<Waiter<ReadGuard>>>,
+    queue: Vec<Sender<Waiter<ReadGuard>>>,
     served: Receiver<(u64, ReadGuard)>,
 }
 
 impl Waiters {
     fn new(count: usize) -> Waiters {
         let (serve, served) = channel();
-        let stand = (0..count).map(|_| {
+        let queue = (0..count).map(|_| {
             let serve = serve.clone();
-            let (stand, stands) = channel::<Waiter<ReadGuard>>();
+            let (sender, queued) = channel::<Waiter<ReadGuard>>();
             thread::spawn(move || {
-                for waiter in stands {
+                for waiter in queued {
                     let guard = waiter.wait().expect("a lock in its turn");
                     if serve.send((now(), guard)).is_err() {
                         break;
                     }
                 }
             });
-            stand
+            sender
         });
         Waiters {
-            stand: stand.collect(),
+            queue: queue.collect(),
             served,
         }
     }
@@ -245,8 +245,8 @@ impl Waiters {
     fn hand_over(&self, mgr: &LockManager, name: &str) -> u64 {
         let lock = mgr.rw_lock(name);
         let writer = lock.write().expect("nobody reads");
-        for stand in &self.stand {
-            stand
+        for sender in &self.queue {
+            sender
                 .send(lock.enqueue_read().expect("a place in the queue"))
                 .expect("the thread waits");
         }
@@ -254,7 +254,7 @@ impl Waiters {
         let released = now();
         drop(writer);
         let served: Vec<_> = self
-            .stand
+            .queue
             .iter()
             .map(|_| self.served.recv().expect("all are served"))
             .collect();
@@ -297,7 +297,9 @@ fn handing_over(mgr: &LockManager, waiting: &[usize]) {
 
 fn reading(mgr: &LockManager) {
     let name = format!("bench:read:{}", process::id());
-    let (mut ratio, mut shared, mut own) = (Rounds::default(), Vec::new(), Vec::new());
+    let mut ratio = Rounds::default();
+    let mut shared = Vec::new();
+    let mut own = Vec::new();
     for _ in 0..rounds(7) {
         let readers: Vec<_> = (0..READERS)
             .map(|_| || drop(mgr.rw_lock(&name).read().expect("nobody writes")))

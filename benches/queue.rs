@@ -5,11 +5,11 @@
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench queue
 //!
 //! Without the variable it starts a private redis-server on a port of this host. A waiter needs no
-//! thread while it is queued; only the next one in line has one. All queues exist at the same time and
-//! take turns every few milliseconds. Ratios are to the shortest queue, as the median of all rounds
-//! (least..most). Waiters leave from the middle. Their entries stay in the list until it is more than
-//! half dead; then the next leaver rewrites it. The longest leave of a run that is long enough for this
-//! is shown apart.
+//! thread while it is queued; only the next one in line has one. All queues exist at the same time
+//! and take turns every few milliseconds. Ratios are to the shortest queue, as the median of all
+//! rounds (least..most). Waiters leave from the middle. Their entries stay in the list until it is
+//! more than half dead; then the next leaver rewrites it. The longest leave of a run that is long
+//! enough for this is shown apart.
 
 mod support;
 
@@ -221,7 +221,7 @@ impl Drop for Queue<'_> {
 
 const TITLES: [&str; 3] = ["hand-over", "coming", "leaving"];
 
-/// Of one length.
+/// The results for one length.
 #[derive(Default)]
 struct Seen {
     times: [Vec<u64>; 3],

@@ -1,17 +1,17 @@
-//! The cost of holding many locks: one process holds 1,000, 10,000 and 100,000 of them for two TTLs of
-//! 30 s.
+//! The cost of holding many locks: one process holds 1,000, 10,000 and 100,000 of them for two TTLs
+//! of 30 s.
 //!
 //!     cargo bench --bench renewal                  takes six minutes
 //!     cargo bench --bench renewal -- ttl=6         the same with a TTL of 6 s, five times the load
 //!     cargo bench --bench renewal -- locks=1000    only this many locks
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench renewal
 //!
-//! Without the variable it starts a private redis-server on a port of this host; nothing else may use a
-//! server that is named. The floor is a bare connection that sends the same number of PEXPIREs in
-//! pipelines. The records show when a renewal reached the server: a lease ends one ttl after that. The
-//! bench reads the records of 2,000 locks, spread over all of them, often enough to see every renewal.
-//! A renewal is late by the time that it came after its third of a ttl. Memory is the growth of the
-//! process and of the server; the names have about 30 bytes.
+//! Without the variable it starts a private redis-server on a port of this host; nothing else may
+//! use a server that is named. The floor is a bare connection that sends the same number of
+//! PEXPIREs in pipelines. The records show when a renewal reached the server: a lease ends one ttl
+//! after that. The bench reads the records of 2,000 locks, spread over all of them, often enough to
+//! see every renewal. A renewal is late by the time that it came after its third of a ttl. Memory
+//! is the growth of the process and of the server; the names have about 30 bytes.
 
 #[path = "support/child.rs"]
 mod child;
@@ -42,17 +42,17 @@ fn main() {
         return hold(&args[at + 1..]);
     }
     let redis = server();
-    let told = |what: &str| {
+    let argument = |prefix: &str| {
         args.iter()
-            .find_map(|arg| arg.strip_prefix(what)?.parse().ok())
+            .find_map(|arg| arg.strip_prefix(prefix)?.parse().ok())
     };
     let (ttl, counts) = if is_bench() {
         (30, vec![1_000, 10_000, 100_000])
     } else {
         (2, vec![200])
     };
-    let ttl = Duration::from_secs(told("ttl=").unwrap_or(ttl));
-    let counts = told("locks=").map_or(counts, |count| vec![count as usize]);
+    let ttl = Duration::from_secs(argument("ttl=").unwrap_or(ttl));
+    let counts = argument("locks=").map_or(counts, |count| vec![count as usize]);
     let rounds = rounds(3);
     println!(
         "renewal: held for {TTLS} TTLs of {ttl:?}, {rounds} rounds, on {}",
@@ -83,12 +83,12 @@ struct Seen {
     late: Rounds,
     /// ms that a thread which only sleeps woke too late, at the most.
     overslept: Rounds,
-    /// Of the renewals that were seen in the sample and those that should be.
+    /// Renewals that were seen in the sample, per renewal that was due.
     coverage: Rounds,
     /// % of a core: of the process, of the server.
     load: Rounds,
     server: Rounds,
-    /// Of script calls, and those expected.
+    /// Script calls per expected call.
     commands: Rounds,
     /// Bytes a lock.
     client_memory: Rounds,
@@ -106,10 +106,8 @@ impl Seen {
         let mut child = ChildProcess::spawn(url, &["holder", prefix, &ttl_ms]);
         // Opens the connections and fills the buffers of both.
         let [_] = child.ask("10");
-        let (rss, memory) = (
-            child.usage().rss,
-            info(&mut admin, "memory", "used_memory:"),
-        );
+        let rss = child.usage().rss;
+        let memory = info(&mut admin, "memory", "used_memory:");
         let [_] = child.ask(&count.to_string());
         self.client_memory
             .add(child.usage().rss.saturating_sub(rss) as f64 / count as f64);
@@ -125,7 +123,9 @@ impl Seen {
             ttl,
         );
         sample.look(&mut admin);
-        let (calls, cpu, used) = (calls(&mut admin), server_cpu(&mut admin), child.usage());
+        let calls = calls(&mut admin);
+        let cpu = server_cpu(&mut admin);
+        let used = child.usage();
         let [renewed, ..] = child.ask::<3>("end");
         let until = now() + (ttl * TTLS).as_nanos() as u64;
         let sleeper = thread::spawn(move || overslept(until));
@@ -224,9 +224,11 @@ impl Seen {
 /// Some of the locks, looked at from outside.
 struct Sample {
     keys: Vec<String>,
-    /// The end of the lease when it was last looked at, in µs of the server's clock, and which renewal made it.
+    /// The end of the lease when it was last looked at, in µs of the server's clock, and which
+    /// renewal made it.
     last: Vec<Option<(f64, f64)>>,
-    /// How long after its time each renewal came that was seen, in ms; below zero if it went along with others.
+    /// How long after its time each renewal came that was seen, in ms; below zero if it went along
+    /// with others.
     late: Vec<f64>,
     /// µs
     ttl: f64,
@@ -361,7 +363,8 @@ fn server_cpu(admin: &mut Connection) -> f64 {
     info(admin, "cpu", "used_cpu_user:") + info(admin, "cpu", "used_cpu_sys:")
 }
 
-/// The holding process: for each number it reads, it takes that many more locks. It ends without releasing them.
+/// The holding process: for each number it reads, it takes that many more locks. It ends without
+/// releasing them.
 fn hold(args: &[String]) {
     let [prefix, ttl_ms] = args else {
         panic!("not the arguments of a child")

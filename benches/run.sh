@@ -2,11 +2,11 @@
 # Runs all benches, those beside other crates included, and makes a table and a chart of what they say: BENCHMARKS.md,
 # benchmarks.svg and benchmarks-peers.svg.
 #
-#   benches/run.sh [DIRECTORY]                                  into docs, unless told otherwise; takes 20 minutes
+#   benches/run.sh [DIRECTORY]                                  into docs by default; takes 20 minutes
 #   FAIRLOCK_BENCH_ROUNDS=1 benches/run.sh /tmp/tried           to try it: one round of each
 #   FAIRLOCK_BENCHES='queue peers' benches/run.sh /tmp/tried    some of them
 #
-# Each bench starts a private redis-server, unless FAIRLOCK_BENCH_URL names one. Nothing else should run meanwhile.
+# Each bench starts a private redis-server, unless FAIRLOCK_BENCH_URL names one. Nothing else should run at that time.
 set -euo pipefail
 directory=$(realpath "${1:-$(dirname "${BASH_SOURCE[0]}")/../docs}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

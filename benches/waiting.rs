@@ -1,12 +1,13 @@
-//! The cost of waiting: 1,000 threads of a process of their own wait on one name, and on 1,000 names.
+//! The cost of waiting: 1,000 threads of a process of their own wait on one name, and on 1,000
+//! names.
 //!
 //!     cargo bench --bench waiting
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench waiting
 //!
-//! Without the variable it starts a private redis-server on a port of this host; nothing else may use a
-//! server that is named. This process holds the locks by fixed leases, which nothing renews, so every
-//! request that the server sees comes from the waiters. Their pool is one connection. Figures are the
-//! median of all rounds (least..most).
+//! Without the variable it starts a private redis-server on a port of this host; nothing else may
+//! use a server that is named. This process holds the locks by fixed leases, which nothing renews,
+//! so every request that the server sees comes from the waiters. Their pool is one connection.
+//! Figures are the median of all rounds (least..most).
 
 #[path = "support/child.rs"]
 mod child;
@@ -29,7 +30,8 @@ fn main() {
         return crowd(&args[at + 1..]);
     }
     let redis = server();
-    let (rounds, threads) = (rounds(3), if is_bench() { THREADS } else { 50 });
+    let rounds = rounds(3);
+    let threads = if is_bench() { THREADS } else { 50 };
     let look_for = Duration::from_secs(if is_bench() { 15 } else { 2 });
     println!(
         "waiting: {threads} threads of one process, {rounds} rounds of {look_for:?}, on {}",
@@ -127,9 +129,11 @@ impl Seen {
         }
         // The requests that follow from joining are done.
         thread::sleep(look_for / 5);
-        let (before, used) = (Heard::now(&mut admin), child.usage());
+        let before = ServerUse::now(&mut admin);
+        let used = child.usage();
         thread::sleep(look_for);
-        let (after, used) = (Heard::now(&mut admin), child.usage() - used);
+        let after = ServerUse::now(&mut admin);
+        let used = child.usage() - used;
         self.requests
             .add((after.requests - before.requests) as f64 / used.seconds());
         // Each look is an INFO.
@@ -146,15 +150,15 @@ impl Seen {
 }
 
 /// The traffic that the server has seen so far.
-struct Heard {
+struct ServerUse {
     /// By clients, one by one or in pipelines.
     requests: u64,
     /// With those that scripts call.
     commands: u64,
 }
 
-impl Heard {
-    fn now(admin: &mut Connection) -> Heard {
+impl ServerUse {
+    fn now(admin: &mut Connection) -> ServerUse {
         let info: String = redis::cmd("INFO")
             .arg("all")
             .query(admin)
@@ -165,11 +169,11 @@ impl Heard {
                 .unwrap_or(0)
         };
         let calls = |command: &str| number(&format!("cmdstat_{command}:calls="));
-        // Each script has one HMGET, so what is beyond them was sent by itself. TIME is in scripts alone once the
-        // connections are open.
+        // Each script has one HMGET, so what is beyond them was sent by itself. TIME is in scripts
+        // alone once the connections are open.
         let scripts = calls("eval") + calls("evalsha");
         let requests = scripts + calls("hmget").saturating_sub(scripts) + calls("ping");
-        Heard {
+        ServerUse {
             requests,
             commands: number("total_commands_processed:"),
         }

@@ -35,7 +35,7 @@ use support::{Outcome, Store, check, own_name, run, until};
 /// leader learns of the loss without another act.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// What a candidate does all its life. Copy this function and `lead`.
+/// A candidate's work, all its life. Copy this function and `lead`.
 fn run_candidate(
     mgr: &LockManager,
     name: &str,
@@ -224,7 +224,7 @@ fn options() -> LockOptions {
     LockOptions::new().ttl(Duration::from_secs(1))
 }
 
-/// What a candidate reports.
+/// A report of a candidate.
 enum Event {
     Elected(PreviousHolder),
     /// It acted under this fence.
@@ -232,7 +232,7 @@ enum Event {
     Lost(LossReason),
 }
 
-/// What the leaders work on, and a history of who did what. In a real program the gate is where the
+/// The work of the leaders, and a history of who did what. In a real program the gate is where the
 /// work is, for instance in a database. The example `fencing` shows how.
 #[derive(Default)]
 struct SharedWork {
@@ -244,7 +244,7 @@ struct SharedWork {
 struct History {
     leaders: Vec<(&'static str, PreviousHolder)>,
     losses: Vec<(&'static str, LossReason)>,
-    /// Who acted, and whether the gate admitted the act.
+    /// The candidate that acted, and whether the gate admitted the act.
     acts: Vec<(&'static str, bool)>,
 }
 

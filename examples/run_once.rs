@@ -48,7 +48,7 @@ const SCHEDULED: LockOptions = LockOptions::new()
     .hold_at_least(Duration::from_secs(1))
     .max_hold(Duration::from_millis(500));
 
-/// What a host did in one run of the schedule.
+/// The result of one host's run of the schedule.
 #[derive(Debug, PartialEq)]
 enum JobResult {
     Done,
@@ -58,7 +58,7 @@ enum JobResult {
     Aborted(LossReason),
 }
 
-/// What each host does when its clock says that it is time. Copy this function.
+/// Each host calls this when its clock says that it is time. Copy this function.
 fn run_job(mgr: &LockManager, job: &str, report: &Report) -> fairlock::Result<JobResult> {
     // After an error nobody knows whether the job runs on another host or not at all.
     let Some(guard) = mgr.with(SCHEDULED).try_lock(job)? else {
@@ -197,7 +197,7 @@ fn sleep_until(moment: Instant) {
     sleep(moment.saturating_duration_since(Instant::now()));
 }
 
-/// What the job works on. In a real program this is a table, or a directory that all hosts see.
+/// The data of the job. In a real program this is a table, or a directory that all hosts see.
 #[derive(Default)]
 struct Report(Mutex<Pages>);
 

@@ -10,7 +10,7 @@ use crate::options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEA
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
 /// The most connections in the pool.
 pub const DEFAULT_POOL_SIZE: u32 = 8;
-/// What keys and channels begin with.
+/// The prefix of keys and channels.
 pub const DEFAULT_PREFIX: &str = "fairlock";
 /// How long a reply may take: this, or a tenth of the ttl if that is less.
 pub const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
@@ -20,8 +20,8 @@ pub const DEFAULT_CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// How long a silent process keeps its places in queues: this, or half of the ttl if that is less.
 pub const DEFAULT_HORIZON: Duration = Duration::from_secs(5);
 
-/// What the user set on a [`Builder`](crate::Builder). [`Config::new`] derives the rest from the
-/// ttl.
+/// The settings of a [`Builder`](crate::Builder), as the user made them. [`Config::new`] derives
+/// the rest from the ttl.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Settings {
     pub(crate) prefix: Option<String>,

@@ -1,4 +1,4 @@
-//! What can go wrong, as one type.
+//! Everything that can go wrong, as one type.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::loss::Loss;
 /// The result of every call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong.
+/// Everything that can go wrong.
 ///
 /// It is never an error that somebody else holds a lock: then the `try_` verbs return `Ok(None)`.
 #[non_exhaustive]
@@ -87,7 +87,7 @@ pub enum Error {
     Config {
         /// Which argument or option.
         what: String,
-        /// What is allowed, and what came instead.
+        /// The allowed value, and the value that came instead.
         message: String,
     },
 

@@ -360,9 +360,9 @@
 //! - **Crash recovery.** A dead process delays the others on a name by at most one TTL (its
 //!   `hold_at_least`, if longer) and one check period, however many of its locks and waiters died
 //!   with it. Between waiting fixed leases it is one lease and the horizon. If no live process was
-//!   waiting, Redis cannot tell the dead waiters from waiters in an outage. Then the next caller
-//!   waits for one check period and one command timeout from its arrival, or for one TTL if waiters
-//!   of another dead process come first.
+//!   waiting, Redis cannot distinguish the dead waiters from waiters in an outage. Then the next
+//!   caller waits for one check period and one command timeout from its arrival, or for one TTL if
+//!   waiters of another dead process come first.
 //! - **A loss is reported once, and stays.** `is_held` is false no later than the local deadline.
 //!   That deadline counts from before the request that set it, less a margin, on a clock that runs
 //!   on while the host is suspended (on Linux, macOS and OpenBSD). `lost` and `on_lost` follow
@@ -461,7 +461,7 @@ pub use lock::{
 };
 pub use waiter::Waiter;
 
-// What goes wrong, and what makes it safe.
+// Errors, and the means against late writes.
 pub use error::{Error, Result, Step};
 pub use fence::FenceGate;
 pub use loss::{Loss, LossReason, PreviousHolder};

@@ -54,7 +54,7 @@ impl LockManager {
         handle
     }
 
-    /// What this manager has done so far. Never blocks.
+    /// Counts of this manager's work so far. Never blocks.
     pub fn stats(&self) -> Stats {
         self.engine().stats()
     }
@@ -103,7 +103,7 @@ impl fmt::Debug for LockManager {
     }
 }
 
-/// What [`LockManager::shutdown`] left behind.
+/// The rest that [`LockManager::shutdown`] left behind.
 #[non_exhaustive]
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Shutdown {

@@ -30,7 +30,9 @@ pub(crate) type OnLost = Arc<dyn Fn(&Loss) + Send + Sync>;
 /// use std::time::Duration;
 /// use fairlock::LockOptions;
 ///
-/// const NIGHTLY: LockOptions = LockOptions::new().ttl(Duration::from_secs(30)).max_hold(Duration::from_secs(3600));
+/// const NIGHTLY: LockOptions = LockOptions::new()
+///     .ttl(Duration::from_secs(30))
+///     .max_hold(Duration::from_secs(3600));
 /// ```
 #[derive(Clone, Default)]
 pub struct LockOptions {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a manager has done since it was built. From
+        /// Counts of a manager's work since it was built. From
         /// [`LockManager::stats`](crate::LockManager::stats).
         ///
         /// The numbers are read one after the other, without a mutex. So they may not all be from

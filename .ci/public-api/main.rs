@@ -2,7 +2,7 @@
 
 use public_api::Builder;
 
-/// What the compiler adds and no program can name.
+/// Traits that the compiler adds and no program can name.
 const INTERNAL: [&str; 3] = [
     "core::marker::Freeze for",
     "core::marker::UnsafeUnpin for",

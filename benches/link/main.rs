@@ -1,15 +1,15 @@
-//! A Redis that is 1 ms away: the throughput of 64 threads on a pool of 4 connections, each thread on
-//! a name of its own, beside a plain pool of 4 connections that checks one out for each command.
+//! A Redis that is 1 ms away: the throughput of 64 threads on a pool of 4 connections, each thread
+//! on a name of its own, beside a plain pool of 4 connections that checks one out for each command.
 //!
 //!     cargo bench --bench link
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench link
 //!
-//! Without the variable it starts a private redis-server on a port of this host. The link is a proxy in
-//! a process of its own. It forwards each chunk 0.5 ms after the chunk came in, in each direction,
-//! however many other chunks are on their way. The bare PING shows what the proxy itself adds. The
-//! plain pool is r2d2, without a test at check-out, of bare connections that run SET NX PX and a
-//! compare-and-delete script. The floor runs the same two commands on one connection per thread.
-//! Within a round all take turns. Ratios are the median of all rounds (least..most).
+//! Without the variable it starts a private redis-server on a port of this host. The link is a
+//! proxy in a process of its own. It forwards each chunk 0.5 ms after the chunk came in, in each
+//! direction, however many other chunks are on their way. The bare PING shows what the proxy itself
+//! adds. The plain pool is r2d2, without a test at check-out, of bare connections that run SET NX
+//! PX and a compare-and-delete script. The floor runs the same two commands on one connection per
+//! thread. Within a round all take turns. Ratios are the median of all rounds (least..most).
 
 #[path = "../support/child.rs"]
 mod child;
@@ -91,7 +91,9 @@ fn one_thread(url: &str, rounds: usize) {
     };
     round();
 
-    let (mut ratio, mut bare, mut lock) = (Rounds::default(), Vec::new(), Vec::new());
+    let mut ratio = Rounds::default();
+    let mut bare = Vec::new();
+    let mut lock = Vec::new();
     for _ in 0..rounds {
         let pair = round();
         ratio.add(pair.1 as f64 / pair.0 as f64);
@@ -127,7 +129,8 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
         .collect();
     let mut measure = || {
         let plain = (0..THREADS).map(|i| {
-            let (plain, key) = (&plain, format!("bench:link:plain:{i}"));
+            let plain = &plain;
+            let key = format!("bench:link:plain:{i}");
             move || plain.cycle(&key)
         });
         let ours = (0..THREADS).map(|i| {
@@ -143,7 +146,8 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
     };
     measure();
 
-    let (before, used) = (manager.stats(), proxy.child.usage());
+    let before = manager.stats();
+    let used = proxy.child.usage();
     let [mut to_plain, mut to_floor] = [(); 2].map(|()| Rounds::default());
     let mut rates = [(); 3].map(|()| Rounds::default());
     for _ in 0..rounds {
@@ -155,7 +159,8 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
             .zip([plain, ours, floor])
             .for_each(|(all, rate)| all.add(rate));
     }
-    let (after, used) = (manager.stats(), proxy.child.usage() - used);
+    let after = manager.stats();
+    let used = proxy.child.usage() - used;
 
     println!("{THREADS} threads on {THREADS} names, {rounds} rounds of {run_for:?} each");
     let row = |title: &str, [plain, ours, floor]: [String; 3]| {

@@ -1,5 +1,6 @@
-//! A link that takes its time: a proxy in a process of its own, which lets each chunk out a while after it came in.
-//! A chunk that comes while another one waits goes out its own while later, as on a wire.
+//! A link that takes its time: a proxy in a process of its own, which lets each chunk out a while
+//! after it came in. A chunk that comes while another one waits goes out its own while later, as on
+//! a wire.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -19,7 +20,7 @@ const DELAY: Duration = Duration::from_micros(500);
 /// Ends when it is dropped.
 pub(crate) struct Proxy {
     pub(crate) child: ChildProcess,
-    /// Of the same Redis, over the link.
+    /// The URL of the same Redis, over the link.
     pub(crate) url: String,
 }
 
@@ -95,7 +96,8 @@ fn collect(mut from: &TcpStream, to: &Arc<TcpStream>, sender: &Sender<Chunk>) {
     }
 }
 
-/// All wait equally long, so the one that came first is the next to go out, whichever connection it is of.
+/// All wait equally long, so the one that came first is the next to go out, whichever connection it
+/// is of.
 fn deliver(chunks: &Receiver<Chunk>) {
     sleep_precisely();
     for Chunk { due, to, bytes } in chunks {

@@ -1,5 +1,5 @@
-//! A child process that reads its orders line by line, so that its costs can be told apart from those
-//! of the bench.
+//! A child process that reads its orders line by line, so that its costs can be measured apart from
+//! those of the bench.
 
 #![allow(dead_code, reason = "no bench needs all of it")]
 
@@ -121,7 +121,8 @@ impl Sub for Usage {
     }
 }
 
-/// The usage of this process. The clock counts processor time in ns, /proc in hundredths of a second.
+/// The usage of this process. The clock counts processor time in ns, /proc in hundredths of a
+/// second.
 fn usage() -> [u64; 4] {
     let tasks = fs::read_dir("/proc/self/task")
         .into_iter()

@@ -1,4 +1,5 @@
-//! Figures for the table and the chart: one line each in the file that `FAIRLOCK_BENCH_RESULTS` names.
+//! Figures for the table and the chart: one line each in the file that `FAIRLOCK_BENCH_RESULTS`
+//! names.
 
 use std::env;
 use std::fs::OpenOptions;

@@ -1,5 +1,5 @@
-//! A lock as bare as can be: a connection that does SET NX PX and a compare-and-delete script, which is the least
-//! that any lock on Redis can do.
+//! A lock as bare as can be: a connection that does SET NX PX and a compare-and-delete script,
+//! which is the least that any lock on Redis can do.
 
 use redis::Connection;
 

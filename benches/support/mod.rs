@@ -1,5 +1,5 @@
-//! Shared by the benches: a server, the floor that is measured against, sums, and the figures for the
-//! table.
+//! Shared by the benches: a server, the floor that is measured against, sums, and the figures for
+//! the table.
 
 #![allow(dead_code, reason = "no bench needs all of it")]
 
@@ -33,8 +33,8 @@ pub(crate) fn bare_connection(url: &str) -> redis::Connection {
         .expect("a Redis that answers")
 }
 
-/// How many rounds to measure. Only `cargo bench` measures; every other run does one round to show that
-/// the bench works. `FAIRLOCK_BENCH_ROUNDS` sets fewer.
+/// How many rounds to measure. Only `cargo bench` measures; every other run does one round to show
+/// that the bench works. `FAIRLOCK_BENCH_ROUNDS` sets fewer.
 pub(crate) fn rounds(full: usize) -> usize {
     if !is_bench() {
         return 1;

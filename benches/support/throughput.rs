@@ -9,15 +9,15 @@ use crate::support::now;
 
 /// Cycles a second of all together, each on a thread of its own.
 pub(crate) fn throughput<F: FnMut() + Send>(run_for: Duration, cycles: Vec<F>) -> u64 {
-    let (start, over, done) = (
-        Barrier::new(cycles.len() + 1),
-        AtomicBool::new(false),
-        AtomicU64::new(0),
-    );
+    let start = Barrier::new(cycles.len() + 1);
+    let over = AtomicBool::new(false);
+    let done = AtomicU64::new(0);
     let mut started = 0;
     thread::scope(|scope| {
         for mut cycle in cycles {
-            let (start, over, done) = (&start, &over, &done);
+            let start = &start;
+            let over = &over;
+            let done = &done;
             scope.spawn(move || {
                 start.wait();
                 let mut count = 0;

@@ -27,7 +27,8 @@ pub(crate) fn draw(lines: &[Line]) -> String {
         .iter()
         .map(|line| line.figure.title.as_str())
         .filter(|title| seen.insert(*title));
-    let (mut y, mut body) = (10.0, String::new());
+    let mut y = 10.0;
+    let mut body = String::new();
     for title in titles {
         let bars: Vec<&Line> = lines
             .iter()
@@ -59,13 +60,15 @@ fn picture(body: &mut String, top: f64, title: &str, bars: &[&Line]) -> f64 {
     );
     y += 8.0;
     for line in bars {
-        let (middle, width) = (y + ROW / 2.0, x(line.median) - LEFT);
+        let middle = y + ROW / 2.0;
+        let width = x(line.median) - LEFT;
         let class = if line.figure.case.starts_with("fairlock") {
             "ours"
         } else {
             "bar"
         };
-        let (case, digits) = (escape(&line.figure.case), digits(line));
+        let case = escape(&line.figure.case);
+        let digits = digits(line);
         let number = format!("{:.digits$}", line.median);
         let beside = x(line.most) + GAP;
         let end = beside + DIGIT * number.len() as f64;

@@ -70,7 +70,8 @@ fn try_it() {
         let line = figure.line(&rounds).expect("there were rounds");
         Line::parse(&line.to_text()).expect("a line reads what it wrote")
     });
-    let (page, chart) = (page(&lines, "one core"), chart::draw(&lines));
+    let page = page(&lines, "one core");
+    let chart = chart::draw(&lines);
     assert!(page.contains(
         "| Hand-over: 10 queued | 1.50 (1.25..2.00) × with 10 | 3 | 1.0 µs | ≤ 1.4 | **missed** |"
     ));
@@ -128,8 +129,8 @@ The same work with other Rust crates, with their own defaults, and set to poll a
 ![Beside other crates: lock and unlock by one thread; 8 threads on one name: acquisitions, longest wait, shares](benchmarks-peers.svg)
 ";
 
-/// The text that explains the figures. Instructions do not depend on the machine; they were counted by valgrind's
-/// callgrind on redis-server 7.0.15, as the difference of 2000 and 1000 requests.
+/// The text that explains the figures. Instructions do not depend on the machine; they were counted
+/// by valgrind's callgrind on redis-server 7.0.15, as the difference of 2000 and 1000 requests.
 const WHERE_THE_TIME_GOES: &str = "
 ## Where the time goes
 

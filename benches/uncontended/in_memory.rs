@@ -1,4 +1,5 @@
-//! A lock of the in-memory store, beside one on Redis and beside a mutex that knows of nothing but threads.
+//! A lock of the in-memory store, beside one on Redis and beside a mutex that knows of nothing but
+//! threads.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -14,7 +15,7 @@ const CROWDS: [(usize, usize); 4] = [(8, 8), (2, 1), (4, 1), (8, 1)];
 const CROWDS_RUN_FOR: Duration = Duration::from_millis(300);
 const NAMES: usize = 8;
 
-/// Of one thread in a round: how often each kind has its turn, and for how many calls.
+/// One thread's turns in a round: how often each kind has its turn, and for how many calls.
 const TURNS: usize = 60;
 const CALLS: usize = 50;
 

@@ -1,17 +1,17 @@
-//! An uncontended lock beside the floor: a bare connection that runs SET NX PX and a compare-and-delete
-//! script, the least that any lock on Redis can do.
+//! An uncontended lock beside the floor: a bare connection that runs SET NX PX and a
+//! compare-and-delete script, the least that any lock on Redis can do.
 //!
 //!     cargo bench --bench uncontended
 //!     cargo bench --features memory --bench uncontended
 //!     FAIRLOCK_BENCH_URL=redis://host/ cargo bench --bench uncontended
 //!
 //! Without the variable it starts a private redis-server on a port of this host. Floor and fairlock
-//! take turns every few milliseconds, so a disturbance of the machine hits both. Ratios are the median
-//! of all rounds (least..most). The times beside them show where a cycle goes: the server's time in its
-//! commands, and this thread's processor time; the rest is the way there and back.
+//! take turns every few milliseconds, so a disturbance of the machine hits both. Ratios are the
+//! median of all rounds (least..most). The times beside them show where a cycle goes: the server's
+//! time in its commands, and this thread's processor time; the rest is the way there and back.
 //!
-//! With the feature `memory` it also compares a lock of the in-memory store with one on this Redis and
-//! with a `parking_lot::Mutex`, also where several threads want one name.
+//! With the feature `memory` it also compares a lock of the in-memory store with one on this Redis
+//! and with a `parking_lot::Mutex`, also where several threads want one name.
 
 #[path = "../support/floor.rs"]
 mod floor;
@@ -62,15 +62,16 @@ fn main() {
 #[derive(Default)]
 struct Cost {
     times: Vec<u64>,
-    /// Of this thread.
+    /// The time of this thread.
     cpu: u64,
-    /// Of the server, in its commands.
+    /// The time of the server, in its commands.
     server: u64,
 }
 
 impl Cost {
     fn measure(&mut self, admin: &mut Connection, mut cycle: impl FnMut()) {
-        let (server, cpu) = (server_time(admin), read(ClockId::ThreadCPUTime));
+        let server = server_time(admin);
+        let cpu = read(ClockId::ThreadCPUTime);
         for _ in 0..CYCLES_AT_ONCE {
             let started = now();
             cycle();
@@ -102,7 +103,9 @@ fn one_thread(url: &str, rounds: usize) {
     round();
 
     let before = mgr.stats();
-    let (mut ratio, mut bare, mut lock) = (Rounds::default(), Vec::new(), Vec::new());
+    let mut ratio = Rounds::default();
+    let mut bare = Vec::new();
+    let mut lock = Vec::new();
     for _ in 0..rounds {
         let costs = round();
         ratio.add(costs.1.p50() as f64 / costs.0.p50() as f64);
@@ -150,8 +153,8 @@ fn row(title: &str, floor: &[Cost], ours: &[Cost], of: impl Fn(&Cost) -> u64, ra
     println!("  {title:<28}{floor:>12}{ours:>12}   {ratio}");
 }
 
-/// The time that the server has spent so far in the two commands of a cycle, in ns, the commands that a
-/// script calls included.
+/// The time that the server has spent so far in the two commands of a cycle, in ns, the commands
+/// that a script calls included.
 fn server_time(admin: &mut Connection) -> u64 {
     let stats: String = redis::cmd("INFO")
         .arg("commandstats")
@@ -175,7 +178,8 @@ fn server_time(admin: &mut Connection) -> u64 {
         * 1000
 }
 
-/// Each thread has a name of its own; the floor has a connection for each, and fairlock its pool of 8.
+/// Each thread has a name of its own; the floor has a connection for each, and fairlock its pool of
+/// 8.
 fn many_threads(url: &str, threads: usize, rounds: usize) {
     let mut floors: Vec<Floor> = (0..threads)
         .map(|i| Floor::new(url, &format!("bench:floor:{i}")))
@@ -205,7 +209,9 @@ fn many_threads(url: &str, threads: usize, rounds: usize) {
     floor();
     ours();
 
-    let (mut ratio, mut bare, mut lock) = (Rounds::default(), Vec::new(), Vec::new());
+    let mut ratio = Rounds::default();
+    let mut bare = Vec::new();
+    let mut lock = Vec::new();
     let before = mgr.stats();
     for _ in 0..rounds {
         let pair = (floor(), ours());

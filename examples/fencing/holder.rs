@@ -32,7 +32,7 @@ pub(crate) fn manager(to: impl Into<Endpoint>) -> fairlock::Result<LockManager> 
         .build()
 }
 
-/// What the holder does. It reports its writes to the main program, which has the resource, as a
+/// The holder's work. It reports its writes to the main program, which has the resource, as a
 /// database would.
 fn write_late(
     mgr: &LockManager,
@@ -141,7 +141,7 @@ fn start_process(redis: &Redis, name: &str) -> Outcome<Holder> {
     })
 }
 
-/// What the program does when it was started as the holder.
+/// The program's main function when it was started as the holder.
 pub(crate) fn be_a_process(name: &str) -> Outcome {
     // A stopped process does not notice that its parent was killed, and would stay.
     #[cfg(target_os = "linux")]

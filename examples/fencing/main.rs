@@ -31,7 +31,7 @@ use std::process::ExitCode;
 use fairlock::PreviousHolder;
 use holder::{Holder, LATE, manager};
 use invoice::Invoice;
-use support::{Outcome, PATIENCE, Store, check, exit_code, own_name, run};
+use support::{MAX_WAIT, Outcome, Store, check, exit_code, own_name, run};
 
 /// The total that we write. The paused holder writes [`LATE`].
 const NEWER: u32 = 200;
@@ -60,7 +60,7 @@ fn fencing(store: &Store) -> Outcome {
 
     // The paused holder does not renew its lease, so this takes one TTL.
     let guard = mgr
-        .try_lock_for(&name, PATIENCE)?
+        .try_lock_for(&name, MAX_WAIT)?
         .ok_or("the lock of the paused holder never came free")?;
     let new = guard.fence();
     println!(

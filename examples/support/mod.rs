@@ -1,5 +1,5 @@
-//! What all examples need: a store to connect to, and a way to report the result. Nothing here is
-//! about locks, and you need not copy any of it.
+//! The needs of all examples: a store to connect to, and a way to report the result. Nothing here
+//! is about locks, and you need not copy any of it.
 
 #![allow(dead_code, reason = "each example uses a part of it")]
 
@@ -50,12 +50,12 @@ pub(crate) fn check(claim: impl Display, holds: bool) -> Outcome {
     }
 }
 
-/// Polls until other threads have done something. Gives up after [`PATIENCE`].
+/// Polls until other threads have done something. Gives up after [`MAX_WAIT`].
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Outcome {
     let started = Instant::now();
     while !holds()? {
-        if started.elapsed() > PATIENCE {
-            return Err(format!("this did not happen within {PATIENCE:?}: {what}").into());
+        if started.elapsed() > MAX_WAIT {
+            return Err(format!("this did not happen within {MAX_WAIT:?}: {what}").into());
         }
         thread::sleep(Duration::from_millis(1));
     }
@@ -63,7 +63,7 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> Outcome<bool>) -> Out
 }
 
 /// Longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// A name for this run only: others may run the same example on the same Redis.
 pub(crate) fn own_name(what: &str) -> String {

@@ -9,7 +9,7 @@ use fairlock::memory::Memory;
 
 use super::private_redis::{Over, Redis, redis_or_exit};
 
-/// What to connect to: `LockManager::connect(&store)`.
+/// The store to connect to: `LockManager::connect(&store)`.
 pub(crate) enum Store {
     Redis(Redis),
     /// A store in this process. Each manager on it acts like a separate process.

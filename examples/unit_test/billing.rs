@@ -11,7 +11,7 @@ use crate::bills::Bills;
 pub(crate) const BILLING: &str = "billing";
 
 /// How long to wait for another process that bills.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The result of [`bill`].
 #[derive(Debug, PartialEq)]
@@ -33,7 +33,7 @@ pub(crate) fn bill(
     customers: &[&str],
     mut print: impl FnMut(&str),
 ) -> fairlock::Result<Billed> {
-    let guard = match mgr.try_lock_for(BILLING, PATIENCE) {
+    let guard = match mgr.try_lock_for(BILLING, MAX_WAIT) {
         Ok(Some(guard)) => guard,
         Ok(None) => return Ok(Billed::ByAnother),
         Err(Error::Unavailable { .. }) => return Ok(Billed::RedisDown),

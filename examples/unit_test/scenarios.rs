@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fairlock::memory::{Fault, Memory};
 use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, LockManager};
 
-use crate::billing::{BILLING, Billed, PATIENCE, bill};
+use crate::billing::{BILLING, Billed, MAX_WAIT, bill};
 use crate::bills::{Bills, State};
 
 const CUSTOMERS: [&str; 3] = ["ann", "bob", "cid"];
@@ -43,7 +43,7 @@ pub(crate) fn gives_up_while_another_process_has_the_lock() {
     thread::scope(|scope| {
         let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
         until("we are queued", || waiters(&theirs) == 1);
-        memory.advance(PATIENCE);
+        memory.advance(MAX_WAIT);
         assert_eq!(billed.join().unwrap().unwrap(), Billed::ByAnother);
     });
     assert_eq!(bills.read(), []);
@@ -138,7 +138,7 @@ pub(crate) fn reports_that_redis_is_down_and_bills_later() {
         until("we have sent a request", || {
             ours.stats().requests > requests_before
         });
-        memory.advance(PATIENCE);
+        memory.advance(MAX_WAIT);
         assert_eq!(billed.join().unwrap().unwrap(), Billed::RedisDown);
     });
     memory.come_back();

@@ -35,7 +35,7 @@ enum RunsAs {
     },
 }
 
-/// What a process of workers reports.
+/// A report of a process of workers.
 pub(crate) enum Message {
     Ready,
     Turn(Turn),
@@ -143,7 +143,7 @@ fn start_process(
     Ok(RunsAs::Process(process))
 }
 
-/// What the program does when it was started as a process of workers.
+/// The program's main function when it was started as a process of workers.
 pub(crate) fn be_a_process(number: &str, lock: &str, dir: &Path) -> Outcome {
     let mgr = LockManager::connect(env::var("REDIS_URL")?)?;
     work(number, &mgr, lock, &Ledger::open(dir), &Pipes)

@@ -1,4 +1,4 @@
-//! What each worker does. This is how the lock is used.
+//! The work of each worker. This is how the lock is used.
 
 use std::thread;
 

@@ -30,7 +30,7 @@ pub(crate) struct Doubt {
     pub(crate) not_after: u64,
 }
 
-/// What came of an acquire that may not wait.
+/// The result of an acquire that may not wait.
 pub(super) enum TryOutcome {
     /// The lease, or `None` if the lock is taken.
     Done(Option<Arc<Lease>>),

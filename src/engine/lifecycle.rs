@@ -1,6 +1,6 @@
 //! The life of an engine: its start, its threads, its end, and who wakes whom.
 //!
-//! Who wakes whom:
+//! Each sleeping thread is woken by others:
 //! - A caller that waits for a grant sleeps on `WaiterEntry::changed`. [`Engine::apply`] wakes it,
 //!   and a reply does, if it asked for that.
 //! - A caller that shuts the manager down sleeps on `Engine::guard_dropped`. The drop of each guard

@@ -130,7 +130,8 @@ enum GuardMarked {
 
 /// The notice of a grant comes twice, while its waiter looks for the grant for the last time.
 fn grant_meets_timeout(marked: GuardMarked) {
-    let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
+    let waiters = Arc::new(WaiterRegistry::new());
+    let request = request();
     let waiter = waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
     let token = {
         let mut state = waiter.state.lock();
@@ -140,8 +141,9 @@ fn grant_meets_timeout(marked: GuardMarked) {
         state.token
     };
     let listener = thread::spawn({
-        let (waiters, request) = (Arc::clone(&waiters), Arc::clone(&request));
-        // What the engine does with a notice, but for the sending. True: it abandons the token.
+        let waiters = Arc::clone(&waiters);
+        let request = Arc::clone(&request);
+        // The engine's handling of a notice, but for the sending. True: it abandons the token.
         let deliver = move || match waiters.owner_of(token) {
             TokenOwner::Waiter(waiter) => {
                 let mut state = waiter.state.lock();
@@ -182,11 +184,13 @@ fn grant_meets_timeout(marked: GuardMarked) {
 #[test]
 fn waiter_cancelled_while_its_token_changes_leaves_no_token() {
     in_every_order(|| {
-        let (waiters, request) = (Arc::new(WaiterRegistry::new()), request());
+        let waiters = Arc::new(WaiterRegistry::new());
+        let request = request();
         let waiter: Arc<WaiterEntry> =
             waiters.register(Arc::clone(&request), WaiterState::new(Token::new()), EARLY);
         let renewal = thread::spawn({
-            let (waiters, waiter) = (Arc::clone(&waiters), Arc::clone(&waiter));
+            let waiters = Arc::clone(&waiters);
+            let waiter = Arc::clone(&waiter);
             move || {
                 waiters.replace_token(&waiter);
             }

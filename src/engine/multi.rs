@@ -13,7 +13,7 @@ use crate::script::{Call, Mode, Token};
 use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
-/// What came of one try for all of a group.
+/// The result of one try for all of a group.
 enum GroupOutcome {
     Granted(Vec<Arc<Lease>>),
     /// Another caller has one of them, or waits for it.

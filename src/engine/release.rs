@@ -26,7 +26,7 @@ pub(crate) enum WantResult {
     No,
 }
 
-/// What came of a release on a free connection.
+/// The result of a release on a free connection.
 pub(super) enum ReleaseOutcome {
     /// How the lease ended: `None` is a clean release.
     Answered(Option<LossReason>),

@@ -43,8 +43,9 @@ impl Engine {
     }
 
     /// Looks at two new leases for each one added, and drops those that have ended. So their number
-    /// stays small, and the renewal thread need not wake for them. Nor does it free in one go what
-    /// other threads have allocated: threads that meet in the allocator put each other to sleep.
+    /// stays small, and the renewal thread need not wake for them. It also does not free in one go
+    /// the leases that other threads have allocated: threads that meet in the allocator put each
+    /// other to sleep.
     fn drop_ended_leases(&self) {
         let (sender, new_leases) = &self.new_leases;
         // The renewal thread holds this mutex while it takes the leases in: otherwise it could miss

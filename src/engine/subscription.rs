@@ -15,7 +15,7 @@ use crate::sync::{Condvar, Mutex};
 
 pub(super) const THREAD: &str = "fairlock-listener";
 
-/// What is known of the subscription.
+/// The known state of the subscription.
 pub(super) struct SubscriptionStatus {
     /// | state   | meaning                               | becomes                             |
     /// |---------|---------------------------------------|-------------------------------------|
@@ -124,7 +124,7 @@ impl Engine {
     }
 }
 
-/// What the log has to know of the subscription's past.
+/// The subscription's past, as far as the log needs it.
 #[derive(Default)]
 struct Progress {
     is_up: bool,

@@ -17,7 +17,7 @@ pub(crate) struct Call {
     pub(crate) verb: Verb,
 }
 
-/// What is asked of a name.
+/// A request about a name.
 #[derive(Debug, Clone)]
 pub(crate) enum Verb {
     Acquire {
@@ -102,8 +102,8 @@ impl Call {
         registry::script_id(self.spec.family, verb)
     }
 
-    /// The command that Redis runs. An acquire or a sync does nothing after `not_after`, a server time
-    /// in µs; the other verbs ignore it.
+    /// The command that Redis runs. An acquire or a sync does nothing after `not_after`, a server
+    /// time in µs; the other verbs ignore it.
     pub(crate) fn command(&self, caller_id: &CallerId, form: Form, not_after: u64) -> Cmd {
         // Room for everything but a source and a queue of tokens, so that it seldom grows.
         let mut cmd = Cmd::with_capacity(16, 512);

@@ -19,7 +19,7 @@ local fields_to_delete = {}
 -- The caller's manager once it counts as alive (R3). In skip: managers that count as dead, and
 -- tokens that this call has granted or passed over.
 local live_manager, skip = nil, {}
--- What leaves the list: entries at its head, entries at its tail, or everything but these tokens.
+-- These leave the list: entries at its head, entries at its tail, or everything but these tokens.
 local heads_popped, tails_popped, rewritten_queue = 0, 0, nil
 -- The caller's token, if this call takes it out of the queue, or appends it.
 local removed_token, appended_token

@@ -1,5 +1,5 @@
 -- Purpose: the part that looks whether the user may run the commands that will be needed, where the
---   server can tell (7.0). What a script has written stays if a later command is refused. So an
+--   server can say so (7.0). The writes of a script stay if a later command is refused. So an
 --   acquire looks before its first write to a record, and before its first to a queue. Otherwise it
 --   could take a lock, or a place, that no script is able to end.
 -- KEYS: 1 the record

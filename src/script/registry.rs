@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_but_the_lookup_of_a_mutex_has_one_script() {
+    fn every_verb_except_a_mutex_lookup_has_one_script() {
         for family in [Mutex, Permit] {
             for verb in [Acquire, Release, Renew, Sync, Inspect, Lookup] {
                 let is_its = |row: &&(Family, VerbName, &str)| (row.0, row.1) == (family, verb);

@@ -20,7 +20,7 @@ use fields::{
 pub(crate) use inspection::Inspection;
 use inspection::seen;
 
-/// What one of our scripts replied.
+/// The reply of one of our scripts.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScriptReply {
     /// The server's time in µs, if the reply has it.
@@ -89,7 +89,7 @@ pub(crate) enum Outcome {
     },
     Absent,
     Inspection(Box<Inspection>),
-    /// Of a lookup: the owner, the manager's row of stamps, and which of the tokens wait.
+    /// The answer to a lookup: the owner, the manager's row of stamps, and the waiting tokens.
     Present {
         owner: Option<Token>,
         since: u64,
@@ -350,7 +350,8 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply
         ("present", [since, entries @ ..]) if entries.len() == tokens.len() => (since, entries),
         _ => return answer.kind(),
     };
-    let (mut waiting, mut grants) = (Vec::new(), Vec::new());
+    let mut waiting = Vec::new();
+    let mut grants = Vec::new();
     for (token, entry) in tokens.iter().zip(entries) {
         if let Value::Array(fields) = entry {
             let [fence, at, left, how] = &fields[..] else {
@@ -376,14 +377,14 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply
     })
 }
 
-/// What the replies of all scripts have in common. The fields are those of the status, then come
-/// grants to others.
+/// The parts that the replies of all scripts have in common. The fields are those of the status,
+/// then come grants to others.
 struct ReplyParts<'a> {
     status: &'a str,
     now: u64,
     more: bool,
     fields: &'a [Value],
-    /// What the script may reply, and what it did reply.
+    /// The replies that the script may give, and its actual reply.
     expected: &'static str,
     value: &'a Value,
 }
@@ -448,64 +449,58 @@ mod tests {
 
     const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
+    fn token() -> Token {
+        Token::parse(TOKEN).expect("a token")
+    }
+
+    /// Parses a reply to a call on a mutex. A bar ends a line.
+    fn parse(verb: Verb, reply: &str) -> ParseResult<ScriptReply> {
+        parse_as(LockSpec::MUTEX, verb, reply)
+    }
+
+    fn parse_of_permits(verb: Verb, reply: &str) -> ParseResult<ScriptReply> {
+        parse_as(LockSpec::any(Family::Permit), verb, reply)
+    }
+
+    fn parse_as(spec: LockSpec, verb: Verb, reply: &str) -> ParseResult<ScriptReply> {
+        let key = Key::new("fairlock", "n").expect("a good name");
+        let value =
+            redis::parse_redis_value(reply.replace('|', "\r\n").as_bytes()).expect("a value");
+        ScriptReply::parse(&Call { spec, key, verb }, &value)
+    }
+
+    fn acquire() -> Verb {
+        Verb::Acquire {
+            token: token(),
+            may_wait: true,
+            params: "".into(),
+        }
+    }
+
+    fn release() -> Verb {
+        Verb::Release {
+            token: token(),
+            fence: 1,
+            mode: Mode::Used,
+        }
+    }
+
+    fn lookup() -> Verb {
+        Verb::Lookup {
+            tokens: vec![token()],
+        }
+    }
+
     #[test]
-    fn malformed_replies_are_refused() {
-        let token = Token::parse(TOKEN).expect("a token");
-        // A bar ends a line.
-        let parse = |verb, value: String| {
-            let key = Key::new("fairlock", "n").expect("a good name");
-            let value =
-                redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
-            ScriptReply::parse(
-                &Call {
-                    spec: LockSpec::MUTEX,
-                    key,
-                    verb,
-                },
-                &value,
-            )
-        };
-        let renewed = |more: u8| {
-            parse(
-                Verb::Renew { token },
-                format!("*5|+renewed|:7|:{more}|:1|:1|"),
-            )
-        };
-        assert!(
-            renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err()
-        );
-        let synced = |entries: &str, known: u8| {
-            let fields = format!("+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1|:0");
-            parse(
-                Verb::Sync { newest: token },
-                format!("*13|+synced|:7|:0|{fields}|"),
-            )
-        };
-        assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
-        let released = |answer: &str| {
-            parse(
-                Verb::Release {
-                    token,
-                    fence: 1,
-                    mode: Mode::Used,
-                },
-                answer.to_owned(),
-            )
-        };
+    fn malformed_replies_to_acquire_and_release_are_refused() {
+        let released = |answer: &str| parse(release(), answer);
         assert!(
             released("$8|released|")
                 .is_ok_and(|reply| reply.now.is_none() && reply.outcome == Outcome::Released)
         );
-        let granted = |answer: &str| {
-            let acquire = Verb::Acquire {
-                token,
-                may_wait: true,
-                params: "".into(),
-            };
-            parse(acquire, answer.to_owned())
-        };
+        let granted = |answer: &str| parse(acquire(), answer);
         let short = Grant {
-            token,
+            token: token(),
             fence: 7,
             granted_at: 7,
             left: Duration::from_micros(5),
@@ -520,20 +515,44 @@ mod tests {
         );
         assert!(
             released("$7|already|").is_err()
-                && parse(Verb::Renew { token }, "$8|released|".to_owned()).is_err()
+                && parse(Verb::Renew { token: token() }, "$8|released|").is_err()
         );
+    }
+
+    #[test]
+    fn malformed_replies_to_renew_and_sync_are_refused() {
+        let renewed = |more: u8| {
+            parse(
+                Verb::Renew { token: token() },
+                &format!("*5|+renewed|:7|:{more}|:1|:1|"),
+            )
+        };
+        assert!(
+            renewed(0).is_ok() && renewed(1).is_ok_and(|reply| reply.more) && renewed(2).is_err()
+        );
+        let synced = |entries: &str, known: u8| {
+            let fields = format!("+{TOKEN}|:1|:1|:1|:0|{entries}|:1|:{known}|:1|:0");
+            parse(
+                Verb::Sync { newest: token() },
+                &format!("*13|+synced|:7|:0|{fields}|"),
+            )
+        };
+        assert!(synced(":1", 1).is_ok() && synced("+1", 1).is_err() && synced(":1", 2).is_err());
+    }
+
+    #[test]
+    fn malformed_replies_to_lookup_are_refused() {
         let looked_up = |owner: &str, row: &str, record: &str| {
             parse(
-                Verb::Lookup {
-                    tokens: vec![token],
-                },
-                format!("*3|{owner}|${}|{row}|{record}|", row.len()),
+                lookup(),
+                &format!("*3|{owner}|${}|{row}|{record}|", row.len()),
             )
         };
         let owner = format!("+{TOKEN}");
         // 2 and 2, 2 and half of something, 2 and nothing.
         let two = "\0\0\0\0\0\0\0@";
-        let (good, half) = (two.repeat(2), format!("{two}\0\0\0\0\0\0\0?"));
+        let good = two.repeat(2);
+        let half = format!("{two}\0\0\0\0\0\0\0?");
         assert!(
             looked_up(&owner, &good, "$-1").is_ok() && looked_up("$-1", &good, "+record").is_ok()
         );
@@ -546,59 +565,29 @@ mod tests {
 
     #[test]
     fn malformed_replies_about_permits_are_refused() {
-        let token = Token::parse(TOKEN).expect("a token");
-        let parse = |verb, value: &str| {
-            let key = Key::new("fairlock", "n").expect("a good name");
-            let value =
-                redis::parse_redis_value(value.replace('|', "\r\n").as_bytes()).expect("a value");
-            ScriptReply::parse(
-                &Call {
-                    spec: LockSpec::any(Family::Permit),
-                    key,
-                    verb,
-                },
-                &value,
-            )
-        };
-        let released = |answer: &str| {
-            parse(
-                Verb::Release {
-                    token,
-                    fence: 1,
-                    mode: Mode::Used,
-                },
-                answer,
-            )
-        };
+        let released = |answer: &str| parse_of_permits(release(), answer);
         assert!(released("*3|+already|:7|:0|").is_ok());
         for answer in ["$8|released|", "*3|+unknown|:7|:0|", "*3|+queued|:7|:0|"] {
             assert!(released(answer).is_err(), "{answer}");
         }
-        let granted = |answer: &str| {
-            let acquire = Verb::Acquire {
-                token,
-                may_wait: true,
-                params: "".into(),
-            };
-            parse(acquire, answer)
-        };
+        let granted = |answer: &str| parse_of_permits(acquire(), answer);
         assert!(
             granted("*7|+granted|:7|:0|:7|:7|:5|:1|").is_ok()
                 && granted("*4|+granted|:7|:5|:1|").is_err()
         );
         let synced = |owner: &str| {
-            parse(
-                Verb::Sync { newest: token },
+            parse_of_permits(
+                Verb::Sync { newest: token() },
                 &format!("*13|+synced|:7|:0|+{owner}|:1|:1|:1|:0|:1|:1|:1|:1|:0|"),
             )
         };
         assert!(synced("").is_ok() && synced(TOKEN).is_err());
-        let looked_up = |told: &str| {
-            let verb = Verb::Lookup {
-                tokens: vec![token],
-            };
-            parse(verb, &format!("*5|+present|:7|:0|:5|{told}|"))
-        };
+    }
+
+    #[test]
+    fn malformed_lookups_of_permits_are_refused() {
+        let looked_up =
+            |tokens: &str| parse_of_permits(lookup(), &format!("*5|+present|:7|:0|:5|{tokens}|"));
         let holds = looked_up("*4|:9|:5|:1000|:0").expect("it holds");
         assert_eq!(
             holds
@@ -606,7 +595,7 @@ mod tests {
                 .iter()
                 .map(|grant| (grant.token, grant.fence))
                 .collect::<Vec<_>>(),
-            [(token, 9)]
+            [(token(), 9)]
         );
         assert!(
             looked_up(":1").is_ok_and(|reply| reply.grants.is_empty()) && looked_up(":0").is_ok()
@@ -616,26 +605,27 @@ mod tests {
                 && looked_up("*3|:9|:5|:1000").is_err()
                 && looked_up("$-1").is_err()
         );
+    }
+
+    #[test]
+    fn malformed_inspections_of_permits_are_refused() {
         let seen = |count: u8, holder: &str| {
-            let (end, verb) = (
-                format!(":1000|:0|:2|+{holder}|"),
+            let end = format!(":1000|:0|:2|+{holder}|");
+            parse_of_permits(
                 Verb::Inspect { waiters: 9 },
-            );
-            parse(
-                verb,
                 &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"),
             )
         };
         let good = "semaphore/1 5 9 0 5 m 1000 0 0 2 host";
         let Ok(ScriptReply {
-            outcome: Outcome::Inspection(told),
+            outcome: Outcome::Inspection(inspection),
             ..
         }) = seen(1, good)
         else {
             panic!("it is good")
         };
-        let [holder] = &told.holders[..] else {
-            panic!("{told:?}")
+        let [holder] = &inspection.holders[..] else {
+            panic!("{inspection:?}")
         };
         assert_eq!((holder.fence, holder.granted_at, holder.permits), (9, 5, 2));
         assert!(

@@ -1,4 +1,4 @@
-//! What a name is used as. A kind of lock is data: family, capacity, weight.
+//! The use of a name. A kind of lock is data: family, capacity, weight.
 
 /// A set of scripts. Every kind of lock is data for one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ pub(crate) enum Family {
     Permit,
 }
 
-/// What a name is used as: the scripts that serve it, and what they must know about it.
+/// The use of a name: the scripts that serve it, and what they must know about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LockSpec {
     pub(crate) family: Family,
@@ -20,7 +20,7 @@ pub(crate) struct LockSpec {
     pub(crate) weight: u32,
 }
 
-/// What a record holds, and in which version. It takes one byte, since every call carries it.
+/// The content of a record, and its version. It takes one byte, since every call carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Mutex,

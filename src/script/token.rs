@@ -1,12 +1,12 @@
-//! Who sends a call: an attempt's token, and its manager.
+//! The sender of a call: an attempt's token, and its manager.
 
 use std::time::Duration;
 
 use redis::Cmd;
 use uuid::Uuid;
 
-/// The id of an owner or a waiter: a new uuid for every attempt. R1 (tokens are registered before they
-/// are sent).
+/// The id of an owner or a waiter: a new uuid for every attempt. R1 (tokens are registered before
+/// they are sent).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Token(pub(super) Uuid);
 
@@ -28,7 +28,7 @@ impl Token {
     }
 }
 
-/// What a manager says about itself in every call.
+/// A manager's data about itself in every call.
 #[derive(Debug, Clone)]
 pub(crate) struct CallerId {
     /// The manager's id: 60 random bits. It is that short so that a record's fields stay below 64

@@ -15,8 +15,8 @@ use rustix::time::ClockId;
 
 use crate::sync::{Condvar, MutexGuard};
 
-/// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is the
-/// deadline of a caller that waits forever.
+/// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is
+/// the deadline of a caller that waits forever.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Time(u64);
 
@@ -71,7 +71,7 @@ pub(super) fn nanos(d: Duration) -> u64 {
 /// such a clock.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Clock {
-    /// What shows the time, unless the host's clock does.
+    /// The source of the time, unless that is the host's clock.
     #[cfg(feature = "memory")]
     source: Option<Arc<dyn TimeSource>>,
 }
@@ -115,8 +115,8 @@ impl Clock {
         }
     }
 
-    /// Blocks until notified or until `until`, whichever is first; may also wake for no reason. If the
-    /// clock can jump, a [`Sleepers`] must notify after each jump.
+    /// Blocks until notified or until `until`, whichever is first; may also wake for no reason. If
+    /// the clock can jump, a [`Sleepers`] must notify after each jump.
     pub(crate) fn wait<T>(&self, condvar: &Condvar, guard: &mut MutexGuard<'_, T>, until: Time) {
         if until == Time::NEVER {
             condvar.wait(guard);
@@ -172,9 +172,9 @@ impl Clock {
 
 /// The threads that sleep in [`Clock::wait`], where a clock cannot find them.
 pub(crate) trait Sleepers: Send + Sync {
-    /// Makes each of them look at the clock again. Takes the mutex of each for a moment: otherwise a
-    /// thread that is between its look at the clock and its sleep would be missed. The receiver is
-    /// disconnected as soon as everything that was due in the background has been done.
+    /// Makes each of them look at the clock again. Takes the mutex of each for a moment: otherwise
+    /// a thread that is between its look at the clock and its sleep would be missed. The receiver
+    /// is disconnected as soon as everything that was due in the background has been done.
     #[cfg_attr(
         not(feature = "memory"),
         expect(dead_code, reason = "the host's clock does not jump")
@@ -182,16 +182,17 @@ pub(crate) trait Sleepers: Send + Sync {
     fn wake_all(&self) -> Receiver<Infallible>;
 }
 
-/// The clock by which leases are believed: nobody sets it, and it runs on while the host is suspended.
+/// The clock by which leases are believed: nobody sets it, and it runs on while the host is
+/// suspended.
 #[cfg(all(
     any(target_os = "linux", target_os = "android"),
     not(fairlock_monotonic_clock)
 ))]
 const HOST_CLOCK: ClockId = ClockId::Boottime;
 
-/// The best clock of other systems. On macOS and OpenBSD it runs on during a suspend; on others it may
-/// stop, and then a lease looks longer by that time than it is. The cfg has this built and tested on
-/// Linux.
+/// The best clock of other systems. On macOS and OpenBSD it runs on during a suspend; on others it
+/// may stop, and then a lease looks longer by that time than it is. The cfg has this built and
+/// tested on Linux.
 #[cfg(not(all(
     any(target_os = "linux", target_os = "android"),
     not(fairlock_monotonic_clock)
@@ -215,7 +216,8 @@ mod tests {
         // The two clocks need not tick together.
         let slack = Duration::from_millis(1);
         let clock = Clock::default();
-        let (outer, from) = (Instant::now(), clock.now());
+        let outer = Instant::now();
+        let from = clock.now();
         let inner = Instant::now();
         std::thread::sleep(Duration::from_millis(20));
         let least = inner.elapsed();

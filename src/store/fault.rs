@@ -14,7 +14,8 @@ use crate::script::{Malformed, RIGHTS};
 pub(crate) enum StoreFault {
     /// No connection was ready, so nothing was sent.
     NotReady,
-    /// No connection, or no reply in time. If the call was sent, the server may have carried it out.
+    /// No connection, or no reply in time. If the call was sent, the server may have carried it
+    /// out.
     Unavailable {
         step: Step,
         source: Box<dyn StdError + Send + Sync>,
@@ -184,7 +185,8 @@ pub(super) fn is_closed_kind(kind: io::ErrorKind) -> bool {
     )
 }
 
-/// Whether the server refuses because of a state that it leaves by itself, or that its operator ends.
+/// Whether the server refuses because of a state that it leaves by itself, or that its operator
+/// ends.
 pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
     matches!(
         code,

@@ -118,7 +118,7 @@ pub(crate) struct Answer {
     pub(crate) resent: bool,
 }
 
-/// What a subscription reports.
+/// A report of a subscription.
 pub(crate) enum ChannelEvent<'a> {
     Subscribed,
     Message(&'a str),

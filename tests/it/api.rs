@@ -89,10 +89,8 @@ fn an_endpoint_can_be_made_from_a_str_or_string() {
 #[test]
 fn every_connection_uses_the_database_of_the_url() {
     let server = Server::start();
-    let (zero, one) = (
-        manager(&server),
-        to(&format!("{}?db=1", server.url())).build().unwrap(),
-    );
+    let zero = manager(&server);
+    let one = to(&format!("{}?db=1", server.url())).build().unwrap();
     let guard = one.lock("n").unwrap();
     assert!(zero.try_lock("n").unwrap().is_some());
     let waiter = one.enqueue("n").unwrap();
@@ -249,7 +247,8 @@ fn a_fence_gate_admits_the_newest_fence_repeatedly() {
     let newest = std::sync::Mutex::new(0);
     thread::scope(|scope| {
         for start in 0..4 {
-            let (gate, newest) = (&gate, &newest);
+            let gate = &gate;
+            let newest = &newest;
             scope.spawn(move || {
                 for fence in (start..4000).step_by(4) {
                     let mut newest = newest.lock().unwrap();

@@ -195,20 +195,19 @@ impl Backend {
     pub(crate) fn lapse(&self, name: &str) -> bool {
         match self {
             Backend::Redis(server, _) => {
-                let (key, now) = (format!("fairlock:{{{name}}}"), "1");
+                let key = format!("fairlock:{{{name}}}");
+                let now = "1";
                 // One script, so that no renewal falls between the two halves. It marks the grace
                 // as given, which a lease gets that lapsed while the server was away.
                 let lapsed = "do local owner, s = unpack(redis.call('HMGET', KEYS[1], 'o', 's'))\n\
                     if not owner then return false end\n\
                     redis.call('HSET', KEYS[1], 's', struct.pack('<d', ARGV[8]) .. string.sub(s, 9), 'u', \
                                string.format('%.0f', (struct.unpack('<d', string.sub(s, 17))))) end\n";
-                let source =
-                    lapsed.to_owned() + &whole(include_str!("../../src/script/mutex_release.lua"));
+                let source = lapsed.to_owned()
+                    + &with_parts(include_str!("../../src/script/mutex_release.lua"));
                 let step = Duration::from_secs(1).as_micros().to_string();
-                let (keys, caller) = (
-                    [&*key, &format!("{key}:q")],
-                    ["nobody", &step, &step, "fairlock:grants:"],
-                );
+                let keys = [&*key, &format!("{key}:q")];
+                let caller = ["nobody", &step, &step, "fairlock:grants:"];
                 let params = ["0123456789abcdef0123456789abcdef", "0", "unused", now];
                 let command = [&["EVAL", &source, "2"][..], &keys, &caller, &params].concat();
                 server.query::<Value>(&command) != Value::Nil
@@ -339,17 +338,17 @@ impl From<&Backend> for Endpoint {
 }
 
 /// A script together with the parts that it includes.
-pub(crate) fn whole(script: &str) -> String {
-    let mut whole = script.to_owned();
-    while let Some((before, rest)) = whole.split_once("--include ") {
+pub(crate) fn with_parts(script: &str) -> String {
+    let mut text = script.to_owned();
+    while let Some((before, rest)) = text.split_once("--include ") {
         let (part, after) = rest
             .split_once('\n')
             .expect("an include is a line of its own");
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/script/").to_owned() + part;
-        whole = format!(
+        text = format!(
             "{before}{}{after}",
             std::fs::read_to_string(&path).expect("the part exists")
         );
     }
-    whole
+    text
 }

@@ -1,6 +1,6 @@
 //! Calls that find no free connection join a batch: its leader waits for a connection, and sends
-//! the followers' requests with its own. What they share, and what they must not share. On Redis
-//! alone, since the in-memory store has no pool.
+//! the followers' requests with its own. These tests show the shared and the unshared parts. On
+//! Redis alone, since the in-memory store has no pool.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -344,7 +344,7 @@ fn followers_are_sent_again_when_the_connection_was_closed() {
         let cut = proxy.swallow_and_reset_when(request(Verb::Acquire, "many7"));
         first.release();
         let guards = many.guards().into_iter().chain(one.guards());
-        assert!(cut.has_struck());
+        assert!(cut.has_triggered());
         guards.for_each(|guard| guard.unlock().unwrap());
     });
     for i in 0..12 {
@@ -433,7 +433,7 @@ fn a_connection_broken_during_list_is_replaced_for_waiting_calls() {
     let scan = proxy.swallow_silently_when(contains("SCAN"));
     thread::scope(|scope| {
         let listing = scope.spawn(|| ours.list("*").next());
-        until(SOON, "the listing is in progress", || scan.has_struck());
+        until(SOON, "the listing is in progress", || scan.has_triggered());
         // A call that starts now has half of its time for a connection left when the listing fails.
         thread::sleep(STEADY_T / 2);
         let one = Callers::call(scope, "one", 1, |name| ours.try_lock(name));
@@ -477,7 +477,8 @@ fn p1_one_shared_connection_keeps_exclusion_while_it_keeps_breaking() {
         proxy,
         ours,
     } = one_connection(steady);
-    let (inside, turns) = (AtomicU64::new(0), AtomicU64::new(0));
+    let inside = AtomicU64::new(0);
+    let turns = AtomicU64::new(0);
     thread::scope(|scope| {
         for i in 0..24 {
             let (ours, inside, turns): (&LockManager, _, _) = (&ours, &inside, &turns);

@@ -25,6 +25,6 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
 fn echo(args: &[String]) {
     report(format_args!("args {}", args.join(",")));
     while let Some(line) = receive() {
-        report(format_args!("heard {line}"));
+        report(format_args!("received {line}"));
     }
 }

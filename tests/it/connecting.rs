@@ -37,13 +37,12 @@ impl Relay {
         let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
         listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
         listener.listen(4).unwrap();
-        let (hung, streams) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(Mutex::new(Vec::new())),
-        );
+        let hung = Arc::new(AtomicBool::new(false));
+        let streams = Arc::new(Mutex::new(Vec::new()));
         let server_socket = server_socket.to_owned();
         thread::spawn({
-            let (hung, streams) = (Arc::clone(&hung), Arc::clone(&streams));
+            let hung = Arc::clone(&hung);
+            let streams = Arc::clone(&streams);
             move || {
                 while let Ok((client, _)) = listener.accept() {
                     while hung.load(Ordering::SeqCst) {
@@ -149,7 +148,7 @@ fn p6_a_loss_is_reported_on_time_while_connecting_hangs() {
 
 #[test]
 fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
-    let (limit, patience) = (Duration::from_secs(2), Duration::from_secs(8));
+    let (limit, max_wait) = (Duration::from_secs(2), Duration::from_secs(8));
     let server = Server::tcp();
     let proxy = Proxy::to(server.addr());
     let holder = manager(server.url());
@@ -157,7 +156,7 @@ fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
     let waiting = build(
         builder(proxy.url())
             .outage_limit(limit)
-            .connect_timeout(patience),
+            .connect_timeout(max_wait),
     );
     let ended = wait_both_ways(&waiting, limit);
     until(SLACK, "they wait", || {
@@ -182,7 +181,8 @@ fn p8_a_wait_ends_at_the_outage_limit_despite_longer_connecting() {
 fn wait_both_ways(manager: &LockManager, at_most: Duration) -> Receiver<Result<bool>> {
     let (sender, ended) = unbounded();
     for at_most in [None, Some(at_most)] {
-        let (sender, manager) = (sender.clone(), manager.clone());
+        let sender = sender.clone();
+        let manager = manager.clone();
         thread::spawn(move || {
             let _ = sender.send(match at_most {
                 None => manager.lock("k").map(|_| true),

@@ -1,6 +1,6 @@
-//! What each operation costs Redis: requests, commands within scripts, and bytes. These are upper
-//! limits, so that no cost grows unnoticed; benches/ measures the exact costs. On Redis alone: its
-//! own counters are read.
+//! The costs of each operation in Redis: requests, commands within scripts, and bytes. These are
+//! upper limits, so that no cost grows unnoticed; benches/ measures the exact costs. On Redis
+//! alone: its own counters are read.
 
 use std::collections::BTreeMap;
 use std::thread;

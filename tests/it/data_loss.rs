@@ -133,7 +133,9 @@ fn no_caller_notices_scripts_flushed_in_a_loop() {
     let flushes = server.repeat(&["SCRIPT", "FLUSH"], Duration::from_millis(1));
     thread::scope(|scope| {
         for i in 0..6 {
-            let (managers, inside, turns) = (&managers, &inside, &turns);
+            let managers = &managers;
+            let inside = &inside;
+            let turns = &turns;
             scope.spawn(move || {
                 let name = i / 3;
                 let end = Instant::now() + Duration::from_millis(1200);

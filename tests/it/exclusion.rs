@@ -117,7 +117,8 @@ fn p1_stopped_and_killed_holders_never_overlap_with_others() {
     let mut children: Vec<Child> = (0..4)
         .map(|_| Child::spawn("sampling_holder", &[&server.url(), path]))
         .collect();
-    let (mut newest, mut lapses) = (0, 0);
+    let mut newest = 0;
+    let mut lapses = 0;
     for round in 0..ROUNDS {
         let mut next = |but: usize| {
             until_some(SOON, "another process is granted the lock", || {
@@ -130,7 +131,8 @@ fn p1_stopped_and_killed_holders_never_overlap_with_others() {
                         lapses += usize::from(previous == "Lapsed");
                         let fence: u64 = fence.parse().unwrap();
                         if fence > newest {
-                            (newest, granted) = (fence, Some(who));
+                            newest = fence;
+                            granted = Some(who);
                         }
                     }
                 }

@@ -1,5 +1,5 @@
-//! What the tests of faults share: managers with short periods, waiters on threads of their own,
-//! and access to the record in Redis.
+//! The shared parts of the tests of faults: managers with short periods, waiters on threads of
+//! their own, and access to the record in Redis.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -95,7 +95,8 @@ impl Waiters {
     pub(crate) fn add(&mut self, manager: &LockManager) {
         let waiter = manager.enqueue(&self.name).expect("a place in the queue");
         assert!(waiter.position().is_some(), "it has to wait");
-        let (sender, number) = (self.sender.clone(), self.added);
+        let sender = self.sender.clone();
+        let number = self.added;
         thread::spawn(move || sender.send((number, waiter.wait())));
         self.added += 1;
     }

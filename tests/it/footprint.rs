@@ -1,5 +1,5 @@
-//! What a manager costs: threads, connections, requests and wake-ups. All of them end with the last
-//! handle. On Redis alone: the tests count there, and in separate processes.
+//! The costs of a manager: threads, connections, requests and wake-ups. All of them end with the
+//! last handle. On Redis alone: the tests count there, and in separate processes.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What stays in Redis when all callers are done, after crashes too. On Redis alone, for the
+//! The data in Redis when all callers are done, after crashes too. On Redis alone, for the
 //! crashes and for its TTLs.
 
 use std::{thread, time::Duration};

@@ -20,7 +20,8 @@ fn a_thirteen_second_outage_ends_only_waits_with_shorter_limits() {
     };
     // The holder is another manager than the waiters': if its lease lapses, R10 (places of the
     // dead) removes the waiters of its own manager.
-    let (holding, patient) = (longer(), [longer(), longer()]);
+    let holding = longer();
+    let patient = [longer(), longer()];
     let holder = holding.lock("a").unwrap();
     let mut queue = Waiters::of("a");
     (0..6).for_each(|who| queue.add(&patient[who % 2]));

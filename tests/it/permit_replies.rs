@@ -149,10 +149,8 @@ fn p7_a_release_of_permits_with_a_lost_reply_happens_once() {
     let s = setup();
     let record = Permits::of(&s.server, "a");
     for lose in REPLY_LOSSES {
-        let (guard, kept) = (
-            ONE.take(&s.ours, "a").unwrap(),
-            TWO.take(&s.other, "a").unwrap(),
-        );
+        let guard = ONE.take(&s.ours, "a").unwrap();
+        let kept = TWO.take(&s.other, "a").unwrap();
         let mut queue = PermitWaiters::of(&s.server, "a");
         // One waiter is in the process whose reply is lost, and that reply says that it was
         // granted.
@@ -190,10 +188,8 @@ fn p7_a_readers_release_sent_twice_ends_no_other_reader() {
     let record = Permits::of(&s.server, "a");
     for lose in REPLY_LOSSES {
         // Both readers have the same fence.
-        let (guard, stays) = (
-            Want::Read.take(&s.ours, "a").unwrap(),
-            Want::Read.take(&s.ours, "a").unwrap(),
-        );
+        let guard = Want::Read.take(&s.ours, "a").unwrap();
+        let stays = Want::Read.take(&s.ours, "a").unwrap();
         let mut queue = PermitWaiters::of(&s.server, "a");
         queue.add(&s.other, Want::Write);
         let background = s.ours.stats().background_releases;
@@ -410,7 +406,7 @@ fn p7_a_permit_renewal_arriving_after_the_release_extends_no_lease() {
     let record = Permits::of(&s.server, "a");
     for want in [TWO, Want::Read] {
         let guard = want.take(&s.ours, "a").unwrap();
-        let told = guard.lost().clone();
+        let losses = guard.lost().clone();
         let held = s.proxy.hold_request_when(request(Verb::Renew, "a"));
         held.wait(TTL / 3 + SLACK);
         guard.unlock().unwrap();
@@ -420,7 +416,9 @@ fn p7_a_permit_renewal_arriving_after_the_release_extends_no_lease() {
         assert!(says(&held.release(), "gone"));
         assert_eq!(record.dump(), before, "it wrote nothing");
         assert!(
-            told.recv_timeout(SLACK).is_err_and(|e| e.is_disconnected()),
+            losses
+                .recv_timeout(SLACK)
+                .is_err_and(|e| e.is_disconnected()),
             "it is no loss either"
         );
         next.unlock().unwrap();

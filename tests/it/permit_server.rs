@@ -46,10 +46,8 @@ fn p1_reader_and_permit_leases_survive_a_restart_with_the_data() {
     let readers = [&holding, &waiting, &holding].map(|mgr| Want::Read.take(mgr, "r").unwrap());
     let permits = [(&holding, 1), (&waiting, 2)]
         .map(|(mgr, many)| Want::Permits(many, 3).take(mgr, "n").unwrap());
-    let (mut writers, mut takers) = (
-        PermitWaiters::of(&server, "r"),
-        PermitWaiters::of(&server, "n"),
-    );
+    let mut writers = PermitWaiters::of(&server, "r");
+    let mut takers = PermitWaiters::of(&server, "n");
     for (want, many) in [(Want::Write, 1), (Want::Read, 2), (Want::Read, 3)] {
         writers.add(&waiting, want);
         takers.add(&holding, Want::Permits(many, 3));
@@ -95,11 +93,14 @@ fn no_holder_of_permits_notices_scripts_flushed_in_a_loop() {
     let server = Server::start();
     let managers = [build(steady(server.url())), build(steady(server.url()))];
     let kept = Want::Permits(1, 3).take(&managers[0], "n").unwrap();
-    let (believed, turns) = (AtomicU32::new(1), AtomicU32::new(0));
+    let believed = AtomicU32::new(1);
+    let turns = AtomicU32::new(0);
     let flushes = server.repeat(&["SCRIPT", "FLUSH"], Duration::from_millis(1));
     thread::scope(|scope| {
         for i in 0..6 {
-            let (mgr, believed, turns) = (&managers[i % 2], &believed, &turns);
+            let mgr = &managers[i % 2];
+            let believed = &believed;
+            let turns = &turns;
             scope.spawn(move || {
                 let end = Instant::now() + Duration::from_millis(1200);
                 while Instant::now() < end {
@@ -190,7 +191,8 @@ fn a_server_without_memory_grants_permits_only_to_queued_waiters() {
         assert!(start.elapsed() <= T + SLACK, "at once");
         assert_eq!(record.dump(), before);
     }
-    let (waiters, tokens) = (n.waiters(), n.tokens());
+    let waiters = n.waiters();
+    let tokens = n.tokens();
     let end = Want::Permits(1, 3).take(&ours, "n");
     assert!(
         matches!(&end, Err(Error::Server { code, .. }) if code == "OOM"),
@@ -384,7 +386,8 @@ fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
     let server = Server::start();
     let mgr = build(steady(server.url()).pool_size(1));
     let held = Want::Permits(1, PERMITS).take(&mgr, "n").unwrap();
-    let (over, believed) = (AtomicBool::new(false), AtomicU32::new(1));
+    let over = AtomicBool::new(false);
+    let believed = AtomicU32::new(1);
     let turns: Vec<AtomicU64> = (0..50).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for (i, turns) in turns.iter().enumerate() {

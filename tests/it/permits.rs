@@ -14,7 +14,7 @@ use crate::fixtures::{SOON, Verb, micros};
 use crate::support::scripted_server::{is, next_command};
 use crate::support::until;
 
-/// What a caller asks for.
+/// A caller's request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Want {
     Read,
@@ -130,8 +130,10 @@ impl<'a> PermitWaiters<'a> {
     #[track_caller]
     pub(crate) fn add(&mut self, mgr: &LockManager, want: Want) {
         let before = self.record.waiting_for(want.weight());
-        let (mgr, name) = (mgr.clone(), self.record.name.to_owned());
-        let (sender, who) = (self.sender.clone(), self.added);
+        let mgr = mgr.clone();
+        let name = self.record.name.to_owned();
+        let sender = self.sender.clone();
+        let who = self.added;
         thread::spawn(move || sender.send((who, want.take(&mgr, &name))));
         self.added += 1;
         until(SOON, "it is queued", || {
@@ -275,9 +277,10 @@ impl<'a> Permits<'a> {
         let script = "
             local all, seen = redis.call('HGETALL', KEYS[1]), {}
             for i = 1, #all, 2 do
-              local e, _, _, permits, stands, _, text = struct.unpack('<dI4I4I4bb', all[i + 1])
-              seen[#seen + 1] = string.format('%s %.0f %.0f %.0f %s', all[i], e, permits, stands,
-                                              string.sub(all[i + 1], text))
+              local packed = all[i + 1]
+              local lease_end, _, _, permits, state, _, text = struct.unpack('<dI4I4I4bb', packed)
+              seen[#seen + 1] = string.format('%s %.0f %.0f %.0f %s', all[i], lease_end, permits,
+                                              state, string.sub(packed, text))
             end
             table.sort(seen)
             return seen";
@@ -466,7 +469,7 @@ fn matching(
     }
 }
 
-/// The number of words tells the scripts apart. A lookup of tokens can have as many words, so it is
+/// The number of words identifies the script. A lookup of tokens can have as many words, so it is
 /// excluded.
 fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
     let is_token = |word: &Vec<u8>| word.len() == 32;

@@ -167,7 +167,8 @@ pub(crate) fn signalled(args: &[String]) {
 
 /// Runs one verb; every error ends the process.
 fn cycle(mgr: &LockManager, who: u64, turn: u64) {
-    let (shared, own) = (format!("k{}", turn % 2), format!("own{who}"));
+    let shared = format!("k{}", turn % 2);
+    let own = format!("own{who}");
     match turn % 8 {
         0 => mgr
             .try_lock(&own)

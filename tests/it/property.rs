@@ -41,7 +41,7 @@ fn clients_of_a_server_see_only_what_the_model_allows() {
 }
 
 #[test]
-fn clients_of_the_memory_store_see_only_what_the_model_allows() {
+fn memory_clients_see_only_what_the_model_allows() {
     assert_promises_hold(&InMemory::new());
 }
 

@@ -180,7 +180,8 @@ fn r6_no_token_is_requested_again_after_one_ttl() {
     {
         let at: u64 = words[10].parse().unwrap();
         let (first, last) = sent.entry(words[9].clone()).or_insert((at, at));
-        (*first, *last) = (at.min(*first), at.max(*last));
+        *first = at.min(*first);
+        *last = at.max(*last);
     }
     // Each date is the end of an attempt. All ends are equally long after the sending, so their
     // differences are ages.

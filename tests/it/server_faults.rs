@@ -326,7 +326,8 @@ fn r17_a_demoted_master_has_all_its_connections_replaced() {
         "the subscription and the renewal thread are connected",
         || manager.stats().renewed > 0 && subscriptions(&server).len() == 1,
     );
-    let (ids, subscription) = (ids(&server), subscriptions(&server));
+    let ids = ids(&server);
+    let subscription = subscriptions(&server);
     let _: () = server.query(&["REPLICAOF", "127.0.0.1", "1"]);
     refused(manager.try_lock("a"), "READONLY", "");
     let waiting = thread::spawn({
@@ -642,7 +643,8 @@ fn a_script_forgotten_by_the_server_is_sent_whole_once() {
     let known = Arc::new(AtomicBool::new(false));
     let sources = Arc::new(AtomicUsize::new(0));
     let scripted_server = ScriptedServer::start({
-        let (known, sources) = (Arc::clone(&known), Arc::clone(&sources));
+        let known = Arc::clone(&known);
+        let sources = Arc::clone(&sources);
         move |words| {
             if is(words, "EVAL") {
                 known.store(true, Ordering::SeqCst);

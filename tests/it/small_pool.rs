@@ -106,7 +106,7 @@ fn p9_renewals_releases_and_wake_ups_need_no_pooled_connection() {
     proxy.refuse();
     let fault = proxy.swallow_reply_when(request(Verb::Acquire, "x"));
     assert!(matches!(ours.try_lock("x"), Err(Error::Unavailable { .. })));
-    assert!(fault.has_struck());
+    assert!(fault.has_triggered());
 
     theirs.unlock().unwrap();
     before

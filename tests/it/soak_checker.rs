@@ -25,8 +25,8 @@ const CRASH: u64 = 2000 + 250 + 200 + 100;
 
 /// Reads lines without the wall time, which the checker does not use.
 fn read(lines: &[&str]) -> History {
-    let whole = |line: &&str| format!("{}\n", line.replacen(' ', " 0 ", 1));
-    let text: String = lines.iter().map(whole).collect();
+    let with_time = |line: &&str| format!("{}\n", line.replacen(' ', " 0 ", 1));
+    let text: String = lines.iter().map(with_time).collect();
     History::read([text.as_str()]).unwrap()
 }
 

@@ -165,7 +165,7 @@ fn p4_a_failing_subscription_fails_no_wait() {
     // The caller sends a try, a subscription and an enqueue. The subscription may take one command
     // timeout.
     assert!(start.elapsed() <= T + SLACK);
-    assert!(half_open.has_struck());
+    assert!(half_open.has_triggered());
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();

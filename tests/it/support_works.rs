@@ -1,4 +1,4 @@
-//! Tests of the test support: a fault that never strikes would let every test that relies on it
+//! Tests of the test support: a fault that never happens would let every test that relies on it
 //! pass without testing anything. On no store: nothing here knows fairlock.
 
 use std::{
@@ -23,7 +23,8 @@ fn server_starts_empty_and_restarts_empty() {
     let server = Server::start();
     let _: () = server.query(&["SET", "k", "v"]);
     assert_eq!(server.keys_without_ttl(), ["k"]);
-    let (pid, url) = (server.pid(), server.url());
+    let pid = server.pid();
+    let url = server.url();
     server.restart();
     assert_ne!(server.pid(), pid);
     assert_eq!(server.url(), url);
@@ -78,7 +79,7 @@ fn proxy_swallows_a_reply_after_the_request_was_carried_out() {
         .arg("other")
         .query(&mut connection)
         .unwrap();
-    assert!(!fault.has_struck());
+    assert!(!fault.has_triggered());
     let lost = redis::cmd("INCR").arg("mine").query::<i64>(&mut connection);
     assert!(lost.unwrap_err().is_connection_dropped());
     assert_eq!(fault.wait(SOON), b":1\r\n");
@@ -289,7 +290,7 @@ fn child_talks_stops_continues_and_ends() {
     thread::sleep(Duration::from_millis(30));
     assert!(child.pending_lines().is_empty());
     child.cont();
-    assert_eq!(child.expect("heard", SOON), "while it sleeps");
+    assert_eq!(child.expect("received", SOON), "while it sleeps");
     child.close_stdin();
     child.join(SOON);
 

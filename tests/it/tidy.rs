@@ -310,7 +310,7 @@ fn every_rule_is_named_in_the_source() {
     none(&absent, "nothing in src names these rules of the protocol");
 }
 
-/// What a shell line in the README uses but the repository does not have.
+/// The files that a shell line in the README uses but the repository does not have.
 fn missing_in(line: &str) -> Vec<String> {
     let mut missing = Vec::new();
     let line = line.strip_prefix("$ ").unwrap_or(line);

@@ -43,7 +43,7 @@ pub(crate) fn start_impatient(url: &str, ttl: Duration, outage_limit: Duration) 
     child
 }
 
-/// What a worker reports about a grant.
+/// A worker's report about a grant.
 #[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) fence: u64,
@@ -147,12 +147,15 @@ fn queue(mgr: &LockManager, name: &str, guards: Option<Guards>) {
 }
 
 fn take(mgr: &LockManager, want: Want, name: &str, guards: &Guards) {
-    let (mgr, name, guards) = (mgr.clone(), name.to_owned(), Arc::clone(guards));
+    let mgr = mgr.clone();
+    let name = name.to_owned();
+    let guards = Arc::clone(guards);
     thread::spawn(move || keep(want.take(&mgr, &name).unwrap(), &guards));
 }
 
 fn take_all(mgr: &LockManager, names: &str) {
-    let (mgr, names) = (mgr.clone(), names.to_owned());
+    let mgr = mgr.clone();
+    let names = names.to_owned();
     thread::spawn(move || {
         let _all = mgr.lock_all(names.split(' ')).unwrap();
         report("got all");
@@ -194,7 +197,8 @@ fn unlock(name: &str, guards: &Guards) {
 }
 
 fn watch(name: &str, guards: &Guards) {
-    let (name, guards) = (name.to_owned(), Arc::clone(guards));
+    let name = name.to_owned();
+    let guards = Arc::clone(guards);
     thread::spawn(move || {
         let mut last = 0;
         loop {

@@ -13,7 +13,7 @@ pub(crate) struct ModelGrant {
     pub(crate) attempt: Attempt,
     /// How many permits it has: the number that it asked for, or one after a downgrade.
     pub(crate) permits: u32,
-    /// What is known about its fence.
+    /// The known range of its fence.
     pub(crate) fence: FenceRange,
     /// Counts the fences that were given out. Grants of one turn share a fence, and a later turn
     /// has a larger one.
@@ -43,7 +43,8 @@ pub(crate) fn learn_fence<'a>(
         .iter()
         .find(|grant| grant.attempt == attempt)
         .ok_or(Promise::OneGrant)?;
-    let (known, turn) = (grant.fence, grant.turn);
+    let known = grant.fence;
+    let turn = grant.turn;
     if !known.admits(fence) {
         return Err(if known.is_known() {
             Promise::OneGrant
@@ -55,7 +56,7 @@ pub(crate) fn learn_fence<'a>(
     Ok(turn)
 }
 
-/// What is known about a fence: it lies between two numbers and equals neither of them. Nobody sees
+/// The known range of a fence: it lies between two numbers and equals neither of them. Nobody sees
 /// the fence of a grant before a guard takes it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FenceRange {

@@ -131,7 +131,7 @@ impl ModelLock {
             op,
             Op::Arrive(_) | Op::Sync { .. } | Op::Renew(_) | Op::LoseData(_)
         );
-        // An attempt that is told of its own grant again writes no record either.
+        // An attempt that gets its own grant in a second reply writes no record either.
         let changes_nothing = match (op, outcome) {
             (
                 Op::TryLock(attempt)
@@ -215,7 +215,7 @@ impl ModelLock {
                 next.renew(*attempt)
             }
             (Op::Renew(attempt), ModelOutcome::Lost) if !self.is_held_by(*attempt) => {}
-            // The server told a guard the wrong thing about its lock. So two processes can believe
+            // The server's answer to a guard was wrong about its lock. So two processes can believe
             // that they hold it.
             (Op::Unlock(_) | Op::Drop(_) | Op::Cancel(_) | Op::Renew(_) | Op::Downgrade(_), _) => {
                 return Err(Promise::Exclusion);

@@ -16,7 +16,7 @@
 //! | [`Observation`] | who holds the lock and who waits for it, if the test looked |
 //!
 //! Time decides some steps: has a lease expired, has a process been silent for too long? The model
-//! has no clock, so the test tells it, as a [`ServerView`] with each request.
+//! has no clock, so the test supplies these answers, as a [`ServerView`] with each request.
 //!
 //! # One lock as its clients see it: [`PossibleStates`]
 //!

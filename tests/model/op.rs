@@ -19,7 +19,7 @@ pub(crate) struct Attempt {
     pub(crate) permits: u32,
 }
 
-/// What a name is used as.
+/// The use of a name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum ModelKind {
     /// One permit, and one holder.
@@ -126,7 +126,7 @@ pub(crate) enum Op {
     Lapse,
 }
 
-/// What the server's clock decides about a name at the arrival of one request.
+/// The decisions of the server's clock about a name at the arrival of one request.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ServerView {
     /// No new fence is less than this (P2).
@@ -154,7 +154,7 @@ pub(crate) struct ServerView {
     pub(crate) reach: Option<usize>,
 }
 
-/// What data the server has lost.
+/// The data that the server has lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum DataLoss {
     /// Everything. For a mutex, the queue may survive.
@@ -168,7 +168,7 @@ pub(crate) enum DataLoss {
     Holders,
 }
 
-/// What a caller or the test sees of an [`Op`].
+/// The result of an [`Op`], as a caller or the test sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum ModelOutcome {
     /// The attempt holds the lock, with this fence. A waiter that is granted the lock at once
@@ -212,7 +212,7 @@ pub(crate) enum ModelOutcome {
     Done,
 }
 
-/// What an inspection shows, by the numbers of attempts.
+/// The result of an inspection, by the numbers of attempts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Observation {
     /// The fence of each holder.

@@ -199,7 +199,7 @@ impl PossibleState {
                 state.release(*attempt)
             }
             (Op::Unlock(attempt), ModelOutcome::Lost) if !self.lock.is_held_by(*attempt) => {}
-            // The server told a guard the wrong thing about its lock. So two processes can believe
+            // The server's answer to a guard was wrong about its lock. So two processes can believe
             // that they hold it.
             (Op::Unlock(_), ModelOutcome::Released | ModelOutcome::Lost) => {
                 return Err(Promise::Exclusion);

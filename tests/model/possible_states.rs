@@ -28,9 +28,7 @@ pub(crate) enum Likelihood {
 /// An observation that no possible state allows.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct ModelViolation {
-    /// What was done.
     pub(crate) op: Op,
-    /// What was seen.
     pub(crate) outcome: ModelOutcome,
     /// The promises that this breaks, one or more: each possible state may name its own.
     pub(crate) broken: BTreeSet<Promise>,

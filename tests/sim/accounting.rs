@@ -1,4 +1,4 @@
-//! What must hold of a record after any request: each lease has its time, and the counts are right.
+//! The invariants of a record after any request: each lease has its time, and the counts are right.
 
 use super::breach::Breach;
 use super::executed_call::ExecutedCall;

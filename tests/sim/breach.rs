@@ -1,4 +1,4 @@
-//! What every check of the simulator reports.
+//! The report of every check of the simulator.
 
 use super::model::Promise;
 

@@ -1,4 +1,4 @@
-//! What the promises say of a run, checked at each step.
+//! The promises about a run, checked at each step.
 //!
 //! The checker passes each request that the server has run to the model, with what the record and
 //! the queue hold afterwards. It knows neither the scripts nor the engine. `time_watch` checks the
@@ -34,9 +34,9 @@ pub(super) struct Checker {
     kind: ModelKind,
     /// T
     timeout: u64,
-    /// What the server should have.
+    /// The state that the server should have.
     model: ServerModel,
-    /// What it was when the replica caught up.
+    /// The model's state when the replica caught up.
     replica: ServerModel,
     /// The record after the last request.
     record: RecordView,

@@ -206,7 +206,7 @@ fn lapse_is_known_for_a_ttl_after_a_clock_step() {
         Defect::TombstoneStep,
         Promise::Exclusion,
     );
-    // What the server had forgotten stays forgotten, though its clock shows that time once more.
+    // The server does not remember again, though its clock shows that time once more.
     let actions = [
         (1, lock(2, 6_000)),
         (1, lock_fixed(0, 9_000)),

@@ -1,4 +1,4 @@
-//! What every check of a request is given.
+//! The input of every check of a request.
 
 use crate::script::{Call, Outcome};
 

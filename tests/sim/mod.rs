@@ -68,7 +68,8 @@
 //! The checker adds:
 //!
 //! - A lease has its full time and no more.
-//! - P1: as long as a guard believes that it is held, the record has it as a holder, with its fence.
+//! - P1: as long as a guard believes that it is held, the record has it as a holder, with its
+//!   fence.
 //! - P7: no request takes anything after its caller has stopped waiting. No token is granted again,
 //!   unless it was released. A grant that nobody wants is released in P + 3 T.
 //! - P3: a process takes lost places again in their order.
@@ -85,8 +86,8 @@
 //!
 //! - P4: a waiter that was granted the lock knows it in P + 3 T. Until something goes wrong in a
 //!   run, it knows it in 3 ms.
-//! - P5, while an undisturbed waiter waits: the lock stays with a crashed, paused or cut-off process
-//!   for at most ttl + P + 2 T and one step of grace.
+//! - P5, while an undisturbed waiter waits: the lock stays with a crashed, paused or cut-off
+//!   process for at most ttl + P + 2 T and one step of grace.
 //! - P5: if what is free, or held by leases that are over, is enough for the first waiter, it gets
 //!   it in P + 2 T.
 //! - P5: a dead waiter that needs more than is free stays first in the queue for at most
@@ -99,15 +100,15 @@
 //! Such a bound begins when the process's disturbance is over. A disturbance is a pause, a cut, a
 //! request that was lost, late or unanswered, an outage, a loss of data, or a step of the clock.
 //!
-//! At the end of a run nothing more goes wrong. The server must then serve all callers, and one more
-//! that comes last. Neither the record nor a registry may have anything left. `small` has exact
-//! bounds.
+//! At the end of a run nothing more goes wrong. The server must then serve all callers, and one
+//! more that comes last. Neither the record nor a registry may have anything left. `small` has
+//! exact bounds.
 //!
 //! # What is excepted
 //!
 //! Exceptions hold for mutexes and for permits, unless they say otherwise. Where an exception does
-//! not follow from its reason, `exceptions` has a history that needs it and that the checker refuses
-//! without it.
+//! not follow from its reason, `exceptions` has a history that needs it and that the checker
+//! refuses without it.
 //!
 //! | promise | exception | reason |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! What happens to the virtual processes, their network and their server. It is a list that can be
-//! printed, shortened and played again.
+//! The actions on the virtual processes, their network and their server. They are a list that can
+//! be printed, shortened and played again.
 
 use std::fmt;
 
@@ -45,7 +45,7 @@ impl Rng {
     }
 }
 
-/// What goes wrong with the next request of a process. All times are in ms.
+/// A fault of the next request of a process. All times are in ms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NetworkFault {
     LoseRequest,

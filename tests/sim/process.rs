@@ -23,10 +23,11 @@ pub(super) struct SimProcess {
     pub(super) number: u64,
     pub(super) engine: SteppedEngine,
     pub(super) caller_id: Arc<CallerId>,
-    /// What its clock shows the engine.
+    /// The time that its clock shows the engine.
     clock_ns: Arc<AtomicU64>,
-    /// What its clock showed at the start of the run. It runs too fast by so many ppm.
+    /// The time that its clock showed at the start of the run.
     boot: u64,
+    /// The clock runs too fast by this.
     ppm: i64,
     /// The newest anchor of all connections. It dates messages.
     pub(super) newest: Arc<Mutex<Option<Anchor>>>,
@@ -110,7 +111,7 @@ pub(super) struct SimFlight {
     pub(super) not_after: u64,
 }
 
-/// What was sent earlier, on connections that ended.
+/// Earlier requests, on connections that ended.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Resent {
     pub(super) times: u32,
@@ -265,7 +266,7 @@ impl SimProcess {
         process
     }
 
-    /// What its clock shows at a moment of the run.
+    /// The time that its clock shows at a moment of the run.
     pub(super) fn local(&self, now: u64) -> Time {
         let drift = now as i128 * i128::from(self.ppm) / 1_000_000;
         Time::from_nanos((i128::from(self.boot + now) + drift) as u64)

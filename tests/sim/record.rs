@@ -8,7 +8,7 @@ use crate::script::Token;
 use crate::script::packed::{PackedHolder, PackedPermits, PackedQueue, PackedState};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 
-/// What the keys of a name hold. All times are in µs.
+/// The data in the keys of a name. All times are in µs.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RecordView {
     /// The holders, also those whose time is over.

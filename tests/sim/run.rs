@@ -22,11 +22,11 @@ use crate::store::memory::server::Server;
 use time_watch::TimeWatch;
 
 const MS: u64 = 1_000_000;
-/// What the server's clock shows at the start, in µs.
+/// The time of the server's clock at the start, in µs.
 const CLOCK_AT_START: i64 = 1_700_000_000_000_000;
 /// No action lasts longer, in ns.
 const LONGEST_ACTION: u64 = 9_100 * MS;
-/// A run that has not come to rest after so many events never will.
+/// A run that has not come to rest after this many events never will.
 const MAX_STEPS: u64 = 100_000;
 
 /// Times are in ns since the start of the run, by no host's clock.
@@ -53,7 +53,7 @@ pub(super) struct Run<'a> {
     first_sent: HashMap<Token, u64>,
     watch: TimeWatch,
     pub(super) steps: u64,
-    /// What the server ran and answered, a line for each request, if somebody wants it.
+    /// The server's requests and answers, a line for each request, if somebody wants it.
     pub(super) transcript: Option<Vec<String>>,
 }
 

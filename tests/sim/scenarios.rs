@@ -11,7 +11,7 @@ use super::simulation::server_of;
 
 pub(super) const SEMAPHORE: ModelKind = ModelKind::Semaphore(3);
 
-/// What a run broke, if anything, and what the server ran.
+/// The promise that a run broke, if any, and the server's requests.
 pub(super) struct PlayedRun {
     pub(super) breach: Option<Breach>,
     pub(super) transcript: String,

@@ -1,4 +1,4 @@
-//! What the simulator and the fuzzer do with tokens and replies that the engine never does.
+//! Operations of the simulator and the fuzzer on tokens and replies that the engine never needs.
 
 pub(crate) use redis::Value;
 use uuid::Uuid;

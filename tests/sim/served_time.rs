@@ -1,5 +1,5 @@
-//! R2 (served time): how long the server was there for those who wait. It tells a silent waiter
-//! from a dead one.
+//! R2 (served time): how long the server was there for the waiters. It distinguishes a
+//! silent waiter from a dead one.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the simulator and the search of small worlds do with a server beside running commands.
+//! Operations of the simulator and the search of small worlds on a server, beside commands.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,5 @@
-//! What runs have in common: one name, and a ttl of 3 s, from which all else is derived.
+//! The setting that runs have in common: one name, and a ttl of 3 s, from which all else is
+//! derived.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::options::LockOptions;
 use crate::script::LockSpec;
 
 pub(super) struct SimSetting {
-    /// What the name is used as.
+    /// The use of the name.
     pub(super) kind: ModelKind,
     pub(super) config: Config,
     pub(super) key: Key,

@@ -16,7 +16,7 @@ const TRIES: u32 = 400;
 /// How many of a failed run's last requests the report shows.
 const LAST_REQUESTS: usize = 40;
 
-/// What was simulated, with every promise kept.
+/// The amount that was simulated, with every promise kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tally {
     /// How many events there were: requests that arrived, replies, messages, timers and actions.
@@ -64,8 +64,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Simulates runs of consecutive seeds until so many steps are done, or one run fails. With 1 step
-/// it plays a single run.
+/// Simulates runs of consecutive seeds until this many steps are done, or one run fails. With 1
+/// step it plays a single run.
 ///
 /// # Errors
 /// The first run that breaks a promise, with the actions that it takes.

@@ -26,7 +26,7 @@ pub(crate) struct SteppedEngine {
 /// The tasks that the replies to a pipeline belong to.
 pub(crate) struct Tasks(Vec<Task>);
 
-/// What a caller does after the reply to its acquire.
+/// A caller's next step after the reply to its acquire.
 pub(crate) enum Next {
     Wait,
     AskAgain,

@@ -286,7 +286,8 @@ impl<'a> HistoryChecker<'a> {
                     }
                     finding.checked += 1;
                     if overtaken {
-                        let (queued, asked) = (a.queued, b.asked);
+                        let queued = a.queued;
+                        let asked = b.asked;
                         finding.add_violation(format!(
                             "{} was queued for {:?} at {queued:?}; {} asked ({}) at {asked} and was granted before it",
                             a.id, a.name, b.id, b.verb
@@ -502,7 +503,9 @@ impl<'a> HistoryChecker<'a> {
             .filter(|a| !self.deaths.contains_key(a.worker.as_str()))
         {
             finding.checked += 1;
-            let (id, verb, name) = (&attempt.id, &attempt.verb, &attempt.name);
+            let id = &attempt.id;
+            let verb = &attempt.verb;
+            let name = &attempt.name;
             if attempt.ended.is_none() {
                 finding.add_violation(format!("{id} asked ({verb}) for {name:?} and never ended"));
             }
@@ -627,7 +630,7 @@ impl<'a> HistoryChecker<'a> {
         }
         // When the silence begins, its last sign of life can be a check period and two timeouts
         // old. Half of the rest of the horizon is left as slack for the machine.
-        let patience =
+        let max_silence =
             nanos(timings.horizon - timings.check_period - timings.command_timeout * 2) / 2;
         let lapsed = self.names[a.name.as_str()].iter().any(|other| {
             let Some(grant) = other
@@ -646,7 +649,7 @@ impl<'a> HistoryChecker<'a> {
         // During a long outage leases lapse without any process noticing, and their processes count
         // as dead.
         self.data_lost(a.asked, until)
-            || silent > patience
+            || silent > max_silence
             || outage > nanos(timings.ttl / 4)
             || lapsed
     }
@@ -719,7 +722,7 @@ impl<'a> Hold<'a> {
         let Some((first, last)) = grant.held else {
             return Vec::new();
         };
-        let whole = Hold {
+        let full = Hold {
             of,
             fence: grant.fence,
             permits: of.demand.permits,
@@ -729,7 +732,7 @@ impl<'a> Hold<'a> {
         let reader = Hold {
             permits: 1,
             reads: true,
-            ..whole
+            ..full
         };
         match grant.downgrade {
             Some(at) if at <= first.min(last) => vec![reader],
@@ -737,7 +740,7 @@ impl<'a> Hold<'a> {
                 vec![
                     Hold {
                         held: (first, at),
-                        ..whole
+                        ..full
                     },
                     Hold {
                         held: (at, last),
@@ -745,7 +748,7 @@ impl<'a> Hold<'a> {
                     },
                 ]
             }
-            _ => vec![whole],
+            _ => vec![full],
         }
     }
 }

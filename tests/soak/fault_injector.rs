@@ -394,7 +394,8 @@ impl<'a> FaultInjector<'a> {
     }
 
     fn launch(&self, at: usize, life: usize, link: &Proxy) -> Child {
-        let (url, who) = (link.url(), format!("{at}.{life}"));
+        let url = link.url();
+        let who = format!("{at}.{life}");
         let seed = (at * 1_000_003 + life) as u64;
         let config = WorkerConfig {
             url: &url,

@@ -1,5 +1,5 @@
-//! What all processes saw, read from the files that each of them wrote. This module knows nothing
-//! of fairlock.
+//! The observations of all processes, read from the files that each of them wrote. This module
+//! knows nothing of fairlock.
 //!
 //! A line is `<ns> <wall ms> <who> <what> …`. The first number comes from a clock that all
 //! processes of a machine share. A worker is called `<slot>.<life>`, so a killed worker and its
@@ -28,7 +28,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-/// How much of a name an attempt wants. What is held at the same time never exceeds `of`.
+/// How much of a name an attempt wants. The sum that is held at the same time never exceeds `of`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) permits: u64,
@@ -93,7 +93,7 @@ pub(crate) struct Attempt {
     pub(crate) ended: Option<(u64, String)>,
 }
 
-/// What a worker saw of the guard that it got.
+/// A worker's observations of the guard that it got.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Grant {
     pub(crate) at: u64,

@@ -4,8 +4,10 @@
 //!
 //!     tests/run.sh --test soak                                       for a minute
 //!     tests/run.sh --test soak -- --seconds 600                      for ten
-//!     tests/run.sh --test soak -- --seconds 30 --without-fences      the resource ignores fences, workers are paused,
-//!                                                                    and the run fails unless that is found unsafe
+//!     tests/run.sh --test soak -- --seconds 30 --without-fences
+//!
+//! In the last of these the resource ignores fences, workers are paused, and the run fails unless
+//! that is found unsafe.
 //!
 //! `FAIRLOCK_SEED` determines the faults and their order; their timing depends on the machine. The
 //! logs of a failed run are kept, and `--check DIR` checks them again.

@@ -40,10 +40,10 @@ fn answer(
         let mut line = String::new();
         let read = client_says.read_line(&mut line);
         // The partial line of a killed client is no write.
-        let Some(whole) = line.strip_suffix('\n').filter(|_| read.is_ok()) else {
+        let Some(line) = line.strip_suffix('\n').filter(|_| read.is_ok()) else {
             return;
         };
-        let words: Vec<&str> = whole.split(' ').collect();
+        let words: Vec<&str> = line.split(' ').collect();
         let [attempt, name, fence] = words[..] else {
             panic!("not a write: {line:?}")
         };

@@ -52,7 +52,7 @@ impl WorkerConfig<'_> {
     }
 }
 
-/// What a thread requests of a name.
+/// A thread's request for a name.
 #[derive(Clone, Copy)]
 enum LockRequest {
     Mutex,
@@ -217,7 +217,8 @@ impl WorkerThread {
         let manager = self
             .manager
             .with(LockOptions::new().ttl(self.ttl).label(id));
-        let (rw, permits) = (manager.rw_lock(name), manager.semaphore(name, PERMITS));
+        let rw = manager.rw_lock(name);
+        let permits = manager.semaphore(name, PERMITS);
         let got = match (request, verb) {
             (LockRequest::Mutex, "enqueue") => self.enqueue(&manager, id, name).map(one),
             (LockRequest::Mutex, "lock") => manager.lock(name).map(Some).map(one),
@@ -246,7 +247,8 @@ impl WorkerThread {
 
     /// Two or three mutexes, all or none.
     fn attempt_several(&mut self, id: &str) {
-        let (first, number) = (self.rng.below(MUTEXES.len()), 2 + self.rng.below(2));
+        let first = self.rng.below(MUTEXES.len());
+        let number = 2 + self.rng.below(2);
         let names = MUTEXES.iter().cycle().skip(first).take(number);
         let parts: Vec<_> = names.map(|name| (format!("{id}+{name}"), *name)).collect();
         let verb = *self

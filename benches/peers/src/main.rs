@@ -1,20 +1,21 @@
-//! The same work for fairlock and the other lock crates for Redis: lock and unlock by one thread, and
-//! one name that several threads want.
+//! The same work for fairlock and the other lock crates for Redis: lock and unlock by one thread,
+//! and one name that several threads want.
 //!
 //!     cargo run --release --manifest-path benches/peers/Cargo.toml -- --bench
 //!
-//! `FAIRLOCK_BENCH_URL` names a Redis; without it, a private redis-server is started on a port of this
-//! host. Within a round all take turns. Each crate waits as its own waiting verb does by default:
-//! redlock and rslock retry after a random time of less than 200 ms, redis-lock after 1 s. redlock opens
-//! a connection for each request and has no other mode. redis-lock and rslock have a connection for
-//! each thread; rslock also has a runtime of its own, on which nothing else runs. fairlock has one
-//! manager with its pool. redis-lock needs FUNCTION (Redis 7) and is left out where that is missing.
+//! `FAIRLOCK_BENCH_URL` names a Redis; without it, a private redis-server is started on a port of
+//! this host. Within a round all take turns. Each crate waits as its own waiting verb does by
+//! default: redlock and rslock retry after a random time of less than 200 ms, redis-lock after 1 s.
+//! redlock opens a connection for each request and has no other mode. redis-lock and rslock have a
+//! connection for each thread; rslock also has a runtime of its own, on which nothing else runs.
+//! fairlock has one manager with its pool. redis-lock needs FUNCTION (Redis 7) and is left out
+//! where that is missing.
 //!
-//! On the name that several threads want, each peer also runs with a retry after a millisecond or less.
-//! redis-lock uses `lock` with a sleep of 1 ms in place of `DEFAULT_SLEEP`. rslock and redlock use
-//! `set_retry(u32::MAX, 2 ms)`: they draw whole milliseconds below that, so they sleep for 0 or 1 ms.
-//! With 1 ms they would not sleep at all, and get less done where there are fewer processors than
-//! threads. fairlock has nothing to set: Redis notifies its waiters.
+//! On the name that several threads want, each peer also runs with a retry after a millisecond or
+//! less. redis-lock uses `lock` with a sleep of 1 ms in place of `DEFAULT_SLEEP`. rslock and
+//! redlock use `set_retry(u32::MAX, 2 ms)`: they draw whole milliseconds below that, so they sleep
+//! for 0 or 1 ms. With 1 ms they would not sleep at all, and get less done where there are fewer
+//! processors than threads. fairlock has nothing to set: Redis notifies its waiters.
 
 #[path = "../../support/floor.rs"]
 mod floor;
@@ -62,7 +63,8 @@ fn one_thread(url: &str, subjects: &[Box<dyn Subject>], rounds: usize) {
     let mut ratios: Vec<Rounds> = subjects.iter().map(|_| Rounds::default()).collect();
     // The first is to warm up.
     for round in 0..=rounds {
-        let (mut of_floor, mut of_each) = (Vec::new(), vec![Vec::new(); subjects.len()]);
+        let mut of_floor = Vec::new();
+        let mut of_each = vec![Vec::new(); subjects.len()];
         for _ in 0..CYCLES / CYCLES_AT_ONCE {
             (0..CYCLES_AT_ONCE).for_each(|_| of_floor.push(timed(|| floor.cycle())));
             for (cycle, times) in cycles.iter_mut().zip(&mut of_each) {
@@ -147,7 +149,7 @@ fn one_name(subjects: &[Box<dyn Subject>], rounds: usize, run_for: Duration) {
         figure("8 threads on one name, 1 ms hold: longest wait", "ms")
             .beside(in_turn)
             .note(&longest);
-        // Of fairlock, turns within 5 % of each other.
+        // For fairlock the bound is turns within 5 % of each other.
         let bound = if subject.is_ours() {
             Bound::AtLeast(0.95)
         } else {
@@ -189,19 +191,24 @@ impl Default for Seen {
 
 impl Seen {
     fn add(&mut self, subject: &dyn Subject, name: &str, run_for: Duration) {
-        let (over, all) = (AtomicBool::new(false), Mutex::new(Vec::new()));
+        let over = AtomicBool::new(false);
+        let all = Mutex::new(Vec::new());
         let started = now();
         let mut ended = 0;
         thread::scope(|scope| {
             for _ in 0..THREADS {
-                let (mut cycle, over, all) = (subject.cycle(name), &over, &all);
+                let mut cycle = subject.cycle(name);
+                let over = &over;
+                let all = &all;
                 scope.spawn(move || {
-                    let (mut turns, mut longest) = (0, 0);
+                    let mut turns = 0;
+                    let mut longest = 0;
                     while !over.load(Ordering::Relaxed) {
                         let asked = now();
                         cycle(&mut || {
                             longest = longest.max(now() - asked);
-                            // A thread that waited beyond the end did wait, but had no turn in this time.
+                            // A thread that waited beyond the end did wait, but had no turn in this
+                            // time.
                             turns += usize::from(!over.load(Ordering::Relaxed));
                             thread::sleep(HOLD);
                         });
@@ -217,15 +224,14 @@ impl Seen {
         });
         let all = all.into_inner().expect("no thread panicked");
         let turns: Vec<usize> = all.iter().map(|(turns, _)| *turns).collect();
-        let (least, most) = (
-            turns.iter().min().copied().unwrap_or(0),
-            turns.iter().max().copied().unwrap_or(0),
-        );
+        let least = turns.iter().min().copied().unwrap_or(0);
+        let most = turns.iter().max().copied().unwrap_or(0);
         self.rate
             .add(turns.iter().sum::<usize>() as f64 * 1e9 / (ended - started) as f64);
         self.longest
             .add(all.iter().map(|(_, longest)| *longest).max().unwrap_or(0) as f64 / 1e6);
         self.equality.add(least as f64 / most.max(1) as f64);
-        (self.least, self.most) = (self.least.min(least), self.most.max(most));
+        self.least = self.least.min(least);
+        self.most = self.most.max(most);
     }
 }

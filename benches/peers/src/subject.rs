@@ -1,4 +1,5 @@
-//! fairlock and its peers, each as its own documentation uses it, and the peers also set to try again sooner.
+//! fairlock and its peers, each as its own documentation uses it, and the peers also set to try
+//! again sooner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +64,7 @@ enum Retry {
     Eager,
 }
 
-/// What `Retry::Eager` sets where the delay is what is set.
+/// The setting of `Retry::Eager` where the delay equals the setting.
 const DELAY: Duration = Duration::from_millis(1);
 /// Where it is random, in whole milliseconds, and less than what is set.
 const RANDOM_DELAY: Duration = Duration::from_millis(2);

@@ -1,4 +1,4 @@
-//! What other threads send to the renewal thread, and what it schedules.
+//! The commands that other threads send to the renewal thread, and the tasks that it schedules.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::engine::waiter::WaiterEntry;
 use crate::script::Call;
 use crate::store::clock::Time;
 
-/// What other threads send to the renewal thread. New leases have a channel of their own.
+/// A command from another thread to the renewal thread. New leases have a channel of their own.
 pub(crate) enum Command {
     /// The lease of a guard is lost, and nobody has reported it yet.
     ReportLoss(Arc<Lease>),
@@ -34,7 +34,7 @@ pub(crate) struct ScheduledLease {
     pub(crate) renew_at: Time,
 }
 
-/// What the renewal thread has to do. Each task is one call in a pipeline, and handles its reply.
+/// A task of the renewal thread. Each task is one call in a pipeline, and handles its reply.
 pub(crate) enum Task {
     Renew(ScheduledLease),
     /// Release a token, until a reply shows that it is gone for good.

@@ -31,7 +31,7 @@ pub(crate) struct RenewalThread {
     pub(super) woken: Receiver<()>,
     link: Box<dyn Link>,
     pub(super) leases: Schedule<ScheduledLease>,
-    /// What is done once, or until it succeeds.
+    /// Each is done once, or until it succeeds.
     pub(super) tasks: Schedule<Task>,
     pub(super) lookups: Vec<Call>,
     /// When the last pipeline was sent.
@@ -119,7 +119,7 @@ impl RenewalThread {
     fn sleep(&mut self) {
         let until = self.next_due();
         self.engine.waker.publish_sleep(until);
-        // What was sent or registered before this thread published its sleep woke nobody. So the
+        // A command or lease that came before this thread published its sleep woke nobody. So the
         // thread looks once more.
         if self.commands.is_empty()
             && self.engine.new_leases.1.is_empty()

@@ -26,7 +26,7 @@ pub(crate) struct TokenRelease {
     pub(crate) report_to: ReportTo,
 }
 
-/// Who waits for the result of a release: how the lease ended, `None` for a clean release.
+/// The waiting thread for the result of a release: how the lease ended, `None` for a clean release.
 pub(crate) enum ReportTo {
     Nobody,
     /// A caller that waits until there is a reply.
@@ -38,7 +38,8 @@ pub(crate) enum ReportTo {
 impl TokenRelease {
     /// The release of a lease that ended at `now`, or of some of its permits.
     pub(crate) fn of_lease(lease: &Lease, mode: Mode, now: Time) -> TokenRelease {
-        let (token, fence) = (lease.token, lease.fence);
+        let token = lease.token;
+        let fence = lease.fence;
         let call = lease.request.call(Verb::Release { token, fence, mode });
         TokenRelease {
             not_after: lease.not_after,

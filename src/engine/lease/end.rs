@@ -1,4 +1,4 @@
-//! What a reply says about the end of a lease.
+//! The end of a lease, as a reply reports it.
 
 use crate::loss::{LossReason, PreviousHolder};
 use crate::script::Outcome;

@@ -125,7 +125,7 @@ impl Lease {
         self.signal.close();
     }
 
-    /// Reports the loss to those who watch for it. True for the one call that did so.
+    /// Reports the loss to all watchers of the lease. True for the one call that did so.
     pub(crate) fn report_loss(&self, loss: &Loss) -> bool {
         self.signal.report(loss)
     }
@@ -139,7 +139,8 @@ impl Lease {
         self.signal.receiver()
     }
 
-    /// What the renewal thread has to do about the lease now, if it is to be renewed at `renew_at`.
+    /// The renewal thread's next action for the lease at `now`, if it is to be renewed at
+    /// `renew_at`.
     pub(crate) fn due(&self, now: Time, renew_at: Time) -> Due {
         if self.state.is_released() {
             return Due::Drop;
@@ -169,7 +170,7 @@ pub(crate) fn first_lost(leases: &[Arc<Lease>], now: Time) -> Option<Loss> {
     leases.iter().find_map(|lease| lease.loss_at(now))
 }
 
-/// What is to be done about a lease.
+/// An action that a lease needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// It ended, and nobody needs to know.

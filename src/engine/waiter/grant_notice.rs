@@ -27,7 +27,7 @@ impl GrantNotice {
     }
 
     /// R12 (doubtful grants): from a message, which may have been under way for any time. The
-    /// newest anchor tells when the grant was made. Without an anchor the deadline is unknown.
+    /// newest anchor shows when the grant was made. Without an anchor the deadline is unknown.
     pub(crate) fn from_message(grant: Grant, arrived: Time, anchor: Option<Anchor>) -> GrantNotice {
         let granted =
             anchor.map(|anchor| anchor.local_time_at_least(grant.granted_at).min(arrived));

@@ -22,7 +22,7 @@ pub(crate) struct QueuedWaiter {
     pub(crate) waiter: Arc<WaiterEntry>,
 }
 
-/// What the caller does with its waiter when a wait times out.
+/// The caller's choice for its waiter when a wait times out.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum AtDeadline {
     /// It cancels the waiter. So the answer must be known: "others have the lock" is not said while
@@ -33,7 +33,7 @@ pub(crate) enum AtDeadline {
     Keep,
 }
 
-/// What came of a waiter's acquire.
+/// The result of a waiter's acquire.
 pub(crate) enum EnqueueOutcome {
     /// The waiter is queued, granted or cancelled: its state says which.
     Done,
@@ -65,7 +65,7 @@ impl WaitCall {
     }
 }
 
-/// What a waiter without a grant does next.
+/// The next step of a waiter without a grant.
 enum WaitStep {
     Sleep(Time),
     /// The time is up.
@@ -116,7 +116,8 @@ impl QueuedWaiter {
     /// once more before the wait fails. It gets one command timeout at a deadline, else two: for a
     /// connection and for the reply.
     pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
-        let (engine, waiter) = (&self.engine, &self.waiter);
+        let engine = &self.engine;
+        let waiter = &self.waiter;
         engine.check_fork()?;
         let mut call = WaitCall::new(engine.now(), until, at_deadline);
         let mut state = waiter.state.lock();
@@ -231,7 +232,8 @@ impl QueuedWaiter {
         call: &Call,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> std::result::Result<(), StoreFault> {
-        let (engine, waiter) = (&self.engine, &self.waiter);
+        let engine = &self.engine;
+        let waiter = &self.waiter;
         match answer {
             Ok(answer) => {
                 engine.deliver_all(call, &answer);
@@ -264,7 +266,8 @@ impl QueuedWaiter {
 
     /// The last look at a cancelled waiter: a grant may have come first, by any way.
     pub(crate) fn take_grant_or_cancel(&self) -> Result<Option<Arc<Lease>>> {
-        let (engine, waiter) = (&self.engine, &self.waiter);
+        let engine = &self.engine;
+        let waiter = &self.waiter;
         let found = waiter
             .state
             .lock()

@@ -301,7 +301,7 @@ impl WaiterRegistry {
     }
 }
 
-/// Who has a token.
+/// The owner of a token.
 pub(crate) enum TokenOwner {
     Waiter(Arc<WaiterEntry>),
     Guard,

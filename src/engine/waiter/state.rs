@@ -12,7 +12,7 @@ use crate::loss::PreviousHolder;
 use crate::script::{Grant, Token};
 use crate::store::clock::Time;
 
-/// What a waiter knows of its lock and of its place in the queue.
+/// A waiter's knowledge of its lock and of its place in the queue.
 pub(crate) struct WaiterState {
     pub(crate) token: Token,
     /// | stage      | meaning                                        | becomes                            |
@@ -57,7 +57,7 @@ enum Stage {
     Cancelled,
 }
 
-/// What the engine must do after an event. It does so after it has released the waiter's mutex.
+/// The engine's action after an event. It acts after it has released the waiter's mutex.
 #[must_use]
 pub(crate) enum WaiterAction {
     Nothing,
@@ -75,7 +75,7 @@ pub(crate) enum WaiterAction {
     },
 }
 
-/// What the caller finds when it looks at its waiter.
+/// A waiter's state, as its caller finds it.
 pub(crate) enum TakeGrant {
     Taken(Arc<Lease>),
     /// The grant is in doubt: [`WaiterAction::Confirm`] comes first.

@@ -86,10 +86,11 @@ pub(super) fn plain<N: FromStr + ToString>(text: &str) -> Option<N> {
 /// When the row began to which a stamp belongs: the second of two numbers, packed as Lua's are.
 pub(super) fn since_of(stamp: &[u8]) -> Option<u64> {
     let (alive_until, since) = stamp.split_first_chunk()?;
-    whole(f64::from_le_bytes(*alive_until)).and(whole(f64::from_le_bytes(since.try_into().ok()?)))
+    whole_number(f64::from_le_bytes(*alive_until))
+        .and(whole_number(f64::from_le_bytes(since.try_into().ok()?)))
 }
 
-fn whole(number: f64) -> Option<u64> {
+fn whole_number(number: f64) -> Option<u64> {
     // From 2^53 on, a number of Lua's need not be exact.
     const TOO_LARGE: f64 = 9_007_199_254_740_992.0;
     (number.fract() == 0.0 && (0.0..TOO_LARGE).contains(&number)).then_some(number as u64)

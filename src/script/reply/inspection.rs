@@ -7,7 +7,7 @@ use redis::Value;
 use super::fields::{ParseResult, flag, malformed, micros, number, plain, previous, text, texts};
 use crate::script::Family;
 
-/// What `inspect` saw.
+/// The result of an `inspect`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Inspection {
     /// As the record has it.
@@ -53,7 +53,9 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         return Err(malformed("seen with the fields of a mutex", value));
     };
     previous(how)?;
-    let (fence, left, cools) = (number(fence)?, micros(left)?, text(owner)?.is_empty());
+    let fence = number(fence)?;
+    let left = micros(left)?;
+    let cools = text(owner)?.is_empty();
     let holder = InspectedHolder {
         cools,
         fence,

@@ -150,7 +150,7 @@ impl Keyspace {
         }
     }
 
-    /// What a key holds, if it exists.
+    /// The value of a key, if it exists.
     pub(super) fn entry(&self, key: &str) -> Option<&KeyEntry> {
         self.keys.get(key.as_bytes())
     }

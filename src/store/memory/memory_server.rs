@@ -14,7 +14,7 @@ use super::server::Server;
 use super::server_state::PublishedMessage;
 use crate::store::clock::{Clock, Time};
 
-/// What all handles and sessions share.
+/// The state that all handles and sessions share.
 pub(super) struct MemoryServer {
     pub(super) clock: Clock,
     /// The same clock, as what can be put forward.
@@ -27,7 +27,7 @@ pub(super) struct MemoryServer {
 pub(super) struct MemoryState {
     pub(super) server: Server,
     pub(super) is_down: bool,
-    /// Faults that have not struck yet, in their order.
+    /// Faults that have not happened yet, in their order.
     pub(super) faults: VecDeque<Fault>,
     pub(super) subscribers: Vec<Subscriber>,
     /// How many subscribers there have been: the id of the last one.
@@ -79,7 +79,7 @@ impl MemoryServer {
         self.began + at.as_nanos() / 1000
     }
 
-    /// Runs a command at once. No injected fault strikes it.
+    /// Runs a command at once. No injected fault applies to it.
     pub(super) fn run(&self, command: &[Bytes]) -> CommandResult {
         let mut state = self.state.lock();
         let now = self.server_time(self.clock.now());
@@ -89,7 +89,7 @@ impl MemoryServer {
         result
     }
 
-    /// Runs a manager's request. Injected faults strike it.
+    /// Runs a manager's request. Injected faults apply to it.
     pub(super) fn request(&self, command: &[Bytes]) -> Result<CommandResult, NoReply> {
         let mut state = self.state.lock();
         if state.is_down {

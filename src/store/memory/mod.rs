@@ -35,13 +35,13 @@ pub(crate) use session::Session;
 
 /// An in-memory replacement for a Redis server.
 ///
-/// A handle: clones share one server. Each manager that is built on it behaves like a process of its
-/// own: two managers exclude each other, wait in one queue, and learn of each other's releases only
-/// by messages.
+/// A handle: clones share one server. Each manager that is built on it behaves like a process of
+/// its own: two managers exclude each other, wait in one queue, and learn of each other's releases
+/// only by messages.
 ///
 /// Its clock runs on with the host's, and [`advance`](Memory::advance) puts it forward. Server and
-/// managers go by this clock alike, so leases, renewals, waits and deadlines all follow it. The clock
-/// never stops and never goes back.
+/// managers go by this clock alike, so leases, renewals, waits and deadlines all follow it. The
+/// clock never stops and never goes back.
 ///
 /// ```
 /// use fairlock::{LockManager, memory::Memory};
@@ -63,13 +63,14 @@ pub struct Memory(Arc<MemoryServer>);
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// The next request does not arrive. Its caller gets no reply and waits until the command timeout.
+    /// The next request does not arrive. Its caller gets no reply and waits until the command
+    /// timeout.
     LoseRequest,
     /// The next request is carried out, but its caller gets no reply and waits until the command
     /// timeout.
     LoseReply,
-    /// The next request is carried out, and the connection ends before the reply. The manager sends it
-    /// again at once, and the second reply equals the first.
+    /// The next request is carried out, and the connection ends before the reply. The manager sends
+    /// it again at once, and the second reply equals the first.
     Disconnect,
     /// The next request is not carried out. The server refuses it with this error, for instance
     /// `"READONLY You can't write against a read only replica."`.
@@ -100,32 +101,33 @@ impl Memory {
         Memory(Arc::new(MemoryServer::new()))
     }
 
-    /// Puts the clock forward, for the server and for all managers, and wakes every thread that sleeps
-    /// by it.
+    /// Puts the clock forward, for the server and for all managers, and wakes every thread that
+    /// sleeps by it.
     ///
     /// The effect is that of suspending all hosts and the server for that long: leases that end in
-    /// that time are lost, renewals that were due are late, and waits whose deadline has passed end.
-    /// To let more than a TTL pass while locks are held, go in steps of a third of the TTL; otherwise
-    /// the holders lose them. The clock goes a hundred years forward in all, and no further. An
-    /// `Instant` does not follow it: for [`try_lock_until`](crate::LockManager::try_lock_until), an
-    /// instant one second ahead is one second ahead at the call.
+    /// that time are lost, renewals that were due are late, and waits whose deadline has passed
+    /// end. To let more than a TTL pass while locks are held, go in steps of a third of the TTL;
+    /// otherwise the holders lose them. The clock goes a hundred years forward in all, and no
+    /// further. An `Instant` does not follow it: for
+    /// [`try_lock_until`](crate::LockManager::try_lock_until), an instant one second ahead is one
+    /// second ahead at the call.
     ///
     /// Returns when every manager's renewal thread has done what was due by then: its renewals have
     /// replies, and its losses are reported. That takes microseconds. If a thread waits for a reply
-    /// that was lost, it takes at most one second of the host's time. `advance` wakes your own threads
-    /// too but does not wait for them, and it cannot know that one of them is about to ask for a
-    /// lock. To see that such a thread waits in a queue, call [`inspect`](crate::LockManager::inspect)
-    /// on another manager.
+    /// that was lost, it takes at most one second of the host's time. `advance` wakes your own
+    /// threads too but does not wait for them, and it cannot know that one of them is about to ask
+    /// for a lock. To see that such a thread waits in a queue, call
+    /// [`inspect`](crate::LockManager::inspect) on another manager.
     pub fn advance(&self, by: Duration) {
         self.0.movable.advance(by);
     }
 
-    /// Closes all connections and refuses new ones, like a Redis server that has crashed. The server
-    /// keeps its data.
+    /// Closes all connections and refuses new ones, like a Redis server that has crashed. The
+    /// server keeps its data.
     ///
-    /// A `try_lock` fails at once, a `lock` after the outage limit. An `unlock` waits for one command
-    /// timeout in case the server comes back. So does dropping the last handle of a manager that has
-    /// something to release.
+    /// A `try_lock` fails at once, a `lock` after the outage limit. An `unlock` waits for one
+    /// command timeout in case the server comes back. So does dropping the last handle of a manager
+    /// that has something to release.
     pub fn go_down(&self) {
         let mut state = self.0.state.lock();
         state.is_down = true;
@@ -142,46 +144,46 @@ impl Memory {
         self.0.state.lock().is_down = false;
     }
 
-    /// Deletes all keys, and with them every lock and every queue. Holders learn of it at their next
-    /// renewal ([`LossReason::Taken`](crate::LossReason::Taken)). Waiters are queued again within a
-    /// check period.
+    /// Deletes all keys, and with them every lock and every queue. Holders learn of it at their
+    /// next renewal ([`LossReason::Taken`](crate::LossReason::Taken)). Waiters are queued again
+    /// within a check period.
     pub fn flush_all(&self) {
         self.0.state.lock().server.state().keyspace = Default::default();
     }
 
-    /// Ends a lease as if its holder had crashed, or had been stopped for its TTL, and another client
-    /// had noticed. For a semaphore or a reader/writer lock, ends all leases of the name. Then the
-    /// first waiter has the lock, or the lock is free. Ends the leases of the name in all prefixes.
-    /// Returns whether there was a lease to end.
+    /// Ends a lease as if its holder had crashed, or had been stopped for its TTL, and another
+    /// client had noticed. For a semaphore or a reader/writer lock, ends all leases of the name.
+    /// Then the first waiter has the lock, or the lock is free. Ends the leases of the name in all
+    /// prefixes. Returns whether there was a lease to end.
     ///
-    /// The holder does not know yet. Its guard's `is_held` stays true until the holder learns of the
-    /// loss: at its next renewal (at most a third of the TTL later; [`advance`](Memory::advance) gets
-    /// there) or by its own `renew` or `unlock`. Until then two guards can be held, like after a
-    /// [`force_release`](crate::LockManager::force_release). Unless the lease was a fixed one, its
-    /// manager counts as dead for this name: its waiters are passed over, and come back to the end of
-    /// the queue within a check period.
+    /// The holder does not know yet. Its guard's `is_held` stays true until the holder learns of
+    /// the loss: at its next renewal (at most a third of the TTL later;
+    /// [`advance`](Memory::advance) gets there) or by its own `renew` or `unlock`. Until then two
+    /// guards can be held, like after a [`force_release`](crate::LockManager::force_release).
+    /// Unless the lease was a fixed one, its manager counts as dead for this name: its waiters are
+    /// passed over, and come back to the end of the queue within a check period.
     pub fn lapse(&self, name: &str) -> bool {
         lapse::lapse(&self.0, name)
     }
 
     /// Makes something go wrong once: at the next request of any manager, requests of its threads
-    /// included, or at the next message. Several faults strike one by one, in the order in which they
-    /// were injected.
+    /// included, or at the next message. Several faults happen one by one, in the order in which
+    /// they were injected.
     ///
-    /// An `inspect` is a request as well. If a test must poll until a fault has struck, let it look at
-    /// [`stats`](crate::LockManager::stats). `Debug` shows the faults that have not struck yet. A
-    /// refusal that may pass by itself ([`Error::Server`](crate::Error::Server)) is retried, so a
-    /// single one is seldom visible.
+    /// An `inspect` is a request as well. If a test must poll until a fault has happened, let it
+    /// look at [`stats`](crate::LockManager::stats). `Debug` shows the faults that have not
+    /// happened yet. A refusal that may pass by itself ([`Error::Server`](crate::Error::Server)) is
+    /// retried, so a single one is seldom visible.
     pub fn inject(&self, fault: Fault) {
         self.0.state.lock().faults.push_back(fault);
     }
 
-    /// Runs one Redis command, for tests that look at the stored data, or damage it. Works also while
-    /// the server is [down](Memory::go_down), and no injected fault strikes it.
+    /// Runs one Redis command, for tests that look at the stored data, or damage it. Works also
+    /// while the server is [down](Memory::go_down), and no injected fault applies to it.
     ///
-    /// Knows the commands that fairlock's scripts use, and EVAL and EVALSHA: TIME, HGET, HMGET, HGETALL,
-    /// HKEYS, HEXISTS, HLEN, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL, PEXPIREAT, PTTL, PUBLISH.
-    /// The crate's docs/PROTOCOL.md describes the stored data.
+    /// Knows the commands that fairlock's scripts use, and EVAL and EVALSHA: TIME, HGET, HMGET,
+    /// HGETALL, HKEYS, HEXISTS, HLEN, HSET, HDEL, LLEN, LINDEX, LRANGE, LPOP, RPOP, RPUSH, DEL,
+    /// PEXPIREAT, PTTL, PUBLISH. The crate's docs/PROTOCOL.md describes the stored data.
     ///
     /// ```
     /// use fairlock::memory::{Memory, Reply};

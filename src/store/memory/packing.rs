@@ -1,5 +1,5 @@
-//! The part of Redis's Lua library `struct` that the scripts use: numbers of a fixed size, one after
-//! the other, the least byte first.
+//! The part of Redis's Lua library `struct` that the scripts use: numbers of a fixed size, one
+//! after the other, the least byte first.
 
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 

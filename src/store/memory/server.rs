@@ -30,8 +30,8 @@ impl Server {
         Server::with_scripts(&str::to_owned)
     }
 
-    /// A server whose scripts are what `alter` makes of the shipped ones. They are called by the digests
-    /// of the shipped ones.
+    /// A server whose scripts are what `alter` makes of the shipped ones. They are called by the
+    /// digests of the shipped ones.
     pub(crate) fn with_scripts(alter: &dyn Fn(&str) -> String) -> Server {
         let state = Arc::new(Mutex::new(ServerState::default()));
         // Building the interpreter fails only if memory runs out, and then an allocation would not

@@ -27,8 +27,8 @@ pub(crate) struct PublishedMessage {
 }
 
 impl ServerState {
-    /// Drops the keys whose time is over. Does so only once there are twice as many keys as the last
-    /// sweep left, so that sweeping costs little per request.
+    /// Drops the keys whose time is over. Does so only once there are twice as many keys as the
+    /// last sweep left, so that sweeping costs little per request.
     pub(super) fn sweep(&mut self, now: u64) {
         if self.keyspace.len() > self.sweep_at {
             self.keyspace.sweep((now / 1000) as i64);

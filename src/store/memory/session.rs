@@ -19,7 +19,7 @@ use crate::store::{
     StoreFault,
 };
 
-/// What a manager on a [`Memory`] has instead of connections.
+/// A manager on a [`Memory`] has this instead of connections.
 #[derive(Clone)]
 pub(crate) struct Session(Arc<SessionInner>);
 

@@ -1,12 +1,12 @@
 //! Joined writes: a call that finds no connection free travels in the pipeline of another caller,
 //! who waits for a connection.
 //!
-//! A connection carries one exchange at a time. So check-outs alone allow no more exchanges a second
-//! than connections ÷ round trip. With this queue, the first caller that finds no connection free
-//! becomes the *leader*: it waits for a connection in the pool's way. The callers that come after it are
-//! its *followers*. When the leader has its connection, it takes the calls of its followers along as one
-//! batch, and hands out the replies as they come. While no caller waits for a connection, this code
-//! does nothing.
+//! A connection carries one exchange at a time. So check-outs alone allow no more exchanges a
+//! second than connections ÷ round trip. With this queue, the first caller that finds no connection
+//! free becomes the *leader*: it waits for a connection in the pool's way. The callers that come
+//! after it are its *followers*. When the leader has its connection, it takes the calls of its
+//! followers along as one batch, and hands out the replies as they come. While no caller waits for
+//! a connection, this code does nothing.
 //!
 //! | turn of a follower | when | becomes |
 //! |---|---|---|
@@ -47,7 +47,7 @@ pub(super) struct Follower {
     changed: Condvar,
 }
 
-/// What a follower's call is at. See the table at the top.
+/// The state of a follower's call. See the table at the top.
 pub(super) enum Turn {
     Waiting,
     Leading,
@@ -55,7 +55,7 @@ pub(super) enum Turn {
     Answered(CallResult),
 }
 
-/// What a caller is that found no connection free.
+/// The role of a caller that found no connection free.
 pub(super) enum Role {
     Leader,
     Follower(Arc<Follower>),
@@ -155,8 +155,8 @@ impl BatchQueue {
         at.is_some_and(|at| followers.remove(at).is_some())
     }
 
-    /// Ends a leadership: takes at most `most` followers along, each with its `not_after`. The first of
-    /// those that are left leads next.
+    /// Ends a leadership: takes at most `most` followers along, each with its `not_after`. The
+    /// first of those that are left leads next.
     fn end_leadership(
         &self,
         most: usize,
@@ -188,8 +188,8 @@ impl BatchQueue {
     }
 }
 
-/// The leader's duty to end its leadership. If it is dropped before that, for instance by a panic or
-/// because no connection came, the next follower leads.
+/// The leader's duty to end its leadership. If it is dropped before that, for instance by a panic
+/// or because no connection came, the next follower leads.
 pub(super) struct Leadership<'a>(Option<&'a BatchQueue>);
 
 impl<'a> Leadership<'a> {

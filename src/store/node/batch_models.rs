@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::script::{Call, LockSpec, Token, Verb};
 use crate::store::clock::Time;
 
-/// What became of a call.
+/// The end of a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum CallEnd {
     /// It led, and took this many followers along.
@@ -19,7 +19,7 @@ enum CallEnd {
     TimedOut,
 }
 
-/// What a follower does that stops waiting and finds that its turn has changed.
+/// The reaction of a follower that stops waiting and finds that its turn has changed.
 #[derive(Clone, Copy)]
 enum LateFollower {
     LookAgain,

@@ -31,8 +31,8 @@ impl Node {
         let received = self.clock.now();
         let time = replies.pop().unwrap_or_default();
         let hello = replies.pop().unwrap_or_default();
-        // What is left is from AUTH and SELECT. A refusal of AUTH is the cause of all refusals after
-        // it, so the first one is the one to report.
+        // The other replies are from AUTH and SELECT. A refusal of AUTH is the cause of all
+        // refusals after it, so the first one is the one to report.
         for reply in replies {
             refusal(reply).map_err(|fault| fault.without(self.credentials.password()))?;
         }

@@ -1,5 +1,5 @@
-//! The renewal thread's own connection to a node. It is opened in the background, so that the thread
-//! never waits for one.
+//! The renewal thread's own connection to a node. It is opened in the background, so that the
+//! thread never waits for one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl Link for NodeLink {
             // next run opens another at once.
             let is_old = connection.opened + self.back_off < now;
             let was_closed = is_old && why.as_ref().is_some_and(StoreFault::is_closed);
-            // Nor is a failure of a process that slept through the timeout.
+            // A failure of a process that slept through the timeout is no such sign either.
             let slept = now > reply_by + self.node.command_timeout;
             self.state = if slept {
                 LinkState::down_for_now(None)
@@ -134,8 +134,8 @@ impl Link for NodeLink {
     }
 }
 
-/// Why a call was not sent, given what ended the last connection. A fault that leaves it open whether
-/// a call was carried out is about the calls before, not about this one.
+/// Why a call was not sent, given what ended the last connection. A fault that leaves it open
+/// whether a call was carried out is about the calls before, not about this one.
 fn reason_not_sent(why: &StoreFault) -> StoreFault {
     if why.is_ambiguous() {
         StoreFault::unavailable(Step::Connect, why.to_string())

@@ -6,15 +6,15 @@
 //! | `handshake` | the first commands on a connection: AUTH, SELECT, HELLO, TIME |
 //! | `pipeline` | calls that travel together: round trips, and other forms of a call (R11, R20) |
 //! | `pool` | [`NodePool`]: the connections for short calls, on r2d2, and the retry when one was closed |
-//! | `batch` | joined writes: calls that find no connection free and travel with another caller's |
+//! | `batch` | batches: calls that find no connection free and travel with another caller's |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
 //! | `socket` | bytes out, replies in, each within its time |
 //!
-//! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them name
-//! `connection`, which alone names `socket`.
+//! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them
+//! name `connection`, which alone names `socket`.
 
 mod batch;
 #[cfg(all(test, fairlock_loom))]
@@ -188,7 +188,7 @@ impl Node {
         step(&self.pool_generation, pool_generation);
     }
 
-    /// What is left of the time until `reply_by`; an error if nothing is.
+    /// The time left until `reply_by`; an error if there is none.
     fn time_left(&self, reply_by: Time) -> Result<Duration, StoreFault> {
         let left = reply_by - self.clock.now();
         if left.is_zero() {

@@ -1,9 +1,9 @@
 //! Calls that travel over one connection together.
 //!
-//! Each call is sent until it has an answer. A server that cannot run a call in the form in which it was
-//! sent refuses it unchanged, and the next round trip sends that call in another form: with the
-//! script's source if the server forgot the script (R20, write order), or with one key if the slot is in
-//! migration (R11, missing keys).
+//! Each call is sent until it has an answer. A server that cannot run a call in the form in which
+//! it was sent refuses it unchanged, and the next round trip sends that call in another form: with
+//! the script's source if the server forgot the script (R20, write order), or with one key if the
+//! slot is in migration (R11, missing keys).
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ pub(super) struct Pending<'a> {
 /// Whether the server must run the calls in the order in which they are listed.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Order {
-    Kept,
+    Listed,
     Any,
 }
 
@@ -96,7 +96,7 @@ impl<'a> Pipeline<'a> {
         // R4 (lost places): of several acquires in an order, one that the server refuses with
         // NOSCRIPT would be sent again behind the others and enqueued in another order. So such a
         // pipeline always begins with the source.
-        let acquires_by_source = self.order == Order::Kept
+        let acquires_by_source = self.order == Order::Listed
             && unanswered()
                 .filter(|pending| pending.call.is_acquire())
                 .count()
@@ -131,7 +131,8 @@ impl Node {
         Pending::new(call, connection.anchor.server_time_at_least(reply_by))
     }
 
-    /// Runs calls as one pipeline, in order, and returns one result for each, all before `reply_by`.
+    /// Runs calls as one pipeline, in order, and returns one result for each, all before
+    /// `reply_by`.
     pub(super) fn exchange(
         &self,
         connection: &mut Connection,
@@ -142,7 +143,7 @@ impl Node {
         let mut pipeline = Pipeline {
             pending: calls.iter().map(date).collect(),
             reply_by,
-            order: Order::Kept,
+            order: Order::Listed,
         };
         let mut answers: Vec<_> = calls.iter().map(|_| None).collect();
         while pipeline.has_unanswered() {

@@ -1,8 +1,8 @@
 //! The pool of connections to one node, for short calls.
 //!
-//! r2d2 keeps the connections; this adds three things. A call whose connection turns out to be closed is
-//! sent again on another. A call that finds no connection free may travel with another caller's
-//! (`batch`). And a caller that waits in vain learns why no connection could be opened.
+//! r2d2 keeps the connections; this adds three things. A call whose connection turns out to be
+//! closed is sent again on another. A call that finds no connection free may travel with another
+//! caller's (`batch`). And a caller that waits in vain learns why no connection could be opened.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ struct ConnectionFactory {
     last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
 }
 
-/// Why the last connection could not be opened. r2d2 passes that on only as a string, and only to one
-/// of the callers that wait.
+/// Why the last connection could not be opened. r2d2 passes that on only as a string, and only to
+/// one of the callers that wait.
 struct ConnectRefusal {
     at: Time,
     fault: StoreFault,
@@ -55,8 +55,8 @@ impl NodePool {
             first: Mutex::new(Some(first)),
             last_refusal: Arc::clone(&last_refusal),
         };
-        // One worker is enough, since it opens connections to one node alone. It ends with the pool,
-        // instead of living on until the pool's next look for idle connections is due.
+        // One worker is enough, since it opens connections to one node alone. It ends with the
+        // pool, instead of living on until the pool's next look for idle connections is due.
         let worker = ScheduledThreadPool::builder()
             .num_threads(1)
             .on_drop_behavior(OnPoolDropBehavior::DiscardPendingScheduled)
@@ -169,8 +169,9 @@ impl NodePool {
             Ok(connection) => connection,
             Err(fault) => return CallResult::not_sent(fault),
         };
-        // The pipeline ends when the leader's time does. A follower must have half a command timeout
-        // for its reply, so a leader with less time left, because it sends again, goes alone.
+        // The pipeline ends when the leader's time does. A follower must have half a command
+        // timeout for its reply, so a leader with less time left, because it sends again, goes
+        // alone.
         let has_time = self.node.clock.now() + self.node.command_timeout / 2 <= deadlines.reply_by;
         let most = if has_time { MAX_FOLLOWERS } else { 0 };
         let not_after = |follower: &Follower| {
@@ -238,8 +239,8 @@ impl NodePool {
         if self.batch_queue.is_led()
             && self.connections.state().connections < self.connections.max_size()
         {
-            // If the connection was broken, the pool has room for a new one. It opens that only when
-            // a caller asks; it does not do so for the leader, which asked before.
+            // If the connection was broken, the pool has room for a new one. It opens that only
+            // when a caller asks; it does not do so for the leader, which asked before.
             let _ = self.connections.get_timeout(Duration::ZERO);
         }
     }
@@ -275,8 +276,8 @@ impl r2d2::ManageConnection for ConnectionFactory {
         })
     }
 
-    /// Does not ask the server. A connection that broke while idle is found by its use, and a script
-    /// may be sent twice. Comparing generations retires all connections of one age at once.
+    /// Does not ask the server. A connection that broke while idle is found by its use, and a
+    /// script may be sent twice. Comparing generations retires all connections of one age at once.
     fn is_valid(&self, connection: &mut Connection) -> Result<(), StoreFault> {
         if self.node.is_retired_from_pool(connection) {
             return Err(StoreFault::unavailable(

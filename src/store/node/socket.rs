@@ -1,9 +1,9 @@
 //! A socket to a node: bytes out, replies in, each within its time whatever signals come.
 //!
-//! Any signal that a program handles ends a read or a write that has a timeout, even with SA_RESTART,
-//! and a profiler sends a signal each millisecond. If the call failed for that, the server might have
-//! carried out its request; and where signals come faster than replies, no reply would ever arrive. So
-//! a read or a write that was interrupted goes on here.
+//! Any signal that a program handles ends a read or a write that has a timeout, even with
+//! SA_RESTART, and a profiler sends a signal each millisecond. If the call failed for that, the
+//! server might have carried out its request; and where signals come faster than replies, no reply
+//! would ever arrive. So a read or a write that was interrupted goes on here.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -121,7 +121,7 @@ fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream
     Err(failed)
 }
 
-/// What is left of the time for one reply, or for one request, after an interruption.
+/// The time left for one reply, or for one request, after an interruption.
 struct IoDeadline {
     ends_at: Instant,
     /// Whether the rest was asked for. Then the stream has a shorter timeout than the socket.
@@ -208,8 +208,8 @@ impl Stream {
 mod tests {
     use super::*;
 
-    /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it in
-    /// small pieces.
+    /// A pipeline of many calls does not fit into the buffers of a socket, and a peer can take it
+    /// in small pieces.
     #[test]
     fn write_that_is_taken_in_pieces_has_one_timeout() {
         const TIMEOUT: Duration = Duration::from_millis(300);

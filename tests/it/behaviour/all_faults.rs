@@ -122,7 +122,8 @@ fn remaining_of_a_group_is_the_shortest_of_all(backend: &Backend) {
     const LATER: Duration = Duration::from_secs(1);
     // So long a ttl that nothing is renewed during the test.
     let ttl = Duration::from_secs(60);
-    let (ours, theirs) = (build(with_ttl(backend, ttl)), manager(backend));
+    let ours = build(with_ttl(backend, ttl));
+    let theirs = manager(backend);
     let taken = theirs.lock("b").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| ours.lock_all(["a", "b"]).unwrap());
@@ -131,7 +132,8 @@ fn remaining_of_a_group_is_the_shortest_of_all(backend: &Backend) {
         taken.unlock().unwrap();
         let guard = waiting.join().unwrap();
         // A fresh lease already has the safety margin of 1 % subtracted.
-        let (remaining, fresh) = (guard.remaining(), ttl - ttl / 100);
+        let remaining = guard.remaining();
+        let fresh = ttl - ttl / 100;
         assert!(
             remaining <= fresh - LATER && remaining > fresh / 2,
             "{remaining:?}"
@@ -145,7 +147,8 @@ fn p8_one_deadline_covers_all_names_together(backend: &Backend) {
     const TTL: Duration = Duration::from_secs(2);
     const WAIT: Duration = Duration::from_millis(2500);
     let timeout = managers::command_timeout(TTL);
-    let (ours, theirs) = (managers::manager(backend, TTL), manager(backend));
+    let ours = managers::manager(backend, TTL);
+    let theirs = manager(backend);
     let [first, _second] = ["a", "b"].map(|name| theirs.lock(name).unwrap());
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
@@ -300,7 +303,7 @@ fn meets_each_fault(backend: &Backend, take: impl Fn(&LockManager) -> Result<Opt
         let (end, requests) = call_with_fault(backend, fault, &ours, || take(&ours));
         assert!(
             requests > NAMES.len() as u64 || end.is_err(),
-            "{fault:?} did not strike"
+            "{fault:?} did not happen"
         );
         let again = 2 * NAMES.len() as u64;
         assert!(
@@ -344,7 +347,8 @@ fn p7_an_unanswered_group_release_frees_every_name(backend: &Backend) {
     ] {
         let (ours, other) = (quiet(backend), quiet(backend));
         let guard = ours.lock_all(NAMES).unwrap();
-        let (start, before) = (Instant::now(), ours.stats().background_releases);
+        let start = Instant::now();
+        let before = ours.stats().background_releases;
         let (end, _) = call_with_fault(backend, fault, &ours, || guard.unlock());
         assert!(
             start.elapsed() <= crate::fixtures::STEADY_T + SLACK,

@@ -28,7 +28,9 @@ fn p1_turns_of_eight_managers_never_overlap(backend: &Backend) {
     let newest = AtomicU64::new(0);
     thread::scope(|scope| {
         for i in 0..MANAGERS * THREADS {
-            let (mgr, inside, newest) = (&managers[i % MANAGERS], &inside, &newest);
+            let mgr = &managers[i % MANAGERS];
+            let inside = &inside;
+            let newest = &newest;
             scope.spawn(move || {
                 for _ in 0..TURNS {
                     let guard = mgr.lock("till").unwrap();

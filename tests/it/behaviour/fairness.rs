@@ -72,7 +72,9 @@ fn p3_equal_threads_take_equal_shares(backend: &Backend) {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for i in 0..THREADS {
-            let (mgr, turns, over) = (&managers[i % 2], &turns, &over);
+            let mgr = &managers[i % 2];
+            let turns = &turns;
+            let over = &over;
             scope.spawn(move || {
                 while !over.load(Ordering::Relaxed) {
                     let _guard = mgr.lock("k").unwrap();
@@ -103,7 +105,9 @@ fn p3_try_lock_in_a_loop_never_overtakes_a_queue(backend: &Backend) {
     let other = patient(backend);
     let mut guard = ours.lock("k").unwrap();
     let mut next = other.enqueue("k").unwrap();
-    let (tries, wins, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let tries = AtomicU64::new(0);
+    let wins = AtomicU64::new(0);
+    let over = AtomicBool::new(false);
     let barge = |mgr: &LockManager| {
         while !over.load(Ordering::Relaxed) {
             if mgr.try_lock("k").unwrap().is_some() {

@@ -120,7 +120,7 @@ fn a_lock_without_a_reply_retries_and_is_granted_once(backend: &Backend) {
         // one.
         let ours = quiet(backend);
         let (guard, requests) = call_with_fault(backend, fault, &ours, || ours.lock("a").unwrap());
-        assert!(requests >= 2, "{fault:?} did not strike");
+        assert!(requests >= 2, "{fault:?} did not happen");
         let record = Record::of(backend, "a");
         assert_eq!(
             (record.number("f"), record.number("g")),
@@ -170,7 +170,8 @@ fn an_unanswered_unlock_is_unavailable_and_frees_the_lock(backend: &Backend) {
         // one.
         let (ours, other) = (quiet(backend), quiet(backend));
         let guard = ours.lock("a").unwrap();
-        let (start, before) = (Instant::now(), ours.stats().background_releases);
+        let start = Instant::now();
+        let before = ours.stats().background_releases;
         let (end, _) = call_with_fault(backend, fault, &ours, || guard.unlock());
         assert!(start.elapsed() <= T + SLACK, "{:?}", start.elapsed());
         assert_unanswered(end);
@@ -230,7 +231,7 @@ fn an_enqueue_takes_one_place_whatever_happens_to_its_request(backend: &Backend)
         let holder = other.lock("a").unwrap();
         let (waiter, requests) =
             call_with_fault(backend, fault, &ours, || ours.enqueue("a").unwrap());
-        assert!(requests >= 2, "{fault:?} did not strike");
+        assert!(requests >= 2, "{fault:?} did not happen");
         assert_eq!(waiter.position(), Some(1));
         let record = Record::of(backend, "a");
         assert_eq!(

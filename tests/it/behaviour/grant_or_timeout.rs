@@ -60,8 +60,8 @@ fn race_for(name: &str, holder: &LockManager, other: &LockManager, granted: &Ato
     let (end, ended) = mpsc::sync_channel(1);
     thread::scope(|scope| {
         scope.spawn(move || {
-            for patience in started {
-                let guard = other.try_lock_for(name, patience).unwrap();
+            for max_wait in started {
+                let guard = other.try_lock_for(name, max_wait).unwrap();
                 let won = guard.is_some();
                 if let Some(guard) = guard {
                     assert!(guard.is_held());

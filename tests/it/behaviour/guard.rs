@@ -1,4 +1,4 @@
-//! What a guard reports about its lock, how a guard ends, and how its loss is reported.
+//! A guard's reports about its lock, how a guard ends, and how its loss is reported.
 
 use std::{
     thread,

@@ -1,4 +1,4 @@
-//! What `inspect` and `list` show, and which records they leave alone.
+//! The answers of `inspect` and `list`, and the records that they leave alone.
 
 use std::{
     collections::HashSet,

@@ -1,4 +1,4 @@
-//! What stays in Redis after all use has ended: nothing that counts, and nothing forever.
+//! The data in Redis after all use has ended: nothing that counts, and nothing forever.
 
 use std::{thread, time::Duration};
 

@@ -95,7 +95,9 @@ fn r19_waiters_leaving_mid_queue_leave_no_trace(backend: &Backend) {
     until(SOON, "all have left", || {
         record.starting("w:").len() == live.len()
     });
-    let (tokens, n, r) = (record.tokens(), record.number("n"), record.number("r"));
+    let tokens = record.tokens();
+    let n = record.number("n");
+    let r = record.number("r");
     assert_eq!(r as usize, live.len());
     assert_eq!(n as usize, tokens.len());
     assert!(

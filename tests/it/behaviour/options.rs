@@ -389,7 +389,8 @@ fn a_callback_may_lock_and_drop_the_last_handle(backend: &Backend) {
     let (sender, done) = unbounded();
     let calls = Arc::new(AtomicUsize::new(0));
     let handle = {
-        let (mgr, calls) = (mgr.clone(), Arc::clone(&calls));
+        let mgr = mgr.clone();
+        let calls = Arc::clone(&calls);
         let keep = parking_lot::Mutex::new(Some(mgr));
         LockOptions::new().on_lost(move |loss: &Loss| {
             calls.fetch_add(1, Ordering::SeqCst);

@@ -340,7 +340,8 @@ fn p3_nobody_overtakes_the_queue_after_an_outage(backend: &Backend) {
     let mut queue = Waiters::of("a");
     queue.add(&waiting);
     queue.add(&waiting);
-    let (barged, over) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let barged = Mutex::new(Vec::new());
+    let over = AtomicBool::new(false);
     let barge = |manager: &LockManager| {
         while !over.load(Ordering::Relaxed) {
             match manager.try_lock("a") {
@@ -459,7 +460,8 @@ fn p8_waits_end_at_the_outage_limit_and_later_calls_work(backend: &Backend) {
 
 fn p8_a_timed_try_in_silence_is_unavailable_not_none(backend: &Backend) {
     // The holder's lease outlasts the silence, however slow the machine.
-    let (ours, other) = (manager(backend), build(steady(backend)));
+    let ours = manager(backend);
+    let other = build(steady(backend));
     warm_up(&ours);
     let _holder = other.lock("a").unwrap();
     assert!(

@@ -169,7 +169,8 @@ fn permits_with_lost_entries_count_until_the_first_may_lapse(backend: &Backend) 
     let readers = [&ours, &theirs].map(|mgr| Want::Read.take(mgr, "a").unwrap());
     let mut queue = PermitWaiters::of(backend, "a");
     queue.add(&theirs, Want::Write);
-    let (start, first) = (Instant::now(), record.number("b"));
+    let start = Instant::now();
+    let first = record.number("b");
     let _: i64 = backend.query(&["DEL", &record.holders]);
     let writer = queue.expect_grant(0, TTL + P + T + SLACK);
     assert!(
@@ -367,7 +368,8 @@ fn r15_each_lease_is_cut_to_its_own_length(backend: &Backend) {
     };
     let shorter = fixed(TTL);
     record.is_orphaned(record.holding().first().expect("it holds"));
-    let (longer, live) = (fixed(long), Want::Permits(1, 3).take(&ours, "a").unwrap());
+    let longer = fixed(long);
+    let live = Want::Permits(1, 3).take(&ours, "a").unwrap();
     // The clock goes back by less than the longer lease and by more than the shorter one.
     record.clock_went_back(5 * TTL);
     let mut queue = PermitWaiters::of(backend, "a");

@@ -40,11 +40,14 @@ fn p9_no_writer_overtakes_a_queued_reader(backend: &Backend) {
 fn stream(backend: &Backend, many: usize, theirs: Want, its: Want, kept: Want) {
     let managers = [patient(backend), patient(backend)];
     let record = Permits::of(backend, "k");
-    let (turns, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let turns = AtomicUsize::new(0);
+    let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let end = EndLoops(&over);
         for i in 0..many {
-            let (mgr, turns, over) = (&managers[i % 2], &turns, &over);
+            let mgr = &managers[i % 2];
+            let turns = &turns;
+            let over = &over;
             scope.spawn(move || {
                 while !over.load(Ordering::SeqCst) {
                     let guard = theirs.take(mgr, "k").unwrap();
@@ -64,7 +67,8 @@ fn stream(backend: &Backend, many: usize, theirs: Want, its: Want, kept: Want) {
             until(SOON, "all are queued", || {
                 record.waiters().len() == many + 1
             });
-            let (before, ahead) = (turns.load(Ordering::SeqCst), record.ahead_of(its.weight()));
+            let before = turns.load(Ordering::SeqCst);
+            let ahead = record.ahead_of(its.weight());
             kept.unlock().unwrap();
             let served = queue.expect_grant(round, 2 * SOON);
             until(SOON, "all others are queued", || {

@@ -297,7 +297,8 @@ fn r10_a_process_does_not_take_itself_for_dead(backend: &Backend) {
 fn plant(backend: &Backend, name: &str, token: &str, of: &str) -> String {
     let record = Record::of(backend, name);
     let now = server_time(backend);
-    let (now, end) = (now.to_string(), (now + 60_000_000).to_string());
+    let end = (now + 60_000_000).to_string();
+    let now = now.to_string();
     record.set(&[
         ("k", "mutex/1"),
         ("o", token),

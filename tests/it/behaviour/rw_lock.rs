@@ -91,7 +91,8 @@ fn readers_share_and_writers_exclude(backend: &Backend) {
     let inside = AtomicI64::new(0);
     thread::scope(|scope| {
         for i in 0..9 {
-            let (lock, inside) = (managers[i % 3].rw_lock("n"), &inside);
+            let lock = managers[i % 3].rw_lock("n");
+            let inside = &inside;
             scope.spawn(move || {
                 for round in 0..20 {
                     if (i + round) % 4 == 0 {
@@ -117,7 +118,8 @@ fn readers_share_and_writers_exclude(backend: &Backend) {
 fn every_verb_takes_the_lock_or_times_out(backend: &Backend) {
     let mgr = manager(backend);
     let n = mgr.rw_lock("n");
-    let (soon, later) = (Duration::from_millis(50), Instant::now() + SOON);
+    let soon = Duration::from_millis(50);
+    let later = Instant::now() + SOON;
     assert!(n.name() == "n" && format!("{n:?}").contains("\"n\""));
     let readers = [
         n.read().unwrap(),
@@ -223,7 +225,9 @@ fn writers_fences_rise_and_readers_share_the_last(backend: &Backend) {
 fn a_writer_becomes_a_reader_without_a_gap(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let writer = ours.rw_lock("n").write().unwrap();
-    let (reader, next, behind) = (read(&theirs), write(&theirs), read(&ours));
+    let reader = read(&theirs);
+    let next = write(&theirs);
+    let behind = read(&ours);
     let fence = writer.fence();
     let downgraded = writer.downgrade().unwrap();
     let reader = served(&reader);
@@ -407,7 +411,8 @@ fn readers_are_shown(backend: &Backend) {
 fn a_flush_ends_readers_and_writers(backend: &Backend) {
     let (ours, theirs) = (manager(backend), manager(backend));
     let reader = ours.rw_lock("n").read().unwrap();
-    let (writer, behind) = (write(&theirs), read(&theirs));
+    let writer = write(&theirs);
+    let behind = read(&theirs);
     backend.flush_all();
     let writer = served(&writer);
     assert_eq!(

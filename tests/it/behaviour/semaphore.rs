@@ -146,7 +146,8 @@ fn every_verb_takes_and_releases_permits(backend: &Backend) {
     let n = mgr.semaphore("n", 4);
     assert_eq!((n.name(), n.permits()), ("n", 4));
     assert!(format!("{n:?}").contains("permits: 4"));
-    let (soon, later) = (Duration::from_millis(50), Instant::now() + SOON);
+    let soon = Duration::from_millis(50);
+    let later = Instant::now() + SOON;
     let guards = [
         n.acquire().unwrap(),
         n.try_acquire().unwrap().unwrap(),

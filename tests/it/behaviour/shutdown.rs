@@ -63,7 +63,8 @@ pub(crate) fn assert_closed<T>(result: Result<T>) {
 
 fn every_verb_is_closed_after_a_shutdown(backend: &Backend) {
     let mgr = manager(backend);
-    let (clone, handle) = (mgr.clone(), mgr.with(LockOptions::new().label("x")));
+    let clone = mgr.clone();
+    let handle = mgr.with(LockOptions::new().label("x"));
     let mutex = mgr.mutex("n");
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
     for mgr in [&mgr, &clone, &handle] {
@@ -212,7 +213,8 @@ fn at_its_deadline_a_shutdown_releases_and_names_guards(backend: &Backend) {
     // Redis.
     assert!(mgr.shutdown(Duration::ZERO).unwrap().ended.is_empty());
     for guard in guards {
-        let (name, fence) = (guard.name().to_owned(), guard.fence());
+        let name = guard.name().to_owned();
+        let fence = guard.fence();
         if name == "b" {
             let Err(Error::Lost { loss, .. }) = guard.unlock() else {
                 panic!("unlock succeeded on a lost lock")

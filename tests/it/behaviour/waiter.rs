@@ -110,7 +110,8 @@ fn wait_for_keeps_the_place(backend: &Backend) {
 }
 
 fn a_grant_between_two_waits_stays_renewed(backend: &Backend) {
-    let (mgr, other) = (manager(backend), managers::patient(backend));
+    let mgr = manager(backend);
+    let other = managers::patient(backend);
     // One waiter that was queued, and one that was granted on arrival.
     let guard = mgr.lock("n").unwrap();
     let mut queued = mgr.enqueue("n").unwrap();

@@ -81,7 +81,8 @@ fn random_commands_answer_as_on_redis() {
                 for command in iter::once(command).chain(looks.iter().flatten()) {
                     let words = command.words(&round);
                     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                    let (theirs, ours) = (on_redis(&server, &words), memory.command(&words));
+                    let theirs = on_redis(&server, &words);
+                    let ours = memory.command(&words);
                     prop_assert_eq!(
                         comparable(command, ours),
                         comparable(command, theirs),
@@ -196,7 +197,8 @@ fn command() -> impl Strategy<Value = Command> {
                 keys.truncate(1);
             }
             if few == 0 {
-                (keys, args) = (Vec::new(), Vec::new());
+                keys = Vec::new();
+                args = Vec::new();
             }
             Command {
                 by,
@@ -304,7 +306,8 @@ fn scripts_answer_as_on_redis() {
     let mut wrong = Vec::new();
     for script in SCRIPTS {
         let words = ["EVAL", script, "1", "key", "one", "two"];
-        let (theirs, ours) = (on_redis(&server, &words), memory.command(&words));
+        let theirs = on_redis(&server, &words);
+        let ours = memory.command(&words);
         if ours != theirs {
             wrong.push(format!(
                 "{script}\n    on Redis:  {theirs:?}\n    in memory: {ours:?}"
@@ -384,7 +387,8 @@ fn a_key_is_gone_when_its_ttl_ends() {
         .as_millis();
     let soon = (now + 1000).to_string();
     let both = |words: &[&str]| {
-        let (theirs, ours) = (on_redis(&server, words), memory.command(words));
+        let theirs = on_redis(&server, words);
+        let ours = memory.command(words);
         assert_eq!(ours, theirs, "{words:?}");
         ours
     };

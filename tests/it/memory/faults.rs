@@ -19,7 +19,8 @@ fn two(memory: &Memory) -> [LockManager; 2] {
 
 #[test]
 fn stores_are_separate_and_clones_are_one() {
-    let (one, other) = (Memory::new(), Memory::default());
+    let one = Memory::new();
+    let other = Memory::default();
     let guard = LockManager::connect(&one).unwrap().lock("k").unwrap();
     assert!(
         LockManager::connect(&other)

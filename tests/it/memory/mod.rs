@@ -8,5 +8,5 @@ mod faults;
 
 use std::time::Duration;
 
-/// What must happen at once, given the machine's noise.
+/// The bound for anything that must happen at once, given the machine's noise.
 const SOON: Duration = Duration::from_secs(8);

@@ -220,7 +220,8 @@ impl<'a> SequenceRun<'a> {
             StepKind::Renew => match pick(step, self.guards.len()) {
                 Some(at) => {
                     let (attempt, name, guard) = &self.guards[at];
-                    let (attempt, name) = (*attempt, *name);
+                    let attempt = *attempt;
+                    let name = *name;
                     let result = self.with_planned_reply_loss(
                         step,
                         attempt.client,
@@ -380,7 +381,8 @@ impl<'a> SequenceRun<'a> {
     }
 
     fn try_lock(&mut self, step: &PlannedStep, lease: LeaseTerm) -> StepResult {
-        let (attempt, name) = (self.attempt(step, lease), usize::from(step.name));
+        let attempt = self.attempt(step, lease);
+        let name = usize::from(step.name);
         let manager = self.store.managers()[usize::from(attempt.client)].with(options(attempt));
         let NamedLock { text, kind, .. } = &self.names[name];
         let result = self.with_planned_reply_loss(
@@ -409,7 +411,8 @@ impl<'a> SequenceRun<'a> {
     }
 
     fn enqueue(&mut self, step: &PlannedStep, lease: LeaseTerm) -> StepResult {
-        let (attempt, name) = (self.attempt(step, lease), usize::from(step.name));
+        let attempt = self.attempt(step, lease);
+        let name = usize::from(step.name);
         let manager = self.store.managers()[usize::from(attempt.client)].with(options(attempt));
         let NamedLock { text, kind, .. } = &self.names[name];
         let result = self.with_planned_reply_loss(

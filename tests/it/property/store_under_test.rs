@@ -7,7 +7,7 @@ use fairlock::memory::{Fault, Memory, Reply};
 use fairlock::{Endpoint, LockManager};
 
 use super::sequence_run::CLIENTS;
-use crate::backend::whole;
+use crate::backend::with_parts;
 use crate::fixtures::{Verb, build, request, with_ttl};
 use crate::managers;
 use crate::support::{Proxy, Server};
@@ -71,7 +71,7 @@ pub(super) trait StoreUnderTest {
             "{holder} local function repeated() {} end
              local answer = repeated()
              return {{ string.match(label, '[^\t]*$'), answer[1] == 'granted' and answer[4] or 0 }}",
-            whole(acquire)
+            with_parts(acquire)
         );
         match self.run_script(
             "",
@@ -90,7 +90,7 @@ pub(super) trait StoreUnderTest {
         }
     }
 
-    /// What the keys of a name still hold when there are no holders and no waiters.
+    /// The data in the keys of a name when there are no holders and no waiters.
     fn leftovers(&self, name: &str) -> Option<String> {
         let look = "local fields, left = redis.call('HGETALL', KEYS[1]), redis.call('LRANGE', KEYS[2], 0, -1)
                     for i = 1, #fields, 2 do
@@ -118,7 +118,7 @@ pub(super) trait StoreUnderTest {
 
     /// Runs `before` and then one of fairlock's scripts, as a manager that nobody knows.
     fn run_script(&self, before: &str, script: &str, name: &str, args: &[&str]) -> Reply {
-        let script = format!("{before}{}", whole(script));
+        let script = format!("{before}{}", with_parts(script));
         let key = format!("fairlock:{{{}}}", encoded(name));
         let all = ["stranger", "2020000", "20000000", "fairlock:grants:"]
             .iter()

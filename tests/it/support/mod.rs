@@ -29,7 +29,7 @@ pub(crate) use proxy::{Proxy, all_of, contains};
 pub(crate) use scripted_server::{ScriptedReply, ScriptedServer};
 pub(crate) use server::Server;
 
-/// What a noisy machine may add to any bound that is promised to users.
+/// The time that a noisy machine may add to any bound that is promised to users.
 ///
 /// Tests run eight at a time on as few as two cores, with servers and workers beside them. So a
 /// runnable thread can wait this long for its turn. It is the only slack a test may add.

@@ -29,11 +29,11 @@ pub(crate) struct Proxy {
     accepting: Option<JoinHandle<()>>,
 }
 
-/// A fault that waits for its request. It strikes once; dropping this leaves it armed.
-#[must_use = "a fault that was never seen to strike proves nothing: call wait() or has_struck()"]
+/// A fault that waits for its request. It happens once; dropping this leaves it armed.
+#[must_use = "a fault that was never seen to happen proves nothing: call wait() or has_triggered()"]
 pub(crate) struct ProxyFault {
     outcome: Receiver<Vec<u8>>,
-    struck: Arc<AtomicBool>,
+    triggered: Arc<AtomicBool>,
 }
 
 /// A request that is held back, or will be once it comes. Dropping this leaves it held.
@@ -67,7 +67,7 @@ impl Proxy {
         }
     }
 
-    /// What a client connects to.
+    /// The address that a client connects to.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}/", self.addr)
     }
@@ -108,7 +108,7 @@ impl Proxy {
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
     ) -> ProxyFault {
-        self.arm(matches, FaultAction::LoseReply(CloseMode::Close))
+        self.add_fault(matches, FaultAction::LoseReply(CloseMode::Close))
     }
 
     /// Like [`swallow_reply_when`](Self::swallow_reply_when), but the connection ends with a reset.
@@ -116,7 +116,7 @@ impl Proxy {
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
     ) -> ProxyFault {
-        self.arm(matches, FaultAction::LoseReply(CloseMode::Reset))
+        self.add_fault(matches, FaultAction::LoseReply(CloseMode::Reset))
     }
 
     /// The server carries out the next request that matches. Neither its reply nor any later one on
@@ -125,7 +125,7 @@ impl Proxy {
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
     ) -> ProxyFault {
-        self.arm(matches, FaultAction::LoseReply(CloseMode::KeepOpen))
+        self.add_fault(matches, FaultAction::LoseReply(CloseMode::KeepOpen))
     }
 
     /// The next request that matches never reaches the server: its connection is reset.
@@ -133,7 +133,7 @@ impl Proxy {
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
     ) -> ProxyFault {
-        self.arm(matches, FaultAction::Reset)
+        self.add_fault(matches, FaultAction::Reset)
     }
 
     /// The reply to the next request that matches ends after `k` bytes, and so does its connection.
@@ -142,7 +142,7 @@ impl Proxy {
         k: usize,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
     ) -> ProxyFault {
-        self.arm(matches, FaultAction::CutReply(k))
+        self.add_fault(matches, FaultAction::CutReply(k))
     }
 
     /// The reply to the next request, whatever it is, ends after `k` bytes, and so does its
@@ -161,7 +161,7 @@ impl Proxy {
             caught: AtomicBool::new(false),
             released: AtomicBool::new(false),
         });
-        let fault = self.arm(matches, FaultAction::Hold(Arc::clone(&hold)));
+        let fault = self.add_fault(matches, FaultAction::Hold(Arc::clone(&hold)));
         HeldRequest {
             shared: Arc::clone(&self.shared),
             hold,
@@ -169,7 +169,7 @@ impl Proxy {
         }
     }
 
-    /// Removes the faults that have not struck yet.
+    /// Removes the faults that have not happened yet.
     pub(crate) fn disarm(&self) {
         self.shared.switch(|s| s.armed.clear());
     }
@@ -211,22 +211,22 @@ impl Proxy {
         self.shared.replies_bytes.load(Ordering::SeqCst)
     }
 
-    fn arm(
+    fn add_fault(
         &self,
         matches: impl Fn(&[u8]) -> bool + Send + 'static,
         action: FaultAction,
     ) -> ProxyFault {
         let (outcome, receiver) = bounded(1);
-        let struck = Arc::new(AtomicBool::new(false));
+        let triggered = Arc::new(AtomicBool::new(false));
         let fault = ProxyFault {
             outcome: receiver,
-            struck: Arc::clone(&struck),
+            triggered: Arc::clone(&triggered),
         };
         let matches = Box::new(matches);
         let armed = ArmedFault {
             matches,
             action,
-            struck,
+            triggered,
             outcome,
         };
         self.shared.switch(|s| s.armed.push(armed));
@@ -262,8 +262,8 @@ impl Drop for Proxy {
 
 impl ProxyFault {
     /// True once the request has come.
-    pub(crate) fn has_struck(&self) -> bool {
-        self.struck.load(Ordering::SeqCst)
+    pub(crate) fn has_triggered(&self) -> bool {
+        self.triggered.load(Ordering::SeqCst)
     }
 
     /// Waits until the fault is complete, so the server has carried the request out. Returns the
@@ -272,12 +272,12 @@ impl ProxyFault {
     #[track_caller]
     pub(crate) fn wait(&self, within: Duration) -> Vec<u8> {
         self.outcome.recv_timeout(within).unwrap_or_else(|_| {
-            let struck = if self.has_struck() {
+            let request = if self.has_triggered() {
                 "came, and had no reply"
             } else {
                 "did not come"
             };
-            panic!("the request of the fault {struck} within {within:?}")
+            panic!("the request of the fault {request} within {within:?}")
         })
     }
 }

@@ -69,7 +69,7 @@ impl ScriptedServer {
         }
     }
 
-    /// What a client connects to.
+    /// The address that a client connects to.
     pub(crate) fn url(&self) -> String {
         format!("redis://{}/", self.addr)
     }

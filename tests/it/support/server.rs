@@ -125,7 +125,7 @@ impl Server {
         Ok(server)
     }
 
-    /// What a client connects to.
+    /// The address that a client connects to.
     pub(crate) fn url(&self) -> String {
         match &self.address {
             Address::Unix(path) => format!("redis+unix://{}", path.display()),

@@ -1,4 +1,4 @@
-//! How the proxy transfers bytes, and where its faults strike.
+//! How the proxy transfers bytes, and where its faults happen.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -43,7 +43,7 @@ pub(super) type Matches = Box<dyn Fn(&[u8]) -> bool + Send>;
 pub(super) struct ArmedFault {
     pub(super) matches: Matches,
     pub(super) action: FaultAction,
-    pub(super) struck: Arc<AtomicBool>,
+    pub(super) triggered: Arc<AtomicBool>,
     pub(super) outcome: Sender<Vec<u8>>,
 }
 
@@ -170,12 +170,14 @@ impl Shared {
         self.switch(|s| s.connections.push(weak));
         for direction in [Direction::Requests, Direction::Replies] {
             let (sender, receiver) = unbounded();
-            let (shared, its) = (Arc::clone(self), Arc::clone(&connection));
+            let shared = Arc::clone(self);
+            let its = Arc::clone(&connection);
             thread::spawn(move || match direction {
                 Direction::Requests => shared.read_requests(&its, &sender),
                 Direction::Replies => shared.read_replies(&its, &sender),
             });
-            let (shared, its) = (Arc::clone(self), Arc::clone(&connection));
+            let shared = Arc::clone(self);
+            let its = Arc::clone(&connection);
             thread::spawn(move || shared.write(&its, direction, &receiver));
         }
     }
@@ -332,7 +334,7 @@ impl Shared {
         let mut switches = self.switches.lock().unwrap();
         let at = switches.armed.iter().position(|a| (a.matches)(request))?;
         let armed = switches.armed.remove(at);
-        armed.struck.store(true, Ordering::SeqCst);
+        armed.triggered.store(true, Ordering::SeqCst);
         if let FaultAction::Hold(hold) = &armed.action {
             hold.caught.store(true, Ordering::SeqCst);
         }

@@ -1,6 +1,6 @@
 //! No two files import each other, directly or through others, and the rooms of the engine and of
-//! the store name only those below them. A folder's `mod.rs` is its table of contents, so a file and
-//! the `mod.rs` above it may name each other.
+//! the store name only those below them. A folder's `mod.rs` is its table of contents, so a file
+//! and the `mod.rs` above it may name each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::code::code_of;
 use super::{none, read};
 
-/// Where the files of a folder stand in the module tree of the crate.
+/// The position of a folder's files in the module tree of the crate.
 const ROOTS: [(&str, &[&str]); 3] = [
     ("src", &[]),
     ("tests/sim", &["sim"]),
@@ -41,7 +41,7 @@ type ModulePath = Vec<String>;
 /// The files of the crate and of the simulator, by their place in the module tree.
 struct Modules {
     files: BTreeMap<ModulePath, PathBuf>,
-    /// What each module imports, by the name it gets there.
+    /// The imports of each module, by the name that each gets there.
     imports: BTreeMap<ModulePath, Vec<(String, ModulePath)>>,
     code: BTreeMap<ModulePath, String>,
 }
@@ -83,7 +83,7 @@ fn arrows_run_down_inside_the_engine_and_the_store() {
     none(&wrong, "arrows run up inside a folder");
 }
 
-/// Whether a room may name another: it stands above it, or beside it in the engine. Topologies are
+/// Whether a room may name another: it is above it, or beside it in the engine. Topologies are
 /// the first row of the store and stay apart.
 fn may_name(rows: &[&[&str]], above: &str, below: &str) -> bool {
     let row = |name: &str| rows.iter().position(|row| row.contains(&name));
@@ -94,7 +94,8 @@ fn may_name(rows: &[&[&str]], above: &str, below: &str) -> bool {
     }
 }
 
-/// The room of a folder that a file belongs to. The folder's `mod.rs` and models for tests are none.
+/// The room of a folder that a file belongs to. The folder's `mod.rs` and models for tests are
+/// none.
 fn room(folder: &str, file: &Path) -> Option<String> {
     let inside = file.strip_prefix(folder).ok()?;
     let first = Path::new(inside.components().next()?.as_os_str()).file_stem()?;
@@ -241,11 +242,11 @@ fn module_path(file: &Path) -> ModulePath {
     path
 }
 
-/// What a module imports: the name in the module, and the path from the root of the crate.
+/// An import of a module: the name in the module, and the path from the root of the crate.
 fn imports(module: &[String], code: &str) -> Vec<(String, ModulePath)> {
     let mut found = Vec::new();
     for statement in code.split(';') {
-        // Attributes and earlier items stand before the word.
+        // Attributes and earlier items come before the word.
         let Some(at) = super::code::words(statement, "use").pop() else {
             continue;
         };
@@ -262,7 +263,8 @@ fn leaves(before: &[String], tree: &str, found: &mut Vec<(String, ModulePath)>) 
     let tree = tree.trim();
     if let Some(group) = tree.strip_prefix('{') {
         let group = group.strip_suffix('}').unwrap_or(group);
-        let (mut depth, mut start) = (0_u32, 0);
+        let mut depth = 0_u32;
+        let mut start = 0;
         for (at, c) in group.char_indices() {
             match c {
                 '{' => depth += 1,
@@ -323,7 +325,8 @@ fn inline_paths(module: &[String], code: &str) -> Vec<ModulePath> {
     found
 }
 
-/// The path from the root of the crate. A path into another crate leads to no file and does no harm.
+/// The path from the root of the crate. A path into another crate leads to no file and does no
+/// harm.
 fn absolute(module: &[String], path: ModulePath) -> Option<ModulePath> {
     let mut base = module.to_vec();
     let mut rest = &path[..];

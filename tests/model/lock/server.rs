@@ -1,4 +1,4 @@
-//! What the server does with a name: the steps that its answers to requests are made of.
+//! The server's work on a name: the steps that its answers to requests are made of.
 
 use super::super::grant::{FenceRange, ModelGrant};
 use super::super::op::{Attempt, DataLoss, LeaseTerm, ModelKind, ServerView};
@@ -190,7 +190,7 @@ impl ModelLock {
         }
     }
 
-    /// What is free goes to the first live waiter, if it is enough for that waiter. A smaller
+    /// The free permits go to the first live waiter, if they are enough for that waiter. A smaller
     /// request further back does not overtake.
     pub(crate) fn hand_over(&mut self) {
         let mut reach = self.view.reach.unwrap_or(usize::MAX);

@@ -9,7 +9,7 @@ use crate::sim::model::ModelKind;
 use crate::sim::model::Promise;
 use crate::sim::record::HolderView;
 
-/// What the server knows about a lease that ended without a release.
+/// The server's knowledge about a lease that ended without a release.
 #[derive(Clone)]
 pub(super) struct EndedLease {
     pub(super) fence: u64,

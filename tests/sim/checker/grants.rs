@@ -10,7 +10,7 @@ use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::{ModelKind, Promise};
 use crate::sim::record::{HolderView, RecordView};
 
-/// What became of each token.
+/// The history of each token.
 #[derive(Default)]
 pub(super) struct Grants {
     /// The last grant of each token.
@@ -47,7 +47,7 @@ impl Grants {
         self.last.get(&token).is_some_and(|grant| grant.misdated)
     }
 
-    /// Whether the token waited in the queue before the last of so many failovers.
+    /// Whether the token waited in the queue before the last of this many failovers.
     pub(super) fn was_queued_before(&self, token: Token, failovers: u32) -> bool {
         self.first_queued
             .get(&token)

@@ -1,4 +1,4 @@
-//! What the server ran and left, in the terms of the model.
+//! The server's request and its effect, in the terms of the model.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -101,7 +101,7 @@ impl Checker {
         })
     }
 
-    /// What only the server's clock knew when it ran the request.
+    /// The facts that only the server's clock knew when it ran the request.
     pub(super) fn server_view(
         &self,
         clock: u64,

@@ -40,7 +40,7 @@ pub fn engine(bytes: &[u8]) {
 const MOST_STEPS: usize = 500;
 /// The most callers, and the most tries, at the same time.
 const MOST_OF_EACH: usize = 6;
-/// What the clocks show at the start: the server's in µs, the local one in ns.
+/// The clocks' times at the start: the server's in µs, the local one in ns.
 const SERVER: u64 = 1_700_000_000_000_000;
 const LOCAL: u64 = 1_000_000_000_000;
 
@@ -88,7 +88,7 @@ struct FuzzGuard {
     downgrade: Option<(Call, Time)>,
 }
 
-/// What the server has reported about the grants of one token.
+/// The server's reports about the grants of one token.
 #[derive(Default)]
 struct SeenGrants {
     fences: Vec<u64>,

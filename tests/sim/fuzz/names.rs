@@ -145,7 +145,8 @@ fn redis_matches(pattern: &[u8], key: &[u8]) -> bool {
             return false;
         };
         star = Some((after, taken + 1));
-        (at, from) = (after, taken + 1);
+        at = after;
+        from = taken + 1;
     }
     pattern[at..].iter().all(|byte| *byte == b'*')
 }

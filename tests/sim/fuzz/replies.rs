@@ -81,10 +81,8 @@ fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
         );
     }
     if let Outcome::Inspection(seen) = reply.outcome {
-        let (held, known) = (
-            seen.holders.iter().any(|holder| !holder.cools),
-            seen.queue.len(),
-        );
+        let held = seen.holders.iter().any(|holder| !holder.cools);
+        let known = seen.queue.len();
         let fields = match call.spec.family {
             Family::Mutex => SEEN[0].2.len(),
             Family::Permit => 4 + HOLDER.len() * seen.holders.len(),

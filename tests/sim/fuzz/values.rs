@@ -7,7 +7,7 @@ use super::shapes::{GRANT, HOLDER, shapes_of};
 use crate::key::Key;
 use crate::script::{Call, Family, LockSpec, Mode, Token, Value, Verb, parse_value};
 
-/// What a made-up answer can refer to.
+/// The values that a made-up answer can refer to.
 pub(super) struct ServerFacts<'a> {
     pub(super) tokens: &'a [Token],
     /// The server's time in µs.

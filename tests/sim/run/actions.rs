@@ -1,4 +1,4 @@
-//! What happens to processes, to the server and to its data.
+//! The actions on processes, on the server and on its data.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What processes do with what they receive: their callers, and their renewal threads.
+//! The processes' handling of replies and messages: their callers, and their renewal threads.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What happens to a request at the server, and to the messages that it publishes.
+//! The life of a request at the server, and of the messages that it publishes.
 
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
 use crate::script::{Outcome, ScriptReply, Token, Verb};
@@ -51,7 +51,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What must hold of a request that the server has run.
+    /// Checks a request that the server has run.
     fn check_request(
         &mut self,
         request: &RequestInFlight,

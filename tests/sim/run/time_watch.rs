@@ -15,7 +15,7 @@ use crate::sim::plan::LeaseTerms;
 use crate::sim::process::{CallerState, SimCaller, SimProcess};
 use crate::sim::record::HolderView;
 
-/// What breaks a promise if it lasts longer than its bound, and since when it lasts.
+/// Conditions that break a promise if they last too long, and since when each lasts.
 #[derive(Default)]
 pub(super) struct TimeWatch {
     /// Holders whose token no guard and no waiter uses.

@@ -1,4 +1,4 @@
-//! What must hold for each run of a script, by the record before and after it, and for each world.
+//! The checks of each run of a script, by the record before and after it, and of each world.
 
 use super::record_state::{
     Arrival, CLIENTS, Execution, HolderState, HolderStatus, RecordState, ReleaseMode, STEP,
@@ -114,7 +114,7 @@ fn compare_with_model(
     Ok(())
 }
 
-/// What the server's clock decides, as the records before and after a request show it.
+/// The decisions of the server's clock, as the records before and after a request show it.
 fn server_view(setting: &SmallSetting, before: &RecordState, after: &RecordState) -> ServerView {
     let number = |holder: &HolderState| attempt(setting, holder.token).number;
     let is_spared_now = |holder: &&HolderState| {

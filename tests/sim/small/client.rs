@@ -30,7 +30,7 @@ pub(super) struct Client {
     pub(super) due_in: u8,
     /// The fence of the lease.
     pub(super) fence: u32,
-    /// What is left of the lease by the client's own clock.
+    /// The time left of the lease by the client's own clock.
     pub(super) left: u8,
     /// Since the token was first sent (R6: token lifetime).
     pub(super) age: u8,
@@ -72,7 +72,7 @@ pub(super) struct PendingRelease {
 }
 
 impl PendingRelease {
-    /// A client that downgrades and then releases does both, so these two are told apart.
+    /// A client that downgrades and then releases does both, so these two are distinct.
     fn is_of(&self, token: SmallToken, mode: ReleaseMode) -> bool {
         self.token == token
             && (self.mode == ReleaseMode::Downgrade) == (mode == ReleaseMode::Downgrade)
@@ -92,7 +92,7 @@ pub(super) struct InFlight {
 }
 
 impl Client {
-    /// What the client has to do before time goes on.
+    /// The client's action before time goes on.
     pub(super) fn due(&self) -> Option<DueAction> {
         if self.must_look_up {
             return Some(DueAction::LookUp);
@@ -169,7 +169,7 @@ impl Client {
         let _ = self.add_release(self.own_token(), 0, ReleaseMode::Unused);
     }
 
-    /// Becomes idle. What the background has to do and what is in flight stay.
+    /// Becomes idle. The tasks of the background and the requests in flight stay.
     fn reset(&mut self) {
         *self = Client {
             releases: std::mem::take(&mut self.releases),
@@ -213,7 +213,7 @@ impl Client {
         SmallRequest::Release(release.token, release.fence, release.mode)
     }
 
-    /// What the process has sent can still arrive.
+    /// The requests that the process has sent can still arrive.
     pub(super) fn crash(&mut self) {
         let mut in_flight = std::mem::take(&mut self.in_flight);
         in_flight.retain(|flight| flight.answer.is_none());
@@ -462,7 +462,7 @@ impl Client {
     }
 }
 
-/// What a client has to do before time goes on.
+/// A client's action before time goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DueAction {
     Acquire,

@@ -1,4 +1,4 @@
-//! What can happen in a world, and what can go wrong with it.
+//! The events that can happen in a world, and their faults.
 
 use std::fmt;
 
@@ -29,7 +29,7 @@ pub(super) enum SmallAction {
     Tick,
 }
 
-/// What becomes of a request and its answer.
+/// The fate of a request and its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestFate {
     Answered,
@@ -42,7 +42,7 @@ pub(super) enum RequestFate {
     ReplyDelayed,
 }
 
-/// What becomes of the message of a grant.
+/// The fate of the message of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MessageFate {
     Delivered,

@@ -19,9 +19,9 @@
 //! - Time goes on only when nobody has anything left to do at that moment. All times are relative
 //!   to now, and stop where they no longer matter: a lease that lapsed long ago is a lapsed lease.
 //! - After each step, `renumber` numbers fences, tickets, tokens and rows of stamps again, in their
-//!   order. It also swaps processes that ask for the same number of permits. For permits, it tells
-//!   fences apart only if they belong to one token. A new fence is compared with the record's, and
-//!   that is at least as large as every holder's.
+//!   order. It also swaps processes that ask for the same number of permits. For permits, it keeps
+//!   fences distinct only if they belong to one token. A new fence is compared with the record's,
+//!   and that is at least as large as every holder's.
 //! - A script does the same to the same record every time. So the interpreter runs each pair of
 //!   record and request once, and `script_runner` looks the result up afterwards.
 //!

@@ -90,7 +90,7 @@ fn bound(world: &SmallWorld) -> u8 {
     STEP + TTL * crashed
 }
 
-/// What happens next without faults, if anything: messages arrive first, then delayed requests and
+/// The next action without faults, if any: messages arrive first, then delayed requests and
 /// answers. Then clients do what is due, and holders release the lock. No client starts a new
 /// attempt.
 fn peaceful_action(world: &SmallWorld) -> Option<SmallAction> {

@@ -125,7 +125,7 @@ pub(super) struct SmallGrant {
     pub(super) left: u8,
 }
 
-/// What a reply says of its own request.
+/// The result of a reply's own request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum SmallReply {
     Granted(SmallGrant),
@@ -178,7 +178,7 @@ pub(super) struct Execution {
     /// How the last holder ended. A [`RecordState`] leaves that out, so before each step it is
     /// unknown, and this is what the step made of it.
     pub(super) last_ended: PreviousHolder,
-    /// What each report of a grant says about how the last holder ended.
+    /// How the last holder ended, as each report of a grant says.
     pub(super) reported: Vec<(SmallToken, PreviousHolder)>,
 }
 

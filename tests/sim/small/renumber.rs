@@ -12,7 +12,7 @@ use super::world::SmallWorld;
 use crate::script::Family;
 
 impl SmallWorld {
-    /// Renumbers everything that only has to be told apart, so that as many worlds as possible are
+    /// Renumbers everything that only has to be distinct, so that as many worlds as possible are
     /// equal. Returns the new number of each client.
     pub(super) fn simplify(&mut self) -> [u8; CLIENTS as usize] {
         self.reset_unused();
@@ -103,7 +103,7 @@ impl SmallWorld {
         }
     }
 
-    /// Of two rows of stamps, it only counts whether they are the same.
+    /// Two rows of stamps are only compared: whether they are the same is all that counts.
     fn number_stamp_rows(&mut self) {
         for c in 0..CLIENTS {
             let client = &mut self.clients[usize::from(c)];

@@ -1,4 +1,4 @@
-//! What a search reports, and the trace of a violation.
+//! The report of a search, and the trace of a violation.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::event::{SmallAction, SmallEvent};
 use super::record_state::CLIENTS;
 use super::world::SmallWorld;
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug, Clone)]
 pub(crate) struct Report {
     /// How many worlds were reached.
@@ -23,10 +23,10 @@ pub(crate) struct Report {
     pub(crate) violation: Option<SmallViolation>,
 }
 
-/// What is broken, and a shortest trace that leads there.
+/// The broken promise, and a shortest trace that leads there.
 #[derive(Debug, Clone)]
 pub(crate) struct SmallViolation {
-    /// What is broken.
+    /// The broken promise.
     pub(crate) what: String,
     /// One line for each step.
     pub(crate) trace: Vec<String>,

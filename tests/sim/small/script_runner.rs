@@ -54,7 +54,7 @@ impl ScriptRunner {
         self.known.len()
     }
 
-    /// What the script of this request does to this record. The error says what it breaks.
+    /// Runs the script of this request on this record. The error says what it breaks.
     pub(super) fn run(
         &mut self,
         record: &RecordState,

@@ -1,4 +1,4 @@
-//! What the name is used as, and by whom.
+//! The use of the name, and its users.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::record_state::CLIENTS;
 use crate::script::{Family, LockSpec};
 use crate::sim::model::ModelKind;
 
-/// What the name is used as, and how many permits each of the three processes asks for, every time.
+/// The use of the name, and how many permits each of the three processes asks for, every time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct SmallSetting {
     pub(super) kind: ModelKind,

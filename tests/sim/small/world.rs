@@ -309,7 +309,7 @@ impl WorldStep<'_> {
         }
     }
 
-    /// What was in flight arrives: a request at the server, or an answer at its client.
+    /// Something in flight arrives: a request at the server, or an answer at its client.
     fn arrive(&mut self, c: u8, at: usize) -> Result<(), String> {
         let flight = self.client(c).in_flight.remove(at);
         let answer = match flight.answer {
