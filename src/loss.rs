@@ -23,8 +23,8 @@ pub enum LossReason {
     /// Its time ran out: no renewal was confirmed before the local deadline, or Redis says that it
     /// lapsed.
     Expired,
-    /// Redis no longer names this guard as the owner, or names it under another fence. So Redis
-    /// lost its data, somebody deleted the key, or the data is older than before.
+    /// Redis no longer names this guard as the owner, or names it under another fence. Redis lost
+    /// its data or went back to an older copy, or somebody deleted the key.
     Taken,
     /// It was held for as long as `max_hold` allows.
     MaxHold,
@@ -46,7 +46,7 @@ impl fmt::Display for LossReason {
     }
 }
 
-/// How the previous holder ended, as far as Redis knows.
+/// How the previous holder's lock ended, as far as Redis knows.
 ///
 /// `Lapsed` and `Forced` stay until a holder releases the lock properly. So every holder after a
 /// crash learns that the protected work may be half done, as with a poisoned `std::sync::Mutex`.
@@ -58,8 +58,8 @@ pub enum PreviousHolder {
     Unknown,
     /// It released the lock.
     Released,
-    /// It lost the lock: it crashed, was paused or cut off, held it up to `max_hold`, or was shut
-    /// down.
+    /// It lost the lock: it crashed, was paused or cut off, held it up to `max_hold`, or its
+    /// manager was shut down.
     Lapsed,
     /// Somebody took the lock away with [`force_release`](crate::LockManager::force_release).
     Forced,

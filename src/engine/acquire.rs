@@ -40,7 +40,8 @@ impl Engine {
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
         let limit = until.min(self.now() + self.config.outage_limit);
-        // Try, and enqueue. In an outage, look again when the first lease beside would end.
+        // Try, and enqueue. In an outage, stop when the earliest of these leases would expire, to
+        // check them.
         let queued = loop {
             let now = self.now();
             let look_at = until.min(first_end(beside, now));
@@ -55,7 +56,7 @@ impl Engine {
                 }
             }
         };
-        // Wait. The leases beside are looked at once per check period.
+        // Wait. Once per check period, check that the group's earlier leases are still held.
         loop {
             check_held(beside, self.now())?;
             let mut look_at = until;
@@ -116,8 +117,8 @@ impl Engine {
         Ok(queued)
     }
 
-    /// Before a request is sent: the manager must be open, and the thread for its callback must
-    /// run.
+    /// Call this before sending a request. It fails if the manager is closed, and starts the
+    /// callback thread if the request has `on_lost`.
     pub(super) fn prepare(&self, request: &Request) -> Result<()> {
         self.check_open()?;
         if request.on_lost.is_some() {
@@ -141,8 +142,9 @@ impl Engine {
                 Ok(None) => {}
                 // A transient failure is retried below, up to the outage limit.
                 Err(error) if is_transient(&error) && self.now() < limit => failed = Some(error),
-                // Granted, but lapsed on the way back. R12 (doubtful grants): a grant by the queue
-                // is confirmed first.
+                // The lock was granted, but the lease expired before the reply arrived. Queue for
+                // it instead: R12 (doubtful grants) confirms a late grant from the queue before it
+                // is used.
                 Err(Error::Lost { .. }) if self.now() < until => {}
                 Err(error) => return Err(error),
             }
@@ -153,8 +155,8 @@ impl Engine {
             }
         }
         let queued = QueuedWaiter::register(self, request, WaiterState::new(Token::new()));
-        // A shutdown fails all registered waiters. One that came before this registration is found
-        // here.
+        // A shutdown fails every waiter that is registered when it runs. If it ran before this
+        // registration, this check finds it.
         self.check_open()?;
         self.send_until_queued(&queued.waiter, until, limit)?;
         let found = queued.waiter.state.lock().take_grant(self.now(), request);
@@ -298,7 +300,7 @@ impl Engine {
         not_after: u64,
     ) -> EnqueueOutcome {
         let now = self.now();
-        // R7 (late copies): only a request that may have arrived has copies.
+        // R7 (late copies): no copy can be on its way if the request was certainly never delivered.
         let not_after = if fault.is_ambiguous() { not_after } else { 0 };
         let mut state = waiter.state.lock();
         let action = state.on_no_reply(not_after, now, &waiter.request);

@@ -89,8 +89,8 @@ impl LockManager {
         )
     }
 
-    /// Takes a place in the queue of the lock, to wait later or bit by bit. If the lock is free,
-    /// the waiter has it at once.
+    /// Takes a place in the queue of the lock, to wait later, or in several short waits. If the
+    /// lock is free, the waiter has it at once.
     ///
     /// Blocks for at most two command timeouts while Redis answers. The first time that the manager
     /// waits, for at most five, because it subscribes first. While Redis does not answer, blocks

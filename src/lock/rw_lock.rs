@@ -43,8 +43,9 @@ impl LockManager {
 ///
 /// # Guarantees
 /// - While a writer holds it, nobody else does. Readers hold it together.
-/// - Readers and writers hold it in the order in which Redis ran their requests, except those that
-///   died. A reader that comes after a waiting writer waits too. So neither side starves the other.
+/// - Redis grants it in the order in which it ran the requests. It skips requests of dead
+///   processes. A reader that comes after a waiting writer waits too. So neither side starves the
+///   other.
 /// - Every writer has a larger fence than all writers before it. A reader has the fence of the last
 ///   writer before it.
 /// - A dead process delays the others by little more than one TTL, however many of its readers died
@@ -155,8 +156,8 @@ impl RwLock {
         self.write_until(self.manager.engine().at(deadline))
     }
 
-    /// Takes a place in the queue as a reader, to wait later or bit by bit. Blocks as long as
-    /// [`LockManager::enqueue`].
+    /// Takes a place in the queue as a reader, to wait later, or in several short waits. Blocks as
+    /// long as [`LockManager::enqueue`].
     ///
     /// # Errors
     /// As [`LockManager::enqueue`].
@@ -225,7 +226,7 @@ impl ReadGuard {
     /// Always fails. A reader cannot become a writer, because two readers that tried would each
     /// wait for the other.
     ///
-    /// Never blocks; no request. You keep the guard. Instead, release it and call
+    /// Never blocks and sends nothing. You keep the guard. Instead, release it and call
     /// [`RwLock::write`]. Then read again what you had read, since another writer may come first.
     /// Or begin with `write`, and [`downgrade`](WriteGuard::downgrade) later.
     ///

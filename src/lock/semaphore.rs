@@ -174,8 +174,8 @@ impl Semaphore {
         take_until(&self.manager, self.key()?, self.spec(permits)?, until)
     }
 
-    /// Takes a place in the queue for one permit, to wait later or bit by bit. Blocks as long as
-    /// [`LockManager::enqueue`].
+    /// Takes a place in the queue for one permit, to wait later, or in several short waits. Blocks
+    /// as long as [`LockManager::enqueue`].
     ///
     /// # Errors
     /// As [`acquire`](Semaphore::acquire).

@@ -322,7 +322,7 @@ impl QueuedWaiter {
         engine.abandon_queued(&self.waiter.request, token, not_after);
     }
 
-    /// A try may say "not yet" only if that is known: Redis answered within the last check period.
+    /// A try may say "not yet" only if Redis answered within the last P + T.
     fn is_informed(&self, at: Time) -> bool {
         at - self.waiter.last_reply_at()
             <= self.engine.config.check_period + self.engine.config.command_timeout

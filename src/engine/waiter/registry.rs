@@ -17,7 +17,7 @@ use crate::sync::{AtomicBool, AtomicU64, Condvar, Mutex};
 pub(crate) struct WaiterEntry {
     pub(crate) request: Arc<Request>,
     pub(crate) state: Mutex<WaiterState>,
-    /// Notified, under `state`, when the waiter has something to look at.
+    /// Signals a change of `state`. Notified after `state` is unlocked.
     pub(crate) changed: Condvar,
     /// R4 (lost places): the order in which this process's waiters came. They are enqueued again in
     /// it.
