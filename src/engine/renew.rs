@@ -81,7 +81,7 @@ impl Engine {
     /// Applies the reply to a renewal that a guard's owner asked for.
     pub(super) fn on_renew_reply(&self, lease: &Arc<Lease>, answer: &Answer) -> Result<()> {
         let reason = match answer.reply.outcome {
-            // A failover went back to older data, and the token was granted once more: others may
+            // A failover went back to older data, and the token was granted again: others may
             // have held the lock in between.
             Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
             Outcome::Renewed { left, .. }

@@ -152,7 +152,7 @@ impl CallResult {
         self.answer.as_ref().is_err_and(StoreFault::is_closed)
     }
 
-    /// Takes over the result of the same call, sent once more. The first copy may have been carried
+    /// Takes over the result of the same call, sent again. The first copy may have been carried
     /// out, so an answer is marked as resent and a failure stays in doubt (P7).
     fn take_resent(&mut self, next: CallResult) {
         // R7 (late copies): the later bound covers both copies.

@@ -114,7 +114,7 @@ pub(crate) enum Op {
     },
     /// List the holders and the waiters.
     Inspect,
-    /// A copy of a holder's acquire arrives once more. The number names the holder; `None` if
+    /// A copy of a holder's acquire arrives again. The number names the holder; `None` if
     /// there is no holder.
     Repeat(Option<u16>),
     /// Ask for something that is not allowed.

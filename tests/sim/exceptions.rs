@@ -108,7 +108,7 @@ fn late_copy_from_before_a_loss_takes_no_place_again() {
         (1_950, fault(1, NetworkFault::DelayRequest { by: 1 })),
         (1_951, fault(1, NetworkFault::Reset { late: Some(270) })),
     ];
-    // The process checks once more before the next loss.
+    // The process checks again before the next loss.
     let check_again = Action::Unsubscribe {
         process: 1,
         pause: 3,
@@ -206,7 +206,7 @@ fn lapse_is_known_for_a_ttl_after_a_clock_step() {
         Defect::TombstoneStep,
         Promise::Exclusion,
     );
-    // The server does not remember again, though its clock shows that time once more.
+    // The server does not remember it, though its clock shows that time again.
     let actions = [
         (1, lock(2, 6_000)),
         (1, lock_fixed(0, 9_000)),

@@ -147,7 +147,7 @@ pub(super) enum Action {
     },
     /// The replica catches up.
     Replicate,
-    /// The replica takes over. Its clock differs by so much.
+    /// The replica takes over. Its clock differs by this much.
     FailOver {
         clock: i64,
         pause: u64,

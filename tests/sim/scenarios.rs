@@ -60,7 +60,7 @@ pub(super) fn play_of(
     (0..20).map(&mut play).collect()
 }
 
-/// A caller of this process takes one permit for so long, and waits as long as it takes.
+/// A caller of this process takes one permit for this long, and its wait has no deadline.
 pub(super) fn lock(process: u8, hold: u64) -> Action {
     lock_permits(process, hold, 1)
 }

@@ -67,7 +67,7 @@ impl RenewalThread {
                 self.on_renewed(scheduled, deadline_from_reply(answer.sent, left));
             }
             // Redis went back to an older copy of its data, in which the token was still queued,
-            // and granted it once more. Others may have held the lock in between.
+            // and granted it again. Others may have held the lock in between.
             Outcome::Renewed { .. } => self.report_loss(lease, LossReason::Taken),
             Outcome::Gone { ended, how, .. } => {
                 self.report_loss(lease, loss_from_renewal(lease.fence, ended, how));

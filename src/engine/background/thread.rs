@@ -120,7 +120,7 @@ impl RenewalThread {
         let until = self.next_due();
         self.engine.waker.publish_sleep(until);
         // A command or lease that came before this thread published its sleep woke nobody. So the
-        // thread looks once more.
+        // thread looks again.
         if self.commands.is_empty()
             && self.engine.new_leases.1.is_empty()
             && self.engine.waiters.next_due() >= until

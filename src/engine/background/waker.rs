@@ -42,7 +42,7 @@ impl Waker {
         }
     }
 
-    /// Before the renewal thread sleeps until `until`. It must then look once more for what was
+    /// Before the renewal thread sleeps until `until`. It must then look again for what was
     /// sent.
     pub(super) fn publish_sleep(&self, until: Time) {
         self.asleep_until.store(until.as_nanos(), Ordering::SeqCst);

@@ -113,7 +113,7 @@ impl QueuedWaiter {
     /// error if Redis was silent for too long.
     ///
     /// The silence may be this process's own: it was stopped, or its host slept. So Redis is asked
-    /// once more before the wait fails. It gets one command timeout at a deadline, else two: for a
+    /// again before the wait fails. It gets one command timeout at a deadline, else two: for a
     /// connection and for the reply.
     pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
         let engine = &self.engine;

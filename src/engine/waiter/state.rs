@@ -239,7 +239,7 @@ impl WaiterState {
             }) => {
                 if fence != grant.fence {
                     // A failover went back to older data, in which the token still waited, and it
-                    // was granted once more. Others may have held the lock in between.
+                    // was granted again. Others may have held the lock in between.
                     grant.fence = fence;
                     grant.previous = PreviousHolder::Unknown;
                 }

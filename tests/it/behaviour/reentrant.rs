@@ -72,7 +72,7 @@ fn the_last_guard_releases_in_any_order(backend: &Backend) {
     let inner = mutex
         .try_lock()
         .unwrap()
-        .expect("this thread holds it once more");
+        .expect("this thread holds it again");
     assert_eq!((inner.fence(), inner.depth()), (again.fence(), 2));
 }
 

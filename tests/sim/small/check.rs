@@ -357,7 +357,7 @@ fn in_words_of_the_model(
 ) -> (Op, ModelOutcome) {
     let own = attempt(setting, request.token());
     let op = match request {
-        // R7 (late copies): an abandoned token can come once more, by a copy of its acquire that
+        // R7 (late copies): an abandoned token can come again, by a copy of its acquire that
         // was under way.
         SmallRequest::Acquire(token)
             if before.queue.contains(&token) && !before.is_waiting(token) =>
