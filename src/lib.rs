@@ -429,10 +429,10 @@ mod sync;
 // The pages of docs/, and the simulator, which needs private items.
 #[cfg(any(doc, doctest))]
 pub mod guide;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[doc(hidden)]
 #[cfg_attr(
-    fuzzing,
+    fairlock_fuzzing,
     allow(
         dead_code,
         unused_imports,

@@ -30,13 +30,12 @@ impl Engine {
     /// Returns `None` if others had the lock until `until`. P8 (every call ends): it blocks for at
     /// most one command timeout longer.
     ///
-    /// `beside` are the members of a group that the caller holds already, see
-    /// [`Engine::acquire_all`]. If one is lost, there is no group any more, and the acquire ends
-    /// with that loss.
+    /// `group_so_far` are the leases of the same group that the caller already holds, see
+    /// [`Engine::acquire_all`]. If one is lost, the group is lost, and the acquire returns that loss.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         request: &Arc<Request>,
-        beside: &[Arc<Lease>],
+        group_so_far: &[Arc<Lease>],
         until: Time,
     ) -> Result<Option<Arc<Lease>>> {
         let limit = until.min(self.now() + self.config.outage_limit);
@@ -44,13 +43,13 @@ impl Engine {
         // check them.
         let queued = loop {
             let now = self.now();
-            let look_at = until.min(first_end(beside, now));
-            match self.enter(request, look_at) {
+            let recheck_at = until.min(earliest_deadline(group_so_far, now));
+            match self.enter(request, recheck_at) {
                 Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
                 Ok(Entered::Queued(queued)) => break queued,
                 Err(error) => {
-                    check_held(beside, self.now())?;
-                    if look_at == until || self.now() >= limit || !is_transient(&error) {
+                    check_group_held(group_so_far, self.now())?;
+                    if recheck_at == until || self.now() >= limit || !is_transient(&error) {
                         return Err(error.after(self.now() - now));
                     }
                 }
@@ -58,17 +57,17 @@ impl Engine {
         };
         // Wait. Once per check period, check that the group's earlier leases are still held.
         loop {
-            check_held(beside, self.now())?;
-            let mut look_at = until;
-            if !beside.is_empty() {
-                look_at = until.min(self.now() + self.config.check_period);
+            check_group_held(group_so_far, self.now())?;
+            let mut recheck_at = until;
+            if !group_so_far.is_empty() {
+                recheck_at = until.min(self.now() + self.config.check_period);
             }
-            let at_deadline = if look_at == until {
+            let at_deadline = if recheck_at == until {
                 AtDeadline::Cancel
             } else {
                 AtDeadline::Keep
             };
-            match queued.wait(look_at, at_deadline) {
+            match queued.wait(recheck_at, at_deadline) {
                 Ok(Some(lease)) => return Ok(Some(lease)),
                 // Cancel, at the deadline. A grant may still come first.
                 Ok(None) if at_deadline == AtDeadline::Cancel => return queued.cancel(until),
@@ -77,7 +76,7 @@ impl Engine {
                     // P8 (every call ends): the time is up. A silent Redis would not answer a
                     // release either, so the renewal thread sends it.
                     queued.cancel_in_background();
-                    check_held(beside, self.now())?;
+                    check_group_held(group_so_far, self.now())?;
                     return Err(error);
                 }
             }
@@ -161,7 +160,7 @@ impl Engine {
         self.send_until_queued(&queued.waiter, until, limit)?;
         let found = queued.waiter.state.lock().take_grant(self.now(), request);
         match found {
-            TakeGrant::Taken(lease) => self.hand_out(lease).map(Entered::Granted),
+            TakeGrant::Taken(lease) => self.give_to_caller(lease).map(Entered::Granted),
             TakeGrant::Failed(error) => Err(error),
             TakeGrant::Confirm => {
                 self.apply(&queued.waiter, WaiterAction::Confirm);
@@ -173,7 +172,7 @@ impl Engine {
 
     /// The lease becomes the caller's. Call this while its waiter, if any, is still registered: see
     /// [`WaiterRegistry::mark_guarded`](crate::engine::waiter::WaiterRegistry::mark_guarded).
-    pub(super) fn hand_out(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
+    pub(super) fn give_to_caller(&self, lease: Arc<Lease>) -> Result<Arc<Lease>> {
         if lease.was_queued {
             self.waiters.mark_guarded(lease.token);
         }
@@ -207,8 +206,8 @@ impl Engine {
                     Step::Reply,
                     "no time is left to send the acquire again",
                 ),
-                EnqueueOutcome::Refused(error) => return Err(error),
-                EnqueueOutcome::Failed(fault) => fault,
+                EnqueueOutcome::Rejected(error) => return Err(error),
+                EnqueueOutcome::RetryLater(fault) => fault,
             };
             let now = self.now();
             if matches!(fault, StoreFault::Server { .. }) {
@@ -284,11 +283,11 @@ impl Engine {
                 self.apply(waiter, action);
                 // The holder's lease may end before the next check period does.
                 let holder_ends = left + Duration::from_millis(1);
-                self.keep_synced(waiter, now + self.config.check_period.min(holder_ends));
+                self.start_syncing(waiter, now + self.config.check_period.min(holder_ends));
                 EnqueueOutcome::Done
             }
             Outcome::Late | Outcome::More => EnqueueOutcome::Again,
-            outcome => EnqueueOutcome::Refused(self.unexpected_reply(call, &outcome)),
+            outcome => EnqueueOutcome::Rejected(self.unexpected_reply(call, &outcome)),
         }
     }
 
@@ -308,30 +307,30 @@ impl Engine {
         if !matches!(action, WaiterAction::Nothing) {
             // A notice of the grant has come instead, or the waiter was cancelled.
             self.apply(waiter, action);
-            self.keep_synced(waiter, now);
+            self.start_syncing(waiter, now);
             EnqueueOutcome::Done
         } else if fault.is_transient() {
-            EnqueueOutcome::Failed(fault)
+            EnqueueOutcome::RetryLater(fault)
         } else {
             let waited = now - waiter.last_reply_at();
-            EnqueueOutcome::Refused(fault.into_error(Some(&waiter.request.key), waited))
+            EnqueueOutcome::Rejected(fault.into_error(Some(&waiter.request.key), waited))
         }
     }
 
     /// From now on the renewal thread syncs the waiter's name, first at `due`.
-    fn keep_synced(&self, waiter: &Arc<WaiterEntry>, due: Time) {
+    fn start_syncing(&self, waiter: &Arc<WaiterEntry>, due: Time) {
         self.waker
             .wake_if_late_for(self.waiters.enqueue(waiter, due));
     }
 }
 
 /// When the first of these leases ends if none of them is renewed any more.
-fn first_end(leases: &[Arc<Lease>], now: Time) -> Time {
+fn earliest_deadline(leases: &[Arc<Lease>], now: Time) -> Time {
     let ends = leases.iter().map(|lease| now + lease.remaining(now));
     ends.min().unwrap_or(Time::NEVER)
 }
 
-pub(super) fn check_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
+pub(super) fn check_group_held(leases: &[Arc<Lease>], now: Time) -> Result<()> {
     first_lost(leases, now).map_or(Ok(()), |loss| Err(Error::Lost { loss }))
 }
 

@@ -150,7 +150,7 @@ impl Engine {
             });
         }
         self.keep_renewed(&lease);
-        self.hand_out(lease)
+        self.give_to_caller(lease)
     }
 
     /// R13 (unwanted grants): nobody wants what the attempt may have taken, or may still take (R7).

@@ -71,7 +71,7 @@ mod multi;
 mod release;
 mod renew;
 mod request;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/stepped_engine.rs"]
 mod stepped;
 mod subscription;
@@ -99,13 +99,13 @@ use subscription::SubscriptionStatus;
 use waiter::WaiterRegistry;
 
 pub(crate) use acquire::is_transient;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use attempt::Doubt;
 pub(crate) use lease::{Lease, first_lost};
 pub(crate) use lifecycle::EngineHandle;
 pub(crate) use release::WantResult;
 pub(crate) use request::{LockGroup, Request};
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use stepped::{Next, SteppedEngine, Tasks};
 pub(crate) use waiter::{AtDeadline, QueuedWaiter};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::Engine;
-use crate::engine::acquire::{check_held, is_transient};
+use crate::engine::acquire::{check_group_held, is_transient};
 use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::lease::Lease;
 use crate::engine::release::{ReleaseOutcome, WantResult, loss_result};
@@ -79,7 +79,7 @@ impl Engine {
                 return Ok(None);
             };
             taken.leases.push(lease);
-            check_held(&taken.leases, self.now())?;
+            check_group_held(&taken.leases, self.now())?;
         }
         Ok(Some(std::mem::take(&mut taken.leases)))
     }
@@ -107,13 +107,14 @@ impl Engine {
             call,
             doubt: Doubt::default(),
         });
-        self.on_try_replies(attempts.zip(results), started)
+        self.on_try_replies(requests.len(), attempts.zip(results), started)
     }
 
-    /// Applies the replies to a try for all of a group. If not all are granted, it releases those
-    /// that are.
+    /// Applies the replies to a try for a group of `size` locks. If not all are granted, it
+    /// releases those that are.
     fn on_try_replies<'a>(
         &self,
+        size: usize,
         replies: impl Iterator<Item = (TryAcquire<'a>, CallResult)>,
         started: Time,
     ) -> Result<GroupOutcome> {
@@ -142,13 +143,13 @@ impl Engine {
                 }
             }
         }
-        if failed.is_none() && !is_taken && !again {
+        if leases.len() == size {
             return Ok(GroupOutcome::Granted(leases));
         }
         self.abandon_all(&leases);
         match failed {
             Some(error) => Err(error),
-            None if is_taken => Ok(GroupOutcome::Taken),
+            None if is_taken || !again => Ok(GroupOutcome::Taken),
             None => Ok(GroupOutcome::Again),
         }
     }

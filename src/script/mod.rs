@@ -14,7 +14,7 @@ mod call;
 pub(crate) mod packed;
 mod registry;
 mod reply;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../tests/sim/script_access.rs"]
 mod script_access;
 mod spec;
@@ -25,7 +25,7 @@ pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
 pub(crate) use reply::{Grant, Inspection, Malformed, Outcome, ScriptReply};
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use script_access::{Value, parse_value, values_of};
 pub(crate) use spec::{Family, LockSpec};
 pub(crate) use token::{CallerId, Token};

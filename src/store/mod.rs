@@ -29,7 +29,7 @@ use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
 pub(crate) use fault::{StoreFault, passes_by_itself};
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
 pub(crate) use single::Single;
 pub(crate) use url::parse_url;
@@ -104,7 +104,7 @@ pub(crate) enum Checkout {
 pub(crate) struct CallResult {
     pub(crate) answer: Result<Answer, StoreFault>,
     /// R7 (late copies): from this server time on, in µs, the server refuses every copy of the
-    /// call. 0 if the call was never sent.
+    /// call. 0 if the call was never about to be sent.
     pub(crate) not_after: u64,
 }
 

@@ -124,8 +124,8 @@ impl SteppedEngine {
         match self.engine.on_acquire_reply(&queued.waiter, call, answer) {
             EnqueueOutcome::Done => Next::Wait,
             EnqueueOutcome::Again => Next::AskAgain,
-            EnqueueOutcome::Failed(_) => Next::AskLater,
-            EnqueueOutcome::Refused(_) => Next::Fail,
+            EnqueueOutcome::RetryLater(_) => Next::AskLater,
+            EnqueueOutcome::Rejected(_) => Next::Fail,
         }
     }
 
@@ -137,7 +137,7 @@ impl SteppedEngine {
             .lock()
             .take_grant(self.engine.now(), &queued.waiter.request);
         match found {
-            TakeGrant::Taken(lease) => self.engine.hand_out(lease).ok(),
+            TakeGrant::Taken(lease) => self.engine.give_to_caller(lease).ok(),
             TakeGrant::Confirm => {
                 self.engine.apply(&queued.waiter, WaiterAction::Confirm);
                 None

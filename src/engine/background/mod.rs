@@ -9,7 +9,7 @@ mod token_release;
 mod waiter_upkeep;
 mod waker;
 
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use command::Task;
 pub(crate) use command::{Command, ScheduledLease};
 pub(crate) use thread::RenewalThread;

@@ -79,12 +79,12 @@ impl RenewalThread {
                 );
             }
             EnqueueOutcome::Again => self.tasks.put(self.engine.now(), Task::Requeue(waiter)),
-            EnqueueOutcome::Refused(error) => {
+            EnqueueOutcome::Rejected(error) => {
                 let action = waiter.state.lock().fail(error);
                 waiter.changed.notify_one();
                 self.engine.apply(&waiter, action);
             }
-            EnqueueOutcome::Failed(fault) => {
+            EnqueueOutcome::RetryLater(fault) => {
                 self.note_no_reply(&waiter, &fault);
                 let next = self.retry_at(&fault);
                 self.tasks.put(next, Task::Requeue(waiter));

@@ -130,7 +130,7 @@ impl Lease {
         self.signal.report(loss)
     }
 
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
+    #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
     pub(crate) fn is_loss_reported(&self) -> bool {
         self.signal.is_reported()
     }

@@ -72,7 +72,7 @@ impl LostSignal {
         drop(before);
     }
 
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
+    #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
     pub(super) fn is_reported(&self) -> bool {
         matches!(&*self.state.lock(), SignalState::Lost(_))
     }

@@ -10,7 +10,7 @@ use crate::engine::waiter::registry::WaiterEntry;
 use crate::engine::waiter::state::{TakeGrant, WaiterAction, WaiterState};
 use crate::engine::{Engine, single_result};
 use crate::error::{Error, Result, Step};
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 use crate::script::Token;
 use crate::script::{Call, Mode, Outcome, Verb};
 use crate::store::clock::Time;
@@ -40,9 +40,9 @@ pub(crate) enum EnqueueOutcome {
     /// Send it again at once.
     Again,
     /// It will not succeed.
-    Refused(Error),
+    Rejected(Error),
     /// It may succeed later.
-    Failed(StoreFault),
+    RetryLater(StoreFault),
 }
 
 /// One call of [`QueuedWaiter::wait`].
@@ -100,7 +100,7 @@ impl QueuedWaiter {
         self.waiter.state.lock().position()
     }
 
-    #[cfg(any(all(test, feature = "memory"), fuzzing))]
+    #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
     pub(crate) fn token(&self) -> Token {
         self.waiter.state.lock().token
     }
@@ -126,7 +126,7 @@ impl QueuedWaiter {
             match state.take_grant(now, &waiter.request) {
                 TakeGrant::Taken(lease) => {
                     drop(state);
-                    return engine.hand_out(lease).map(Some);
+                    return engine.give_to_caller(lease).map(Some);
                 }
                 TakeGrant::Failed(error) => return Err(error),
                 TakeGrant::Confirm => {
@@ -173,7 +173,9 @@ impl QueuedWaiter {
         if now < outage_at && now < call.until {
             return WaitStep::Sleep(call.until.min(outage_at));
         }
-        if now < outage_at && (call.at_deadline == AtDeadline::Keep || self.is_informed(now)) {
+        if now < outage_at
+            && (call.at_deadline == AtDeadline::Keep || self.redis_answered_lately(now))
+        {
             return WaitStep::NotYet;
         }
         let answer_is_late = call
@@ -203,7 +205,7 @@ impl QueuedWaiter {
             let deadlines = engine.deadlines(started, until);
             let result = single_result(engine.store.run(slice::from_ref(&call), deadlines));
             if let Err(fault) = self.on_cancel_reply(&call, result.answer) {
-                if self.is_informed(until) {
+                if self.redis_answered_lately(until) {
                     engine.counters.missed.add(1);
                     return Ok(None);
                 }
@@ -273,7 +275,7 @@ impl QueuedWaiter {
             .lock()
             .take_grant(engine.now(), &waiter.request);
         match found {
-            TakeGrant::Taken(lease) => engine.hand_out(lease).map(Some),
+            TakeGrant::Taken(lease) => engine.give_to_caller(lease).map(Some),
             TakeGrant::Failed(error) => Err(error),
             // A doubtful grant is not worth another round trip past the deadline, for itself or its
             // release.
@@ -323,7 +325,7 @@ impl QueuedWaiter {
     }
 
     /// A try may say "not yet" only if Redis answered within the last P + T.
-    fn is_informed(&self, at: Time) -> bool {
+    fn redis_answered_lately(&self, at: Time) -> bool {
         at - self.waiter.last_reply_at()
             <= self.engine.config.check_period + self.engine.config.command_timeout
     }

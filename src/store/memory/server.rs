@@ -1,6 +1,6 @@
 //! The part of a Redis server that runs commands and scripts, one at a time, over a keyspace.
 
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/server_access.rs"]
 mod server_access;
 

@@ -25,7 +25,7 @@ mod link;
 mod pipeline;
 mod pool;
 mod scan;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
 mod scripted_peer;
 mod socket;
@@ -48,7 +48,7 @@ use connection::Connection;
 
 pub(super) use link::NodeLink;
 pub(super) use pool::NodePool;
-#[cfg(any(all(test, feature = "memory"), fuzzing))]
+#[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use scripted_peer::ScriptedPeer;
 
 /// A node, and what all connections to it share.

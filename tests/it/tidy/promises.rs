@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use super::{code::code_of, none, place, read, root};
+use super::{
+    code::{code_of, words},
+    none, place, read, root,
+};
 
 const PROMISES: u32 = 10;
 
@@ -96,7 +99,7 @@ fn tests() -> Vec<PromiseTest> {
                     .strip_prefix('p')
                     .and_then(|n| n.split('_').next()?.parse().ok()),
                 place,
-                on_server: on_both || body.contains("Server::"),
+                on_server: on_both || !words(body, "Server::").is_empty(),
             });
         }
     }
