@@ -30,7 +30,7 @@
 //! | R4 | lost places | a waiter that Redis does not know is enqueued again under a new token, in the old order | `background/waiter_upkeep.rs`, `waiter/state.rs` |
 //! | R5 | dated requests | acquire and sync do nothing after the time at which their caller gives up | the scripts, `src/store/anchor.rs` |
 //! | R6 | token lifetime | an acquire carries a token for at most one ttl after its first send | `acquire.rs` |
-//! | R7 | late copies | a release goes on until no copy of the token's acquire can still take it | `release.rs`, `background/release_upkeep.rs` |
+//! | R7 | late copies | a release goes on until no copy of the token's acquire can still take it | `background/token_release.rs`, `background/release_upkeep.rs`, `release.rs` |
 //! | R8 | grant during a request | a notice of a grant counts only once the token's request is over | `waiter/state.rs` |
 //! | R9 | own lapse | the recorded owner is the owner, lapsed or not; only others see a lapse | the scripts |
 //! | R10 | places of the dead | a lapsed lease voids the places of its process, after a grace | the scripts |

@@ -98,8 +98,8 @@ impl Engine {
         match answer {
             Ok(answer) => {
                 self.note_release_answered();
-                // Not before the reply: a late notice of the grant would find its token unknown,
-                // and send an abandon that could overtake this release.
+                // Forget the token only after the reply. Otherwise a late grant notice would find
+                // it unknown and send an abandon that could overtake this release.
                 if lease.was_queued {
                     self.waiters.forget_guarded(lease.token);
                 }
@@ -119,8 +119,8 @@ impl Engine {
                 fault: None,
                 release,
             })),
-            // For a connection that was closed while idle, the way through the renewal thread is
-            // enough.
+            // If the connection was closed while idle, this thread does not retry. The renewal
+            // thread sends the release again.
             Err(fault) => {
                 self.note_release_fault(started, &fault);
                 ReleaseOutcome::Open(Box::new(OpenRelease {
@@ -190,8 +190,7 @@ impl Engine {
             return fault.map_or(Ok(()), |f| Err(f.into_error(key, self.now() - started)));
         };
         let timeout = self.config.command_timeout;
-        // A caller that has already waited in vain for a reply has no time left to wait for
-        // another.
+        // If the caller already spent its time waiting for a reply, do not wait again.
         let no_time_left = fault.is_some() && self.now() >= started + timeout / 2;
         let reported = if no_time_left {
             None
@@ -223,8 +222,8 @@ impl Engine {
     }
 
     /// Releases all permits of a lease but one, on a free connection at once, else by the renewal
-    /// thread. Does not wait for the thread's result: until Redis knows of it, nobody else has the
-    /// permits. Blocks for at most one command timeout.
+    /// thread. Does not wait for that thread: until Redis handles the release, nobody else can get
+    /// the permits, so it is safe to return. Blocks for at most one command timeout.
     pub(crate) fn downgrade(&self, lease: &Arc<Lease>) -> Result<()> {
         let started = self.now();
         let call = self.begin_downgrade(lease, started)?;
@@ -253,8 +252,8 @@ impl Engine {
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> Result<()> {
-        // R7 (late copies): the token keeps a permit. Its last release waits until no late copy can
-        // take it.
+        // R7 (late copies): the guard keeps one permit, so this release need not outlast late
+        // copies. The token's final release does.
         let release = TokenRelease {
             not_after: 0,
             ..TokenRelease::of_lease(lease, Mode::Downgrade, started)
@@ -264,8 +263,8 @@ impl Engine {
             Err(fault) => {
                 self.note_release_fault(started, &fault);
                 if !fault.is_transient() {
-                    // A retry is refused, too. Nobody else would get the permits while the guard
-                    // lives.
+                    // A retry would be refused too, and the permits would stay taken while the
+                    // guard lives. So report the error.
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
                 self.send_to_background(Command::Abandon(TokenRelease {
@@ -295,8 +294,8 @@ impl Engine {
         Error::Lost { loss }
     }
 
-    /// Reports the loss of a guard's lease to all who watch for it, once. True for the one call
-    /// that did so.
+    /// Reports the loss of a guard's lease to everyone watching. Only the first call reports, and
+    /// returns true.
     pub(super) fn report_loss(&self, lease: &Lease, loss: &Loss) -> bool {
         if !lease.report_loss(loss) {
             return false;
@@ -330,8 +329,8 @@ impl Engine {
         });
     }
 
-    /// The same for a token that may be queued. It leaves the queue only by a release, so the
-    /// renewal thread goes on until there is a reply.
+    /// Like `abandon_token`, for a token that may be queued. It leaves the queue only by a release,
+    /// so the renewal thread goes on until there is a reply.
     pub(super) fn abandon_queued(&self, request: &Request, token: Token, not_after: u64) {
         let about = request.call(Verb::Renew { token });
         self.abandon(TokenRelease {
@@ -341,7 +340,7 @@ impl Engine {
         });
     }
 
-    /// The same for a lease that no guard has or will have.
+    /// Abandons the token of a lease that has no guard and never will.
     pub(super) fn abandon_lease(&self, lease: &Lease) {
         // R14 (release first, then send).
         lease.close();
@@ -373,8 +372,8 @@ impl Engine {
         self.unanswered_since.store(0, Ordering::Release);
     }
 
-    /// An ambiguous fault is a missing reply. Any other fault says that the release was not sent,
-    /// or was refused.
+    /// An ambiguous fault counts as a missing reply. After any other fault, the release was not
+    /// sent or was refused.
     pub(super) fn note_release_fault(&self, started: Time, fault: &StoreFault) {
         if fault.is_ambiguous() {
             self.note_release_unanswered(started);

@@ -1,5 +1,6 @@
 //! The costs of a manager: threads, connections, requests and wake-ups. All of them end with the
-//! last handle. On Redis alone: the tests count there, and in separate processes.
+//! last handle. On Redis alone: the tests count connections and requests on the server, and threads
+//! in a child process.
 
 use std::{
     fs,
@@ -28,9 +29,9 @@ const PREFIX: &str = "fairlock-";
 const RENEWAL: &str = "fairlock-renewa";
 const BACKGROUND_THREADS: [&str; 3] = ["fairlock-listen", "fairlock-pool", RENEWAL];
 
-/// They also cost at most three requests a second.
+/// The waiters also cost at most three requests a second.
 #[test]
-fn p9_a_hundred_waiters_on_one_name_cost_two_connections() {
+fn p9_a_hundred_waiters_cost_two_connections_beside_the_pool() {
     const PERIODS: u32 = 4;
     let server = Server::start();
     let (mut child, _locks) = crowd_of(&server, 1);
@@ -111,7 +112,7 @@ fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
 fn check_crowd(server: &Server, child: &mut Child) {
     child.send("threads");
     assert_eq!(child.expect("threads", SOON), BACKGROUND_THREADS.join(" "));
-    // The holder's one; and in the crowd's process one each of the pool, the subscription and the
+    // One for the holder. In the crowd's process, one each for the pool, the subscription and the
     // renewal thread.
     let clients = server.clients();
     assert_eq!(clients.len(), 4, "{clients:#?}");
@@ -123,8 +124,8 @@ fn check_crowd(server: &Server, child: &mut Child) {
     );
 }
 
-/// The requests of clients that Redis has run, without the commands inside scripts, which Redis
-/// counts too.
+/// How many client requests Redis has run. Its statistics also count commands inside scripts; those
+/// are subtracted.
 fn requests(server: &Server) -> u64 {
     let stats: String = server.query(&["INFO", "commandstats"]);
     let calls = |command: &str| -> u64 {
