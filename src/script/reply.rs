@@ -1,5 +1,8 @@
 //! Reads what the scripts reply, with one function per verb. Anything but the promised shape is
 //! [`Malformed`]: it never panics, and it never becomes a grant.
+//!
+//! The file is long on purpose: the functions are read side by side with the replies that
+//! PROTOCOL.md lists for each verb.
 
 mod fields;
 mod inspection;

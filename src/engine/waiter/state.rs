@@ -1,5 +1,8 @@
 //! The state machine of one waiter. It is pure: each event comes with its time, and the returned
 //! [`WaiterAction`] says what the engine must do.
+//!
+//! The file is long on purpose: all transitions of the stage are in one place, so that the table on
+//! [`Stage`] can be checked against them.
 
 use std::sync::Arc;
 use std::time::Duration;
