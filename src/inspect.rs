@@ -94,8 +94,8 @@ impl LockManager {
     /// - [`Unavailable`](Error::Unavailable), [`Server`](Error::Server): Redis did not answer, or
     ///   refused.
     /// - [`Closed`](Error::Closed) in a forked child.
-    pub fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
-        let mut infos = self.inspect_all(vec![self.key(name)?])?;
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>> {
+        let mut infos = self.inspect_all(vec![self.key(name.as_ref())?])?;
         infos.pop().unwrap_or(Ok(None))
     }
 
@@ -122,8 +122,8 @@ impl LockManager {
     /// }
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn list(&self, pattern: &str) -> List {
-        let glob = Glob::new(pattern);
+    pub fn list(&self, pattern: impl AsRef<str>) -> List {
+        let glob = Glob::new(pattern.as_ref());
         List {
             manager: self.clone(),
             pattern: key::scan_pattern(&self.engine().config.prefix, &glob),
@@ -151,8 +151,8 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
-    pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
-        let key = self.key(name)?;
+    pub fn force_release(&self, name: impl AsRef<str>, fence: u64) -> Result<bool> {
+        let key = self.key(name.as_ref())?;
         let verb = Verb::Release {
             token: Token::new(),
             fence,

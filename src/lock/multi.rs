@@ -230,13 +230,13 @@ impl MultiGuard {
 
     /// The fence of one of the names, like [`LockGuard::fence`](crate::LockGuard::fence). `None`
     /// for any other name.
-    pub fn fence(&self, name: &str) -> Option<u64> {
-        self.lease(name).map(|lease| lease.fence)
+    pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
+        self.lease(name.as_ref()).map(|lease| lease.fence)
     }
 
     /// How the previous holder of one of the names ended. `None` for any other name.
-    pub fn previous_holder(&self, name: &str) -> Option<PreviousHolder> {
-        self.lease(name).map(|lease| lease.previous)
+    pub fn previous_holder(&self, name: impl AsRef<str>) -> Option<PreviousHolder> {
+        self.lease(name.as_ref()).map(|lease| lease.previous)
     }
 
     /// Whether you certainly still hold all the locks. Reads a clock and a flag for each; no I/O,

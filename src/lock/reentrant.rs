@@ -71,7 +71,7 @@ impl LockManager {
     /// assert_eq!(inner.fence(), outer.fence());
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn reentrant_mutex(&self, name: &str) -> ReentrantMutex {
+    pub fn reentrant_mutex(&self, name: impl AsRef<str>) -> ReentrantMutex {
         ReentrantMutex {
             manager: self.clone(),
             mutex: self.mutex(name),

@@ -30,7 +30,8 @@ impl LockManager {
     /// reader.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn rw_lock(&self, name: &str) -> RwLock {
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        let name = name.as_ref();
         RwLock {
             manager: self.clone(),
             name: name.into(),

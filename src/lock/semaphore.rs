@@ -30,7 +30,8 @@ impl LockManager {
     /// permit.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        let name = name.as_ref();
         Semaphore {
             manager: self.clone(),
             name: name.into(),

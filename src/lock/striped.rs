@@ -20,7 +20,8 @@ impl LockManager {
     /// let _guard = accounts.mutex(b"4711").lock()?;
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn striped(&self, name: &str, stripes: NonZeroU32) -> Striped {
+    pub fn striped(&self, name: impl AsRef<str>, stripes: NonZeroU32) -> Striped {
+        let name = name.as_ref();
         let longest = format!("{name}:{}", stripes.get() - 1);
         let refused = [name, &longest]
             .into_iter()
