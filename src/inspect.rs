@@ -1,5 +1,7 @@
 //! Shows who holds a lock and who waits for it, and takes a lock away by force.
 
+mod display;
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -118,7 +120,7 @@ impl LockManager {
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// for info in mgr.list("invoices:*") {
     ///     let info = info?;
-    ///     println!("{}: {:?}, {} waiting", info.name, info.state, info.waiters);
+    ///     println!("{info}"); // "invoices:42": mutex, held by process 4711 on web-1, …
     /// }
     /// # Ok::<(), fairlock::Error>(())
     /// ```

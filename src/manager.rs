@@ -106,3 +106,12 @@ pub struct Shutdown {
     /// Empty if all guards were dropped in time.
     pub ended: Vec<Arc<str>>,
 }
+
+impl fmt::Display for Shutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ended.is_empty() {
+            return f.write_str("all guards were dropped in time");
+        }
+        write!(f, "these locks were still held: {}", self.ended.join(", "))
+    }
+}

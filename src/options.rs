@@ -222,3 +222,70 @@ impl fmt::Debug for LockOptions {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_secs(5);
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Each option: options that set it, options that set it otherwise, and its default by name.
+    fn table() -> [[LockOptions; 3]; 6] {
+        let new = LockOptions::new;
+        [
+            [new().ttl(SHORT), new().ttl(LONG), new().ttl(DEFAULT_TTL)],
+            [
+                new().fixed_lease(SHORT),
+                new().fixed_lease(LONG),
+                new().ttl(DEFAULT_TTL),
+            ],
+            [
+                new().max_hold(SHORT),
+                new().max_hold(LONG),
+                new().no_max_hold(),
+            ],
+            [
+                new().hold_at_least(SHORT),
+                new().hold_at_least(LONG),
+                new().hold_at_least(Duration::ZERO),
+            ],
+            [new().label("a"), new().label("b"), new().label("")],
+            [
+                new().on_lost(|_| {}),
+                new().on_lost(|_| ()),
+                new().no_on_lost(),
+            ],
+        ]
+    }
+
+    /// All that the rest of the crate sees of options.
+    fn shown(options: &LockOptions) -> String {
+        let callback = options
+            .callback()
+            .map(|callback| Arc::as_ptr(callback).addr());
+        format!("{options:?} {callback:?}")
+    }
+
+    #[test]
+    fn options_set_above_cover_those_below_and_the_rest_show_through() {
+        let none = LockOptions::new();
+        let over = |above: &LockOptions, below: &LockOptions| shown(&above.clone().over(below));
+        for (row, [set, otherwise, unset]) in table().iter().enumerate() {
+            assert_ne!(shown(set), shown(&none));
+            assert_eq!(over(&none, set), shown(set));
+            assert_eq!(over(set, &none), shown(set));
+            assert_eq!(over(set, otherwise), shown(set));
+            assert_eq!(over(unset, set), shown(&none));
+            for (other_row, [other, ..]) in table().iter().enumerate() {
+                // Two options do not affect each other. The first two rows are one option.
+                if row.max(1) != other_row.max(1) {
+                    let both = set.clone().over(other);
+                    assert_eq!(over(&none, &both), shown(&both));
+                    assert_ne!(shown(&both), shown(set));
+                    assert_ne!(shown(&both), shown(other));
+                }
+            }
+        }
+    }
+}

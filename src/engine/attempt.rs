@@ -68,7 +68,7 @@ impl Engine {
                 {
                     self.clock
                         .sleep_until(self.now() + self.config.back_off / 10);
-                    refused = Some(fault.repeat());
+                    refused = Some(fault.clone());
                     fault
                 }
                 TryOutcome::Failed(fault) => {

@@ -39,6 +39,7 @@ impl LockManager {
     /// - [`Server`](crate::Error::Server): Redis refused. Returned at once if the refusal will not
     ///   pass by itself, else after the outage limit.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
         take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
     }
@@ -52,6 +53,7 @@ impl LockManager {
     /// As [`lock`](LockManager::lock), but without waiting out an outage.
     /// [`Lost`](crate::Error::Lost) if the lease is so short, or the process so slow, that the
     /// lease had lapsed when the reply came.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self, name: impl AsRef<str>) -> Result<Option<LockGuard>> {
         try_take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
     }
@@ -66,7 +68,12 @@ impl LockManager {
     /// # Errors
     /// As [`try_lock`](LockManager::try_lock). [`Unavailable`](crate::Error::Unavailable) also if
     /// Redis was silent at the end: then it is not known whether others had the lock.
-    pub fn try_lock_for(&self, name: impl AsRef<str>, at_most: Duration) -> Result<Option<LockGuard>> {
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock_for(
+        &self,
+        name: impl AsRef<str>,
+        at_most: Duration,
+    ) -> Result<Option<LockGuard>> {
         take_until(
             self,
             self.key(name.as_ref())?,
@@ -80,7 +87,12 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`try_lock_for`](LockManager::try_lock_for).
-    pub fn try_lock_until(&self, name: impl AsRef<str>, deadline: Instant) -> Result<Option<LockGuard>> {
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock_until(
+        &self,
+        name: impl AsRef<str>,
+        deadline: Instant,
+    ) -> Result<Option<LockGuard>> {
         take_until(
             self,
             self.key(name.as_ref())?,
@@ -98,14 +110,18 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock).
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self, name: impl AsRef<str>) -> Result<Waiter> {
-        enqueue(self, self.key(name.as_ref())?, LockSpec::MUTEX, |guard| guard)
+        enqueue(self, self.key(name.as_ref())?, LockSpec::MUTEX, |guard| {
+            guard
+        })
     }
 
     /// The mutex of this name, as a handle with the same verbs.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
     /// [`Config`](crate::Error::Config).
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         let name = name.as_ref();
         Mutex {
@@ -144,6 +160,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self) -> Result<LockGuard> {
         take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
@@ -152,6 +169,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
         try_take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
@@ -160,6 +178,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -173,6 +192,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_until`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -186,6 +206,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::enqueue`].
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self) -> Result<Waiter> {
         enqueue(&self.manager, self.key()?, LockSpec::MUTEX, |guard| guard)
     }

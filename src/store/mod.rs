@@ -143,7 +143,7 @@ impl CallResult {
     fn none_sent(calls: &[Call], fault: &StoreFault) -> Vec<CallResult> {
         calls
             .iter()
-            .map(|_| CallResult::not_sent(fault.repeat()))
+            .map(|_| CallResult::not_sent(fault.clone()))
             .collect()
     }
 

@@ -411,9 +411,8 @@ impl WaiterState {
             }
             // The error stays for the next look.
             Stage::Failed(error) => {
-                let repeated = error.repeat();
-                self.stage = Stage::Failed(error);
-                TakeGrant::Failed(repeated)
+                self.stage = Stage::Failed(error.clone());
+                TakeGrant::Failed(error)
             }
             other => {
                 self.stage = other;

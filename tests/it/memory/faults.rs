@@ -128,7 +128,7 @@ fn a_lapse_works_with_any_prefix_and_name() {
     let mgr = LockManager::builder(&memory).prefix("a:b").build().unwrap();
     for name in ["plain", "a{b}%c", "ends:{k}", "ü \n"] {
         let guard = mgr.lock(name).unwrap();
-        let other = mgr.lock(&format!("not {name}")).unwrap();
+        let other = mgr.lock(format!("not {name}")).unwrap();
         assert!(memory.lapse(name), "{name:?}");
         assert!(guard.renew().is_err());
         other.unlock().unwrap();

@@ -264,7 +264,9 @@ fn check_options(config: &Config, options: &LockOptions) {
     };
     assert!((least..=DAY).contains(&ttl), "{options:?}");
     assert!(
-        options.hold_limit().is_none_or(|limit| limit > Duration::ZERO),
+        options
+            .hold_limit()
+            .is_none_or(|limit| limit > Duration::ZERO),
         "{options:?}"
     );
     assert!(options.least_hold() <= DAY, "{options:?}");
