@@ -102,6 +102,21 @@ impl Proxy {
         self.shared.switch(|s| s.delay = delay);
     }
 
+    /// From now on replies come byte by byte, with `pause` before each. Zero ends that.
+    pub(crate) fn trickle(&self, pause: Duration) {
+        self.shared.switch(|s| s.trickle = pause);
+    }
+
+    /// From the next request that matches on, all replies on that connection come byte by byte,
+    /// with `pause` before each.
+    pub(crate) fn trickle_when(
+        &self,
+        pause: Duration,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> ProxyFault {
+        self.add_fault(matches, FaultAction::Trickle(pause))
+    }
+
     /// The server carries out the next request that matches. Its reply is lost, and then the
     /// connection is closed.
     pub(crate) fn swallow_reply_when(

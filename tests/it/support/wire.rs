@@ -33,6 +33,8 @@ pub(super) struct Switches {
     pub(super) refuse: bool,
     pub(super) closing: bool,
     pub(super) delay: Duration,
+    /// The pause before each byte of a reply; zero: replies are passed on whole.
+    pub(super) trickle: Duration,
     pub(super) armed: Vec<ArmedFault>,
     pub(super) connections: Vec<Weak<Connection>>,
 }
@@ -55,6 +57,9 @@ pub(super) enum FaultAction {
     /// The request is not forwarded: its connection is reset.
     Reset,
     Hold(Arc<HoldState>),
+    /// From this request on, the connection's replies come byte by byte, with this pause before
+    /// each.
+    Trickle(Duration),
 }
 
 #[derive(Clone, Copy)]
@@ -69,6 +74,8 @@ pub(super) struct Connection {
     pub(super) server: TcpStream,
     pub(super) client_open: AtomicBool,
     pub(super) dead: AtomicBool,
+    /// The pause before each byte of this connection's replies.
+    pub(super) trickle: Mutex<Duration>,
     /// The fault that applies to the next reply. A synchronous client has one request at a time in
     /// flight on a connection, so the next reply belongs to the request that matched.
     pub(super) awaiting_reply: Mutex<Option<ArmedFault>>,
@@ -164,6 +171,7 @@ impl Shared {
             server,
             client_open: AtomicBool::new(true),
             dead: AtomicBool::new(false),
+            trickle: Mutex::default(),
             awaiting_reply: Mutex::default(),
         });
         let weak = Arc::downgrade(&connection);
@@ -203,6 +211,12 @@ impl Shared {
                         self.cut(connection, CloseMode::Reset);
                         let _ = armed.outcome.try_send(bytes);
                         break;
+                    }
+                    FaultAction::Trickle(pause) => {
+                        *connection.trickle.lock().unwrap() = *pause;
+                        let _ = queue.send(self.chunk(bytes.clone(), None));
+                        let _ = armed.outcome.try_send(bytes);
+                        continue;
                     }
                     FaultAction::Hold(held) => hold = Some(Arc::clone(held)),
                     FaultAction::LoseReply(_) | FaultAction::CutReply(_) => {}
@@ -247,7 +261,9 @@ impl Shared {
                         let _ = armed.outcome.try_send(bytes.clone());
                         *awaiting = None;
                     }
-                    FaultAction::Reset => unreachable!("a request that was reset has no reply"),
+                    FaultAction::Reset | FaultAction::Trickle(_) => {
+                        unreachable!("it is complete with its request")
+                    }
                 }
             }
             drop(awaiting);
@@ -279,7 +295,8 @@ impl Shared {
                     bytes, then_close, ..
                 } => {
                     // A closed peer is no reason to stop: `End` reports it to the other side.
-                    if write_all(to, &bytes, &connection.dead).is_ok() {
+                    let rest = self.trickle(connection, direction, &bytes);
+                    if write_all(to, rest, &connection.dead).is_ok() {
                         counter.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     }
                     if then_close {
@@ -298,6 +315,29 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Passes on a reply byte by byte, for as long as it is to trickle. Returns the rest.
+    fn trickle<'a>(
+        &self,
+        connection: &Connection,
+        direction: Direction,
+        bytes: &'a [u8],
+    ) -> &'a [u8] {
+        for (sent, byte) in bytes.iter().enumerate() {
+            let of_all = self.switches.lock().unwrap().trickle;
+            let pause = of_all.max(*connection.trickle.lock().unwrap());
+            let due = Instant::now() + pause;
+            if direction == Direction::Requests || pause.is_zero() {
+                return &bytes[sent..];
+            }
+            if !self.may_pass(connection, direction, due, None)
+                || write_all(&connection.client, &[*byte], &connection.dead).is_err()
+            {
+                break;
+            }
+        }
+        &[]
     }
 
     /// Waits until the head of a queue may be passed on; `false` if its connection was cut instead.
