@@ -54,6 +54,7 @@ impl Proxy {
             changed: Condvar::new(),
             requests_bytes: AtomicU64::new(0),
             replies_bytes: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
         });
         Self {
             addr: listener
@@ -214,6 +215,20 @@ impl Proxy {
     pub(crate) fn connections(&self) -> usize {
         let open = |c: &&Arc<Connection>| c.client_open.load(Ordering::SeqCst);
         self.shared.alive().iter().filter(open).count()
+    }
+
+    /// From now on nothing arrives on the subscriptions that are open, and no side closes them.
+    pub(crate) fn silence_subscriptions(&self) {
+        for connection in self.shared.alive() {
+            if connection.is_subscription.load(Ordering::SeqCst) {
+                *connection.trickle.lock().unwrap() = Duration::from_secs(3600);
+            }
+        }
+    }
+
+    /// The number of commands that clients sent, in all connections.
+    pub(crate) fn commands(&self) -> u64 {
+        self.shared.commands.load(Ordering::SeqCst)
     }
 
     /// Bytes of requests that were passed on.

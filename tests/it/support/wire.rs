@@ -14,7 +14,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use redis::io::tcp::socket2::SockRef;
 
-use super::scripted_server::next_command;
+use super::scripted_server::{is, next_command};
 
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     pub(super) requests_bytes: AtomicU64,
     pub(super) replies_bytes: AtomicU64,
+    /// Commands that clients sent.
+    pub(super) commands: AtomicU64,
 }
 
 #[derive(Default)]
@@ -76,6 +78,7 @@ pub(super) struct Connection {
     pub(super) dead: AtomicBool,
     /// The pause before each byte of this connection's replies.
     pub(super) trickle: Mutex<Duration>,
+    pub(super) is_subscription: AtomicBool,
     /// The fault that applies to the next reply. A synchronous client has one request at a time in
     /// flight on a connection, so the next reply belongs to the request that matched.
     pub(super) awaiting_reply: Mutex<Option<ArmedFault>>,
@@ -172,6 +175,7 @@ impl Shared {
             client_open: AtomicBool::new(true),
             dead: AtomicBool::new(false),
             trickle: Mutex::default(),
+            is_subscription: AtomicBool::new(false),
             awaiting_reply: Mutex::default(),
         });
         let weak = Arc::downgrade(&connection);
@@ -197,8 +201,12 @@ impl Shared {
             pending.extend_from_slice(&buffer[..n]);
             // Whole commands only, so that a match never depends on where a read happened to end.
             let mut whole = 0;
-            while let Some((_, length)) = next_command(&pending[whole..]) {
+            while let Some((words, length)) = next_command(&pending[whole..]) {
                 whole += length;
+                self.commands.fetch_add(1, Ordering::SeqCst);
+                if is(&words, "SUBSCRIBE") {
+                    connection.is_subscription.store(true, Ordering::SeqCst);
+                }
             }
             if whole == 0 {
                 continue;
