@@ -266,6 +266,8 @@ fn r15_a_repeated_grant_is_believed_for_one_lease(backend: &Backend) {
             let taking = scope.spawn(|| want.take(&ours, name).unwrap());
             until(SOON, "it is granted", || !record.holding().is_empty());
             record.clock_went_back(Duration::from_secs(3600));
+            let seen = ours.inspect(name).unwrap().expect("it is held");
+            assert!(seen.time_left <= TTL, "{want:?}: {seen:?}");
             taking.join().unwrap()
         });
         assert!(guard.remaining() <= TTL, "{want:?}: {guard:?}");
