@@ -32,7 +32,7 @@ struct Shifted {
 
 impl Shifted {
     fn start() -> Shifted {
-        Shifted::start_as(|preload| Server::start_with_env(preload))
+        Shifted::start_as(Server::start_with_env)
     }
 
     fn start_as(start: impl Fn(&[(&str, &str)]) -> Server) -> Shifted {
