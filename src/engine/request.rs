@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) key: Key,
     pub(crate) ttl: Duration,
     pub(crate) fixed: bool,
-    hold_at_least: Duration,
+    pub(crate) hold_at_least: Duration,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) on_lost: Option<OnLost>,
     /// The locks that are taken together with this one.

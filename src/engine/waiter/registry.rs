@@ -234,6 +234,11 @@ impl WaiterRegistry {
             .map_or(Time::NEVER, |(at, _)| *at)
     }
 
+    /// Whether any waiter of this process is in a queue.
+    pub(crate) fn are_any_queued(&self) -> bool {
+        !self.tables.lock().queues.is_empty()
+    }
+
     /// The sync calls that are due now, at most `most`. Each of their names is due again at `next`,
     /// in case no reply comes.
     pub(crate) fn take_due(&self, now: Time, next: Time, most: usize) -> Vec<Call> {
