@@ -90,7 +90,8 @@ pub(crate) trait Link: Send {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadlines {
     pub(crate) checkout: Checkout,
-    /// After this moment the store neither waits for a reply nor sends the call again.
+    /// After this moment the store neither waits for a reply nor sends the call again. It is one
+    /// moment for all replies of the pipeline that the call travels in.
     pub(crate) reply_by: Time,
 }
 
