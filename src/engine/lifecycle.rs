@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::background::{Command, RenewalThread, Waker};
 use crate::engine::callbacks::Callbacks;
-use crate::engine::subscription::{self, SubscriptionStatus};
+use crate::engine::subscription::SubscriptionStatus;
 use crate::engine::waiter::WaiterRegistry;
 use crate::error::{Error, Result, Step};
 use crate::script::CallerId;
@@ -193,12 +193,9 @@ impl Engine {
             since => Time::from_nanos(since),
         };
         let until = since + self.config.command_timeout;
-        if threads
-            .iter()
-            .any(|t| t.handle.thread().name() == Some(subscription::THREAD))
-        {
-            // The subscription's thread may read from its socket. A message wakes it.
-            self.store.poke(&self.caller_id.channel());
+        if self.subscription.is_up() {
+            // The subscription's thread reads from its socket. A message wakes it.
+            self.store.poke(&self.caller_id.channel(), until);
         }
         let here = thread::current().id();
         for thread in threads {
