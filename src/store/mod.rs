@@ -11,6 +11,8 @@
 //! | `memory` | the store that lives in this process |
 
 mod anchor;
+#[cfg(feature = "memory")]
+pub(crate) mod attendants;
 pub(crate) mod clock;
 mod fault;
 #[cfg(feature = "memory")]
