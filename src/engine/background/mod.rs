@@ -11,7 +11,7 @@ mod waker;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use command::Task;
-pub(crate) use command::{Command, ScheduledLease};
+pub(crate) use command::{Command, EndAll, ScheduledLease, ShutdownReport};
 pub(crate) use thread::RenewalThread;
 pub(crate) use token_release::{ReportTo, TokenRelease, excludes_late_copies};
 pub(crate) use waker::Waker;
