@@ -4,6 +4,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use crate::engine::lease::{Lease, first_lost};
@@ -181,6 +182,7 @@ impl Engine {
             self.abandon_lease(&lease);
             return Err(error);
         }
+        lease.note_taken_by(thread::current().id());
         Ok(lease)
     }
 

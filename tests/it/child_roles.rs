@@ -20,6 +20,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("turns", exclusion::turns),
     ("worker", worker::worker),
     crate::bad_input::LOG_CAPTURE,
+    crate::self_waits::SELF_WAITS,
 ];
 
 /// Reports its arguments, and then each line that it receives.

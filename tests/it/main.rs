@@ -37,6 +37,7 @@ mod process;
 #[cfg(feature = "memory")]
 mod property;
 mod rules;
+mod self_waits;
 mod server_clock;
 mod server_faults;
 mod shutdown;

@@ -4,6 +4,7 @@ mod command;
 mod lease_renewal;
 mod release_upkeep;
 mod schedule;
+mod self_wait;
 mod thread;
 mod token_release;
 mod waiter_upkeep;

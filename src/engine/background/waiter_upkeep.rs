@@ -174,6 +174,7 @@ impl RenewalThread {
         {
             engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
         }
+        self.warn_of_self_waits(waiters);
         let mut suspects = Vec::new();
         for waiter in waiters {
             let mut state = waiter.state.lock();
