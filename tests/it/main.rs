@@ -12,6 +12,7 @@ mod connections;
 mod counts;
 mod crash;
 mod data_loss;
+mod dead_waiters;
 mod ends;
 mod exclusion;
 mod fairness;

@@ -78,7 +78,9 @@ impl RenewalThread {
                     waiter.request.key.name
                 );
             }
-            EnqueueOutcome::Again => self.tasks.put(self.engine.now(), Task::Requeue(waiter)),
+            EnqueueOutcome::More | EnqueueOutcome::Again => {
+                self.tasks.put(self.engine.now(), Task::Requeue(waiter))
+            }
             EnqueueOutcome::Rejected(error) => {
                 let action = waiter.state.lock().fail(error);
                 waiter.changed.notify_one();

@@ -38,6 +38,8 @@ pub(crate) enum AtDeadline {
 pub(crate) enum EnqueueOutcome {
     /// The waiter is queued, granted or cancelled: its state says which.
     Done,
+    /// Send it again at once, to pass over more dead waiters.
+    More,
     /// Send it again at once.
     Again,
     /// It will not succeed.
