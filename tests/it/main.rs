@@ -12,6 +12,7 @@ mod connections;
 mod counts;
 mod crash;
 mod data_loss;
+mod dead_waiters;
 mod ends;
 mod exclusion;
 mod fairness;
@@ -38,6 +39,7 @@ mod process;
 #[cfg(feature = "memory")]
 mod property;
 mod rules;
+mod self_waits;
 mod server_clock;
 mod server_faults;
 mod shutdown;
