@@ -36,6 +36,8 @@ mod permits;
 mod process;
 #[cfg(feature = "memory")]
 mod property;
+mod refused_writes;
+mod rights;
 mod rules;
 mod server_clock;
 mod server_faults;
