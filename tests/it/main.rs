@@ -38,6 +38,8 @@ mod permits;
 mod process;
 #[cfg(feature = "memory")]
 mod property;
+mod refused_writes;
+mod rights;
 mod rules;
 mod self_waits;
 mod server_clock;
