@@ -33,15 +33,10 @@ end
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
---include record_rights.lua
 
 -- A name that nobody holds or waits for may become another kind, or get another capacity.
 if more == 0 and kind ~= wanted_kind and permits_taken == 0 and entries == 0 then
-  if not packed_state then
-    local refused = refusal('HDEL', 'PEXPIREAT', 'PTTL')
-    if refused then return refused end
-    fence = math.max(fence or 0, now - 1)
-  end
+  if not packed_state then fence = math.max(fence or 0, now - 1) end
   kind, capacity, state_changed = wanted_kind, string.match(wanted_kind, '%d+$') + 0, true
   fields_to_set[#fields_to_set + 1] = 'k'
   fields_to_set[#fields_to_set + 1] = kind
@@ -72,10 +67,6 @@ elseif kind ~= wanted_kind then
 elseif ARGV[7] ~= '1' then
   answer = { 'busy', now, 0, left }
 else
-  local refused = last_ticket == 0
-    and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
-                'HKEYS', 'HGETALL', 'HLEN', 'HDEL', 'DEL', 'PEXPIREAT')
-  if refused then return refused end
   --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.
