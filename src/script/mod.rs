@@ -20,7 +20,7 @@ mod script_access;
 mod spec;
 mod token;
 
-pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Verb, rights_command};
+pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, rights_command};
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
