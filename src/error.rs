@@ -41,8 +41,9 @@ pub enum Error {
         /// How long the call tried. For a caller that waited in the queue: how long Redis had been
         /// silent.
         waited: Duration,
-        /// The cause, as reported by the system.
-        source: Arc<dyn StdError + Send + Sync>,
+        /// The cause, as reported by the system. Shared by all copies of this error.
+        // In an `Arc` alone, `source()` would return the `Arc`, and hide the type of the cause.
+        source: Arc<Box<dyn StdError + Send + Sync>>,
     },
 
     /// Redis refused the request, and said why.
