@@ -211,7 +211,7 @@ impl Engine {
             };
             let now = self.now();
             if matches!(fault, StoreFault::Server { .. }) {
-                refused = Some(fault.repeat());
+                refused = Some(fault.clone());
             }
             if now >= limit {
                 // The server's last refusal explains more than the lack of a connection.

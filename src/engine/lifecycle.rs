@@ -74,7 +74,7 @@ impl Drop for EngineHandle {
 }
 
 impl Sleepers for Engine {
-    fn wake_all(&self) -> Receiver<Infallible> {
+    fn wake_all(&self) {
         // A thread holds the mutex from its look at the clock to its sleep. Taking the mutex for a
         // moment makes sure that it sleeps, and is woken.
         for waiter in self.waiters.all() {
@@ -84,6 +84,9 @@ impl Sleepers for Engine {
         self.subscription.wake();
         drop(self.drained.lock());
         self.guard_dropped.notify_all();
+    }
+
+    fn settled(&self) -> Receiver<Infallible> {
         let (hold, idle) = bounded(0);
         self.send_to_background(Command::DropWhenIdle(hold));
         idle
@@ -216,14 +219,15 @@ impl Engine {
 
     pub(super) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
         let (alive, over) = bounded::<()>(0);
+        let body = self.clock.attended(move || {
+            let _alive = alive;
+            if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                log::error!("a thread of fairlock panicked");
+            }
+        });
         let handle = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || {
-                let _alive = alive;
-                if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                    log::error!("a thread of fairlock panicked; this is a bug");
-                }
-            })
+            .spawn(body)
             .map_err(|e| {
                 StoreFault::unavailable(Step::Connect, e).into_error(None, Duration::ZERO)
             })?;

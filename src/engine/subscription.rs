@@ -232,7 +232,7 @@ fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
             }
             .into()
         }
-        other => other.repeat().into(),
+        other => other.clone().into(),
     }
 }
 

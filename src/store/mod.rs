@@ -11,6 +11,8 @@
 //! | `memory` | the store that lives in this process |
 
 mod anchor;
+#[cfg(feature = "memory")]
+pub(crate) mod attendants;
 pub(crate) mod clock;
 mod fault;
 #[cfg(feature = "memory")]
@@ -147,7 +149,7 @@ impl CallResult {
     fn none_sent(calls: &[Call], fault: &StoreFault) -> Vec<CallResult> {
         calls
             .iter()
-            .map(|_| CallResult::not_sent(fault.repeat()))
+            .map(|_| CallResult::not_sent(fault.clone()))
             .collect()
     }
 

@@ -321,6 +321,6 @@ pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
 /// A fault of a sync, as an error for the waiter.
 pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Error {
     fault
-        .repeat()
+        .clone()
         .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
 }

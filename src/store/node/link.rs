@@ -139,10 +139,9 @@ impl NodeLink {
     /// opened just now.
     fn on_broken(&mut self, results: &mut [CallResult], reply_by: Time, was_good: bool) {
         let now = self.node.clock.now();
-        let faults = results
+        let why = results
             .iter()
-            .filter_map(|result| result.answer.as_ref().err());
-        let why = faults.map(StoreFault::repeat).next();
+            .find_map(|result| result.answer.as_ref().err().cloned());
         let was_closed = why.as_ref().is_some_and(StoreFault::is_closed);
         // A failure of a process that slept through the timeout is no sign of an outage.
         let slept = now > reply_by + self.node.command_timeout;
@@ -166,6 +165,6 @@ fn reason_not_sent(why: &StoreFault) -> StoreFault {
     if why.is_ambiguous() {
         StoreFault::unavailable(Step::Connect, why.to_string())
     } else {
-        why.repeat()
+        why.clone()
     }
 }

@@ -85,7 +85,7 @@ impl<'a> Pipeline<'a> {
     fn fail(&mut self, fault: &StoreFault, on_answer: &mut OnAnswer<'_>) {
         for (index, pending) in self.unanswered() {
             pending.is_answered = true;
-            on_answer(index, Err(fault.repeat()));
+            on_answer(index, Err(fault.clone()));
         }
     }
 
