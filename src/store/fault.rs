@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Step};
@@ -10,8 +11,8 @@ use crate::key::Key;
 use crate::script::Malformed;
 use crate::store::refusal::{Refusal, passes_by_itself};
 
-/// Why a call has no reply.
-#[derive(Debug)]
+/// Why a call has no reply. `Clone`, because one fault ends all calls of a pipeline.
+#[derive(Debug, Clone)]
 pub(crate) enum StoreFault {
     /// No connection was ready, so nothing was sent.
     NotReady,
@@ -19,7 +20,7 @@ pub(crate) enum StoreFault {
     /// out.
     Unavailable {
         step: Step,
-        source: Box<dyn StdError + Send + Sync>,
+        source: Arc<dyn StdError + Send + Sync>,
     },
     /// The server may have carried out the call, or a part of it, before this fault: an attempt
     /// before this one had no reply (P7), or a script raised the error after its first write.
@@ -41,7 +42,7 @@ impl StoreFault {
     ) -> StoreFault {
         StoreFault::Unavailable {
             step,
-            source: source.into(),
+            source: source.into().into(),
         }
     }
 
@@ -69,29 +70,6 @@ impl StoreFault {
         StoreFault::Server {
             code: PROTOCOL.to_owned(),
             message: message.into(),
-        }
-    }
-
-    /// A copy for another caller: one fault ends all calls of a pipeline. An error that cannot be
-    /// cloned becomes one of the same kind with the same text.
-    pub(crate) fn repeat(&self) -> StoreFault {
-        match self {
-            StoreFault::NotReady => StoreFault::NotReady,
-            StoreFault::InDoubt(fault) => StoreFault::InDoubt(Box::new(fault.repeat())),
-            StoreFault::Unavailable { step, source } => {
-                let kind = source
-                    .downcast_ref::<io::Error>()
-                    .map_or(io::ErrorKind::Other, io::Error::kind);
-                StoreFault::unavailable(*step, io::Error::new(kind, source.to_string()))
-            }
-            StoreFault::Server { code, message } => StoreFault::Server {
-                code: code.clone(),
-                message: message.clone(),
-            },
-            StoreFault::Unfit { what, message } => StoreFault::Unfit {
-                what: what.clone(),
-                message: message.clone(),
-            },
         }
     }
 
@@ -140,6 +118,13 @@ impl StoreFault {
         }
     }
 
+    /// Whether it is no sign of an outage: the next connection will show whether the server answers.
+    /// A server closes connections that are idle, and all when it restarts. If the next attempt
+    /// fails as well, its fault is another one, or [`StoreFault::InDoubt`].
+    pub(crate) fn is_no_outage(&self) -> bool {
+        matches!(self, StoreFault::NotReady) || self.is_closed()
+    }
+
     /// Whether a signal handler ran while a connection was being opened.
     pub(super) fn is_interrupted(&self) -> bool {
         matches!(self, StoreFault::Unavailable { source, .. }
@@ -162,12 +147,8 @@ impl StoreFault {
     pub(crate) fn into_error(self, key: Option<&Key>, waited: Duration) -> Error {
         let lock = key.map(|key| key.name.clone());
         match self {
-            StoreFault::NotReady => Error::Unavailable {
-                lock,
-                step: Step::Connect,
-                waited,
-                source: "no connection is open".into(),
-            },
+            StoreFault::NotReady => StoreFault::unavailable(Step::Connect, "no connection is open")
+                .into_error(key, waited),
             StoreFault::Unavailable { step, source } => Error::Unavailable {
                 lock,
                 step,

@@ -64,7 +64,8 @@ impl RenewalThread {
         let lease = &scheduled.lease;
         match answer.reply.outcome {
             Outcome::Renewed { left, fence } if fence == lease.fence => {
-                self.on_renewed(scheduled, deadline_from_reply(answer.sent, left));
+                let deadline = deadline_from_reply(&lease.request, answer.sent, left);
+                self.on_renewed(scheduled, deadline);
             }
             // Redis went back to an older copy of its data, in which the token was still queued,
             // and granted it again. Others may have held the lock in between.
@@ -100,8 +101,9 @@ impl RenewalThread {
     }
 
     fn on_renew_fault(&mut self, scheduled: ScheduledLease, fault: &StoreFault) {
-        // "Not ready" is no failure: the first renewal opens the thread's connection.
-        if !matches!(fault, StoreFault::NotReady) {
+        // The first renewal opens the thread's connection, and the server may close it while it is
+        // idle. The next attempt shows whether renewals fail.
+        if !fault.is_no_outage() {
             self.engine.counters.renewal_failures.add(1);
             let name = &scheduled.lease.request.key.name;
             if self.renewals_fail {

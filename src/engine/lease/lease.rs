@@ -1,7 +1,8 @@
 //! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
 //! passes in what happened, and what time it is.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -27,6 +28,8 @@ pub(crate) struct Lease {
     /// R7 (late copies): until this server time, a copy of its acquire that is still under way can
     /// take the token. 0: no copy is under way.
     pub(crate) not_after: u64,
+    /// The thread that got it for its guard, for the warning of a thread that waits for itself.
+    taken_by: OnceLock<ThreadId>,
     state: LeaseState,
     signal: LostSignal,
 }
@@ -49,6 +52,7 @@ impl Lease {
             previous: grant.previous,
             was_queued: false,
             not_after: 0,
+            taken_by: OnceLock::new(),
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
         }
@@ -65,6 +69,15 @@ impl Lease {
     /// The same lease, if a copy of its acquire may still be under way (R7).
     pub(crate) fn with_not_after(self, not_after: u64) -> Lease {
         Lease { not_after, ..self }
+    }
+
+    pub(crate) fn note_taken_by(&self, thread: ThreadId) {
+        // A lease is handed out once.
+        let _ = self.taken_by.set(thread);
+    }
+
+    pub(crate) fn taken_by(&self) -> Option<ThreadId> {
+        self.taken_by.get().copied()
     }
 
     pub(crate) fn is_held(&self, now: Time) -> bool {
@@ -182,6 +195,24 @@ pub(crate) enum Due {
 
 /// R12 (doubtful grants): the local deadline of a lease whose time left came in a reply. The server
 /// counted that time after the request was sent.
-pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
-    sent + left.saturating_sub(margin(left, Duration::ZERO))
+pub(crate) fn deadline_from_reply(request: &Request, sent: Time, left: Duration) -> Time {
+    deadline_since(request, sent, left, Duration::ZERO)
+}
+
+/// The local deadline of a lease of which this much was left at `since` or later. That moment was
+/// extrapolated by so much from one at which the server's time was known.
+///
+/// Every time left that the server reports becomes a deadline here.
+///
+/// R15 (clock went back): if the server's clock went back after the grant, more may be left by that
+/// clock than a lease can have. The server cuts the lease to its full length from now or later. So
+/// the client may believe in that length, and in no more.
+pub(crate) fn deadline_since(
+    request: &Request,
+    since: Time,
+    left: Duration,
+    extrapolated: Duration,
+) -> Time {
+    let left = left.min(request.longest());
+    since + left.saturating_sub(margin(left, extrapolated))
 }

@@ -12,7 +12,7 @@
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time |
+//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
 //! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them
 //! name `connection`, which alone names `socket`.
@@ -70,7 +70,7 @@ pub(crate) struct Node {
     has_rights: AtomicBool,
     anchor: Mutex<Option<Anchor>>,
     connects: AtomicU64,
-    requests: AtomicU64,
+    requests: Arc<AtomicU64>,
 }
 
 impl Node {
@@ -93,7 +93,7 @@ impl Node {
             has_rights: AtomicBool::new(false),
             anchor: Mutex::new(None),
             connects: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
+            requests: Arc::default(),
         }
     }
 
@@ -107,7 +107,7 @@ impl Node {
         self.connects.load(Ordering::Relaxed)
     }
 
-    /// How many calls were sent.
+    /// How many commands were sent, of whatever sort.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
@@ -136,9 +136,10 @@ impl Node {
         let mut connection = Connection::open(&self.addr, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
-        connection.set_write_timeout(self.command_timeout)?;
+        connection.requests = Arc::clone(&self.requests);
         self.shake_hands(&mut connection, started + self.connect_timeout)?;
         connection.set_read_timeout(self.command_timeout)?;
+        connection.set_write_timeout(self.command_timeout)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         Ok(connection)
     }

@@ -35,6 +35,7 @@ const STORE: &[&[&str]] = &[
     &["refusal"],
     &["anchor"],
     &["clock"],
+    &["attendants"],
 ];
 
 type ModulePath = Vec<String>;
