@@ -10,13 +10,14 @@ local kind, packed_state, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k'
 local all, shown, seen = redis.call('HGETALL', holders_key), 0,
   { 'seen', now, 0, kind, fence or 0, waiter_records, 0 }
 for i = 1, #all, 2 do
-  local lease_end, _, _, weight, phase, _, text_start = struct.unpack(HOLDER, all[i + 1])
+  local lease_end, ttl, hold, weight, phase, _, text_start = struct.unpack(HOLDER, all[i + 1])
   if (phase < 2 or phase == 2 and lease_end > now) and shown < ARGV[5] + 0 then
     local text = string.sub(all[i + 1], text_start)
     -- If the record was lost, the holders know the kind.
     seen[4] = seen[4] or string.match(text, '^%S+ %d+')
     shown = shown + 1
-    seen[#seen + 1] = math.max(0, lease_end - now)
+    -- R15 (clock went back): no more is left than the full lease.
+    seen[#seen + 1] = math.max(0, math.min(lease_end - now, 1000 * math.max(ttl, hold)))
     seen[#seen + 1] = phase == 2 and 1 or 0
     seen[#seen + 1] = weight
     seen[#seen + 1] = text

@@ -93,9 +93,7 @@ impl RenewalThread {
             }
             // Nobody sends the releases any more.
             survives(|| self.report_to_shutdowns(Time::NEVER));
-            log::error!(
-                "the renewal thread of fairlock panicked; this is a bug, and all its locks are lost"
-            );
+            log::error!("the renewal thread of fairlock panicked, and all its locks are lost");
         }
     }
 
