@@ -62,8 +62,7 @@ pub enum Error {
         message: String,
     },
 
-    /// The name is in use as another kind of lock, or as a semaphore with another number of
-    /// permits.
+    /// The name is in use as another kind of lock.
     ///
     /// A mutex cannot become a semaphore or a reader/writer lock until an hour after its last use,
     /// nor the other way round.

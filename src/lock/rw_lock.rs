@@ -64,7 +64,6 @@ impl LockManager {
 ///   for it. It cannot be a mutex until its record is gone, an hour after its last use.
 /// - Many readers at a time cost Redis as much as many holders of a
 ///   [`Semaphore`](crate::Semaphore).
-/// - [`inspect`](LockManager::inspect) does not distinguish a writer from a single reader.
 /// - If asynchronous replication loses data, it can lose a lock; see the [limits](crate#limits) of
 ///   the crate.
 #[derive(Clone)]
@@ -290,7 +289,7 @@ impl WriteGuard {
     /// - [`Server`](Error::Server): Redis refused, and the refusal will not pass by itself.
     /// - [`Closed`](Error::Closed) in a forked child.
     pub fn downgrade(self) -> Result<ReadGuard> {
-        self.guard.downgrade()?;
+        self.guard.reduce(1)?;
         Ok(ReadGuard { guard: self.guard })
     }
 }

@@ -59,8 +59,9 @@ pub(crate) enum Mode {
     Lost,
     /// Leave the queue, but keep a grant that came first.
     KeepIfOwner,
-    /// Release all permits but one and keep the last.
-    Downgrade,
+    /// Keep this many permits, at most those that it has, and release the others. The number is of
+    /// those that stay, so a second or late copy changes nothing.
+    Reduce { to: u32 },
     /// Release the owner, whatever its token is, if the fence is still this one.
     Forced,
 }
@@ -72,7 +73,7 @@ impl Mode {
             Mode::Unused => "unused",
             Mode::Lost => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
-            Mode::Downgrade => "downgrade",
+            Mode::Reduce { .. } => "reduce",
             Mode::Forced => "forced",
         }
     }
@@ -173,6 +174,9 @@ impl Call {
             Verb::Release { token, fence, mode } => {
                 token.append_to(cmd);
                 cmd.arg(*fence).arg(mode.as_str());
+                if let Mode::Reduce { to } = mode {
+                    cmd.arg(*to);
+                }
             }
             Verb::Renew { token } => token.append_to(cmd),
             Verb::Sync { newest } => {

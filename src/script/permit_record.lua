@@ -14,8 +14,9 @@
 local record_key, queue_key, holders_key, manager = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 -- The field 'p' holds, in this order: fence (the last one that was not a reader's), next_lapse (no
 -- holder lapses before it; 0 if there is no holder), shortest_lease and longest_lease (of the
--- holders, in ms), expires_at and holders_expire_at (of the two keys, in s), capacity,
--- permits_taken, previous (how the last holder ended; -1 is unknown).
+-- holders, in ms), expires_at and holders_expire_at (of the two keys, in s), capacity (the largest
+-- that a waiter goes by), permits_taken, previous (how the last holder ended; -1 is unknown). The
+-- field 'k' has the kind, and the capacity that the newest grant went by.
 -- A holder's field is its token, or 'c:<token>' while it cools. It holds lease_end, ttl and hold in
 -- ms, weight (its permits), phase, previous (how the holder before it ended), then the text
 -- 'kind capacity fence ticket granted-at manager ttl fixed hold permits label'. The phases: 0 holds
@@ -24,6 +25,7 @@ local STATE, HOLDER = '<ddI4I4I4I4I4I4b', '<dI4I4I4bb'
 local fence, next_lapse, shortest_lease, longest_lease = nil, 0, 0, 0
 local expires_at, holders_expire_at, capacity, permits_taken, previous = 0, 0, 0, 0, -1
 local state_changed
+local stored_kind = kind
 local holders_to_set, holders_to_delete = {}, {}
 -- The holders with this fence are released by force.
 local forced_fence

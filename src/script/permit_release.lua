@@ -3,7 +3,8 @@
 -- KEYS: 1 the record · 2 the queue · 3 the holders
 -- ARGV: 1-4 as in permit_record.lua · 5 token · 6 fence · 7 mode: used (it was a guard) | unused
 --   (nobody had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant
---   that came first) | downgrade (keep one permit) | forced (all holders with this fence)
+--   that came first) | reduce (keep some of the permits) | forced (all holders with this fence) ·
+--   8 with reduce: how many permits to keep
 -- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused
 --   (forced; already if this very request came before) · already | lapsed | forced | lost (it holds
 --   nothing) · kind {kind}
@@ -47,13 +48,16 @@ elseif packed_holder and phase < 2 then
   local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
   local must_cool = (mode == 'used' or mode == 'lost') and cool_until > now
   -- A reader leaves nothing half done, so its end does not change previous.
-  if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then
-    if mode == 'used' or mode == 'downgrade' then previous = 0 end
+  local is_rw = string.sub(kind, 1, 3) == 'rw/'
+  if weight == capacity or not is_rw then
+    if mode == 'used' or mode == 'reduce' and is_rw then previous = 0 end
     if mode == 'lost' then previous = 1 end
   end
   local kept_field = token
-  if mode == 'downgrade' then
-    permits_taken, weight = permits_taken - weight + 1, 1
+  if mode == 'reduce' then
+    -- The number is of permits to keep, not to release. So a second or late copy changes nothing.
+    local kept = math.min(weight, ARGV[8] + 0)
+    permits_taken, weight = permits_taken - weight + kept, kept
   else
     holders_to_delete[#holders_to_delete + 1] = token
     if must_cool then

@@ -50,7 +50,7 @@ if state_changed or queue_changed or #fields_to_delete > 0
     fields_to_set[#fields_to_set + 1] =
       struct.pack(QUEUE, entries, math.max(0, waiter_records), looked_at, served_time, last_ticket,
                   served_ticket, queue_expires_at)
-    if not packed_state then
+    if kind ~= stored_kind then
       fields_to_set[#fields_to_set + 1] = 'k'
       fields_to_set[#fields_to_set + 1] = kind
     end

@@ -277,6 +277,36 @@ fn p7_a_downgrade_with_a_lost_reply_keeps_exactly_one_permit() {
     }
 }
 
+#[test]
+fn p7_a_release_of_some_permits_with_a_lost_reply_counts_once() {
+    let s = setup();
+    let record = Permits::of(&s.server, "a");
+    for lose in REPLY_LOSSES {
+        let mut guard = s.ours.semaphore("a", 4).acquire_many(4).unwrap();
+        let mut queue = PermitWaiters::of(&s.server, "a");
+        for mgr in [&s.ours, &s.other, &s.other] {
+            queue.add(mgr, Want::Permits(1, 4));
+        }
+        let fault = lose(&s.proxy, Verb::Release);
+        guard.release_permits(1).unwrap();
+        assert!(says(&fault.wait(SOON), "released"));
+        let first = queue.expect_grant(0, P + 2 * T + SLACK);
+        // The renewal thread may send the first request again after this one.
+        guard.release_permits(1).unwrap();
+        let second = queue.expect_grant(1, P + 2 * T + SLACK);
+        thread::sleep(2 * T);
+        guard.renew().unwrap();
+        assert_eq!((record.used(), record.holding().len()), (4, 3));
+        assert!(queue.none_ended() && guard.permits() == 2);
+        guard.unlock().unwrap();
+        let third = queue.expect_grant(2, P + T + SLACK);
+        for other in [first, second, third] {
+            other.unlock().unwrap();
+        }
+        record.comes_to_rest();
+    }
+}
+
 /// A waiter's check hands the lapsed permits on, and only the reply to that check reports the
 /// grants.
 #[test]

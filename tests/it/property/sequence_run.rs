@@ -9,7 +9,8 @@ use crate::model::{
     Attempt, LeaseTerm, Likelihood, ModelKind, ModelOutcome, Observation, Op, PossibleStates,
 };
 use fairlock::{
-    Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, Waiter, WriteGuard,
+    Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, SemaphoreGuard, Waiter,
+    WriteGuard,
 };
 use proptest::test_runner::TestCaseError;
 
@@ -73,6 +74,7 @@ pub(super) struct SequenceRun<'a> {
 /// A waiter for a lock of any kind.
 enum AnyWaiter {
     Plain(Waiter),
+    Permits(Waiter<SemaphoreGuard>),
     Reader(Waiter<ReadGuard>),
     Writer(Waiter<WriteGuard>),
 }
@@ -81,6 +83,7 @@ impl AnyWaiter {
     fn position(&self) -> Option<u64> {
         match self {
             AnyWaiter::Plain(waiter) => waiter.position(),
+            AnyWaiter::Permits(waiter) => waiter.position(),
             AnyWaiter::Reader(waiter) => waiter.position(),
             AnyWaiter::Writer(waiter) => waiter.position(),
         }
@@ -89,6 +92,7 @@ impl AnyWaiter {
     fn wait_for(&mut self, at_most: Duration) -> fairlock::Result<Option<AnyGuard>> {
         Ok(match self {
             AnyWaiter::Plain(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Plain),
+            AnyWaiter::Permits(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Permits),
             AnyWaiter::Reader(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Reader),
             AnyWaiter::Writer(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Writer),
         })
@@ -98,6 +102,7 @@ impl AnyWaiter {
 /// A guard of a lock of any kind.
 enum AnyGuard {
     Plain(LockGuard),
+    Permits(SemaphoreGuard),
     Reader(ReadGuard),
     Writer(WriteGuard),
 }
@@ -106,6 +111,7 @@ impl AnyGuard {
     fn unlock(self) -> fairlock::Result<()> {
         match self {
             AnyGuard::Plain(guard) => guard.unlock(),
+            AnyGuard::Permits(guard) => guard.unlock(),
             AnyGuard::Reader(guard) => guard.unlock(),
             AnyGuard::Writer(guard) => guard.unlock(),
         }
@@ -118,6 +124,7 @@ impl Deref for AnyGuard {
     fn deref(&self) -> &LockGuard {
         match self {
             AnyGuard::Plain(guard) => guard,
+            AnyGuard::Permits(guard) => guard,
             AnyGuard::Reader(guard) => guard,
             AnyGuard::Writer(guard) => guard,
         }
@@ -210,11 +217,14 @@ impl<'a> SequenceRun<'a> {
                 None => Ok(()),
             },
             StepKind::Downgrade => {
-                let is_writer =
-                    |(_, _, guard): &(_, _, AnyGuard)| matches!(guard, AnyGuard::Writer(_));
+                let can_downgrade = |(_, _, guard): &(_, _, AnyGuard)| match guard {
+                    AnyGuard::Writer(_) => true,
+                    AnyGuard::Permits(guard) => guard.permits() > 1,
+                    AnyGuard::Plain(_) | AnyGuard::Reader(_) => false,
+                };
                 self.guards
                     .iter()
-                    .position(is_writer)
+                    .position(can_downgrade)
                     .map_or(Ok(()), |at| self.downgrade(at))
             }
             StepKind::Renew => match pick(step, self.guards.len()) {
@@ -395,7 +405,7 @@ impl<'a> SequenceRun<'a> {
                 ModelKind::Semaphore(permits) => Ok(manager
                     .semaphore(text, permits)
                     .try_acquire_many(attempt.permits)?
-                    .map(AnyGuard::Plain)),
+                    .map(AnyGuard::Permits)),
                 ModelKind::ReadWrite(all) if attempt.permits == all => {
                     Ok(manager.rw_lock(text).try_write()?.map(AnyGuard::Writer))
                 }
@@ -422,7 +432,7 @@ impl<'a> SequenceRun<'a> {
             Verb::Acquire,
             || match *kind {
                 ModelKind::Mutex => Ok(AnyWaiter::Plain(manager.enqueue(text)?)),
-                ModelKind::Semaphore(permits) => Ok(AnyWaiter::Plain(
+                ModelKind::Semaphore(permits) => Ok(AnyWaiter::Permits(
                     manager
                         .semaphore(text, permits)
                         .enqueue_many(attempt.permits)?,
@@ -487,21 +497,25 @@ impl<'a> SequenceRun<'a> {
         self.observe(name, Op::Unlock(attempt), outcome)
     }
 
-    /// Its reply is never lost. An unanswered downgrade goes on in the background and reports
+    /// Keeps one permit. Its reply is never lost. An unanswered downgrade goes on in the background and reports
     /// success until it is known to have failed, which this test could not tell apart.
     fn downgrade(&mut self, at: usize) -> StepResult {
         let (attempt, name, guard) = self.guards.remove(at);
-        let AnyGuard::Writer(writer) = guard else {
-            return Ok(());
-        };
         // An earlier lost reply may have closed the connection. This inspection opens it again.
         self.perform(&PlannedStep {
             client: attempt.client,
             ..inspection(name as u8)
         })?;
-        let outcome = match writer.downgrade() {
-            Ok(reader) => {
-                self.guards.push((attempt, name, AnyGuard::Reader(reader)));
+        let downgraded = match guard {
+            AnyGuard::Writer(writer) => writer.downgrade().map(AnyGuard::Reader),
+            AnyGuard::Permits(mut guard) => guard
+                .release_permits(guard.permits() - 1)
+                .map(|()| AnyGuard::Permits(guard)),
+            AnyGuard::Plain(_) | AnyGuard::Reader(_) => return Ok(()),
+        };
+        let outcome = match downgraded {
+            Ok(guard) => {
+                self.guards.push((attempt, name, guard));
                 ModelOutcome::Downgraded
             }
             Err(error) => self.guard_outcome(Err(error), ModelOutcome::Downgraded)?,

@@ -218,7 +218,7 @@ fn release(mode: Mode, attempt: Attempt) -> Op {
     match mode {
         Mode::Used => Op::Unlock(attempt),
         Mode::Lost => Op::Drop(attempt),
-        Mode::Downgrade => Op::Downgrade(attempt),
+        Mode::Reduce { .. } => Op::Downgrade(attempt),
         Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
     }
 }

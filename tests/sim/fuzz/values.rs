@@ -49,7 +49,7 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
                 Mode::Lost,
                 Mode::KeepIfOwner,
                 Mode::Forced,
-                Mode::Downgrade,
+                Mode::Reduce { to: 1 },
             ];
             Verb::Release {
                 token,
