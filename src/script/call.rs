@@ -39,6 +39,9 @@ pub(crate) enum Verb {
     Inspect {
         waiters: usize,
     },
+    /// Clear the record of a name that nobody uses, so that it can become another kind of lock. Call
+    /// it with the spec of the kind that the name is.
+    Vacate,
     /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
     Lookup {
         tokens: Vec<Token>,
@@ -98,6 +101,7 @@ impl Call {
             Verb::Renew { .. } => VerbName::Renew,
             Verb::Sync { .. } => VerbName::Sync,
             Verb::Inspect { .. } => VerbName::Inspect,
+            Verb::Vacate => VerbName::Vacate,
             Verb::Lookup { .. } => VerbName::Lookup,
         };
         registry::script_id(self.spec.family, verb)
@@ -186,6 +190,7 @@ impl Call {
             Verb::Inspect { waiters } => {
                 cmd.arg(*waiters);
             }
+            Verb::Vacate => {}
             Verb::Lookup { tokens } => tokens.iter().for_each(|token| token.append_to(cmd)),
         }
     }

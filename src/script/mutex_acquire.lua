@@ -34,6 +34,7 @@ end
 
 local owner, waiter, own_stamp =
   unpack(redis.call('HMGET', KEYS[1], 'o', 'w:' .. token, 'm:' .. ARGV[1]))
+local goes_on, looks_back = true, false
 --include mutex_record.lua
 
 -- R5 (dated requests): the caller has given up by now, and would not release what this took.
@@ -51,7 +52,7 @@ live_manager = manager
 --include record_rights.lua
 
 if not owner and lease_end <= now and more == 0 then
-  local refused = not fence and refusal('HDEL', 'PEXPIREAT')
+  local refused = is_new_record and refusal('HDEL', 'PEXPIREAT')
   if refused then return refused end
   if waiter then
     fields_to_delete[#fields_to_delete + 1] = 'w:' .. token

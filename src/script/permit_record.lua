@@ -40,5 +40,14 @@ if packed_state then
 elseif kind then
   -- Another kind, or another version of this protocol, is refused before any write.
   return { 'kind', now, 0, kind }
+else
+  -- The name was vacated, and this is the state in which that found it. Fences go on from there
+  -- (P2).
+  local vacated = redis.call('HGET', record_key, 'v')
+  if vacated then
+    local _, vacated_fence
+    _, _, vacated_fence, _, _, _, _, previous = struct.unpack('<ddddI4I4I4bb', vacated)
+    fence = vacated_fence
+  end
 end
 --include queue_record.lua

@@ -13,6 +13,17 @@ local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local kind, packed_state, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n'))
 local packed_holder = redis.call('HGET', KEYS[3], token)
 --include record_clock.lua
+-- The name was vacated and has become a mutex. So the token's lease or place has ended before, and
+-- the entry of its holder says how, or its fence.
+local vacated = kind == 'mutex/1' and mode ~= 'forced' and redis.call('HGET', KEYS[1], 'v')
+if vacated then
+  local _, _, last_fence = struct.unpack('<ddd', vacated)
+  local phase
+  if packed_holder then _, _, _, _, phase = struct.unpack('<dI4I4I4b', packed_holder) end
+  if phase == 3 then return { 'lapsed', now, 0 } end
+  if phase == 4 then return { 'forced', now, 0 } end
+  if not phase then return { last_fence < callers_fence and 'lost' or 'already', now, 0 } end
+end
 --include permit_record.lua
 local lease_end, ttl, hold, weight, phase, holder_previous, text_start
 if packed_holder then

@@ -482,5 +482,7 @@ fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
         Verb::Release => matches!(words.len(), 13 | 14) && !is_token(&words[12]),
         Verb::Renew => words.len() == 10,
         Verb::Sync => words.len() == 12 && !is_token(&words[10]),
+        // That of a mutex, which becomes permits.
+        Verb::Vacate => words.len() == 9,
     }
 }

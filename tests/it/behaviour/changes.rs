@@ -4,13 +4,13 @@ use std::thread;
 
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
-    Access, Error, Kind, LockManager, LockOptions, LossReason, Party, Result, Semaphore,
-    SemaphoreGuard, Waiter,
+    Access, Error, Kind, LockGuard, LockManager, LockOptions, LossReason, Party, PreviousHolder,
+    Result, Semaphore, SemaphoreGuard, Waiter,
 };
 
 use super::semaphore::{comes_to_rest, end_leases, waiters};
-use crate::backend::{Backend, InjectedFault, on_both_stores};
-use crate::fixtures::{SOON, STEADY_TTL as TTL, build, steady};
+use crate::backend::{Backend, InjectedFault, Keyspace, on_both_stores};
+use crate::fixtures::{P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::support::until;
 
 on_both_stores! {
@@ -23,6 +23,11 @@ on_both_stores! {
     released_permits_do_not_cool,
     a_lost_guard_releases_no_permits,
     inspect_shows_readers_writers_and_permits,
+    an_unused_name_becomes_any_kind_at_once,
+    a_name_in_use_stays_its_kind,
+    a_dead_holders_name_becomes_another_kind,
+    dead_waiters_do_not_keep_a_name_its_kind,
+    a_vacated_name_is_not_shown_and_every_key_has_a_ttl,
 }
 
 on_both_stores! { redis_with_faults: an_unanswered_release_of_some_permits_takes_effect }
@@ -268,4 +273,226 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     let _lock = mgr.lock("m").unwrap();
     let info = mgr.inspect("m").unwrap().unwrap();
     assert_eq!(info.holder.map(|party| party.access), Some(Access::Owner));
+}
+
+/// Takes a name as some kind of lock, by some verb, and releases it. Returns its fence.
+type Use = fn(&LockManager) -> Result<u64>;
+
+const AS_MUTEX: [(&str, Use); 6] = [
+    ("lock", |mgr| release(mgr.lock("n")?)),
+    ("try_lock", |mgr| release(taken(mgr.try_lock("n")?))),
+    ("try_lock_for", |mgr| {
+        release(taken(mgr.try_lock_for("n", TTL)?))
+    }),
+    ("enqueue", |mgr| release(mgr.enqueue("n")?.wait()?)),
+    ("lock_all", |mgr| {
+        let all = mgr.lock_all(["m", "n"])?;
+        let fence = all.fence("n").expect("it has n");
+        all.unlock().map(|()| fence)
+    }),
+    ("try_lock_all", |mgr| {
+        let all = taken(mgr.try_lock_all(["l", "n"])?);
+        let fence = all.fence("n").expect("it has n");
+        all.unlock().map(|()| fence)
+    }),
+];
+
+const AS_PERMITS: [(&str, Use); 6] = [
+    ("acquire", |mgr| {
+        release_permits(mgr.semaphore("n", 2).acquire()?)
+    }),
+    ("try_acquire", |mgr| {
+        release_permits(taken(mgr.semaphore("n", 3).try_acquire()?))
+    }),
+    ("enqueue_many", |mgr| {
+        release_permits(mgr.semaphore("n", 3).enqueue_many(2)?.wait()?)
+    }),
+    ("write", |mgr| {
+        let writer = mgr.rw_lock("n").write()?;
+        let fence = writer.fence();
+        writer.unlock().map(|()| fence)
+    }),
+    ("try_write_for", |mgr| {
+        let writer = taken(mgr.rw_lock("n").try_write_for(TTL)?);
+        let fence = writer.fence();
+        writer.unlock().map(|()| fence)
+    }),
+    ("try_acquire_for", |mgr| {
+        release_permits(taken(mgr.semaphore("n", 3).try_acquire_for(TTL)?))
+    }),
+];
+
+fn release(guard: LockGuard) -> Result<u64> {
+    let fence = guard.fence();
+    guard.unlock().map(|()| fence)
+}
+
+fn release_permits(guard: SemaphoreGuard) -> Result<u64> {
+    let fence = guard.fence();
+    guard.unlock().map(|()| fence)
+}
+
+fn taken<G>(guard: Option<G>) -> G {
+    guard.expect("nobody uses it")
+}
+
+fn an_unused_name_becomes_any_kind_at_once(backend: &Backend) {
+    let managers = [manager(backend), manager(backend)];
+    let mut last = 0;
+    // The first round is before the subscription, the second after it.
+    for round in 0..2 {
+        for (at, (mutex, permits)) in AS_MUTEX.iter().zip(AS_PERMITS).enumerate() {
+            for (verb, take) in [*mutex, permits] {
+                // Both sides of a change may be the same process, or two.
+                let mgr = &managers[(round + at) % 2];
+                let fence = take(mgr).unwrap_or_else(|e| panic!("{round} {verb}: {e}"));
+                assert!(fence > last, "P2: {verb}: {fence} after {last}");
+                last = fence;
+            }
+        }
+    }
+    comes_to_rest(backend, &managers[0], "n");
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(result: Result<T>, is: &str) {
+    let error = result.unwrap_err();
+    let Error::WrongKind { is: found, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert_eq!(found.to_string(), is, "{error}");
+    assert!(error.to_string().ends_with("while it is in use"), "{error}");
+}
+
+fn a_name_in_use_stays_its_kind(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let least = LockOptions::new().hold_at_least(P);
+    // Held, awaited, and cooling; as a mutex and as permits.
+    let guard = ours.lock("n").unwrap();
+    assert_refused(theirs.semaphore("n", 2).try_acquire(), "mutex");
+    let waiter = ours.enqueue("n").unwrap();
+    assert_refused(theirs.rw_lock("n").try_read(), "mutex");
+    drop(guard);
+    until(SOON, "it is handed over", || waiter.position().is_none());
+    assert_refused(theirs.rw_lock("n").write(), "mutex");
+    drop(waiter);
+    ours.with(least.clone())
+        .lock("n")
+        .unwrap()
+        .unlock()
+        .unwrap();
+    assert_refused(theirs.semaphore("n", 2).try_acquire(), "mutex");
+    until(SOON, "it has cooled", || {
+        theirs.semaphore("n", 2).try_acquire().is_ok()
+    });
+
+    let permit = ours.semaphore("n", 2).acquire().unwrap();
+    assert_refused(theirs.try_lock("n"), "semaphore of 2 permits");
+    let waiter = ours.semaphore("n", 2).enqueue_many(2).unwrap();
+    drop(permit);
+    until(SOON, "they are handed over", || waiter.position().is_none());
+    assert_refused(theirs.lock("n"), "semaphore of 2 permits");
+    assert_refused(theirs.try_lock_all(["m", "n"]), "semaphore of 2 permits");
+    assert!(theirs.inspect("m").unwrap().is_none(), "all or none");
+    drop(waiter);
+    let cools = ours.with(least).rw_lock("n").read().unwrap();
+    cools.unlock().unwrap();
+    assert_refused(theirs.enqueue("n"), "reader/writer lock");
+    until(SOON, "it has cooled", || theirs.try_lock("n").is_ok());
+    comes_to_rest(backend, &ours, "n");
+}
+
+fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
+    let mgr = manager(backend);
+    let fixed = mgr.with(LockOptions::new().fixed_lease(TTL / 2));
+    let lapses = fixed.try_lock("n").unwrap().unwrap();
+    let mut next = None;
+    until(SOON, "it lapses", || {
+        next = mgr.semaphore("n", 2).try_acquire().unwrap_or_default();
+        next.is_some()
+    });
+    let next = next.unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(next.fence() > lapses.fence());
+    let error = lapses.unlock().unwrap_err();
+    assert!(
+        matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
+        "{error:?}"
+    );
+    assert!(next.is_held());
+    next.unlock().unwrap();
+
+    let lapses = fixed.semaphore("n", 2).try_acquire().unwrap().unwrap();
+    let mut next = None;
+    until(SOON, "it lapses", || {
+        next = mgr.try_lock("n").unwrap_or_default();
+        next.is_some()
+    });
+    let next = next.unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    assert!(next.fence() > lapses.fence());
+    let error = lapses.unlock().unwrap_err();
+    assert!(
+        matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
+        "{error:?}"
+    );
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    comes_to_rest(backend, &mgr, "n");
+}
+
+fn dead_waiters_do_not_keep_a_name_its_kind(backend: &Backend) {
+    let mgr = manager(backend);
+    for as_mutex in [true, false] {
+        if as_mutex {
+            drop(mgr.lock("n").unwrap());
+        } else {
+            drop(mgr.semaphore("n", 2).acquire().unwrap());
+        }
+        plant_dead_waiters(backend, "n");
+        let fence = if as_mutex {
+            release_permits(taken(mgr.semaphore("n", 2).try_acquire().unwrap()))
+        } else {
+            release(taken(mgr.try_lock("n").unwrap()))
+        };
+        fence.unwrap();
+        comes_to_rest(backend, &mgr, "n");
+    }
+}
+
+/// Puts 100 entries into the queue whose waiters are gone. One call passes over 64 at most.
+fn plant_dead_waiters(backend: &Backend, name: &str) {
+    let key = format!("fairlock:{{{name}}}");
+    let script = "local field = redis.call('HEXISTS', KEYS[1], 's') == 1 and 'q' or 'n'
+        local clock = redis.call('TIME')
+        local now = clock[1] * 1000000 + clock[2]
+        for i = 1, 100 do redis.call('RPUSH', KEYS[2], 'dead' .. i) end
+        redis.call('PEXPIREAT', KEYS[2], 1000 * clock[1] + 3600000)
+        redis.call('HSET', KEYS[1], field,
+                   struct.pack('<I4I4ddddI4', 100, 0, now, 0, 100, 0, clock[1] + 3600))
+        return 1";
+    let planted: i64 = backend.query(&["EVAL", script, "2", &key, &format!("{key}:q")]);
+    assert_eq!(planted, 1);
+}
+
+fn a_vacated_name_is_not_shown_and_every_key_has_a_ttl(backend: &Backend) {
+    let mgr = manager(backend);
+    let writer = mgr.rw_lock("n").write().unwrap();
+    drop(writer);
+    let held = mgr.semaphore("m", 1).acquire().unwrap();
+    // The name is vacated, and then one of its group is taken.
+    assert!(mgr.try_lock_all(["m", "n"]).is_err());
+    assert!(mgr.inspect("n").unwrap().is_none());
+    assert_eq!(
+        mgr.list("*")
+            .map(|info| info.unwrap().name.to_string())
+            .collect::<Vec<_>>(),
+        ["m"]
+    );
+    let backend: &dyn Keyspace = backend;
+    assert_eq!(backend.keys_without_ttl(), [""; 0]);
+    assert!(!mgr.force_release("n", 1).unwrap());
+    drop(held);
+    drop(mgr.lock_all(["m", "n"]).unwrap());
+    assert_eq!(backend.keys_without_ttl(), [""; 0]);
 }

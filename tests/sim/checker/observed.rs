@@ -97,7 +97,7 @@ impl Checker {
             Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
-            Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
+            Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => return None,
         })
     }
 
@@ -114,7 +114,9 @@ impl Checker {
         let (token, mode) = match executed.call.verb {
             Verb::Acquire { token, .. } | Verb::Renew { token } => (Some(token), None),
             Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
-            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Lookup { .. } => (None, None),
+            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => {
+                (None, None)
+            }
         };
         let own = token.and_then(|token| before.holder(token));
         let asks_for_its_own = own.is_some() && matches!(mode, None | Some(Mode::KeepIfOwner));

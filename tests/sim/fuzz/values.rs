@@ -58,7 +58,8 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
             }
         }
         4 => Verb::Renew { token },
-        5 | 6 => Verb::Sync { newest: token },
+        5 => Verb::Sync { newest: token },
+        6 => Verb::Vacate,
         7 => Verb::Inspect { waiters: 1000 },
         _ => Verb::Lookup {
             tokens: (0..input.below(4)).map(|_| facts.token(input)).collect(),
