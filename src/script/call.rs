@@ -38,6 +38,8 @@ pub(crate) enum Verb {
     },
     Inspect {
         waiters: usize,
+        /// Where the page of holders begins; 0 for the first. A mutex has no pages.
+        from: u64,
     },
     /// Clear the record of a name that nobody uses, so that it can become another kind of lock. Call
     /// it with the spec of the kind that the name is.
@@ -65,8 +67,32 @@ pub(crate) enum Mode {
     /// Keep this many permits, at most those that it has, and release the others. The number is of
     /// those that stay, so a second or late copy changes nothing.
     Reduce { to: u32 },
-    /// Release the owner, whatever its token is, if the fence is still this one.
-    Forced,
+    /// Release the owner, whatever its token is, if the fence is still this one. For permits: the
+    /// holders with that fence on this page.
+    Forced(Page),
+}
+
+impl Verb {
+    /// Whether it takes the holders of permits page by page.
+    pub(crate) fn is_paged(&self) -> bool {
+        matches!(
+            self,
+            Verb::Inspect { .. }
+                | Verb::Release {
+                    mode: Mode::Forced(_),
+                    ..
+                }
+        )
+    }
+}
+
+/// A page of the holders of permits, as HSCAN takes them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// Counts from 0.
+    pub(crate) number: u32,
+    /// Where it begins: 0, or where the page before ended.
+    pub(crate) from: u64,
 }
 
 impl Mode {
@@ -77,7 +103,7 @@ impl Mode {
             Mode::Lost => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
             Mode::Reduce { .. } => "reduce",
-            Mode::Forced => "forced",
+            Mode::Forced(_) => "forced",
         }
     }
 }
@@ -178,8 +204,14 @@ impl Call {
             Verb::Release { token, fence, mode } => {
                 token.append_to(cmd);
                 cmd.arg(*fence).arg(mode.as_str());
-                if let Mode::Reduce { to } = mode {
-                    cmd.arg(*to);
+                match mode {
+                    Mode::Reduce { to } => {
+                        cmd.arg(*to);
+                    }
+                    Mode::Forced(page) if self.spec.family == Family::Permit => {
+                        cmd.arg(format!("{} {}", page.number, page.from));
+                    }
+                    _ => {}
                 }
             }
             Verb::Renew { token } => token.append_to(cmd),
@@ -187,8 +219,11 @@ impl Call {
                 cmd.arg(not_after);
                 newest.append_to(cmd);
             }
-            Verb::Inspect { waiters } => {
+            Verb::Inspect { waiters, from } => {
                 cmd.arg(*waiters);
+                if self.spec.family == Family::Permit {
+                    cmd.arg(*from);
+                }
             }
             Verb::Vacate => {}
             Verb::Lookup { tokens } => tokens.iter().for_each(|token| token.append_to(cmd)),

@@ -6,18 +6,19 @@
 -- ARGV: 1-4 as in permit_record.lua
 -- Returns: vacated · kind {kind}, if somebody uses the permits, or there is more to do before, or
 --   the name is another kind by now
-local kind, packed_state, packed_queue, past =
-  unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n', 'v'))
+local kind, packed_queue, past = unpack(redis.call('HMGET', KEYS[1], 'k', 'n', 'v'))
+local packed_state = redis.call('HGET', KEYS[3], 'p')
 --include record_clock.lua
 --include permit_record.lua
 if not kind then return { 'vacated', now, 0 } end
 -- A vacate belongs to no token.
-local token, stamp_refreshed
+local token, stamp_refreshed, forced_fence, page_from
 --include permit_reclaim.lua
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
 --include record_rights.lua
+if look_cursor ~= '' then more = 1 end
 local is_free = permits_taken == 0 and entries == 0 and more == 0
 if is_free and not (state_changed or queue_changed) then
   local refused = refusal('HSET', 'HDEL', 'DEL')
@@ -31,6 +32,7 @@ if is_free and not (state_changed or queue_changed) then
   local vacated = struct.pack('<ddddI4I4I4bb', 0, now, fence, ended_fence, 0, 0, 0, previous,
                               ended_how)
   --include record_vacate.lua
+  redis.call('HDEL', holders_key, 'p')
   return { 'vacated', now, 0 }
 end
 -- The next call finds the permits at rest.

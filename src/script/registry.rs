@@ -73,7 +73,7 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 27] = parts![
+const PARTS: [(&str, &str); 29] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_promote.lua",
@@ -81,6 +81,8 @@ const PARTS: [(&str, &str); 27] = parts![
     "mutex_delete.lua",
     "mutex_write.lua",
     "permit_record.lua",
+    "permit_kind.lua",
+    "permit_holder.lua",
     "permit_reclaim.lua",
     "permit_promote.lua",
     "permit_grant.lua",

@@ -282,6 +282,8 @@ impl Verb {
             && self.shapes().iter().any(|(keys, length)| words.len() == *length && words[2] == keys.as_bytes())
             // A lookup of tokens may have any length.
             && !(words[2] == b"3" && words.len() > 10 && words[10..].iter().all(|word| word.len() == 32))
+            // An inspection of permits has as many words as a sync.
+            && (words.len() != 12 || words[2] != b"3" || words[11].len() == 32)
             // A renewal of permits names the holders' key first.
             && (words[3] == key.as_bytes() || words[3] == format!("{key}:h").as_bytes())
     }

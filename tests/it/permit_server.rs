@@ -240,7 +240,7 @@ fn no_missing_right_leaves_permits_that_cannot_be_released() {
     let other = manager(server.url());
     warm_up(&other);
     let taken = Want::Permits(2, 3).take(&other, "taken").unwrap();
-    let rights = "hget hmget hgetall hkeys hexists hlen hset hdel lindex llen lrange lpop rpop rpush del pexpireat pttl";
+    let rights = "hget hmget hgetall hkeys hexists hlen hscan hset hdel lindex llen lrange lpop rpop rpush del pexpireat pttl";
     for right in rights.split(' ') {
         let user = format!("without-{right}");
         let _: () = server.query(&[

@@ -202,11 +202,6 @@ impl Checker {
             .filter(move |holder| holder.end > clock)
     }
 
-    /// Permits that count as taken although their holders were lost.
-    pub(super) fn missing(&self) -> u32 {
-        self.model.lock.missing()
-    }
-
     pub(super) fn record(&self) -> &RecordView {
         &self.record
     }
@@ -254,7 +249,7 @@ impl Checker {
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
         accounting::check_lease_times(at.clock, &before, &after, executed)?;
-        accounting::check_counts(&after, self.missing())?;
+        accounting::check_counts(&after)?;
         self.check_entries()?;
         self.check_key_ttls(keyspace)
     }
