@@ -1,5 +1,7 @@
 //! Shows who holds a lock and who waits for it, and takes a lock away by force.
 
+mod display;
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -96,8 +98,8 @@ impl LockManager {
     /// - [`Unavailable`](Error::Unavailable), [`Server`](Error::Server): Redis did not answer, or
     ///   refused.
     /// - [`Closed`](Error::Closed) in a forked child.
-    pub fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
-        let mut infos = self.inspect_all(vec![self.key(name)?])?;
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>> {
+        let mut infos = self.inspect_all(vec![self.key(name.as_ref())?])?;
         infos.pop().unwrap_or(Ok(None))
     }
 
@@ -120,12 +122,12 @@ impl LockManager {
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// for info in mgr.list("invoices:*") {
     ///     let info = info?;
-    ///     println!("{}: {:?}, {} waiting", info.name, info.state, info.waiters);
+    ///     println!("{info}"); // "invoices:42": mutex, held by process 4711 on web-1, …
     /// }
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn list(&self, pattern: &str) -> List {
-        let glob = Glob::new(pattern);
+    pub fn list(&self, pattern: impl AsRef<str>) -> List {
+        let glob = Glob::new(pattern.as_ref());
         List {
             manager: self.clone(),
             pattern: key::scan_pattern(&self.engine().config.prefix, &glob),
@@ -154,8 +156,8 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
-    pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
-        let key = self.key(name)?;
+    pub fn force_release(&self, name: impl AsRef<str>, fence: u64) -> Result<bool> {
+        let key = self.key(name.as_ref())?;
         let token = Token::new();
         let (mut spec, mut page) = (LockSpec::MUTEX, Page::default());
         let mut released = false;

@@ -33,7 +33,9 @@ impl LockManager {
     /// permit.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        let name = name.as_ref();
         Semaphore {
             manager: self.clone(),
             name: name.into(),
@@ -101,6 +103,7 @@ impl Semaphore {
     /// # Errors
     /// As [`LockManager::lock`]. [`Config`](Error::Config) also if the number of permits is not
     /// allowed.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn acquire(&self) -> Result<SemaphoreGuard> {
         self.acquire_many(1)
     }
@@ -110,6 +113,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`] and [`acquire`](Semaphore::acquire).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire(&self) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many(1)
     }
@@ -119,6 +123,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`] and [`acquire`](Semaphore::acquire).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_for(&self, at_most: Duration) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many_for(1, at_most)
     }
@@ -128,6 +133,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`try_acquire_for`](Semaphore::try_acquire_for).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many_until(1, deadline)
     }
@@ -138,6 +144,7 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire`](Semaphore::acquire). [`Config`](Error::Config) also for zero permits, and for
     /// more than there are.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn acquire_many(&self, permits: u32) -> Result<SemaphoreGuard> {
         let guard = take(&self.manager, self.key()?, self.spec(permits)?)?;
         Ok(SemaphoreGuard::new(guard))
@@ -148,6 +155,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`] and [`acquire_many`](Semaphore::acquire_many).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<SemaphoreGuard>> {
         let guard = try_take(&self.manager, self.key()?, self.spec(permits)?)?;
         Ok(guard.map(SemaphoreGuard::new))
@@ -158,6 +166,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`] and [`acquire_many`](Semaphore::acquire_many).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_many_for(
         &self,
         permits: u32,
@@ -171,6 +180,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_many_until(
         &self,
         permits: u32,
@@ -184,6 +194,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`acquire`](Semaphore::acquire).
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self) -> Result<Waiter<SemaphoreGuard>> {
         self.enqueue_many(1)
     }
@@ -193,6 +204,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many).
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_many(&self, permits: u32) -> Result<Waiter<SemaphoreGuard>> {
         let spec = self.spec(permits)?;
         enqueue(&self.manager, self.key()?, spec, SemaphoreGuard::new)

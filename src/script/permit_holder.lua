@@ -13,10 +13,9 @@ if packed_holder then
     string.match(packed_holder, '^%S+ %d+ (%d+) %d+ (%d+)', text_start)
   own_fence = fence_text + 0
   if phase < 2 then
-    -- R15 (clock went back): the next look cuts a lease that ends later than this. The holder must
-    -- not believe in the time beyond it.
-    local latest_end = now + 1000 * math.max(ttl, hold)
-    grant = { own_fence, granted_at + 0, math.max(0, math.min(lease_end, latest_end) - now),
-              holder_previous }
+    -- R15 (clock went back): no more is left than the full lease. The next look cuts the rest, and
+    -- the holder must not believe in it.
+    local left = math.min(lease_end - now, 1000 * math.max(ttl, hold))
+    grant = { own_fence, granted_at + 0, math.max(0, left), holder_previous }
   end
 end

@@ -17,10 +17,12 @@ local seen = { 'seen', now, page[1], kind, packed_state and fence or 0, waiter_r
 local fields = page[2]
 for i = 1, #fields, 2 do
   if fields[i] ~= 'p' then
-    local lease_end, _, _, weight, phase, _, text_start = struct.unpack(HOLDER, fields[i + 1])
+    local lease_end, ttl, hold, weight, phase, _, text_start =
+      struct.unpack(HOLDER, fields[i + 1])
     if phase < 2 or phase == 2 and lease_end > now then
       shown = shown + 1
-      seen[#seen + 1] = math.max(0, lease_end - now)
+      -- R15 (clock went back): no more is left than the full lease.
+      seen[#seen + 1] = math.max(0, math.min(lease_end - now, 1000 * math.max(ttl, hold)))
       seen[#seen + 1] = phase == 2 and 1 or 0
       seen[#seen + 1] = weight
       seen[#seen + 1] = string.sub(fields[i + 1], text_start)
