@@ -255,7 +255,7 @@ impl fmt::Debug for Semaphore {
 ///
 /// # Drop
 /// Like a [`LockGuard`].
-#[must_use = "the permits are released as soon as the guard is dropped"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the permits"]
 pub struct SemaphoreGuard {
     guard: LockGuard,
     permits: u32,

@@ -310,7 +310,7 @@ fn p7_a_release_of_some_permits_with_a_lost_reply_counts_once() {
 /// The first copy of a release took effect. Before the second arrives, the name becomes another
 /// kind of lock.
 #[test]
-fn p7_a_release_sent_twice_across_a_change_of_kind_is_clean() {
+fn p7_a_kind_change_between_two_releases_is_no_loss() {
     let s = setup();
     for becomes_mutex in [false, true] {
         let guard = if becomes_mutex {

@@ -253,6 +253,7 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     let last = n.enqueue_write().unwrap();
     let info = look();
     assert_eq!(shown(&info.holders), ["writer"]);
+    assert!(info.holders[0].to_string().ends_with(", writer"));
     let queue: Vec<Access> = info.queue.iter().map(|party| party.access).collect();
     assert_eq!(queue, [Access::Reader, Access::Reader, Access::Writer]);
     let reader = writer.downgrade().unwrap();
