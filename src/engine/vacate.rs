@@ -1,9 +1,9 @@
 //! How a name becomes another kind of lock. The two families of scripts keep their data in
 //! different forms. So an acquire that finds the other form vacates the name first, if nobody uses
-//! it.
+//! it. The renewal thread does the same for a waiter that it enqueues again.
 
 use crate::engine::Engine;
-use crate::script::{Call, Family, LockSpec, Outcome, Verb};
+use crate::script::{Call, Outcome};
 use crate::store::{CallResult, Deadlines};
 
 impl Engine {
@@ -16,13 +16,12 @@ impl Engine {
         let mut refused = Vec::new();
         let mut vacates = Vec::new();
         for (at, (call, result)) in calls.iter().zip(&results).enumerate() {
-            if let Some(family) = other_family(call, result) {
+            let Ok(answer) = &result.answer else {
+                continue;
+            };
+            if let Some(family) = answer.reply.outcome.other_family(call.spec.family) {
                 refused.push(at);
-                vacates.push(Call {
-                    spec: LockSpec::any(family),
-                    key: call.key.clone(),
-                    verb: Verb::Vacate,
-                });
+                vacates.push(call.vacate(family));
             }
         }
         // The loop ends early for nearly all calls: their names are of their kind.
@@ -55,15 +54,4 @@ impl Engine {
         }
         results
     }
-}
-
-/// The family of the kind that the name is, if that is not the call's own.
-fn other_family(call: &Call, result: &CallResult) -> Option<Family> {
-    let Ok(answer) = &result.answer else {
-        return None;
-    };
-    let Outcome::Kind(kind) = &answer.reply.outcome else {
-        return None;
-    };
-    Family::of_kind(kind).filter(|family| *family != call.spec.family)
 }

@@ -230,6 +230,15 @@ impl Call {
         }
     }
 
+    /// The call that vacates the same name, which is a kind of that family.
+    pub(crate) fn vacate(&self, family: Family) -> Call {
+        Call {
+            spec: LockSpec::any(family),
+            key: self.key.clone(),
+            verb: Verb::Vacate,
+        }
+    }
+
     pub(crate) fn is_acquire(&self) -> bool {
         matches!(self.verb, Verb::Acquire { .. })
     }

@@ -60,7 +60,7 @@ end
 local vacated = not recorded_kind and redis.call('HGET', record_key, 'v')
 if vacated then
   local _, _, vacated_fence, _, _, _, _, vacated_previous = struct.unpack('<ddddI4I4I4bb', vacated)
-  fence = math.max(fence, vacated_fence)
+  fence = math.max(packed_state and fence or 0, vacated_fence)
   if not packed_state then previous = vacated_previous end
 end
 --include queue_record.lua

@@ -105,6 +105,16 @@ pub(crate) enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The family of the kind that the name is, if that is not the caller's own.
+    pub(crate) fn other_family(&self, own: Family) -> Option<Family> {
+        let Outcome::Kind(kind) = self else {
+            return None;
+        };
+        Family::of_kind(kind).filter(|family| *family != own)
+    }
+}
+
 impl ScriptReply {
     pub(crate) fn parse(call: &Call, value: &Value) -> ParseResult<ScriptReply> {
         let family = call.spec.family;

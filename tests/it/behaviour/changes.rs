@@ -28,6 +28,7 @@ on_both_stores! {
     a_dead_holders_name_becomes_another_kind,
     dead_waiters_do_not_keep_a_name_its_kind,
     a_vacated_name_is_not_shown_and_every_key_has_a_ttl,
+    a_forgotten_waiter_gets_a_name_that_was_another_kind,
 }
 
 on_both_stores! { redis_with_faults: an_unanswered_release_of_some_permits_takes_effect }
@@ -496,4 +497,27 @@ fn a_vacated_name_is_not_shown_and_every_key_has_a_ttl(backend: &Backend) {
     drop(held);
     drop(mgr.lock_all(["m", "n"]).unwrap());
     assert_eq!(backend.keys_without_ttl(), [""; 0]);
+}
+
+/// Redis loses the waiters, and others use the name as another kind of lock before the waiters find
+/// out.
+fn a_forgotten_waiter_gets_a_name_that_was_another_kind(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let holder = theirs.lock("n").unwrap();
+    let mut waiter = ours.enqueue("n").unwrap();
+    backend.flush_all();
+    drop(theirs.semaphore("n", 2).acquire().unwrap());
+    let guard = waiter.wait_for(SOON).unwrap().expect("its turn comes");
+    assert!(guard.fence() > holder.fence());
+    guard.unlock().unwrap();
+
+    let mut holds = ours.semaphore("n", 2).acquire_many(2).unwrap();
+    let mut queued = ours.semaphore("n", 2).enqueue().unwrap();
+    backend.flush_all();
+    drop(theirs.lock("n").unwrap());
+    let guard = queued.wait_for(SOON).unwrap().expect("its turn comes");
+    assert!(holds.release_permits(1).is_err() && guard.is_held());
+    guard.unlock().unwrap();
+    drop(holder);
+    comes_to_rest(backend, &ours, "n");
 }

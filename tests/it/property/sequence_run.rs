@@ -46,8 +46,12 @@ pub(super) enum StepKind {
     Drop,
     Downgrade,
     Renew,
-    ForceRelease { stale: bool },
+    ForceRelease {
+        stale: bool,
+    },
     Inspect,
+    /// Use the name as another kind of lock, if nobody uses it.
+    OtherKind,
     Repeat,
     Misuse,
     Expire,
@@ -188,6 +192,7 @@ impl<'a> SequenceRun<'a> {
         }
         match step.kind {
             StepKind::TryLock(lease) => self.try_lock(step, lease),
+            StepKind::OtherKind => self.use_as_other_kind(step),
             StepKind::Enqueue(lease) => self.enqueue(step, lease),
             StepKind::TakeGrant => match pick(step, self.waiters.len()) {
                 Some(at) => self.take_grant(at).map(|_| ()),
@@ -416,6 +421,40 @@ impl<'a> SequenceRun<'a> {
         );
         match self.expect_ok(result)? {
             Some(guard) => self.add_guard(attempt, name, guard, Op::TryLock(attempt)),
+            None => self.observe(name, Op::TryLock(attempt), ModelOutcome::Busy),
+        }
+    }
+
+    /// Takes the name as a kind of lock of the other family, and releases it. For the model that is
+    /// a try for all permits: it succeeds if nobody holds or waits, and the fences go on.
+    fn use_as_other_kind(&mut self, step: &PlannedStep) -> StepResult {
+        let name = usize::from(step.name);
+        let NamedLock { kind, .. } = &self.names[name];
+        let kind = *kind;
+        let attempt = Attempt {
+            permits: kind.permits(),
+            ..self.attempt(step, LeaseTerm::Renewed)
+        };
+        let manager = self.store.managers()[usize::from(attempt.client)].with(options(attempt));
+        let NamedLock { text, .. } = &self.names[name];
+        let taken = match kind {
+            ModelKind::Mutex => manager
+                .semaphore(text, 1)
+                .try_acquire()
+                .map(|guard| guard.map(AnyGuard::Permits)),
+            ModelKind::Semaphore(_) | ModelKind::ReadWrite(_) => manager
+                .try_lock(text)
+                .map(|guard| guard.map(AnyGuard::Plain)),
+        };
+        let taken = match taken {
+            Err(Error::WrongKind { .. }) => None,
+            result => self.expect_ok(result)?,
+        };
+        match taken {
+            Some(guard) => {
+                self.add_guard(attempt, name, guard, Op::TryLock(attempt))?;
+                self.unlock(self.guards.len() - 1, None)
+            }
             None => self.observe(name, Op::TryLock(attempt), ModelOutcome::Busy),
         }
     }
