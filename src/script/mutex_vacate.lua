@@ -17,11 +17,8 @@ local token, stamp_refreshed
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include mutex_promote.lua
---include record_rights.lua
 local is_free = not owner and lease_end <= now and entries == 0
 if is_free and not (owner_changed or state_changed or queue_changed) then
-  local refused = refusal('HSET', 'HDEL', 'DEL')
-  if refused then return refused end
   local vacated =
     struct.pack(STATE, 0, granted_at, fence, ended_fence, 0, 0, 0, previous, ended_how)
   --include record_vacate.lua

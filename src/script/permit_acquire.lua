@@ -26,7 +26,6 @@ local forced_fence, page_from
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
---include record_rights.lua
 
 -- Whether the name is this kind of lock. Its capacity may be another: a request goes by its own,
 -- and what is held stays held. So all processes need not change the capacity at the same time.
@@ -35,8 +34,6 @@ wanted_capacity = wanted_capacity + 0
 local is_wanted_kind = kind and string.sub(kind, 1, #wanted_name) == wanted_name
 -- A name that nobody holds or waits for may become another kind.
 if more == 0 and not is_wanted_kind and permits_taken == 0 and entries == 0 then
-  local refused = not packed_state and refusal('HGET', 'HSCAN', 'HLEN', 'HDEL', 'PEXPIREAT', 'PTTL')
-  if refused then return refused end
   kind, capacity, is_wanted_kind, state_changed = wanted_kind, wanted_capacity, true, true
 end
 local lease_params, ttl, hold, weight, label =
@@ -68,10 +65,6 @@ elseif not is_wanted_kind then
 elseif ARGV[7] ~= '1' then
   answer = { 'busy', now, 0, left }
 else
-  local refused = last_ticket == 0
-    and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
-                'HKEYS', 'HGETALL', 'HSCAN', 'HLEN', 'HDEL', 'DEL', 'PEXPIREAT')
-  if refused then return refused end
   local largest = math.max(entries > 0 and capacity or 0, wanted_capacity)
   if largest ~= capacity then capacity, state_changed = largest, true end
   params = string.format('%s %.0f %s', lease_params, wanted_capacity, label)

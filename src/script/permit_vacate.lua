@@ -17,12 +17,9 @@ local token, stamp_refreshed, forced_fence, page_from
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
---include record_rights.lua
 if look_cursor ~= '' then more = 1 end
 local is_free = permits_taken == 0 and entries == 0 and more == 0
 if is_free and not (state_changed or queue_changed) then
-  local refused = refusal('HSET', 'HDEL', 'DEL')
-  if refused then return refused end
   -- How the last mutex of this name ended stays known to its holder.
   local ended_fence, ended_how = fence, -1
   if past then

@@ -73,7 +73,7 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 29] = parts![
+const PARTS: [(&str, &str); 28] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_promote.lua",
@@ -101,7 +101,6 @@ const PARTS: [(&str, &str); 29] = parts![
     "queue_inspect.lua",
     "record_clock.lua",
     "record_now_text.lua",
-    "record_rights.lua",
     "record_vacate.lua",
 ];
 
