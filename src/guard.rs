@@ -177,13 +177,18 @@ impl LockGuard {
         self.running.engine().release(&self.lease, WantResult::Yes)
     }
 
-    /// Releases all permits but one. Blocks for at most one command timeout; without an answer this
+    /// Releases all permits but `to`. Blocks for at most one command timeout; without an answer this
     /// goes on in the background.
-    pub(crate) fn downgrade(&self) -> Result<()> {
+    pub(crate) fn reduce(&self, to: u32) -> Result<()> {
         if self.running.engine().is_forked() {
             return Err(Error::Closed);
         }
-        self.running.engine().downgrade(&self.lease)
+        self.running.engine().reduce(&self.lease, to)
+    }
+
+    /// How many permits the lock was granted with.
+    pub(crate) fn weight(&self) -> u32 {
+        self.lease.request.spec.weight
     }
 
     fn loss(&self) -> Error {

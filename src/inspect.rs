@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, Result};
 use crate::glob::Glob;
 use crate::key::{self, Key};
-use crate::kind::Kind;
+use crate::kind::{Access, Kind};
 use crate::manager::LockManager;
 use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb};
 
@@ -82,6 +82,8 @@ pub struct Party {
     /// How many permits of a semaphore it holds or asks for. 1 for any other kind, including a
     /// writer.
     pub permits: u32,
+    /// As what it holds or awaits the lock: a mutex's owner, a reader, a writer, or with permits.
+    pub access: Access,
 }
 
 impl LockManager {
@@ -353,15 +355,12 @@ impl LockInfo {
             .iter()
             .filter_map(|holder| {
                 let party = parse(&holder.request)?;
-                let permits = if kind == Kind::RwLock {
-                    1
-                } else {
-                    holder.permits
-                };
+                let access = Access::of(&kind, holder.permits);
                 Some(Party {
                     since: server_time(holder.granted_at),
                     fence: Some(holder.fence),
-                    permits,
+                    permits: access.permits(),
+                    access,
                     ..party
                 })
             })
@@ -404,6 +403,7 @@ impl Party {
         } else {
             1
         };
+        let access = Access::of(kind, permits);
         let mut label = rest.next()?.splitn(4, '\t');
         Some(Party {
             manager,
@@ -414,7 +414,8 @@ impl Party {
             since: server_time(since),
             ttl,
             fence: None,
-            permits: if *kind == Kind::RwLock { 1 } else { permits },
+            permits: access.permits(),
+            access,
         })
     }
 }

@@ -463,7 +463,7 @@ pub use guard::LockGuard;
 pub use key::MAX_NAME;
 pub use lock::{
     MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
-    Semaphore, Striped, WriteGuard,
+    Semaphore, SemaphoreGuard, Striped, WriteGuard,
 };
 pub use waiter::Waiter;
 
@@ -474,7 +474,7 @@ pub use loss::{Loss, LossReason, PreviousHolder};
 
 // A look inside.
 pub use inspect::{List, LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
-pub use kind::Kind;
+pub use kind::{Access, Kind};
 pub use stats::Stats;
 
 // The channel type of [`LockGuard::lost`], for `select!`.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{LockInfo, LockState, Party};
+use crate::kind::Access;
 
 /// `"invoices:42": mutex, held by …, fence 7, 9.2s left, 3 waiting`
 impl fmt::Display for LockInfo {
@@ -33,7 +34,8 @@ impl fmt::Display for LockState {
     }
 }
 
-/// `process 4711 on web-1, thread main, label "nightly"`
+/// `process 4711 on web-1, thread main, label "nightly"`, and for all kinds but a mutex `reader`,
+/// `writer` or `3 permits` at the end.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -44,6 +46,9 @@ impl fmt::Display for Party {
         if !self.label.is_empty() {
             write!(f, ", label {:?}", self.label)?;
         }
-        Ok(())
+        match self.access {
+            Access::Owner => Ok(()),
+            access => write!(f, ", {access}"),
+        }
     }
 }

@@ -62,11 +62,10 @@ impl LockManager {
 /// - [`previous_holder`](LockGuard::previous_holder) says how the last writer ended, to readers
 ///   too. Readers leave nothing half done.
 /// - A reader has the same fence as the last writer. A resource that checks fences must accept it.
-/// - The name cannot be a [`semaphore`](LockManager::semaphore) while somebody holds it or waits
-///   for it. It cannot be a mutex until its record is gone, an hour after its last use.
+/// - While somebody holds it or waits for it, a call that uses the name as another kind of lock gets
+///   [`WrongKind`](crate::Error::WrongKind).
 /// - Many readers at a time cost Redis as much as many holders of a
 ///   [`Semaphore`](crate::Semaphore).
-/// - [`inspect`](LockManager::inspect) does not distinguish a writer from a single reader.
 /// - If asynchronous replication loses data, it can lose a lock; see the [limits](crate#limits) of
 ///   the crate.
 #[derive(Clone)]
@@ -304,7 +303,7 @@ impl WriteGuard {
     /// - [`Closed`](Error::Closed) in a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn downgrade(self) -> Result<ReadGuard> {
-        self.guard.downgrade()?;
+        self.guard.reduce(1)?;
         Ok(ReadGuard { guard: self.guard })
     }
 }

@@ -6,6 +6,7 @@
 local packed_state, packed_queue, owner, stored_request, stored_label =
   unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'a', 'l'))
 --include record_clock.lua
+local goes_on, looks_back = false, false
 --include mutex_record.lua
 if not packed_state or (not owner and lease_end <= now and waiter_records == 0) then
   return { 'absent', now, 0 }

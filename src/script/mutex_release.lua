@@ -27,6 +27,7 @@ if owner == token and mode == 'used' and packed_state
 end
 
 --include record_clock.lua
+local goes_on, looks_back = true, mode ~= 'forced'
 --include mutex_record.lua
 -- R11 (missing keys): the record alone is enough only while its queue is empty.
 if not queue_key and entries > 0 then return { 'queued', now, 0 } end

@@ -3,9 +3,9 @@
 -- KEYS: 1 the record · 2 the queue · 3 the holders
 -- ARGV: 1-4 as in permit_record.lua · 5 token · 6 fence, 0 if the caller knows of no lease · 7 mode:
 --   used (it was a guard) | unused (nobody had it) | lost (a guard lost it) | keep_if_owner (leave
---   the queue, but keep a grant that came first) | downgrade (keep one permit) | forced (all holders
---   with this fence, page by page) · 8 for forced: 'page from', the number of the page and where it
---   begins; the first is '0 0'
+--   the queue, but keep a grant that came first) | reduce (keep some of the permits) | forced (all
+--   holders with this fence, page by page) · 8 for reduce: how many permits to keep; for forced:
+--   'page from', the number of the page and where it begins; the first is '0 0'
 -- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused
 --   (forced: nobody on this page; already if this very request came before) · already | lapsed |
 --   forced | lost (it does not hold that lease) · kind {kind}
@@ -14,6 +14,17 @@ local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
 local packed_state, packed_holder = unpack(redis.call('HMGET', KEYS[3], 'p', token))
 --include record_clock.lua
+-- The name was vacated and has become a mutex. So the token's lease or place has ended before, and
+-- the entry of its holder says how, or its fence.
+local past = kind == 'mutex/1' and mode ~= 'forced' and redis.call('HGET', KEYS[1], 'v')
+if past then
+  local _, _, last_fence = struct.unpack('<ddd', past)
+  local phase
+  if packed_holder then _, _, _, _, phase = struct.unpack('<dI4I4I4b', packed_holder) end
+  if phase == 3 then return { 'lapsed', now, 0 } end
+  if phase == 4 then return { 'forced', now, 0 } end
+  if not phase then return { last_fence < callers_fence and 'lost' or 'already', now, 0 } end
+end
 --include permit_record.lua
 --include permit_holder.lua
 if grant and mode == 'keep_if_owner' then return { 'granted', now, 0, unpack(grant) } end
@@ -60,13 +71,16 @@ elseif grant then
   local cool_until = hold > 0 and math.min(grant[2], now) + 1000 * hold or 0
   local must_cool = (mode == 'used' or mode == 'lost') and cool_until > now
   -- A reader leaves nothing half done, so its end does not change previous.
-  if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then
-    if mode == 'used' or mode == 'downgrade' then previous = 0 end
+  local is_rw = string.sub(kind, 1, 3) == 'rw/'
+  if weight == capacity or not is_rw then
+    if mode == 'used' or mode == 'reduce' and is_rw then previous = 0 end
     if mode == 'lost' then previous = 1 end
   end
   local kept_field = token
-  if mode == 'downgrade' then
-    permits_taken, weight = permits_taken - weight + 1, 1
+  if mode == 'reduce' then
+    -- The number is of permits to keep, not to release. So a second or late copy changes nothing.
+    local kept = math.min(weight, ARGV[8] + 0)
+    permits_taken, weight = permits_taken - weight + kept, kept
   else
     holders_to_delete[#holders_to_delete + 1] = token
     if must_cool then
@@ -101,7 +115,7 @@ else
     -- The entry stays for its time, so that the same request sent twice gets the same answer (P7).
     status = phase == 4 and 'forced' or 'lapsed'
   else
-    status = (not packed_state or fence < callers_fence) and 'lost' or 'already'
+    status = (not (packed_state or vacated) or fence < callers_fence) and 'lost' or 'already'
   end
 end
 --include permit_promote.lua

@@ -254,6 +254,27 @@ fn a_permanently_refused_downgrade_is_reported() {
 }
 
 #[test]
+fn a_refused_release_of_some_permits_leaves_the_guard_as_it_was() {
+    let server = Server::start();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
+    let ours = manager(format!("{}?user=u&pass=p", server.url()));
+    let mut guard = ours.semaphore("s", 3).acquire_many(3).unwrap();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
+    let end = guard.release_permits(1);
+    assert!(
+        matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"),
+        "{end:?}"
+    );
+    assert!(guard.is_held() && guard.permits() == 3);
+    let _: () = server.query(&["ACL", "SETUSER", "u", "+eval", "+evalsha"]);
+    guard.release_permits(1).unwrap();
+    let record = Permits::of(&server, "s");
+    assert_eq!((guard.permits(), record.used()), (2, 2));
+    guard.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
 fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
     const PERMITS: u32 = 4;
     let server = Server::start();

@@ -153,12 +153,12 @@ impl Defect {
                 "fence, granted_at = fence or now, now",
             )],
             Defect::Capacity => &[(
-                "entries == 0\n  and permits_taken + weight <= capacity then",
+                "entries == 0\n  and permits_taken + weight <= wanted_capacity then",
                 "entries == 0 then",
             )],
             Defect::Overtaking => &[(
-                "entries == 0\n  and permits_taken + weight <= capacity then",
-                "permits_taken + weight <= capacity then",
+                "entries == 0\n  and permits_taken + weight <= wanted_capacity then",
+                "permits_taken + weight <= wanted_capacity then",
             )],
             Defect::PermitR10 => &[(
                 "if holder_died and not skip[holder_manager] then",
@@ -173,9 +173,10 @@ impl Defect {
                 "kept_field, permits_taken = nil, permits_taken - weight",
                 "kept_field, permits_taken = nil, permits_taken - weight - 1",
             )],
-            Defect::DowngradesAll => {
-                &[("permits_taken - weight + 1, 1", "permits_taken - weight, 1")]
-            }
+            Defect::DowngradesAll => &[(
+                "local kept = math.min(weight, ARGV[8] + 0)",
+                "local kept = 0",
+            )],
             Defect::LookCutShort => &[
                 (
                     "HSCAN', holders_key, page_from, 'COUNT', 64",

@@ -79,7 +79,13 @@ impl TokenRelease {
 
     /// Whether the release ends the token, and not only some of its permits.
     pub(super) fn ends_token(&self) -> bool {
-        !self.has_mode(Mode::Downgrade)
+        !matches!(
+            self.call.verb,
+            Verb::Release {
+                mode: Mode::Reduce { .. },
+                ..
+            }
+        )
     }
 
     /// Whether a guard released the token, so that other callers wait for it to be gone.

@@ -106,13 +106,24 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         [left, cools, permits, text] => holder_of_permits(left, cools, permits, text),
         _ => Err(wrong()),
     });
+    let queue = queue.iter().map(waiter_for_permits);
     Ok(Inspection {
         kind: text(kind)?.to_owned(),
         fence: number(fence)?,
         holders: holders.collect::<ParseResult<_>>()?,
         waiters: number(waiters)?,
-        queue: texts(queue)?,
+        queue: queue.collect::<ParseResult<_>>()?,
     })
+}
+
+/// A waiter's record without the capacity that its request goes by. So it has the form of a
+/// holder's request: `ticket since manager ttl fixed hold permits label`.
+fn waiter_for_permits(waiter: &Value) -> ParseResult<String> {
+    let mut words: Vec<&str> = text(waiter)?.splitn(9, ' ').collect();
+    if words.len() == 9 {
+        words.remove(7);
+    }
+    Ok(words.join(" "))
 }
 
 /// The text is `kind capacity fence`, and then a request as a waiter's record has it.

@@ -10,6 +10,7 @@
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
 //! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
 //! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
+//! | `changes` | another capacity, fewer permits, another kind of lock |
 //! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
 //! | `permit_rules` | the protocol's rules for permits |
 //! | `all_faults` | several locks at once when requests, time or Redis are lost |
@@ -22,6 +23,7 @@
 mod all;
 mod all_faults;
 pub(crate) mod bad_input;
+mod changes;
 pub(crate) mod data_loss;
 mod ends;
 mod exclusion;

@@ -89,7 +89,8 @@ impl Checker {
                 self.grants.note_released(token);
             }
             Verb::Release { token, fence, mode }
-                if *executed.outcome == Outcome::Released && mode != Mode::Downgrade =>
+                if *executed.outcome == Outcome::Released
+                    && !matches!(mode, Mode::Reduce { .. }) =>
             {
                 if mode == Mode::Lost && self.kind == ModelKind::Mutex {
                     self.model.none_is_last();

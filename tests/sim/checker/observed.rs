@@ -113,7 +113,7 @@ impl Checker {
             Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
-            Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
+            Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => return None,
         })
     }
 
@@ -149,7 +149,9 @@ impl Checker {
         let (token, mode) = match executed.call.verb {
             Verb::Acquire { token, .. } | Verb::Renew { token } => (Some(token), None),
             Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
-            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Lookup { .. } => (None, None),
+            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => {
+                (None, None)
+            }
         };
         let own = token.and_then(|token| before.holder(token));
         let token_of = |number: u16| self.tokens[usize::from(number)];
@@ -247,7 +249,7 @@ fn release(mode: Mode, attempt: Attempt) -> Op {
     match mode {
         Mode::Used => Op::Unlock(attempt),
         Mode::Lost => Op::Drop(attempt),
-        Mode::Downgrade => Op::Downgrade(attempt),
+        Mode::Reduce { .. } => Op::Downgrade(attempt),
         Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),
     }
 }

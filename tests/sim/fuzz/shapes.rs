@@ -18,7 +18,7 @@ use crate::script::{Call, Family, Grant, Token, Value, Verb};
 /// | `s` | a text |
 /// | `e` | an empty text |
 /// | `h` | the words of a holder |
-pub(super) const SHAPES: [(&str, &str, &str); 24] = [
+pub(super) const SHAPES: [(&str, &str, &str); 26] = [
     ("acquire", "granted", "nnnk"),
     ("acquire", "waiting", "nnnn"),
     ("acquire", "busy", "n"),
@@ -43,6 +43,8 @@ pub(super) const SHAPES: [(&str, &str, &str); 24] = [
     ("sync", "absent", ""),
     ("sync", "late", ""),
     ("sync", "kind", "s"),
+    ("vacate", "vacated", ""),
+    ("vacate", "kind", "s"),
 ];
 /// The same for inspections. After `seen` comes the queue.
 pub(super) const SEEN: [(&str, &str, &str); 3] = [
@@ -102,6 +104,7 @@ pub(super) fn script_of(call: &Call) -> &'static str {
         Verb::Renew { .. } => "renew",
         Verb::Sync { .. } => "sync",
         Verb::Inspect { .. } => "inspect",
+        Verb::Vacate => "vacate",
         Verb::Lookup { .. } => "lookup",
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
                     number: input.below(3) as u32,
                     from: input.number(),
                 }),
-                Mode::Downgrade,
+                Mode::Reduce { to: 1 },
             ];
             Verb::Release {
                 token,
@@ -61,7 +61,8 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
             }
         }
         4 => Verb::Renew { token },
-        5 | 6 => Verb::Sync { newest: token },
+        5 => Verb::Sync { newest: token },
+        6 => Verb::Vacate,
         7 => Verb::Inspect {
             waiters: 1000,
             from: input.number(),

@@ -60,7 +60,7 @@ impl RecordKeys {
         fields.push(("k".to_owned(), kind.into()));
         for (token, ticket) in &record.waiters {
             let ticket = SERVED_TICKET + u64::from(*ticket);
-            let params = self.setting.params(token.client, TTL_MS);
+            let params = self.setting.waiter_params(token.client, TTL_MS);
             let waiter = format!("{ticket} {NOW} c{} {params} -", token.client);
             fields.push((format!("w:{}", real_token(*token).simple()), waiter.into()));
         }
@@ -318,7 +318,7 @@ impl RecordKeys {
 
     fn read_ticket(&self, token: SmallToken, waiter: &str) -> Result<u64, String> {
         let (ticket, rest) = waiter.split_once(' ').unwrap_or_default();
-        let params = self.setting.params(token.client, TTL_MS);
+        let params = self.setting.waiter_params(token.client, TTL_MS);
         if !rest.ends_with(&format!(" c{} {params} -", token.client)) {
             return Err(format!("{token:?} has the waiter's record {waiter:?}"));
         }
