@@ -57,6 +57,8 @@ pub(crate) enum Mode {
     Unused,
     /// A guard had it and lost it.
     Lost,
+    /// A guard had it and left its work half done. The scripts treat it as lost.
+    Unfinished,
     /// Leave the queue, but keep a grant that came first.
     KeepIfOwner,
     /// Release all permits but one and keep the last.
@@ -70,7 +72,7 @@ impl Mode {
         match self {
             Mode::Used => "used",
             Mode::Unused => "unused",
-            Mode::Lost => "lost",
+            Mode::Lost | Mode::Unfinished => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
             Mode::Downgrade => "downgrade",
             Mode::Forced => "forced",

@@ -46,6 +46,8 @@ pub(super) struct Checker {
     clients: HashMap<String, u8>,
     /// Tokens of the forced releases that ended a lease.
     forced: HashSet<Token>,
+    /// The last of them, and how often data was lost or the clock stepped before.
+    last_forced: Option<(Token, u32)>,
     /// Entries of the queue were lost, or their count, and no request has counted them since.
     miscounted: bool,
     grants: Grants,
@@ -96,6 +98,7 @@ impl Checker {
             tokens: Vec::new(),
             clients: HashMap::new(),
             forced: HashSet::new(),
+            last_forced: None,
             miscounted: false,
             grants: Grants::default(),
             disturbed_at: None,
@@ -250,6 +253,7 @@ impl Checker {
         }
         self.count_served_time(at.clock, executed);
         self.check_reported_end(at.clock, executed)?;
+        self.check_repeated_force(executed)?;
         self.forget_expired(at.clock);
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
@@ -21,7 +21,19 @@ impl Checker {
         let op = self.operation(before, executed)?;
         self.model.returned |= matches!(op, Op::Rejoin(_));
         use script::Outcome as Reported;
+        let is_stray = self.stray_holder(before, executed).is_some();
         let outcome = match executed.outcome {
+            // The answer is about the caller's own lease, which the stray one is not.
+            Reported::Already
+            | Reported::Lapsed
+            | Reported::Forced
+            | Reported::Lost
+            | Reported::Unknown
+                if is_stray =>
+            {
+                ModelOutcome::Released
+            }
+            _ if is_stray => ModelOutcome::Forbidden,
             Reported::Granted(grant) => ModelOutcome::Granted { fence: grant.fence },
             Reported::Waiting { position, .. } => ModelOutcome::Waiting {
                 position: Some(*position).filter(|_| !self.model.returned),
@@ -94,11 +106,31 @@ impl Checker {
                 client,
                 fence: *fence,
             },
+            // It ends without a trace, as a token does that nobody wants.
+            Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
+                Op::Cancel(self.attempt(*token, client))
+            }
             Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
             Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
         })
+    }
+
+    /// The lease that a release ends although it is not the one that the caller knows: a late copy
+    /// of the token's acquire took the lock, or older data came back.
+    pub(super) fn stray_holder<'a>(
+        &self,
+        before: &'a RecordView,
+        executed: &ExecutedCall<'_>,
+    ) -> Option<&'a HolderView> {
+        let Verb::Release { token, fence, mode } = executed.call.verb else {
+            return None;
+        };
+        if fence == 0 || mode == Mode::Forced || self.kind != ModelKind::Mutex {
+            return None;
+        }
+        before.holder(token).filter(|holder| holder.fence != fence)
     }
 
     /// The facts that only the server's clock knew when it ran the request.
@@ -141,7 +173,9 @@ impl Checker {
             outage: served_time.is_outage(clock),
             grace: self.spared_since(before),
             recounts: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
-            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(must_cool),
+            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost | Mode::Unfinished))
+                && self.stray_holder(before, executed).is_none()
+                && own.is_some_and(must_cool),
             reach: reach(before, executed),
         }
     }
@@ -217,7 +251,7 @@ fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
 fn release(mode: Mode, attempt: Attempt) -> Op {
     match mode {
         Mode::Used => Op::Unlock(attempt),
-        Mode::Lost => Op::Drop(attempt),
+        Mode::Lost | Mode::Unfinished => Op::Drop(attempt),
         Mode::Downgrade => Op::Downgrade(attempt),
         Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
     }

@@ -365,6 +365,7 @@ fn in_words_of_the_model(
             Op::Rejoin(own)
         }
         SmallRequest::Acquire(_) => Op::Enqueue(own),
+        SmallRequest::Release(..) if is_stray(setting, before, request) => Op::Cancel(own),
         SmallRequest::Release(_, _, ReleaseMode::Used) => Op::Unlock(own),
         SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
         SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
@@ -383,6 +384,11 @@ fn in_words_of_the_model(
         },
         SmallReply::Waiting { .. } => ModelOutcome::Waiting { position: None },
         SmallReply::Late => ModelOutcome::Late,
+        // The answer is about the caller's own lease, which the stray one is not.
+        SmallReply::Already | SmallReply::NotOwner if is_stray(setting, before, request) => {
+            ModelOutcome::Released
+        }
+        _ if is_stray(setting, before, request) => ModelOutcome::Forbidden,
         SmallReply::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
         SmallReply::Released => ModelOutcome::Released,
         SmallReply::Already | SmallReply::NotOwner | SmallReply::Gone => ModelOutcome::Lost,
@@ -391,6 +397,18 @@ fn in_words_of_the_model(
         SmallReply::Absent => ModelOutcome::Absent,
     };
     (op, outcome)
+}
+
+/// Whether a release ends a lease that is not the one that the caller knows: a late copy of the
+/// token's acquire took the lock.
+fn is_stray(setting: &SmallSetting, before: &RecordState, request: SmallRequest) -> bool {
+    let SmallRequest::Release(token, fence, _) = request else {
+        return false;
+    };
+    let holder = before.holder(token);
+    setting.family() == Family::Mutex
+        && fence > 0
+        && holder.is_some_and(|holder| holder.fence != fence)
 }
 
 fn attempt(setting: &SmallSetting, token: SmallToken) -> Attempt {
