@@ -66,7 +66,11 @@ elseif owner == token and not is_stray then
 else
   --include queue_remove.lua
   --include mutex_end_of.lua
-  if is_stray then owner, lease_end, owner_changed = nil, 0, true end
+  if is_stray then
+    owner, lease_end, owner_changed = nil, 0, true
+    -- No record of that end is left, and the guard left its work half done.
+    if mode == 'lost' and (status == 'already' or status == 'lost') then previous = 1 end
+  end
   --include mutex_lapse.lua
 end
 if how then

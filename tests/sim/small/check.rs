@@ -225,6 +225,13 @@ fn previous_holder(
                 ReleaseMode::Unused | ReleaseMode::KeepIfOwner => None,
             }
         }
+        // A guard lost a lease of which no record is left.
+        SmallRequest::Release(_, _, ReleaseMode::Lost)
+            if is_stray(setting, before, request)
+                && execution.answer.reply == SmallReply::Already =>
+        {
+            Some(PreviousHolder::Lapsed)
+        }
         _ => None,
     };
     let expected = released
