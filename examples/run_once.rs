@@ -112,7 +112,7 @@ fn run_once(store: &Store) -> Outcome {
         .inspect(&job)?
         .ok_or("the name is no longer taken")?;
     check(
-        format!("nobody holds the lock, but the name is {:?}", info.state),
+        format!("nobody holds the lock, but the name is {}", info.state),
         info.state == LockState::Cooling,
     )?;
     println!();

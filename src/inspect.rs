@@ -1,7 +1,8 @@
 //! Shows who holds a lock and who waits for it, and takes a lock away by force.
 
+mod display;
+
 use std::collections::{HashSet, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -112,8 +113,8 @@ impl LockManager {
     /// - [`Unavailable`](Error::Unavailable), [`Server`](Error::Server): Redis did not answer, or
     ///   refused.
     /// - [`Closed`](Error::Closed) in a forked child.
-    pub fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
-        let mut infos = self.inspect_all(vec![self.key(name)?])?;
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>> {
+        let mut infos = self.inspect_all(vec![self.key(name.as_ref())?])?;
         infos.pop().unwrap_or(Ok(None))
     }
 
@@ -136,12 +137,12 @@ impl LockManager {
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// for info in mgr.list("invoices:*") {
     ///     let info = info?;
-    ///     println!("{}: {:?}, {} waiting", info.name, info.state, info.waiters);
+    ///     println!("{info}"); // "invoices:42": mutex, held by process 4711 on web-1, …
     /// }
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn list(&self, pattern: &str) -> List {
-        let glob = Glob::new(pattern);
+    pub fn list(&self, pattern: impl AsRef<str>) -> List {
+        let glob = Glob::new(pattern.as_ref());
         List {
             manager: self.clone(),
             pattern: key::scan_pattern(&self.engine().config.prefix, &glob),
@@ -169,8 +170,8 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
-    pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
-        let key = self.key(name)?;
+    pub fn force_release(&self, name: impl AsRef<str>, fence: u64) -> Result<bool> {
+        let key = self.key(name.as_ref())?;
         let verb = Verb::Release {
             token: Token::new(),
             fence,
@@ -405,18 +406,6 @@ impl Party {
             fence: None,
             permits: if *kind == Kind::RwLock { 1 } else { permits },
             lapsed_for: None,
-        })
-    }
-}
-
-/// One word in lower case.
-impl fmt::Display for LockState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            LockState::Held => "held",
-            LockState::Cooling => "cooling",
-            LockState::Lapsed => "lapsed",
-            LockState::Free => "free",
         })
     }
 }

@@ -23,34 +23,29 @@ use crate::stats::Stats;
 pub struct LockManager {
     running: Arc<EngineHandle>,
     pub(crate) options: LockOptions,
-    /// The options of the builder. [`LockManager::with`] takes the ttl from them if the new options
-    /// have none.
-    built_with: Arc<LockOptions>,
 }
 
 impl LockManager {
     pub(crate) fn new(running: EngineHandle, options: LockOptions) -> LockManager {
         LockManager {
             running: Arc::new(running),
-            built_with: Arc::new(options.clone()),
             options,
         }
     }
 
-    /// A handle that takes its locks, of every kind, with these options instead.
+    /// A handle that takes its locks, of every kind, with these options.
     ///
-    /// Never blocks; costs no connection and no thread. Options with neither a ttl nor a fixed
-    /// lease use the one of the builder. This call checks nothing. If the options do not fit the
-    /// numbers of the manager, a call that takes a lock returns
+    /// An option that you do not set is the one of this handle. So `mgr.with(a).with(b)` has all
+    /// of `b`, then what `a` sets beyond that, then the options of `mgr`. [`LockOptions`] says how
+    /// to get a default back.
+    ///
+    /// Never blocks; costs no connection and no thread. This call checks nothing. If the options do
+    /// not fit the numbers of the manager, a call that takes a lock returns
     /// [`Error::Config`](crate::Error::Config).
-    #[must_use]
+    #[must_use = "this handle keeps its options; the returned handle has the new ones"]
     pub fn with(&self, options: LockOptions) -> LockManager {
         let mut handle = self.clone();
-        handle.options = options;
-        if handle.options.ttl.is_none() {
-            handle.options.ttl = self.built_with.ttl;
-            handle.options.fixed = self.built_with.fixed;
-        }
+        handle.options = options.over(&self.options);
         handle
     }
 
@@ -110,4 +105,13 @@ pub struct Shutdown {
     /// The names of the locks whose guards were still alive at the deadline, in alphabetical order.
     /// Empty if all guards were dropped in time.
     pub ended: Vec<Arc<str>>,
+}
+
+impl fmt::Display for Shutdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.ended.is_empty() {
+            return f.write_str("all guards were dropped in time");
+        }
+        write!(f, "these locks were still held: {}", self.ended.join(", "))
+    }
 }

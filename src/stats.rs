@@ -1,5 +1,6 @@
 //! Counts what a manager has done.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -12,6 +13,18 @@ macro_rules! counters {
         #[non_exhaustive]
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
+
+        /// All counts on one line: `held 1, waiting 0, granted 7, …`.
+        impl fmt::Display for Stats {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let counts = [$((stringify!($name), self.$name)),*];
+                for (i, (name, count)) in counts.into_iter().enumerate() {
+                    let comma = if i == 0 { "" } else { ", " };
+                    write!(f, "{comma}{} {count}", name.replace('_', " "))?;
+                }
+                Ok(())
+            }
+        }
 
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }

@@ -211,7 +211,7 @@ impl Engine {
             };
             let now = self.now();
             if matches!(fault, StoreFault::Server { .. }) {
-                refused = Some(fault.repeat());
+                refused = Some(fault.clone());
             }
             if now >= limit {
                 // The server's last refusal explains more than the lack of a connection.
@@ -319,6 +319,7 @@ impl Engine {
 
     /// From now on the renewal thread syncs the waiter's name, first at `due`.
     fn start_syncing(&self, waiter: &Arc<WaiterEntry>, due: Time) {
+        self.subscription.note_awaited();
         self.waker
             .wake_if_late_for(self.waiters.enqueue(waiter, due));
     }

@@ -68,7 +68,7 @@ impl Engine {
                 {
                     self.clock
                         .sleep_until(self.now() + self.config.back_off / 10);
-                    refused = Some(fault.repeat());
+                    refused = Some(fault.clone());
                     fault
                 }
                 TryOutcome::Failed(fault) => {
@@ -136,7 +136,7 @@ impl Engine {
         grant: &Grant,
         sent: Time,
     ) -> Result<Arc<Lease>> {
-        let deadline = deadline_from_reply(sent, grant.left);
+        let deadline = deadline_from_reply(attempt.request, sent, grant.left);
         let mut lease = Lease::new(Arc::clone(attempt.request), grant, sent, deadline);
         if attempt.doubt.in_doubt {
             lease = lease.with_not_after(attempt.doubt.not_after);

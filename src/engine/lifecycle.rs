@@ -224,7 +224,7 @@ impl Engine {
             .spawn(move || {
                 let _alive = alive;
                 if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                    log::error!("a thread of fairlock panicked; this is a bug");
+                    log::error!("a thread of fairlock panicked");
                 }
             })
             .map_err(|e| {

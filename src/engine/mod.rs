@@ -38,7 +38,7 @@
 //! | R12 | doubtful grants | a grant without a certain deadline is confirmed by a renewal | `waiter/grant_notice.rs`, `waiter/state.rs` |
 //! | R13 | unwanted grants | a grant that nobody wants is released, whichever way it became known | `grants.rs`, `release.rs` |
 //! | R14 | release first, then send | a lease ends here before its release is sent, and is not lost after that | `lease/lease.rs`, `release.rs` |
-//! | R15 | clock went back | a lease that ends too far in the future is shortened; fences do not fall | the scripts |
+//! | R15 | clock went back | a lease that ends too far in the future is shortened, and not believed; fences do not fall | the scripts, `lease/lease.rs` |
 //! | R16 | hold_at_least | a lock stays taken for that time; a fixed lease that may wait is longer than a grant takes to arrive | the scripts, `src/config.rs` |
 //! | R17 | subscription | it starts before the first waiter is queued; without it, syncs carry the wait | `subscription.rs`, `acquire.rs` |
 //! | R18 | replica acks | not in this version | |

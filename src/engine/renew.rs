@@ -85,7 +85,10 @@ impl Engine {
             // have held the lock in between.
             Outcome::Renewed { fence, .. } if fence != lease.fence => LossReason::Taken,
             Outcome::Renewed { left, .. }
-                if lease.extend(self.now(), deadline_from_reply(answer.sent, left)) =>
+                if lease.extend(
+                    self.now(),
+                    deadline_from_reply(&lease.request, answer.sent, left),
+                ) =>
             {
                 self.counters.renewed.add(1);
                 return Ok(());

@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::engine::Engine;
 use crate::engine::background::Command;
@@ -11,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::script::{Call, Grant, LockSpec, Verb};
 use crate::store::clock::Time;
 use crate::store::{ChannelEvent, StoreFault};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{AtomicBool, Condvar, Mutex};
 
 pub(super) const THREAD: &str = "fairlock-listener";
 
@@ -25,6 +26,8 @@ pub(super) struct SubscriptionStatus {
     /// | Refused | a permission is missing; no thread    | Started, by the next caller to wait |
     state: Mutex<SubscriptionState>,
     changed: Condvar,
+    /// A waiter was queued since this was last read.
+    was_awaited: AtomicBool,
 }
 
 enum SubscriptionState {
@@ -39,7 +42,13 @@ impl SubscriptionStatus {
         SubscriptionStatus {
             state: Mutex::new(SubscriptionState::Idle),
             changed: Condvar::new(),
+            was_awaited: AtomicBool::new(false),
         }
+    }
+
+    /// A waiter is queued, so its grant may come as a message.
+    pub(super) fn note_awaited(&self) {
+        self.was_awaited.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -102,6 +111,17 @@ impl Engine {
         Ok(())
     }
 
+    /// R17 (subscription): whether a message may be due, or may have been missed since this was last
+    /// asked. Only then is it worth a request to find out that the subscription has died unseen.
+    ///
+    /// While nobody waits, nobody checks it. The next waiter is queued all the same, and does not
+    /// trust it: its grant comes by sync within a check period if the message is lost. The PING
+    /// goes out a check period after the waiter came at the latest, and finds the rest out.
+    fn is_subscription_awaited(&self) -> bool {
+        self.subscription.was_awaited.swap(false, Ordering::Relaxed)
+            || self.waiters.are_any_queued()
+    }
+
     fn on_channel_event(&self, event: ChannelEvent<'_>, progress: &mut Progress) {
         match event {
             ChannelEvent::Subscribed => {
@@ -135,18 +155,22 @@ struct Progress {
 /// again.
 fn run(engine: &Arc<Engine>) {
     let channel = engine.caller_id.channel();
+    let is_awaited = || engine.is_subscription_awaited();
     let mut progress = Progress::default();
     while !engine.is_stopping() {
-        let ended = engine
-            .store
-            .listen(&channel, engine.config.check_period, &mut |event| {
+        let ended = engine.store.listen(
+            &channel,
+            engine.config.check_period,
+            &is_awaited,
+            &mut |event| {
                 engine.on_channel_event(event, &mut progress);
                 if engine.is_stopping() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
                 }
-            });
+            },
+        );
         let Err(fault) = ended else { return };
         if std::mem::take(&mut progress.is_up) {
             log::info!("the subscription ended: {fault}");
@@ -180,7 +204,7 @@ fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
             }
             .into()
         }
-        other => other.repeat().into(),
+        other => other.clone().into(),
     }
 }
 

@@ -39,8 +39,9 @@ impl LockManager {
     /// - [`Server`](crate::Error::Server): Redis refused. Returned at once if the refusal will not
     ///   pass by itself, else after the outage limit.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
-    pub fn lock(&self, name: &str) -> Result<LockGuard> {
-        take(self, self.key(name)?, LockSpec::MUTEX)
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
+        take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
     }
 
     /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
@@ -52,8 +53,9 @@ impl LockManager {
     /// As [`lock`](LockManager::lock), but without waiting out an outage.
     /// [`Lost`](crate::Error::Lost) if the lease is so short, or the process so slow, that the
     /// lease had lapsed when the reply came.
-    pub fn try_lock(&self, name: &str) -> Result<Option<LockGuard>> {
-        try_take(self, self.key(name)?, LockSpec::MUTEX)
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock(&self, name: impl AsRef<str>) -> Result<Option<LockGuard>> {
+        try_take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
     }
 
     /// Takes the lock. Waits its turn, for at most `at_most`. `None`: others had the lock until
@@ -66,10 +68,15 @@ impl LockManager {
     /// # Errors
     /// As [`try_lock`](LockManager::try_lock). [`Unavailable`](crate::Error::Unavailable) also if
     /// Redis was silent at the end: then it is not known whether others had the lock.
-    pub fn try_lock_for(&self, name: &str, at_most: Duration) -> Result<Option<LockGuard>> {
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock_for(
+        &self,
+        name: impl AsRef<str>,
+        at_most: Duration,
+    ) -> Result<Option<LockGuard>> {
         take_until(
             self,
-            self.key(name)?,
+            self.key(name.as_ref())?,
             LockSpec::MUTEX,
             self.engine().now() + at_most,
         )
@@ -80,10 +87,15 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`try_lock_for`](LockManager::try_lock_for).
-    pub fn try_lock_until(&self, name: &str, deadline: Instant) -> Result<Option<LockGuard>> {
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock_until(
+        &self,
+        name: impl AsRef<str>,
+        deadline: Instant,
+    ) -> Result<Option<LockGuard>> {
         take_until(
             self,
-            self.key(name)?,
+            self.key(name.as_ref())?,
             LockSpec::MUTEX,
             self.engine().at(deadline),
         )
@@ -98,15 +110,20 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock).
-    pub fn enqueue(&self, name: &str) -> Result<Waiter> {
-        enqueue(self, self.key(name)?, LockSpec::MUTEX, |guard| guard)
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
+    pub fn enqueue(&self, name: impl AsRef<str>) -> Result<Waiter> {
+        enqueue(self, self.key(name.as_ref())?, LockSpec::MUTEX, |guard| {
+            guard
+        })
     }
 
     /// The mutex of this name, as a handle with the same verbs.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
     /// [`Config`](crate::Error::Config).
-    pub fn mutex(&self, name: &str) -> Mutex {
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        let name = name.as_ref();
         Mutex {
             manager: self.clone(),
             name: name.into(),
@@ -143,6 +160,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self) -> Result<LockGuard> {
         take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
@@ -151,6 +169,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
         try_take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
@@ -159,6 +178,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -172,6 +192,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_until`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -185,6 +206,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::enqueue`].
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self) -> Result<Waiter> {
         enqueue(&self.manager, self.key()?, LockSpec::MUTEX, |guard| guard)
     }

@@ -17,12 +17,14 @@ local packed_holder = redis.call('HGET', KEYS[3], token)
 -- R5 (dated requests): the caller has given up by now, and would not release what this took.
 if now > not_after then return { 'late', now, 0 } end
 if packed_holder then
-  local lease_end, _, _, _, phase, holder_previous, text_start =
+  local lease_end, ttl, hold, _, phase, holder_previous, text_start =
     struct.unpack(HOLDER, packed_holder)
   if phase < 2 then
     local holder_fence, granted_at =
       string.match(packed_holder, '^%S+ %d+ (%d+) %d+ (%d+)', text_start)
-    return { 'granted', now, 0, holder_fence + 0, granted_at + 0, math.max(0, lease_end - now),
+    -- R15 (clock went back): no more is left than the full lease.
+    local left = math.min(lease_end - now, 1000 * math.max(ttl, hold))
+    return { 'granted', now, 0, holder_fence + 0, granted_at + 0, math.max(0, left),
              holder_previous }
   end
 end

@@ -11,7 +11,7 @@ local kind, packed_state, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k'
 local all, shown, seen = redis.call('HGETALL', holders_key), 0,
   { 'seen', now, 0, kind, fence or 0, waiter_records, 0 }
 for i = 1, #all, 2 do
-  local lease_end, ttl, _, weight, phase, _, text_start = struct.unpack(HOLDER, all[i + 1])
+  local lease_end, ttl, hold, weight, phase, _, text_start = struct.unpack(HOLDER, all[i + 1])
   -- A lapse that others have noticed is shown until a guard releases properly. It was noticed one
   -- ttl before the end of the entry.
   if phase == 3 then lease_end = math.min(now, lease_end - 1000 * ttl) end
@@ -21,7 +21,8 @@ for i = 1, #all, 2 do
     -- If the record was lost, the holders know the kind.
     seen[4] = seen[4] or string.match(text, '^%S+ %d+')
     shown = shown + 1
-    seen[#seen + 1] = lease_end - now
+    -- R15 (clock went back): no more is left than the full lease.
+    seen[#seen + 1] = math.min(lease_end - now, 1000 * math.max(ttl, hold))
     seen[#seen + 1] = phase == 2 and 1 or 0
     seen[#seen + 1] = weight
     seen[#seen + 1] = text

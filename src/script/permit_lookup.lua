@@ -15,12 +15,14 @@ local answer = { 'present', now, 0, since }
 for i = 1, #ARGV - 4 do
   local found = values[i + 3] and 1 or 0
   if packed_holders[i] then
-    local lease_end, _, _, _, phase, holder_previous, text_start =
+    local lease_end, ttl, hold, _, phase, holder_previous, text_start =
       struct.unpack('<dI4I4I4bb', packed_holders[i])
     local holder_fence, granted_at =
       string.match(packed_holders[i], '^%S+ %d+ (%d+) %d+ (%d+)', text_start)
+    -- R15 (clock went back): no more is left than the full lease.
+    local left = math.min(lease_end - now, 1000 * math.max(ttl, hold))
     if phase < 2 then
-      found = { holder_fence + 0, granted_at + 0, math.max(0, lease_end - now), holder_previous }
+      found = { holder_fence + 0, granted_at + 0, math.max(0, left), holder_previous }
     end
   end
   answer[#answer + 1] = found

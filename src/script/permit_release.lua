@@ -20,7 +20,9 @@ if packed_holder then
   if phase < 2 and mode == 'keep_if_owner' then
     local holder_fence, granted_at =
       string.match(packed_holder, '^%S+ %d+ (%d+) %d+ (%d+)', text_start)
-    return { 'granted', now, 0, holder_fence + 0, granted_at + 0, math.max(0, lease_end - now),
+    -- R15 (clock went back): no more is left than the full lease.
+    local left = math.min(lease_end - now, 1000 * math.max(ttl, hold))
+    return { 'granted', now, 0, holder_fence + 0, granted_at + 0, math.max(0, left),
              holder_previous }
   end
 end

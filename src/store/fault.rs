@@ -3,14 +3,15 @@
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Step};
 use crate::key::Key;
 use crate::script::{Malformed, RIGHTS};
 
-/// Why a call has no reply.
-#[derive(Debug)]
+/// Why a call has no reply. `Clone`, because one fault ends all calls of a pipeline.
+#[derive(Debug, Clone)]
 pub(crate) enum StoreFault {
     /// No connection was ready, so nothing was sent.
     NotReady,
@@ -18,7 +19,7 @@ pub(crate) enum StoreFault {
     /// out.
     Unavailable {
         step: Step,
-        source: Box<dyn StdError + Send + Sync>,
+        source: Arc<dyn StdError + Send + Sync>,
     },
     /// The first attempt had no reply, and this fault ended the next one. The server may have
     /// carried out the first (P7).
@@ -40,7 +41,7 @@ impl StoreFault {
     ) -> StoreFault {
         StoreFault::Unavailable {
             step,
-            source: source.into(),
+            source: source.into().into(),
         }
     }
 
@@ -53,29 +54,6 @@ impl StoreFault {
         StoreFault::Server {
             code: PROTOCOL.to_owned(),
             message: message.into(),
-        }
-    }
-
-    /// A copy for another caller: one fault ends all calls of a pipeline. An error that cannot be
-    /// cloned becomes one of the same kind with the same text.
-    pub(crate) fn repeat(&self) -> StoreFault {
-        match self {
-            StoreFault::NotReady => StoreFault::NotReady,
-            StoreFault::InDoubt(fault) => StoreFault::InDoubt(Box::new(fault.repeat())),
-            StoreFault::Unavailable { step, source } => {
-                let kind = source
-                    .downcast_ref::<io::Error>()
-                    .map_or(io::ErrorKind::Other, io::Error::kind);
-                StoreFault::unavailable(*step, io::Error::new(kind, source.to_string()))
-            }
-            StoreFault::Server { code, message } => StoreFault::Server {
-                code: code.clone(),
-                message: message.clone(),
-            },
-            StoreFault::Unfit { what, message } => StoreFault::Unfit {
-                what: what.clone(),
-                message: message.clone(),
-            },
         }
     }
 
@@ -142,12 +120,8 @@ impl StoreFault {
     pub(crate) fn into_error(self, key: Option<&Key>, waited: Duration) -> Error {
         let lock = key.map(|key| key.name.clone());
         match self {
-            StoreFault::NotReady => Error::Unavailable {
-                lock,
-                step: Step::Connect,
-                waited,
-                source: "no connection is open".into(),
-            },
+            StoreFault::NotReady => StoreFault::unavailable(Step::Connect, "no connection is open")
+                .into_error(key, waited),
             StoreFault::Unavailable { step, source } => Error::Unavailable {
                 lock,
                 step,

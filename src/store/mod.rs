@@ -49,12 +49,15 @@ pub(crate) trait Store: Send + Sync {
     fn link(&self, on_ready: Arc<dyn Fn() + Send + Sync>) -> Box<dyn Link>;
 
     /// Subscribes to a channel and calls `on_event` for everything that happens there. Returns when
-    /// `on_event` breaks off, or with an error when the subscription fails. Sends a PING after each
-    /// `ping_every` without traffic.
+    /// `on_event` breaks off, or with an error when the subscription fails.
+    ///
+    /// After each `check_every` without traffic it asks `is_awaited`, and sends a PING if so. The
+    /// subscription fails if that has no reply within another `check_every`.
     fn listen(
         &self,
         channel: &str,
-        ping_every: Duration,
+        check_every: Duration,
+        is_awaited: &dyn Fn() -> bool,
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault>;
 
@@ -72,7 +75,7 @@ pub(crate) trait Store: Send + Sync {
     /// How many connections were opened since the start.
     fn connects(&self) -> u64;
 
-    /// How many requests were sent since the start.
+    /// How many commands were sent since the start, without those that scripts run.
     fn requests(&self) -> u64;
 }
 
@@ -122,7 +125,7 @@ pub(crate) struct Answer {
 pub(crate) enum ChannelEvent<'a> {
     Subscribed,
     Message(&'a str),
-    /// No message came, but the server answers.
+    /// No message came.
     Quiet,
 }
 
@@ -143,7 +146,7 @@ impl CallResult {
     fn none_sent(calls: &[Call], fault: &StoreFault) -> Vec<CallResult> {
         calls
             .iter()
-            .map(|_| CallResult::not_sent(fault.repeat()))
+            .map(|_| CallResult::not_sent(fault.clone()))
             .collect()
     }
 

@@ -64,10 +64,11 @@ impl Store for Single {
     fn listen(
         &self,
         channel: &str,
-        ping_every: Duration,
+        check_every: Duration,
+        is_awaited: &dyn Fn() -> bool,
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
-        self.node.listen(channel, ping_every, on_event)
+        self.node.listen(channel, check_every, is_awaited, on_event)
     }
 
     fn poke(&self, channel: &str) {

@@ -150,7 +150,7 @@ fn a_renewal_costs_one_request_and_four_commands() {
     let server = Server::start();
     let mgr = manager(server.url(), Duration::from_secs(1));
     let guards: Vec<_> = (0..LOCKS)
-        .map(|i| mgr.lock(&format!("k{i}")).unwrap())
+        .map(|i| mgr.lock(format!("k{i}")).unwrap())
         .collect();
     let limit = Limit {
         scripts: 1.0,

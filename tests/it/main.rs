@@ -46,6 +46,7 @@ mod subscription;
 mod support;
 mod support_works;
 mod tidy;
+mod trickle;
 mod worker;
 
 /// Not a test: worker processes begin here, see [`support::Child`].

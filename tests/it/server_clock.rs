@@ -6,17 +6,19 @@ use std::{
     os::unix::fs::FileExt as _,
     path::PathBuf,
     process::Command,
+    thread,
     time::UNIX_EPOCH,
 };
 
-use fairlock::{Error, LockOptions, LossReason, PreviousHolder};
+use fairlock::{Error, LockManager, LockOptions, LossReason, PreviousHolder};
 use tempfile::TempDir;
 
 use crate::fixtures::{
-    P, Record, T, TTL, Waiters, build, manager, micros, server_time, warm_up, with_ttl,
+    P, Record, T, TTL, Verb, Waiters, build, manager, micros, request, server_time, warm_up,
+    with_ttl,
 };
-use crate::permits::{PermitWaiters, Permits, Want};
-use crate::support::{SLACK, Server, until};
+use crate::permits::{self, AnyGuard, PermitWaiters, Permits, Want};
+use crate::support::{Proxy, SLACK, Server, until};
 use crate::worker::{self, SOON, expect_got};
 
 const HALF_AN_HOUR: i64 = 30 * 60 * 1_000_000;
@@ -30,6 +32,10 @@ struct Shifted {
 
 impl Shifted {
     fn start() -> Shifted {
+        Shifted::start_as(Server::start_with_env)
+    }
+
+    fn start_as(start: impl Fn(&[(&str, &str)]) -> Server) -> Shifted {
         let dir = tempfile::tempdir().unwrap();
         let [library, by] = ["clock.so", "by"].map(|name| dir.path().join(name));
         let source =
@@ -50,9 +56,8 @@ impl Shifted {
             ("LD_PRELOAD", library.to_str().unwrap()),
             ("SHIFTED_CLOCK", by.to_str().unwrap()),
         ];
-        let server = Server::start_with_env(&preload);
         Shifted {
-            server,
+            server: start(&preload),
             by: File::options().write(true).open(&by).unwrap(),
             _dir: dir,
         }
@@ -248,5 +253,42 @@ fn after_a_backward_step_each_dead_holder_costs_its_ttl() {
     permit.unlock().unwrap();
     for name in ["n", "r"] {
         Permits::of(server, name).comes_to_rest();
+    }
+}
+
+/// The reply to a grant is lost, and the clock goes back before the request is sent again. Its
+/// second reply must not promise what the lease cannot keep.
+#[test]
+fn p6_a_repeated_grant_is_over_before_the_next_one() {
+    let shifted = Shifted::start_as(Server::tcp_with_env);
+    let proxy = Proxy::to(shifted.server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(shifted.server.url()));
+    warm_up(&ours);
+    Want::Read.take(&ours, "warm-r").unwrap().unlock().unwrap();
+    let take = |mgr: &LockManager, name| match name {
+        "mutex" => mgr.lock(name).map(AnyGuard::Guard),
+        "permit" => Want::Permits(1, 1).take(mgr, name),
+        _ => Want::Write.take(mgr, name),
+    };
+    for (hours, name) in (1..).zip(["mutex", "permit", "writer"]) {
+        let fault = if name == "mutex" {
+            proxy.swallow_silently_when(request(Verb::Acquire, name))
+        } else {
+            proxy.swallow_silently_when(permits::request(Verb::Acquire, name))
+        };
+        let guard = thread::scope(|scope| {
+            let taking = scope.spawn(|| take(&ours, name).unwrap());
+            assert!(String::from_utf8_lossy(&fault.wait(SOON)).contains("granted"));
+            shifted.step_to(-2 * hours * HALF_AN_HOUR);
+            taking.join().unwrap()
+        });
+        assert!(guard.remaining() <= TTL, "{name}: {:?}", guard.remaining());
+        // It can neither renew the lease any more, nor learn that it is over.
+        proxy.refuse();
+        proxy.reset_all();
+        let next = take(&other, name).unwrap();
+        assert!(!guard.is_held(), "{name}: two guards are held");
+        next.unlock().unwrap();
+        proxy.accept();
     }
 }

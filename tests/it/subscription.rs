@@ -1,6 +1,7 @@
 //! The wake-up channel fails: each wait takes at most one check period longer. On Redis alone,
 //! where the channel is a connection.
 
+use std::thread;
 use std::time::Duration;
 
 use fairlock::{Endpoint, LockManager};
@@ -119,6 +120,90 @@ fn p4_messages_lost_on_half_open_subscriptions_cost_one_check_period() {
 }
 
 #[test]
+fn stats_count_every_command_that_is_sent() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(server.url()));
+    // Each count is read while the other may grow, so the two agree only between two commands.
+    let agree = |when: &str| {
+        until(SOON, &format!("the counts agree {when}"), || {
+            proxy.commands() == ours.stats().requests
+        });
+    };
+    agree("after the handshake");
+    warm_up(&ours);
+    agree("after calls, scripts and a subscription");
+    let guard = ours.lock("held").unwrap();
+    assert_eq!(ours.list("*").count(), 1);
+    agree("after a page of keys");
+    until(SOON, "it is renewed", || ours.stats().renewed > 1);
+    agree("after renewals");
+    let holder = other.lock("a").unwrap();
+    let waiter = ours.enqueue("a").unwrap();
+    let pings = calls(&server, "ping");
+    until(SOON, "the subscription is checked", || {
+        calls(&server, "ping") >= pings + 3
+    });
+    agree("after checks");
+    drop((waiter, holder, guard));
+    agree("at the end");
+}
+
+#[test]
+fn a_manager_in_which_nobody_waits_sends_nothing() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(server.url()));
+    warm_up(&ours);
+    await_quiet(&proxy);
+    let holder = other.lock("a").unwrap();
+    let waiter = ours.enqueue("a").unwrap();
+    let pings = calls(&server, "ping");
+    until(SOON, "the subscription is checked", || {
+        calls(&server, "ping") >= pings + 3
+    });
+    drop(waiter);
+    await_quiet(&proxy);
+    holder.unlock().unwrap();
+}
+
+/// Waits until nothing is sent for a few check periods.
+fn await_quiet(proxy: &Proxy) {
+    until(SOON, "nothing is sent any more", || {
+        let sent = proxy.commands();
+        thread::sleep(4 * P);
+        proxy.commands() == sent
+    });
+}
+
+#[test]
+fn p4_a_subscription_that_died_idle_costs_one_check_period() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (checking(proxy.url()), checking(server.url()));
+    warm_up(&ours);
+    await_quiet(&proxy);
+    let old = subscribers(&server);
+    proxy.silence_subscriptions();
+    let holder = other.lock("a").unwrap();
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
+    holder.unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    // Although that waiter is gone, the subscription is checked and replaced.
+    until(
+        2 * P + T + SLACK,
+        "another connection is subscribed",
+        || {
+            let now = subscribers(&server);
+            now.len() == 1 && now != old
+        },
+    );
+    assert_eq!(ours.stats().requeued, 0);
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
 fn p4_an_unpublished_message_costs_one_check_period() {
     let server = Server::start();
     let _: () = server.query(&[
@@ -169,6 +254,14 @@ fn p4_a_failing_subscription_fails_no_wait() {
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
+}
+
+/// How often Redis has run a command.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats: String = server.query(&["INFO", "commandstats"]);
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 /// The ids of the connections with a subscription.

@@ -4,7 +4,7 @@ use super::breach::Breach;
 use super::executed_call::ExecutedCall;
 use super::model::Promise;
 use super::record::{Accounting, HolderView, RecordView};
-use crate::script::{Outcome, Verb};
+use crate::script::{Grant, Outcome, Verb};
 
 /// P1, P5: a grant and a renewal give a lease its full time and no more. No request shortens it.
 ///
@@ -43,6 +43,55 @@ pub(super) fn check_lease_times(
             );
             return Err(Breach::new(promise, said));
         }
+    }
+    Ok(())
+}
+
+/// P6, R15 (clock went back): no answer says that more is left of a lease than its full time. Where
+/// the answer is not about one lease, no lease is longer than `longest`.
+pub(super) fn check_times_left(
+    after: &RecordView,
+    longest: u64,
+    executed: &ExecutedCall<'_>,
+) -> Result<(), Breach> {
+    let mut own = None;
+    let left = match executed.outcome {
+        Outcome::Granted(grant) => {
+            own = Some(grant);
+            None
+        }
+        Outcome::Synced { owner, left, .. } => {
+            own = owner.as_ref();
+            Some(*left)
+        }
+        Outcome::Renewed { left, .. } | Outcome::Waiting { left, .. } | Outcome::Busy { left } => {
+            Some(*left)
+        }
+        _ => None,
+    };
+    for grant in own.into_iter().chain(executed.grants) {
+        check_grant_left(after, grant)?;
+    }
+    match left.filter(|left| left.as_micros() > u128::from(longest)) {
+        Some(left) => {
+            let said = format!(
+                "{:?} was answered that {left:?} are left",
+                executed.call.verb
+            );
+            Err(Breach::new(Promise::Exclusion, said))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The same for one grant, as an answer or a message has it.
+pub(super) fn check_grant_left(record: &RecordView, grant: &Grant) -> Result<(), Breach> {
+    let full = record
+        .holder(grant.token)
+        .map_or(0, |holder| holder.ttl.max(holder.hold));
+    if grant.left.as_micros() > u128::from(full) {
+        let said = format!("{grant:?} has more time left than its {full} µs");
+        return Err(Breach::new(Promise::Exclusion, said));
     }
     Ok(())
 }

@@ -22,9 +22,9 @@ use super::model::Promise;
 use super::model::{Attempt, DataLoss, ModelKind, ModelOutcome, Op};
 use super::record::{HolderView, RecordView};
 use super::served_time::ServedTime;
-use crate::config::Config;
+use super::sim_setting::SimSetting;
 use crate::key::Key;
-use crate::script::{self, Token, Verb};
+use crate::script::{self, Grant, Token, Verb};
 use crate::store::memory::keyspace::Keyspace;
 
 /// Times are in µs of the run, which is no host's clock. Those of a record, and those called
@@ -34,6 +34,10 @@ pub(super) struct Checker {
     kind: ModelKind,
     /// T
     timeout: u64,
+    /// No lease is longer.
+    longest: u64,
+    /// Whether answers are checked that say how much is left of a lease.
+    pub(super) checks_left: bool,
     /// The state that the server should have.
     model: ServerModel,
     /// The model's state when the replica caught up.
@@ -79,7 +83,11 @@ pub(super) struct RanAt {
 }
 
 impl Checker {
-    pub(super) fn new(key: Key, kind: ModelKind, config: &Config) -> Checker {
+    pub(super) fn new(setting: &SimSetting) -> Checker {
+        let SimSetting {
+            kind, config, key, ..
+        } = setting;
+        let kind = *kind;
         let step = micros(config.check_period + config.command_timeout);
         let model = ServerModel {
             lock: ModelLock::new(kind),
@@ -88,9 +96,11 @@ impl Checker {
             ended: HashMap::new(),
         };
         Checker {
-            key,
+            key: key.clone(),
             kind,
             timeout: micros(config.command_timeout),
+            longest: micros(setting.ttl),
+            checks_left: true,
             replica: model.clone(),
             model,
             record: RecordView::default(),
@@ -258,9 +268,17 @@ impl Checker {
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
         accounting::check_lease_times(at.clock, &before, &after, executed)?;
+        if self.checks_left {
+            accounting::check_times_left(&after, self.longest, executed)?;
+        }
         accounting::check_counts(&after, self.missing())?;
         self.check_entries()?;
         self.check_key_ttls(keyspace)
+    }
+
+    /// The last request has published this grant.
+    pub(super) fn check_message(&self, grant: &Grant) -> Result<(), Breach> {
+        accounting::check_grant_left(&self.record, grant)
     }
 
     /// P7, R5 (dated requests): once its caller has stopped waiting, a request takes nothing and

@@ -100,6 +100,14 @@ pub(crate) enum Defect {
     /// The record notes the longest lease instead of the shortest. By the shortest a script sees
     /// that the clock went back.
     Shortest,
+    /// R15 (clock went back): the answer to a repeated request says how much is left of a lease by
+    /// a clock that has gone back since the grant.
+    LeftTooLong,
+    /// The same answers, and the client believes them.
+    LeftBelieved,
+    /// The same answers, and only the client rejects them. No run shows this one: it is for the
+    /// proof that the client needs no help.
+    LeftDoubted,
 }
 
 impl Defect {
@@ -222,9 +230,18 @@ impl Defect {
                 "math.min(shortest_lease, lease_ms)",
                 "math.max(shortest_lease, lease_ms)",
             )],
+            Defect::LeftTooLong | Defect::LeftBelieved | Defect::LeftDoubted => &[(
+                "math.min(lease_end - now, 1000 * math.max(ttl, hold))",
+                "lease_end - now",
+            )],
             Defect::MaxHold | Defect::Checks => &[],
             Defect::R4 | Defect::R5 | Defect::R6 | Defect::R7 | Defect::R8 | Defect::R13 => &[],
         }
+    }
+
+    /// Whether the checker compares the time left in each answer with the lease.
+    pub(super) fn checks_left(self) -> bool {
+        !matches!(self, Defect::LeftBelieved | Defect::LeftDoubted)
     }
 
     /// Whether runs of this kind can find it.
@@ -256,6 +273,7 @@ impl Defect {
             | Defect::PermitForce
             | Defect::TombstoneStep
             | Defect::Shortest => !is_mutex,
+            Defect::LeftTooLong | Defect::LeftBelieved | Defect::LeftDoubted => !is_mutex,
             Defect::ReaderRaises | Defect::DowngradesAll => matches!(kind, ModelKind::ReadWrite(_)),
             // All kinds have these rules. They show soonest where one caller alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,

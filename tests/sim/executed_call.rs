@@ -1,12 +1,14 @@
 //! The input of every check of a request.
 
-use crate::script::{Call, Outcome};
+use crate::script::{Call, Grant, Outcome};
 
 /// A request that the server has run.
 pub(super) struct ExecutedCall<'a> {
     pub(super) call: &'a Call,
     pub(super) manager: &'a str,
     pub(super) outcome: &'a Outcome,
+    /// What it was told of the grants of other waiters.
+    pub(super) grants: &'a [Grant],
     /// The sender is to send it again, since there is more of the same to do.
     pub(super) more: bool,
     /// When its sender stops waiting for the reply, in µs of the run.

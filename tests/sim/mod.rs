@@ -67,7 +67,8 @@
 //!
 //! The checker adds:
 //!
-//! - A lease has its full time and no more.
+//! - A lease has its full time and no more. No answer and no message says that more is left, and no
+//!   guard believes in more, whatever the clock did.
 //! - P1: as long as a guard believes that it is held, the record has it as a holder, with its
 //!   fence.
 //! - P7: no request takes anything after its caller has stopped waiting. No token is granted again,
@@ -112,7 +113,7 @@
 //!
 //! | promise | exception | reason |
 //! |---|---|---|
-//! | P1 | a guard whose grant came before a loss of data, a step of the clock or a forced release, until its next renewal must have found that: ttl / 3 + 2 T and a back-off later. If the guard began after the forced release, this counts from when the guard began: its first renewal finds it. A fixed lease is excepted until its end | only the server knows, and it reports nothing by itself |
+//! | P1 | a guard whose grant came before a loss of data, a step of the clock or a forced release, until its next renewal must have found that: ttl / 3 + 2 T and a back-off later. If the guard began after the forced release, this counts from when the guard began: its first renewal finds it. A fixed lease is excepted until its end, and for one lease at most | only the server knows, and it reports nothing by itself |
 //! | P1 | a guard whose deadline was counted from a clock that has stepped since | R12 trusts that the clock goes on |
 //! | P6 | how a lease ended, if the server lost that with its data, or the older copy does not have it. A mutex reports it for the last lease only: for others `unknown`, never `already`. Permits report it for a ttl by the server's clock, or for a ttl from when the clock went back | a mutex has room for one; R15 cuts every time that is too long to a ttl |
 //! | P7 | what a request takes that was dated by a reply from before a step of the clock | R5 trusts that the clock goes on |

@@ -410,10 +410,24 @@ impl Planner {
                 }
             }
             8..11 if self.is_shared() => Action::DowngradeGuard { process },
+            11..13 if self.has(13) => return self.add_repeated_grant(process, pause),
             _ => return,
         };
         self.at = soon;
         self.push(action);
+    }
+
+    /// The clock goes back between a grant and the answer that repeats it.
+    fn add_repeated_grant(&mut self, process: u8, back: u64) {
+        self.push(Action::NetworkFault {
+            process,
+            fault: NetworkFault::LoseReply,
+        });
+        let hold = 1 + self.rng.below(self.longest_hold);
+        let lock = self.lock(process, hold);
+        self.push(lock);
+        self.at += 1 + self.rng.below(320);
+        self.push(Action::StepClock { by: -(back as i64) });
     }
 }
 

@@ -341,7 +341,8 @@ impl Store for StubStore {
     fn listen(
         &self,
         _channel: &str,
-        _ping_every: Duration,
+        _check_every: Duration,
+        _is_awaited: &dyn Fn() -> bool,
         _on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
         Err(StoreFault::NotReady)

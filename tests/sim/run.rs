@@ -155,7 +155,8 @@ impl<'a> Run<'a> {
         defect: Option<Defect>,
     ) -> Run<'a> {
         server.state().keyspace = Keyspace::default();
-        let checker = Checker::new(setting.key.clone(), setting.kind, &setting.config);
+        let mut checker = Checker::new(setting);
+        checker.checks_left = defect.is_none_or(Defect::checks_left);
         Run {
             setting,
             defect,

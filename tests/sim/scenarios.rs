@@ -360,3 +360,38 @@ fn waiter_waits_on_after_a_later_one_was_served() {
     ];
     assert_keeps_promises(&actions);
 }
+
+/// P6, R15 (clock went back): the server's clock goes back between a grant and an answer that
+/// repeats it, by more than the lease is long.
+#[test]
+fn repeated_grant_has_no_more_than_its_full_lease() {
+    let back = Action::StepClock { by: -9_000 };
+    // The acquire is sent again.
+    let sent_again = [
+        (1, try_lock(0, 1, 1)),
+        (99, fault(0, NetworkFault::LoseReply)),
+        (100, lock(0, 9_000)),
+        (200, back),
+    ];
+    // The message is lost, and a lookup finds the grant. The clock goes back after the check that
+    // makes the process send it.
+    let looked_up = [
+        (1, lock_permits(1, 1_000, 3)),
+        (100, lock(0, 9_000)),
+        (900, Action::LoseMessage { process: 0 }),
+        (1_150, fault(0, NetworkFault::DelayReply { by: 100 })),
+        (1_280, back),
+    ];
+    // The message is lost, and the waiter leaves the queue at its deadline.
+    let left_queue = [
+        (1, lock_permits(1, 1_000, 3)),
+        (100, lock_for(0, 9_000, 1, 950)),
+        (900, Action::LoseMessage { process: 0 }),
+        (1_030, back),
+    ];
+    let histories: [&[(u64, Action)]; 3] = [&sent_again, &looked_up, &left_queue];
+    for actions in histories {
+        assert_keeps_promises(actions);
+        assert_keeps_promises_of(SEMAPHORE, actions);
+    }
+}

@@ -39,7 +39,7 @@ impl ScriptedPeer {
             .write_all(&bytes[..bytes.len().min(MOST)])
             .expect("it fits");
         server.shutdown(Shutdown::Write).expect("it is open");
-        let connection = Connection::over(socket, TIMEOUT, clock.now());
+        let connection = Connection::over(socket, clock.now());
         ScriptedPeer {
             node: Node::new(info, caller_id, clock, TIMEOUT, TIMEOUT),
             connection,

@@ -62,6 +62,12 @@ impl SimSetting {
         }
     }
 
+    /// How long a lease with these options is.
+    pub(super) fn full_lease(&self, terms: LeaseTerms) -> Duration {
+        let options = self.options(terms);
+        options.lease_length().max(options.least_hold())
+    }
+
     /// How long the server may take to serve one waiter after the one before it: P + 3 T, in ns.
     pub(super) fn per_waiter(&self) -> u64 {
         (self.config.check_period + self.config.command_timeout * 3).as_nanos() as u64

@@ -236,3 +236,19 @@ fn release_of_permits_already_lost_is_found() {
 fn forced_release_of_permits_that_ignores_the_fence_is_found() {
     assert_found(Defect::PermitForce, &[Promise::Fencing]);
 }
+
+#[test]
+fn answer_that_prolongs_a_lease_after_a_clock_step_is_found() {
+    assert_found(Defect::LeftTooLong, &[Promise::Exclusion]);
+}
+
+#[test]
+fn client_that_believes_such_an_answer_is_found() {
+    assert_found(Defect::LeftBelieved, &[Promise::Exclusion]);
+}
+
+#[test]
+fn client_alone_withstands_such_an_answer() {
+    let tally = simulate(0, STEPS / 4, Some(Defect::LeftDoubted));
+    tally.unwrap_or_else(|failure| panic!("{failure}"));
+}

@@ -64,7 +64,8 @@ impl RenewalThread {
         let lease = &scheduled.lease;
         match answer.reply.outcome {
             Outcome::Renewed { left, fence } if fence == lease.fence => {
-                self.on_renewed(scheduled, deadline_from_reply(answer.sent, left));
+                let deadline = deadline_from_reply(&lease.request, answer.sent, left);
+                self.on_renewed(scheduled, deadline);
             }
             // Redis went back to an older copy of its data, in which the token was still queued,
             // and granted it again. Others may have held the lock in between.

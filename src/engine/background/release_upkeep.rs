@@ -3,10 +3,11 @@
 use super::command::Task;
 use super::thread::RenewalThread;
 use super::token_release::{TokenRelease, excludes_late_copies};
+use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
 /// An outage adds few releases of queued tokens to those of its beginning, since no waiter is
-/// queued without a connection. If there are more tasks than this, tokens older than a ttl are no
+/// queued without a connection. If there are more tasks than this, tokens older than a ttl and T are no
 /// longer released: they are left to their turn, and to R13 (unwanted grants).
 const MANY: usize = 1 << 14;
 
@@ -33,9 +34,11 @@ impl RenewalThread {
             // The script stopped at its limit of work for one call.
             return self.tasks.put(now, Task::ReleaseToken(release));
         }
-        // R7 (late copies): a delayed acquire could take the token again. This reply and one ttl
-        // are enough without the server's time, because a lease of the token has lapsed by then.
-        if !excludes_late_copies(answer, release.not_after) && now < release.expires {
+        // R7 (late copies): a delayed acquire could take the token again. Not every reply has the
+        // server's time. A reply to a late enough release is enough, too.
+        if !excludes_late_copies(answer, release.not_after)
+            && self.may_have_lease(&release, answer.sent)
+        {
             let next = now + self.engine.config.command_timeout;
             return self.tasks.put(next, Task::ReleaseToken(release));
         }
@@ -46,11 +49,18 @@ impl RenewalThread {
         }
     }
 
-    /// R7 (late copies): without a reply, a lease is tried for one ttl, since it lapses then. A
-    /// queued token is tried until there is a reply: nothing else ends it.
+    /// R7 (late copies): whether a lease of the token can be alive at this time. A copy of its
+    /// acquire may take the lock for up to T after the release began, and such a lease lapses as
+    /// much later.
+    fn may_have_lease(&self, release: &TokenRelease, at: Time) -> bool {
+        at < release.expires + self.engine.config.command_timeout
+    }
+
+    /// R7 (late copies): without a reply, a lease is tried for one ttl and T, since it has lapsed
+    /// then. A queued token is tried until there is a reply: nothing else ends it.
     fn is_worth_a_retry(&self, release: &TokenRelease, fault: &StoreFault) -> bool {
-        let lapsed = self.engine.now() >= release.expires;
-        fault.is_transient() && (!lapsed || release.may_be_queued && self.tasks.len() < MANY)
+        let may_have_lease = self.may_have_lease(release, self.engine.now());
+        fault.is_transient() && (may_have_lease || release.may_be_queued && self.tasks.len() < MANY)
     }
 
     fn retry_release(&mut self, mut release: TokenRelease, fault: &StoreFault) {
@@ -60,7 +70,7 @@ impl RenewalThread {
             release.end_first_attempt();
         }
         // A long outage may leave many of the lapsed ones, and none of them is in a hurry.
-        let next = if now < release.expires {
+        let next = if self.may_have_lease(&release, now) {
             self.retry_at(fault)
         } else {
             now + self.engine.config.check_period

@@ -88,9 +88,7 @@ impl RenewalThread {
             for lease in scheduled.chain(std::mem::take(&mut self.in_hand)) {
                 survives(|| self.report_loss(&lease, LossReason::Expired));
             }
-            log::error!(
-                "the renewal thread of fairlock panicked; this is a bug, and all its locks are lost"
-            );
+            log::error!("the renewal thread of fairlock panicked, and all its locks are lost");
         }
     }
 

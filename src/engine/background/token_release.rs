@@ -16,7 +16,7 @@ pub(crate) struct TokenRelease {
     /// R7 (late copies): a reply must show a later server time than this, because until then a
     /// delayed acquire can still take the token. 0: every acquire of it was answered.
     pub(crate) not_after: u64,
-    /// After this, a lease of the token has lapsed by itself.
+    /// After this, a lease that the token had when its release began has lapsed by itself.
     pub(crate) expires: Time,
     /// The token may be queued instead of granted. A queue entry lasts for as long as other waiters
     /// of this process are queued, so only a reply ends it.

@@ -182,6 +182,24 @@ pub(crate) enum Due {
 
 /// R12 (doubtful grants): the local deadline of a lease whose time left came in a reply. The server
 /// counted that time after the request was sent.
-pub(crate) fn deadline_from_reply(sent: Time, left: Duration) -> Time {
-    sent + left.saturating_sub(margin(left, Duration::ZERO))
+pub(crate) fn deadline_from_reply(request: &Request, sent: Time, left: Duration) -> Time {
+    deadline_since(request, sent, left, Duration::ZERO)
+}
+
+/// The local deadline of a lease of which this much was left at `since` or later. That moment was
+/// extrapolated by so much from one at which the server's time was known.
+///
+/// Every time left that the server reports becomes a deadline here.
+///
+/// R15 (clock went back): if the server's clock went back after the grant, more may be left by that
+/// clock than a lease can have. The server cuts the lease to its full length from now or later. So
+/// the client may believe in that length, and in no more.
+pub(crate) fn deadline_since(
+    request: &Request,
+    since: Time,
+    left: Duration,
+    extrapolated: Duration,
+) -> Time {
+    let left = left.min(request.longest());
+    since + left.saturating_sub(margin(left, extrapolated))
 }

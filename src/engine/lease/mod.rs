@@ -10,6 +10,6 @@ mod lost_signal;
 mod state;
 
 pub(crate) use end::{loss_from_release, loss_from_renewal, loss_from_resent_release};
-pub(crate) use lease::{Due, Lease, deadline_from_reply, first_lost};
+pub(crate) use lease::{Due, Lease, deadline_from_reply, deadline_since, first_lost};
 #[cfg(all(test, fairlock_loom))]
 pub(crate) use state::LeaseState;

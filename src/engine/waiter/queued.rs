@@ -340,14 +340,12 @@ impl QueuedWaiter {
     }
 
     fn outage(&self, now: Time) -> Error {
-        self.waiter
-            .take_last_refusal()
-            .unwrap_or_else(|| Error::Unavailable {
-                lock: Some(Arc::clone(&self.waiter.request.key.name)),
-                step: Step::Reply,
-                waited: now - self.waiter.last_reply_at(),
-                source: "redis did not answer while the caller waited in the queue".into(),
-            })
+        let waiter = &self.waiter;
+        waiter.take_last_refusal().unwrap_or_else(|| {
+            let source = "redis did not answer while the caller waited in the queue";
+            StoreFault::unavailable(Step::Reply, source)
+                .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
+        })
     }
 }
 

@@ -203,7 +203,7 @@ impl WaiterState {
         self.position = None;
         // R12 (doubtful grants): the deadline is an estimate, so a grant is never dropped by it
         // alone. Below half of the ttl, or without a deadline, a renewal decides.
-        match notice.deadline {
+        match notice.deadline(request) {
             Some(deadline) if deadline - now >= request.ttl / 2 => {
                 self.hold(notice, deadline, request)
             }
@@ -237,8 +237,8 @@ impl WaiterState {
         match self.stage {
             Stage::Confirming(GrantNotice {
                 mut grant,
-                deadline,
                 granted,
+                extrapolated,
             }) => {
                 if fence != grant.fence {
                     // A failover went back to older data, in which the token still waited, and it
@@ -248,10 +248,10 @@ impl WaiterState {
                 }
                 let notice = GrantNotice {
                     grant,
-                    deadline,
                     granted: granted.min(sent),
+                    extrapolated,
                 };
-                self.hold(notice, deadline_from_reply(sent, left), request)
+                self.hold(notice, deadline_from_reply(request, sent, left), request)
             }
             Stage::Failed(_) | Stage::Cancelled => self.abandon_token(),
             _ => WaiterAction::Nothing,
@@ -289,8 +289,8 @@ impl WaiterState {
                 lease.close();
                 self.stage = Stage::Confirming(GrantNotice {
                     grant,
-                    deadline: None,
                     granted: Time::NEVER,
+                    extrapolated: None,
                 });
                 WaiterAction::Confirm
             }
@@ -411,9 +411,8 @@ impl WaiterState {
             }
             // The error stays for the next look.
             Stage::Failed(error) => {
-                let repeated = error.repeat();
-                self.stage = Stage::Failed(error);
-                TakeGrant::Failed(repeated)
+                self.stage = Stage::Failed(error.clone());
+                TakeGrant::Failed(error)
             }
             other => {
                 self.stage = other;

@@ -162,8 +162,8 @@ impl Memory {
     /// guards can be held, like after a [`force_release`](crate::LockManager::force_release).
     /// Unless the lease was a fixed one, its manager counts as dead for this name: its waiters are
     /// passed over, and come back to the end of the queue within a check period.
-    pub fn lapse(&self, name: &str) -> bool {
-        lapse::lapse(&self.0, name)
+    pub fn lapse(&self, name: impl AsRef<str>) -> bool {
+        lapse::lapse(&self.0, name.as_ref())
     }
 
     /// Makes something go wrong once: at the next request of any manager, requests of its threads

@@ -134,14 +134,15 @@ impl Store for Session {
     fn listen(
         &self,
         channel: &str,
-        ping_every: Duration,
+        check_every: Duration,
+        _is_awaited: &dyn Fn() -> bool,
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
         let server = &self.0.server;
         let (id, messages) = server.subscribe(channel).ok_or_else(refused)?;
         let mut flow = on_event(ChannelEvent::Subscribed);
         while flow.is_continue() {
-            let wake_at = server.clock.now() + ping_every;
+            let wake_at = server.clock.now() + check_every;
             flow = match server.clock.receive(&messages, wake_at) {
                 Some(message) => on_event(ChannelEvent::Message(&message)),
                 None if server.is_subscribed(id) => on_event(ChannelEvent::Quiet),

@@ -24,6 +24,9 @@ impl Node {
     ) -> Result<(), StoreFault> {
         let commands = self.handshake_commands();
         let sent = self.clock.now();
+        let left = self.time_left(reply_by)?;
+        connection.limit_writes(left)?;
+        connection.limit_reads(left)?;
         connection
             .send(&commands)
             .map_err(|e| turned_away(connection, e))?;

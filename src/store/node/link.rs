@@ -115,7 +115,7 @@ impl Link for NodeLink {
             let now = self.node.clock.now();
             let why = results
                 .iter()
-                .find_map(|result| result.answer.as_ref().err().map(StoreFault::repeat));
+                .find_map(|result| result.answer.as_ref().err().cloned());
             // A connection that the server closed while it was idle is no sign of an outage. So the
             // next run opens another at once.
             let is_old = connection.opened + self.back_off < now;
@@ -140,6 +140,6 @@ fn reason_not_sent(why: &StoreFault) -> StoreFault {
     if why.is_ambiguous() {
         StoreFault::unavailable(Step::Connect, why.to_string())
     } else {
-        why.repeat()
+        why.clone()
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Node {
     pool_generation: AtomicU64,
     anchor: Mutex<Option<Anchor>>,
     connects: AtomicU64,
-    requests: AtomicU64,
+    requests: Arc<AtomicU64>,
 }
 
 impl Node {
@@ -88,7 +88,7 @@ impl Node {
             pool_generation: AtomicU64::new(0),
             anchor: Mutex::new(None),
             connects: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
+            requests: Arc::default(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Node {
         self.connects.load(Ordering::Relaxed)
     }
 
-    /// How many calls were sent.
+    /// How many commands were sent, of whatever sort.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
@@ -131,9 +131,10 @@ impl Node {
         let mut connection = Connection::open(&self.addr, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
-        connection.set_write_timeout(self.command_timeout)?;
+        connection.requests = Arc::clone(&self.requests);
         self.shake_hands(&mut connection, started + self.connect_timeout)?;
         connection.set_read_timeout(self.command_timeout)?;
+        connection.set_write_timeout(self.command_timeout)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         Ok(connection)
     }

@@ -6,7 +6,6 @@
 //! slot is in migration (R11, missing keys).
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use redis::Cmd;
 
@@ -86,7 +85,7 @@ impl<'a> Pipeline<'a> {
     fn fail(&mut self, fault: &StoreFault, on_answer: &mut OnAnswer<'_>) {
         for (index, pending) in self.unanswered() {
             pending.is_answered = true;
-            on_answer(index, Err(fault.repeat()));
+            on_answer(index, Err(fault.clone()));
         }
     }
 
@@ -171,10 +170,9 @@ impl Node {
     ) {
         let sent = self.clock.now();
         let reply_by = pipeline.reply_by.min(sent + self.command_timeout);
-        let outcome = self.time_left(reply_by).and_then(|_| {
+        let outcome = self.time_left(reply_by).and_then(|left| {
             let commands = pipeline.commands(self);
-            let count = commands.len() as u64;
-            self.requests.fetch_add(count, Ordering::Relaxed);
+            connection.limit_writes(left)?;
             connection
                 .send(&commands)
                 .map_err(|e| fault(e, Step::Send))?;

@@ -253,7 +253,7 @@ impl NodePool {
     ) -> StoreFault {
         match &*self.last_refusal.lock() {
             Some(refusal) if refusal.at >= started - self.node.command_timeout => {
-                refusal.fault.repeat()
+                refusal.fault.clone()
             }
             _ => StoreFault::unavailable(Step::Pool, error),
         }
@@ -271,7 +271,7 @@ impl r2d2::ManageConnection for ConnectionFactory {
         self.node.connect().inspect_err(|fault| {
             *self.last_refusal.lock() = Some(ConnectRefusal {
                 at: self.node.clock.now(),
-                fault: fault.repeat(),
+                fault: fault.clone(),
             });
         })
     }

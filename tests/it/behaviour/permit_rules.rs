@@ -1,11 +1,12 @@
 //! The protocol's rules where permits implement them in their own way, tested by reading and
 //! rewriting the record.
 
+use std::thread;
 use std::time::Duration;
 
 use fairlock::{Error, LockManager, LossReason, PreviousHolder};
 
-use crate::backend::{Backend, on_both_stores};
+use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{
     P, SOON, STEADY_TTL as TTL, T, build, manager, server_time, steady, warm_up,
 };
@@ -17,6 +18,11 @@ on_both_stores! {
     r13_late_or_repeated_permit_messages_harm_no_holder,
     r13_unwanted_permits_are_released_at_once,
     p1_the_next_request_rebuilds_a_lost_record,
+}
+
+on_both_stores! {
+    redis_with_faults:
+    r15_a_repeated_grant_is_believed_for_one_lease
 }
 
 fn r9_lapsed_permits_stay_their_holders_until_somebody_clears_them(backend: &Backend) {
@@ -239,6 +245,35 @@ fn p1_the_next_request_rebuilds_a_lost_record(backend: &Backend) {
             .expect("all readers have gone");
         assert!(writer.fence() > fence, "after {what}");
         writer.unlock().unwrap();
+        record.comes_to_rest();
+    }
+}
+
+/// The reply to a grant is lost, and the server's clock goes back before the request is sent again.
+fn r15_a_repeated_grant_is_believed_for_one_lease(backend: &Backend) {
+    let ours = build(steady(backend));
+    warm_up(&ours);
+    // The server must know the script: the lost reply is the grant.
+    Want::Read.take(&ours, "warm-r").unwrap().unlock().unwrap();
+    for (name, want) in [
+        ("a", Want::Write),
+        ("b", Want::Read),
+        ("c", Want::Permits(2, 3)),
+    ] {
+        let record = Permits::of(backend, name);
+        backend.inject(InjectedFault::ReplyLost);
+        let guard = thread::scope(|scope| {
+            let taking = scope.spawn(|| want.take(&ours, name).unwrap());
+            until(SOON, "it is granted", || !record.holding().is_empty());
+            record.clock_went_back(Duration::from_secs(3600));
+            let seen = ours.inspect(name).unwrap().expect("it is held");
+            assert!(seen.time_left <= TTL, "{want:?}: {seen:?}");
+            taking.join().unwrap()
+        });
+        assert!(guard.remaining() <= TTL, "{want:?}: {guard:?}");
+        guard.renew().unwrap();
+        assert!(guard.remaining() <= TTL, "{want:?}: {guard:?}");
+        guard.unlock().unwrap();
         record.comes_to_rest();
     }
 }

@@ -5,6 +5,7 @@
 mod clock;
 mod commands;
 mod faults;
+mod late_copies;
 
 use std::time::Duration;
 

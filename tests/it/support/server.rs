@@ -83,10 +83,19 @@ impl Server {
 
     /// A server on a free port of 127.0.0.1, with arguments.
     pub(crate) fn tcp_with(extra: &[&str]) -> Self {
+        Self::on_a_free_port(extra, &[])
+    }
+
+    /// A server on a free port of 127.0.0.1, with variables in its environment.
+    pub(crate) fn tcp_with_env(env: &[(&str, &str)]) -> Self {
+        Self::on_a_free_port(&[], env)
+    }
+
+    fn on_a_free_port(extra: &[&str], env: &[(&str, &str)]) -> Self {
         let mut why = String::new();
         // Another process may take the port between our check and the server's bind.
         for _ in 0..20 {
-            match Self::at(Address::Tcp(free_address()), directory(), extra) {
+            match Self::with_env(Address::Tcp(free_address()), directory(), extra, env) {
                 Ok(server) => return server,
                 Err(e) if e.contains("in use") => why = e,
                 Err(e) => panic!("{e}"),

@@ -499,6 +499,10 @@ impl FuzzWorld {
                 "the lease is trusted for {} ns too long",
                 deadline - until
             );
+            assert!(
+                lease.remaining(now) <= lease.request.longest(),
+                "a guard believes in more than its full lease"
+            );
         }
     }
 

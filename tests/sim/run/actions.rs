@@ -1,6 +1,7 @@
 //! The actions on processes, on the server and on its data.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{MS, Run, SimEvent};
 use crate::engine::{Doubt, Request};
@@ -344,11 +345,16 @@ impl Run<'_> {
             LeaseTerms::MaxHold if self.defect == Some(Defect::MaxHold) => LeaseTerms::Renewed,
             terms => terms,
         };
-        Arc::new(Request::new(
+        let mut request = Request::new(
             self.setting.spec(permits),
             self.setting.key.clone(),
             &self.setting.options(terms),
-        ))
+        );
+        if self.defect == Some(Defect::LeftBelieved) {
+            // The server does not learn of this. No step of the clock is longer.
+            request.hold_at_least = Duration::from_secs(15);
+        }
+        Arc::new(request)
     }
 
     fn retry_until(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! The life of a request at the server, and of the messages that it publishes.
 
 use super::{MS, ReplyInFlight, RequestInFlight, Run, SimEvent};
-use crate::script::{Outcome, ScriptReply, Token, Verb};
+use crate::script::{Grant, Outcome, ScriptReply, Token, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::Promise;
@@ -32,7 +32,7 @@ impl Run<'_> {
         let reply =
             reply.map_err(|error| Breach::new(Promise::BadInput, format!("{call:?}: {error}")))?;
         self.check_request(&request, &reply)?;
-        self.send_messages();
+        self.send_messages()?;
         let is_heard = self
             .process(request.process)
             .is_none_or(|process| process.inbound_lost_until <= self.now);
@@ -63,6 +63,7 @@ impl Run<'_> {
             call,
             manager: &request.manager,
             outcome: &reply.outcome,
+            grants: &reply.grants,
             more: reply.more,
             times_out_at: request.times_out_at,
             dated_after: request.dated_after,
@@ -107,8 +108,12 @@ impl Run<'_> {
     }
 
     /// Puts on their way the messages that the last request published.
-    fn send_messages(&mut self) {
+    fn send_messages(&mut self) -> Result<(), Breach> {
         for message in self.server.published() {
+            let text = String::from_utf8_lossy(&message.text).into_owned();
+            if let Some((grant, ..)) = Grant::from_message(&self.setting.config.prefix, &text) {
+                self.checker.check_message(&grant)?;
+            }
             let to = self
                 .processes
                 .iter_mut()
@@ -126,10 +131,11 @@ impl Run<'_> {
             let event = SimEvent::Message {
                 process: process.number,
                 subscription: process.subscription,
-                text: String::from_utf8_lossy(&message.text).into_owned(),
+                text,
             };
             self.at(at, event);
         }
+        Ok(())
     }
 
     /// P3, R4 (lost places): a process takes its lost places again in the order in which its

@@ -278,7 +278,8 @@ impl Run<'_> {
         self.setting.config.command_timeout.as_nanos() as u64 + MS
     }
 
-    /// P1: what a guard believes is true. A guard with a `max_hold` ends in time.
+    /// P1: what a guard believes is true. A guard with a `max_hold` ends in time. P6: no guard
+    /// believes in more time than a lease has, whatever the server's clock did.
     fn check_guards(&self) -> Result<(), Breach> {
         for process in self.processes.iter().flatten() {
             let local = process.local(self.now);
@@ -288,6 +289,11 @@ impl Run<'_> {
                 };
                 if lease.remaining(local).is_zero() {
                     continue;
+                }
+                let full = self.setting.full_lease(caller.terms);
+                if lease.remaining(local) > full {
+                    let said = format!("{:?} is believed for longer than {full:?}", lease.token);
+                    return Err(Breach::new(Promise::Exclusion, said));
                 }
                 // The renewal thread ends the hold when it runs.
                 let ends_by = caller.must_end_by.max(process.paused_until);
@@ -350,14 +356,17 @@ impl Run<'_> {
     }
 
     /// P1, P6: a guard may still believe that it is held if only the server knows better. The next
-    /// answered renewal ends that. A lease without renewals ends at its own end.
+    /// answered renewal ends that. A lease without renewals ends at its own
+    /// end, which is at most one lease later.
     fn is_excepted(&self, process: &SimProcess, held_since: u64, lease: &Lease) -> bool {
         let Some(since) = self.checker.excepted_since(lease.token, lease.fence) else {
             return false;
         };
         let config = &self.setting.config;
         let Some(period) = lease.request.renewal_period() else {
-            return true;
+            // Answers from before give it at most one lease from then. Later ones agree with the
+            // server.
+            return self.now <= since * 1000 + lease.request.longest().as_nanos() as u64;
         };
         let bound = period + config.command_timeout * 2 + config.back_off;
         let since = (since * 1000)

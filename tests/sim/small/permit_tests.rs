@@ -364,7 +364,7 @@ fn r9_holder_that_notices_its_own_lapse_is_found() {
 #[test]
 fn lookup_that_omits_a_grant_is_found() {
     let mutation = ScriptMutation {
-        line: "found = { holder_fence + 0, granted_at + 0, math.max(0, lease_end - now), holder_previous }",
+        line: "found = { holder_fence + 0, granted_at + 0, math.max(0, left), holder_previous }",
         instead: "",
     };
     assert_found(
