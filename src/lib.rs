@@ -18,6 +18,7 @@
     doc = "
 - [Which lock do I want?](guide::choosing) One or several names, once or again, alone or with others.
 - [Which call do I want?](guide::calls) And how long may it block?
+- [Recipes](guide::recipes): a rate limiter, a job that runs once, tests of code that locks.
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
@@ -280,6 +281,7 @@
 //! - `leader`: one of many processes leads,
 //! - `transfer`: several names at once,
 //! - `throttle`: a semaphore,
+//! - `rate_limiter`: a semaphore that limits how many calls begin in a second,
 //! - `shutdown`: an end in good order,
 //! - `unit_test`: how to test code that locks, without a Redis.
 //!

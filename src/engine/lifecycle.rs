@@ -24,7 +24,7 @@ use crate::config::Config;
 use crate::engine::Engine;
 use crate::engine::background::{Command, RenewalThread, Waker};
 use crate::engine::callbacks::Callbacks;
-use crate::engine::subscription::{self, SubscriptionStatus};
+use crate::engine::subscription::SubscriptionStatus;
 use crate::engine::waiter::WaiterRegistry;
 use crate::error::{Error, Result, Step};
 use crate::script::CallerId;
@@ -74,7 +74,7 @@ impl Drop for EngineHandle {
 }
 
 impl Sleepers for Engine {
-    fn wake_all(&self) -> Receiver<Infallible> {
+    fn wake_all(&self) {
         // A thread holds the mutex from its look at the clock to its sleep. Taking the mutex for a
         // moment makes sure that it sleeps, and is woken.
         for waiter in self.waiters.all() {
@@ -84,6 +84,9 @@ impl Sleepers for Engine {
         self.subscription.wake();
         drop(self.drained.lock());
         self.guard_dropped.notify_all();
+    }
+
+    fn settled(&self) -> Receiver<Infallible> {
         let (hold, idle) = bounded(0);
         self.send_to_background(Command::DropWhenIdle(hold));
         idle
@@ -193,12 +196,9 @@ impl Engine {
             since => Time::from_nanos(since),
         };
         let until = since + self.config.command_timeout;
-        if threads
-            .iter()
-            .any(|t| t.handle.thread().name() == Some(subscription::THREAD))
-        {
-            // The subscription's thread may read from its socket. A message wakes it.
-            self.store.poke(&self.caller_id.channel());
+        if self.subscription.is_up() {
+            // The subscription's thread reads from its socket. A message wakes it.
+            self.store.poke(&self.caller_id.channel(), until);
         }
         let here = thread::current().id();
         for thread in threads {
@@ -219,14 +219,15 @@ impl Engine {
 
     pub(super) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
         let (alive, over) = bounded::<()>(0);
+        let body = self.clock.attended(move || {
+            let _alive = alive;
+            if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                log::error!("a thread of fairlock panicked");
+            }
+        });
         let handle = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || {
-                let _alive = alive;
-                if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                    log::error!("a thread of fairlock panicked");
-                }
-            })
+            .spawn(body)
             .map_err(|e| {
                 StoreFault::unavailable(Step::Connect, e).into_error(None, Duration::ZERO)
             })?;

@@ -11,6 +11,8 @@
 //! | `memory` | the store that lives in this process |
 
 mod anchor;
+#[cfg(feature = "memory")]
+pub(crate) mod attendants;
 pub(crate) mod clock;
 mod fault;
 #[cfg(feature = "memory")]
@@ -61,9 +63,9 @@ pub(crate) trait Store: Send + Sync {
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault>;
 
-    /// Publishes an empty message if a connection is free, so that the listener on the channel
-    /// wakes and looks around. Does nothing otherwise.
-    fn poke(&self, channel: &str);
+    /// Publishes an empty message, so that the listener on the channel wakes and looks around.
+    /// Blocks until `by` at most.
+    fn poke(&self, channel: &str, by: Time);
 
     /// One page of the keys that match: the cursor of the next page (0 after the last page) and
     /// the keys.
@@ -90,7 +92,8 @@ pub(crate) trait Link: Send {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadlines {
     pub(crate) checkout: Checkout,
-    /// After this moment the store neither waits for a reply nor sends the call again.
+    /// After this moment the store neither waits for a reply nor sends the call again. It is one
+    /// moment for all replies of the pipeline that the call travels in.
     pub(crate) reply_by: Time,
 }
 
@@ -165,8 +168,19 @@ impl CallResult {
                 resent: true,
                 ..answer
             }),
-            Err(fault) if fault.is_ambiguous() => Err(fault),
+            Err(fault) if fault.is_ambiguous() && !fault.is_closed() => Err(fault),
             Err(fault) => Err(StoreFault::InDoubt(Box::new(fault))),
         };
+    }
+
+    /// The connection was closed, and so was the one before it: more than one connection has come
+    /// to its end.
+    fn note_closed_again(&mut self) {
+        if self.is_closed() {
+            let none = Err(StoreFault::NotReady);
+            if let Err(fault) = std::mem::replace(&mut self.answer, none) {
+                self.answer = Err(StoreFault::InDoubt(Box::new(fault)));
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The roles of the worker processes, by the names that `Child::spawn` is given.
 
 use crate::support::child::{Role, receive, report};
-use crate::{ends, exclusion, footprint, fork, process, worker};
+use crate::{ends, exclusion, footprint, fork, idle_close, process, worker};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
     ("sampling_holder", exclusion::sampling_holder),
@@ -11,6 +11,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("forks", fork::forks),
     ("forks_with_permits", fork::forks_with_permits),
     ("signalled", process::signalled),
+    ("idle_close", idle_close::idle_close),
     ("last_handle", footprint::last_handle),
     ("panicking_logger", process::panicking_logger),
     ("without_descriptors", process::without_descriptors),

@@ -18,6 +18,7 @@ mod fairness;
 mod fixtures;
 mod footprint;
 mod fork;
+mod idle_close;
 mod leftovers;
 mod lost_replies;
 mod managers;

@@ -66,7 +66,7 @@ impl RenewalThread {
     fn retry_release(&mut self, mut release: TokenRelease, fault: &StoreFault) {
         let now = self.engine.now();
         release.resent |= fault.is_ambiguous();
-        if !matches!(fault, StoreFault::NotReady) {
+        if !fault.is_no_outage() {
             release.end_first_attempt();
         }
         // A long outage may leave many of the lapsed ones, and none of them is in a hurry.

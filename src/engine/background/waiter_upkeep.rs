@@ -98,7 +98,7 @@ impl RenewalThread {
     fn note_no_reply(&self, waiter: &WaiterEntry, fault: &StoreFault) {
         let now = self.engine.now();
         let slept = now - self.last_sent_at > self.engine.config.command_timeout * 2;
-        if !slept && !matches!(fault, StoreFault::NotReady) && !fault.is_closed() {
+        if !slept && !fault.is_no_outage() {
             waiter.on_no_reply(now);
         }
     }

@@ -11,7 +11,7 @@
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time |
+//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
 //! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them
 //! name `connection`, which alone names `socket`.

@@ -34,6 +34,7 @@ const STORE: &[&[&str]] = &[
     &["fault", "url"],
     &["anchor"],
     &["clock"],
+    &["attendants"],
 ];
 
 type ModulePath = Vec<String>;
