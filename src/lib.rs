@@ -208,7 +208,9 @@
 //! instance at a SIGTERM, call [`shutdown`](LockManager::shutdown). The manager grants no more
 //! locks, waits end with [`Error::Closed`], and guards have some time left. A guard that is alive
 //! after that loses its lock with [`LossReason::Shutdown`]. `shutdown` returns the names of those
-//! locks, and their next holders find [`PreviousHolder::Lapsed`].
+//! locks, and their next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has confirmed
+//! the releases, so the process may exit then. If Redis does not answer in time, `unreleased` has the
+//! names: those locks end by their TTL.
 //!
 //! # The whole program
 //!

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `fault` | [`StoreFault`]: why a call has no reply, and what the caller may conclude from that |
+//! | `refusal` | what a server's error says, whatever server sent it |
 //! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `url` | the grammar of `redis://` URLs |
@@ -18,6 +19,7 @@ mod fault;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;
+mod refusal;
 mod single;
 mod url;
 
@@ -30,9 +32,10 @@ use crate::script::{Call, ScriptReply};
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
-pub(crate) use fault::{StoreFault, passes_by_itself};
+pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
+pub(crate) use refusal::passes_by_itself;
 pub(crate) use single::Single;
 pub(crate) use url::parse_url;
 

@@ -12,6 +12,7 @@ mod connections;
 mod counts;
 mod crash;
 mod data_loss;
+mod dead_waiters;
 mod ends;
 mod exclusion;
 mod fairness;
@@ -37,7 +38,10 @@ mod permits;
 mod process;
 #[cfg(feature = "memory")]
 mod property;
+mod refused_writes;
+mod rights;
 mod rules;
+mod self_waits;
 mod server_clock;
 mod server_faults;
 mod shutdown;

@@ -24,7 +24,7 @@ use super::record::{HolderView, RecordView};
 use super::served_time::ServedTime;
 use super::sim_setting::SimSetting;
 use crate::key::Key;
-use crate::script::{self, Grant, Token, Verb};
+use crate::script::{self, Grant, Mode, Token, Verb};
 use crate::store::memory::keyspace::Keyspace;
 
 /// Times are in µs of the run, which is no host's clock. Those of a record, and those called
@@ -50,8 +50,8 @@ pub(super) struct Checker {
     clients: HashMap<String, u8>,
     /// Tokens of the forced releases that ended a lease.
     forced: HashSet<Token>,
-    /// The last of them, and how often data was lost or the clock stepped before.
-    last_forced: Option<(Token, u32)>,
+    /// The last of them, its page, and how often data was lost or the clock stepped before.
+    last_forced: Option<(Token, Mode, u32)>,
     /// Entries of the queue were lost, or their count, and no request has counted them since.
     miscounted: bool,
     grants: Grants,
@@ -215,11 +215,6 @@ impl Checker {
             .filter(move |holder| holder.end > clock)
     }
 
-    /// Permits that count as taken although their holders were lost.
-    pub(super) fn missing(&self) -> u32 {
-        self.model.lock.missing()
-    }
-
     pub(super) fn record(&self) -> &RecordView {
         &self.record
     }
@@ -271,7 +266,7 @@ impl Checker {
         if self.checks_left {
             accounting::check_times_left(&after, self.longest, executed)?;
         }
-        accounting::check_counts(&after, self.missing())?;
+        accounting::check_counts(&after)?;
         self.check_entries()?;
         self.check_key_ttls(keyspace)
     }

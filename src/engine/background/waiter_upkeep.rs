@@ -78,7 +78,9 @@ impl RenewalThread {
                     waiter.request.key.name
                 );
             }
-            EnqueueOutcome::Again => self.tasks.put(self.engine.now(), Task::Requeue(waiter)),
+            EnqueueOutcome::More | EnqueueOutcome::Again => {
+                self.tasks.put(self.engine.now(), Task::Requeue(waiter))
+            }
             EnqueueOutcome::Rejected(error) => {
                 let action = waiter.state.lock().fail(error);
                 waiter.changed.notify_one();
@@ -174,6 +176,7 @@ impl RenewalThread {
         {
             engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
         }
+        self.warn_of_self_waits(waiters);
         let mut suspects = Vec::new();
         for waiter in waiters {
             let mut state = waiter.state.lock();

@@ -20,6 +20,23 @@ pub(crate) struct Inspection {
     pub(crate) queue: Vec<String>,
 }
 
+impl Inspection {
+    /// Adds the holders of the next page, unless they were on an earlier one. Returns how many there
+    /// are now.
+    pub(crate) fn add_page(&mut self, next: Inspection) -> usize {
+        for holder in next.holders {
+            if !self
+                .holders
+                .iter()
+                .any(|seen| seen.request == holder.request)
+            {
+                self.holders.push(holder);
+            }
+        }
+        self.holders.len()
+    }
+}
+
 /// A holder, a lease that cools, or one that lapsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct InspectedHolder {

@@ -76,10 +76,7 @@ impl Session {
             },
             Ok(Err(error)) => {
                 let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
-                Err(StoreFault::Server {
-                    code: code.to_owned(),
-                    message: message.to_owned(),
-                })
+                Err(StoreFault::refused(code, message))
             }
             Err(NoReply::Refused) => Err(refused()),
             Err(NoReply::Closed) => Err(closed()),

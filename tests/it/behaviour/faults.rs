@@ -58,6 +58,12 @@ pub(super) fn call_with_fault<R>(
     (end, calls_sent(manager) - before)
 }
 
+/// How many requests of an acquire on a closed connection are about rights. Redis may have been
+/// replaced meanwhile, so the manager asks again what its user may run.
+pub(super) fn asks_for_rights(backend: &Backend) -> u64 {
+    u64::from(backend.server().is_some())
+}
+
 #[track_caller]
 fn assert_unanswered<X: std::fmt::Debug>(end: Result<X>) {
     assert!(
@@ -78,7 +84,7 @@ fn a_try_with_a_closed_connection_gets_the_same_grant(backend: &Backend) {
         ours.try_lock("a").unwrap()
     });
     let guard = guard.expect("it is free");
-    assert_eq!(requests, 2);
+    assert_eq!(requests, 2 + asks_for_rights(backend));
     let record = Record::of(backend, "a");
     assert_eq!(
         (record.number("f"), record.number("g")),

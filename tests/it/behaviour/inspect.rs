@@ -145,24 +145,17 @@ fn lapse_permits(backend: &Backend, permits: u32) {
         local ended = clock[1] * 1000000 + clock[2] - 7000000
         local all = redis.call('HGETALL', KEYS[1])
         for i = 1, #all, 2 do
-          local _, _, _, weight = struct.unpack('<dI4I4I4', all[i + 1])
+          local weight = all[i] ~= 'p' and select(4, struct.unpack('<dI4I4I4', all[i + 1]))
           if weight == tonumber(ARGV[1]) then
             redis.call('HSET', KEYS[1], all[i], struct.pack('<d', ended) .. string.sub(all[i + 1], 9))
           end
         end
-        local state = redis.call('HGET', KEYS[2], 'p')
-        redis.call('HSET', KEYS[2], 'p', string.sub(state, 1, 8) .. struct.pack('<d', ended)
+        local state = redis.call('HGET', KEYS[1], 'p')
+        redis.call('HSET', KEYS[1], 'p', string.sub(state, 1, 8) .. struct.pack('<d', ended)
                                          .. string.sub(state, 17))
         return 1";
     let permits = permits.to_string();
-    let command = [
-        "EVAL",
-        LAPSE,
-        "2",
-        "fairlock:{n}:h",
-        "fairlock:{n}",
-        &*permits,
-    ];
+    let command = ["EVAL", LAPSE, "1", "fairlock:{n}:h", &*permits];
     let _: i64 = backend.query(&command);
 }
 

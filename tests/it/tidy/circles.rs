@@ -32,6 +32,7 @@ const STORE: &[&[&str]] = &[
     &["single", "memory"],
     &["node"],
     &["fault", "url"],
+    &["refusal"],
     &["anchor"],
     &["clock"],
     &["attendants"],

@@ -59,12 +59,9 @@ impl Checker {
     /// lease, or its cooling.
     pub(super) fn check_repeated_force(&self, executed: &ExecutedCall<'_>) -> Result<(), Breach> {
         match executed.call.verb {
-            Verb::Release {
-                token,
-                mode: Mode::Forced,
-                ..
-            } if self.last_forced == Some((token, self.disturbances))
-                && *executed.outcome == Reported::Refused =>
+            Verb::Release { token, mode, .. }
+                if self.last_forced == Some((token, mode, self.disturbances))
+                    && *executed.outcome == Reported::Refused =>
             {
                 let said = "a forced release was sent again and refused".to_owned();
                 Err(Breach::new(Promise::OneGrant, said))

@@ -94,9 +94,9 @@ impl Checker {
                 if self.kind == ModelKind::Mutex {
                     self.model.on_mutex_released(token, fence, mode);
                 }
-                if mode == Mode::Forced {
+                if matches!(mode, Mode::Forced(_)) {
                     self.forced.insert(token);
-                    self.last_forced = Some((token, self.disturbances));
+                    self.last_forced = Some((token, mode, self.disturbances));
                     for holder in before.holders.iter().filter(|h| h.fence == fence) {
                         self.grants.note_released(holder.token);
                         self.grants.note_forced(holder, at.now);
@@ -140,7 +140,7 @@ impl Checker {
         for holder in before.holders.iter().filter(is_over) {
             let how = match executed.call.verb {
                 Verb::Release {
-                    mode: Mode::Forced,
+                    mode: Mode::Forced(_),
                     fence,
                     ..
                 } if fence == holder.fence => PreviousHolder::Forced,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
@@ -93,14 +93,14 @@ impl Checker {
             // model must not apply it to another holder.
             Verb::Release {
                 token,
-                mode: Mode::Forced,
+                mode: Mode::Forced(_),
                 ..
             } if *executed.outcome == script::Outcome::Already && self.forced.contains(token) => {
                 Op::ForceRelease { client, fence: 0 }
             }
             Verb::Release {
                 fence,
-                mode: Mode::Forced,
+                mode: Mode::Forced(_),
                 ..
             } => Op::ForceRelease {
                 client,
@@ -127,7 +127,7 @@ impl Checker {
         let Verb::Release { token, fence, mode } = executed.call.verb else {
             return None;
         };
-        if fence == 0 || mode == Mode::Forced || self.kind != ModelKind::Mutex {
+        if fence == 0 || matches!(mode, Mode::Forced(_) | Mode::KeepIfOwner) {
             return None;
         }
         before.holder(token).filter(|holder| holder.fence != fence)
@@ -149,13 +149,6 @@ impl Checker {
             Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Lookup { .. } => (None, None),
         };
         let own = token.and_then(|token| before.holder(token));
-        let asks_for_its_own = own.is_some() && matches!(mode, None | Some(Mode::KeepIfOwner));
-        use script::Outcome as Reported;
-        let does_nothing = matches!(
-            executed.outcome,
-            Reported::Late | Reported::Absent | Reported::Renewed { .. } | Reported::Gone { .. }
-        );
-        let takes = mode == Some(Mode::Forced) && *executed.outcome != Reported::Already;
         let token_of = |number: u16| self.tokens[usize::from(number)];
         let must_cool =
             |own: &HolderView| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
@@ -172,7 +165,6 @@ impl Checker {
             silent: served_time.silent(clock),
             outage: served_time.is_outage(clock),
             grace: self.spared_since(before),
-            recounts: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
             must_cool: matches!(mode, Some(Mode::Used | Mode::Lost | Mode::Unfinished))
                 && self.stray_holder(before, executed).is_none()
                 && own.is_some_and(must_cool),
@@ -253,7 +245,7 @@ fn release(mode: Mode, attempt: Attempt) -> Op {
         Mode::Used => Op::Unlock(attempt),
         Mode::Lost | Mode::Unfinished => Op::Drop(attempt),
         Mode::Downgrade => Op::Downgrade(attempt),
-        Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
+        Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),
     }
 }
 
@@ -268,7 +260,7 @@ fn reach(before: &RecordView, executed: &ExecutedCall<'_>) -> Option<usize> {
         return None;
     }
     let removed = match executed.call.verb {
-        Verb::Release { token, mode, .. } if mode != Mode::Forced => Some(token),
+        Verb::Release { token, mode, .. } if !matches!(mode, Mode::Forced(_)) => Some(token),
         _ => None,
     };
     let heads = before.queue[..MAX_HEADS]

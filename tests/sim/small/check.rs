@@ -227,8 +227,7 @@ fn previous_holder(
         }
         // A guard lost a lease of which no record is left.
         SmallRequest::Release(_, _, ReleaseMode::Lost)
-            if is_stray(setting, before, request)
-                && execution.answer.reply == SmallReply::Already =>
+            if is_stray(before, request) && execution.answer.reply == SmallReply::Already =>
         {
             Some(PreviousHolder::Lapsed)
         }
@@ -340,9 +339,11 @@ fn permits(
     }
     let is_told_the_truth = match (request, reply) {
         (SmallRequest::Release(token, ..), SmallReply::Already | SmallReply::NotOwner) => {
-            // Without a record, the permits were lost.
+            // Without a record, the permits were lost. A stray lease says so of the caller's own.
             (*reply == SmallReply::NotOwner)
-                == (lapsed(before, token).is_some() || before.fence == 0)
+                == (lapsed(before, token).is_some()
+                    || before.fence == 0
+                    || is_stray(before, request))
         }
         _ => true,
     };
@@ -372,7 +373,7 @@ fn in_words_of_the_model(
             Op::Rejoin(own)
         }
         SmallRequest::Acquire(_) => Op::Enqueue(own),
-        SmallRequest::Release(..) if is_stray(setting, before, request) => Op::Cancel(own),
+        SmallRequest::Release(..) if is_stray(before, request) => Op::Cancel(own),
         SmallRequest::Release(_, _, ReleaseMode::Used) => Op::Unlock(own),
         SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
         SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
@@ -392,10 +393,10 @@ fn in_words_of_the_model(
         SmallReply::Waiting { .. } => ModelOutcome::Waiting { position: None },
         SmallReply::Late => ModelOutcome::Late,
         // The answer is about the caller's own lease, which the stray one is not.
-        SmallReply::Already | SmallReply::NotOwner if is_stray(setting, before, request) => {
+        SmallReply::Already | SmallReply::NotOwner if is_stray(before, request) => {
             ModelOutcome::Released
         }
-        _ if is_stray(setting, before, request) => ModelOutcome::Forbidden,
+        _ if is_stray(before, request) => ModelOutcome::Forbidden,
         SmallReply::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
         SmallReply::Released => ModelOutcome::Released,
         SmallReply::Already | SmallReply::NotOwner | SmallReply::Gone => ModelOutcome::Lost,
@@ -408,13 +409,13 @@ fn in_words_of_the_model(
 
 /// Whether a release ends a lease that is not the one that the caller knows: a late copy of the
 /// token's acquire took the lock.
-fn is_stray(setting: &SmallSetting, before: &RecordState, request: SmallRequest) -> bool {
-    let SmallRequest::Release(token, fence, _) = request else {
+fn is_stray(before: &RecordState, request: SmallRequest) -> bool {
+    let SmallRequest::Release(token, fence, mode) = request else {
         return false;
     };
     let holder = before.holder(token);
-    setting.family() == Family::Mutex
-        && fence > 0
+    fence > 0
+        && mode != ReleaseMode::KeepIfOwner
         && holder.is_some_and(|holder| holder.fence != fence)
 }
 
