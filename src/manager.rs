@@ -125,8 +125,14 @@ pub struct Shutdown {
 impl fmt::Display for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.ended.is_empty() {
-            return f.write_str("all guards were dropped in time");
+            f.write_str("all guards were dropped in time")?;
+        } else {
+            write!(f, "these locks were still held: {}", self.ended.join(", "))?;
         }
-        write!(f, "these locks were still held: {}", self.ended.join(", "))
+        if !self.unreleased.is_empty() {
+            let names = self.unreleased.join(", ");
+            write!(f, "; not confirmed as released: {names}")?;
+        }
+        Ok(())
     }
 }

@@ -50,10 +50,8 @@ live_manager = manager
 --include mutex_promote.lua
 
 if not owner and lease_end <= now and more == 0 then
-  if waiter then
-    fields_to_delete[#fields_to_delete + 1] = 'w:' .. token
-    waiter_records, queue_changed = waiter_records - 1, true
-  end
+  -- The token does not wait: its own process counts as alive, so it would be the owner by now. And
+  -- if the list lost its entry, the records of all waiters go.
   owner, new_manager = token, manager
   new_request, ttl, hold, new_label = string.match(params, '^((%d+) %d (%d+)) (.*)$')
   new_request = '0 ' .. now_text .. ' ' .. manager .. ' ' .. new_request

@@ -1,6 +1,7 @@
 //! The server refuses requests: transient errors are retried within the bound, all others are
 //! returned with the server's own message. On Redis alone, since the messages are its own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -415,6 +416,45 @@ fn a_server_without_memory_grants_locks_only_to_queued_waiters() {
     let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
     ours.lock("a").unwrap().unlock().unwrap();
     a.comes_to_rest();
+}
+
+/// Otherwise the places of a process would be void, and its waiters would not find lost grants.
+#[test]
+fn r20_checks_are_carried_out_without_memory() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    warm_up(&ours);
+    let _held = (
+        ours.lock("m").unwrap(),
+        ours.semaphore("s", 1).acquire().unwrap(),
+    );
+    let _waiters = (
+        other.enqueue("m").unwrap(),
+        other.semaphore("s", 1).enqueue().unwrap(),
+    );
+    // A check writes the stamp of its manager, and nothing else does here.
+    let stamps = || {
+        ["m", "s"].map(|name| {
+            let key = format!("fairlock:{{{name}}}");
+            let mut fields: BTreeMap<String, Vec<u8>> = server.query(&["HGETALL", &key]);
+            fields.retain(|field, _| field.starts_with("m:"));
+            fields
+        })
+    };
+    let all_change = || {
+        let before = stamps();
+        until(2 * P + T + SLACK, "each name is checked", || {
+            before
+                .iter()
+                .zip(stamps())
+                .all(|(before, now)| *before != now)
+        });
+    };
+    all_change();
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "1"]);
+    all_change();
+    let _: () = server.query(&["CONFIG", "SET", "maxmemory", "0"]);
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn a_process_that_exits_after_its_shutdown_leaves_no_lock() {
         let mut child = Child::spawn("shuts_down", &[&server.url(), &many.to_string()]);
         assert!(child.wait(SOON).success(), "{child}");
         for i in 0..many {
-            let guard = other.try_lock(format!("k{i}").as_str()).unwrap();
+            let guard = other.try_lock(format!("k{i}")).unwrap();
             let guard = guard.unwrap_or_else(|| panic!("k{i} of {many} is still taken"));
             assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
         }
@@ -127,7 +127,7 @@ pub(crate) fn shuts_down(args: &[String]) {
     let mgr = build(with_ttl(args[0].as_str(), DEFAULT_TTL).pool_size(1));
     let many: usize = args[1].parse().unwrap();
     for i in 0..many {
-        std::mem::forget(mgr.lock(&format!("k{i}")).unwrap());
+        std::mem::forget(mgr.lock(format!("k{i}")).unwrap());
     }
     let shutdown = mgr.shutdown(Duration::ZERO).unwrap();
     assert_eq!(shutdown.ended.len(), many);

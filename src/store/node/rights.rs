@@ -34,7 +34,6 @@ impl Node {
         let refused = self
             .time_left(pipeline.reply_by)
             .and_then(|left| {
-                self.requests.fetch_add(1, Ordering::Relaxed);
                 let command = rights_command(&call.key, &self.caller_id);
                 connection.request(&command, left.min(self.command_timeout))
             })
