@@ -317,8 +317,9 @@
 //! # Look inside
 //!
 //! [`inspect`](LockManager::inspect) and [`list`](LockManager::list) show who holds a name, since
-//! when, and who waits. [`force_release`](LockManager::force_release) takes a lock away, if its
-//! fence is still the one that you saw:
+//! when, and who waits. A lock whose holder crashed is [`Lapsed`](LockState::Lapsed) there until
+//! somebody takes it. [`force_release`](LockManager::force_release) takes a lock away, if its fence
+//! is still the one that you saw:
 //!
 //! ```no_run
 //! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;

@@ -52,12 +52,12 @@ pub(super) struct BackgroundRelease<'a> {
 }
 
 impl Engine {
-    /// Ends a guard's lease. P9 (nothing starves): the release goes out on a free connection at
+    /// Ends a guard's lease, as used or unfinished. P9 (nothing starves): the release goes out on a free connection at
     /// once, else by the renewal thread, so the caller never waits for the pool. Blocks for at most
     /// one command timeout.
-    pub(crate) fn release(&self, lease: &Lease, want: WantResult) -> Result<()> {
+    pub(crate) fn release(&self, lease: &Lease, mode: Mode, want: WantResult) -> Result<()> {
         let started = self.now();
-        let call = self.begin_release(lease, Mode::Used, started)?;
+        let call = self.begin_release(lease, mode, started)?;
         let deadlines = self.at_once(started);
         let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
         match self.on_release_reply(lease, &call, started, result.answer) {
@@ -110,7 +110,7 @@ impl Engine {
                     self.send_to_background(Command::Abandon(release));
                 }
                 ReleaseOutcome::Answered(if answer.resent {
-                    loss_from_resent_release(&answer.reply.outcome)
+                    loss_from_resent_release(mode, &answer.reply.outcome)
                 } else {
                     loss_from_release(&answer.reply.outcome)
                 })

@@ -18,7 +18,10 @@ impl fmt::Display for LockInfo {
             if self.holders.len() > 1 {
                 write!(f, " and {} more", self.holders.len() - 1)?;
             }
-            write!(f, ", fence {}, {:.1?} left", self.fence, self.time_left)?;
+            write!(f, ", fence {}", self.fence)?;
+            if self.state != LockState::Lapsed {
+                write!(f, ", {:.1?} left", self.time_left)?;
+            }
         }
         write!(f, ", {} waiting", self.waiters)
     }
@@ -29,13 +32,14 @@ impl fmt::Display for LockState {
         f.write_str(match self {
             LockState::Held => "held",
             LockState::Cooling => "cooling",
+            LockState::Lapsed => "lapsed",
             LockState::Free => "free",
         })
     }
 }
 
 /// `process 4711 on web-1, thread main, label "nightly"`, and for all kinds but a mutex `reader`,
-/// `writer` or `3 permits` at the end.
+/// `writer` or `3 permits` next.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -46,9 +50,12 @@ impl fmt::Display for Party {
         if !self.label.is_empty() {
             write!(f, ", label {:?}", self.label)?;
         }
-        match self.access {
-            Access::Owner => Ok(()),
-            access => write!(f, ", {access}"),
+        if self.access != Access::Owner {
+            write!(f, ", {}", self.access)?;
         }
+        if let Some(ago) = self.lapsed_for {
+            write!(f, ", whose lease ended {ago:.1?} ago")?;
+        }
+        Ok(())
     }
 }

@@ -322,6 +322,16 @@ impl SemaphoreGuard {
     pub fn unlock(self) -> Result<()> {
         self.guard.unlock()
     }
+
+    /// Releases all permits like [`unlock`](SemaphoreGuard::unlock), as unfinished work: the next
+    /// holder's [`previous_holder`](LockGuard::previous_holder) is
+    /// [`Lapsed`](crate::PreviousHolder::Lapsed). Blocks as long as [`LockGuard::abandon`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::unlock`].
+    pub fn abandon(self) -> Result<()> {
+        self.guard.abandon()
+    }
 }
 
 impl Deref for SemaphoreGuard {

@@ -62,6 +62,8 @@ pub(crate) enum Mode {
     Unused,
     /// A guard had it and lost it.
     Lost,
+    /// A guard had it and left its work half done. The scripts treat it as lost.
+    Unfinished,
     /// Leave the queue, but keep a grant that came first.
     KeepIfOwner,
     /// Keep this many permits, at most those that it has, and release the others. The number is of
@@ -100,7 +102,7 @@ impl Mode {
         match self {
             Mode::Used => "used",
             Mode::Unused => "unused",
-            Mode::Lost => "lost",
+            Mode::Lost | Mode::Unfinished => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
             Mode::Reduce { .. } => "reduce",
             Mode::Forced(_) => "forced",

@@ -73,9 +73,11 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 28] = parts![
+const PARTS: [(&str, &str); 30] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
+    "mutex_ended.lua",
+    "mutex_end_of.lua",
     "mutex_promote.lua",
     "mutex_grant.lua",
     "mutex_delete.lua",

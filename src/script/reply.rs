@@ -20,8 +20,8 @@ use fields::{
     ParseResult, flag, malformed, micros, number, plain, previous, previous_from, since_of, text,
     token,
 };
-pub(crate) use inspection::Inspection;
 use inspection::seen;
+pub(crate) use inspection::{InspectedHolder, Inspection};
 
 /// The reply of one of our scripts.
 #[derive(Debug, Clone, PartialEq)]

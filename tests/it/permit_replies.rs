@@ -5,12 +5,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockOptions, PreviousHolder, Step};
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
 
 use crate::fixtures::{
     P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, warm_up, with_ttl,
 };
-use crate::lost_replies::{self, Setup, says};
+use crate::lost_replies::{self, Setup, lose_two_releases, says};
 use crate::permits::{AnyGuard, PermitWaiters, Permits, Want, release, request};
 use crate::support::proxy::ProxyFault;
 use crate::support::{Proxy, SLACK, Server, contains, until};
@@ -179,6 +179,37 @@ fn p7_a_release_of_permits_with_a_lost_reply_happens_once() {
         queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
         kept.unlock().unwrap();
         record.comes_to_rest();
+    }
+}
+
+/// The others' grants end in any way between the copies, and the last answer is about the first.
+#[test]
+fn p7_permits_released_with_two_lost_replies_end_cleanly() {
+    let s = setup();
+    let cleanly = |other: &LockManager| drop(ALL.take(other, "a").unwrap());
+    let by_force = |other: &LockManager| {
+        let guard = ALL.take(other, "a").unwrap();
+        assert!(other.force_release("a", guard.fence()).unwrap());
+    };
+    let half_done = |other: &LockManager| {
+        let permit = other.semaphore("a", 3).acquire().unwrap();
+        permit.abandon().unwrap();
+    };
+    let ways: [fn(&LockManager); 3] = [cleanly, by_force, half_done];
+    for first in ways {
+        for second in ways {
+            let guard = ALL.take(&s.ours, "a").unwrap();
+            let other = s.other.clone();
+            let faults = lose_two_releases(&s.proxy, request(Verb::Release, "a"), move || {
+                first(&other);
+                second(&other);
+            });
+            guard.unlock().unwrap();
+            assert!(says(&faults[0].wait(SOON), "released"));
+            assert!(says(&faults[1].wait(SOON), "already"));
+            s.proxy.disarm();
+            Permits::of(&s.server, "a").comes_to_rest();
+        }
     }
 }
 

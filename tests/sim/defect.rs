@@ -49,6 +49,16 @@ pub(crate) enum Defect {
     Force,
     /// A release succeeds for a caller that does not own the lock.
     OwnerUnchecked,
+    /// A release ends whatever lease its token has, as if it were the one that the caller knows.
+    FenceUnchecked,
+    /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
+    FenceUncheckedAlone,
+    /// A forced release that comes again finds nothing to end.
+    ForceForgotten,
+    /// Only the last two ends without a release are remembered.
+    EndsForgotten,
+    /// Of an earlier lease that was ended by force, it is remembered that it lapsed.
+    ForceTakenForLapse,
     /// A hand-over repeats the fence of the grant before.
     FenceKept,
     /// More permits are granted than are left.
@@ -145,8 +155,26 @@ impl Defect {
                 "if fence and (owner",
             )],
             Defect::OwnerUnchecked => &[(
-                "elseif owner == token then\n  -- R9",
+                "elseif owner == token and not is_stray then\n  -- R9",
                 "elseif owner then\n  -- R9",
+            )],
+            Defect::FenceUnchecked => &[(
+                "owner == token and callers_fence > 0 and callers_fence ~= fence",
+                "false",
+            )],
+            Defect::FenceUncheckedAlone => &[(
+                "if hold == 0 and fence == callers_fence then",
+                "if hold == 0 then",
+            )],
+            Defect::ForceForgotten => &[(
+                "fields_to_set[#fields_to_set + 1] = 'i'\n    \
+                 fields_to_set[#fields_to_set + 1] = token\n",
+                "",
+            )],
+            Defect::EndsForgotten => &[(".. earlier_ends, 1, 64)", ".. earlier_ends, 1, 8)")],
+            Defect::ForceTakenForLapse => &[(
+                "ended_how == 2 and -ended_fence or ended_fence",
+                "ended_fence",
             )],
             Defect::FenceKept => &[(
                 "fence, granted_at = math.max((fence or 0) + 1, now), now",
@@ -241,6 +269,11 @@ impl Defect {
             Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept | Defect::Unknown => {
                 is_mutex
             }
+            Defect::FenceUnchecked
+            | Defect::FenceUncheckedAlone
+            | Defect::ForceForgotten
+            | Defect::EndsForgotten
+            | Defect::ForceTakenForLapse => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
                 !is_mutex
             }

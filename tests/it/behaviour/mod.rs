@@ -4,7 +4,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `verbs` | the verbs, what they count, and their `Debug` output |
-//! | `guard`, `ends` | a lock that is held; the ways in which a holding ends |
+//! | `guard`, `ends`, `unfinished` | a lock that is held; the ways in which a holding ends |
 //! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
 //! | `exclusion`, `fairness` | one holder at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
@@ -47,5 +47,6 @@ mod rules;
 mod rw_lock;
 mod semaphore;
 pub(crate) mod shutdown;
+mod unfinished;
 mod verbs;
 mod waiter;

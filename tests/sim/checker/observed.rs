@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
@@ -106,7 +106,7 @@ impl Checker {
                 client,
                 fence: *fence,
             },
-            // It ends as a token does that nobody wants.
+            // It ends without a trace, as a token does that nobody wants.
             Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
                 Op::Cancel(self.attempt(*token, client))
             }
@@ -127,10 +127,7 @@ impl Checker {
         let Verb::Release { token, fence, mode } = executed.call.verb else {
             return None;
         };
-        if fence == 0
-            || matches!(mode, Mode::Forced(_) | Mode::KeepIfOwner)
-            || self.kind == ModelKind::Mutex
-        {
+        if fence == 0 || matches!(mode, Mode::Forced(_) | Mode::KeepIfOwner) {
             return None;
         }
         before.holder(token).filter(|holder| holder.fence != fence)
@@ -170,7 +167,7 @@ impl Checker {
             silent: served_time.silent(clock),
             outage: served_time.is_outage(clock),
             grace: self.spared_since(before),
-            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost))
+            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost | Mode::Unfinished))
                 && self.stray_holder(before, executed).is_none()
                 && own.is_some_and(must_cool),
             reach: reach(before, executed),
@@ -248,7 +245,7 @@ fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
 fn release(mode: Mode, attempt: Attempt) -> Op {
     match mode {
         Mode::Used => Op::Unlock(attempt),
-        Mode::Lost => Op::Drop(attempt),
+        Mode::Lost | Mode::Unfinished => Op::Drop(attempt),
         Mode::Reduce { .. } => Op::Downgrade(attempt),
         Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),
     }

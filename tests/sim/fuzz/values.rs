@@ -145,6 +145,7 @@ fn fields(letters: &str, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> 
             2 => Value::Int(i64::from(input.byte()) * 100_000),
             _ => Value::Int(input.number() as i64),
         },
+        b'i' => Value::Int(i64::from(input.byte() as i8) * 100_000),
         b'b' => Value::Int(input.below(2) as i64),
         b'k' => Value::Int(input.below(4) as i64 - 1),
         b'e' if !input.one_in(32) => bulk(""),
