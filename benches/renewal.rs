@@ -390,7 +390,7 @@ fn hold(args: &[String]) {
         for _ in 0..more {
             locks.push(
                 manager
-                    .lock(&format!("{prefix}:{}", locks.len()))
+                    .lock(format!("{prefix}:{}", locks.len()))
                     .expect("nobody else wants it"),
             );
         }

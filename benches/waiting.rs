@@ -115,7 +115,7 @@ impl Seen {
         let locks: Vec<LockGuard> = (0..names)
             .map(|i| {
                 holder
-                    .lock(&format!("{prefix}:{i}"))
+                    .lock(format!("{prefix}:{i}"))
                     .expect("nobody else wants it")
             })
             .collect();
@@ -200,7 +200,7 @@ fn crowd(args: &[String]) {
         .build()
         .expect("a Redis that answers");
     for thread in 0..number(threads) {
-        let lock = manager.mutex(&format!("{prefix}:{}", thread % number(names)));
+        let lock = manager.mutex(format!("{prefix}:{}", thread % number(names)));
         thread::Builder::new()
             .stack_size(256 << 10)
             .spawn(move || lock.lock())

@@ -77,8 +77,8 @@ pub struct Builder {
 impl Builder {
     /// How the names of keys and channels begin: 1 to 128 bytes, without braces and control
     /// characters. Default [`DEFAULT_PREFIX`](crate::DEFAULT_PREFIX).
-    pub fn prefix(mut self, prefix: impl Into<String>) -> Builder {
-        self.settings.prefix = Some(prefix.into());
+    pub fn prefix(mut self, prefix: impl AsRef<str>) -> Builder {
+        self.settings.prefix = Some(prefix.as_ref().to_owned());
         self
     }
 

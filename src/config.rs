@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::options::{DEFAULT_TTL, LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
+use crate::options::{LockOptions, MAX_LABEL, MAX_TTL, MIN_FIXED_LEASE, MIN_TTL};
 
 /// How long Redis may go without a successful reply before a wait ends with an error.
 pub const DEFAULT_OUTAGE_LIMIT: Duration = Duration::from_secs(10);
@@ -55,7 +55,7 @@ impl Config {
     /// Derives every number that the user did not set, and refuses numbers that do not fit.
     pub(crate) fn new(settings: Settings) -> Result<(Config, LockOptions)> {
         let options = settings.options;
-        let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
+        let ttl = options.lease_length();
         check_ttl(&options)?;
         // A fixed lease can be shorter than the periods may be. Only renewed locks, and locks that
         // a caller waits for, depend on the periods.
@@ -114,19 +114,18 @@ impl Config {
     /// for a caller that may wait.
     pub(crate) fn check_options(&self, options: &LockOptions) -> Result<()> {
         check_ttl(options)?;
-        if !options.fixed {
-            self.check_renewed_ttl(options.ttl.unwrap_or(DEFAULT_TTL))?;
+        if !options.is_fixed() {
+            self.check_renewed_ttl(options.lease_length())?;
         }
-        if options.hold_at_least > MAX_TTL {
-            let message = format!("at most {MAX_TTL:?}; it is {:?}", options.hold_at_least);
+        if options.least_hold() > MAX_TTL {
+            let message = format!("at most {MAX_TTL:?}; it is {:?}", options.least_hold());
             return Err(Error::config("hold_at_least", message));
         }
-        if options.max_hold.is_some_and(|limit| limit.is_zero()) {
+        if options.hold_limit().is_some_and(|limit| limit.is_zero()) {
             return Err(Error::config("max_hold", "more than zero; it is zero"));
         }
-        if let Some(label) = &options.label
-            && (label.len() > MAX_LABEL || label.contains(char::is_control))
-        {
+        let label = options.label_text();
+        if label.len() > MAX_LABEL || label.contains(char::is_control) {
             let message = format!(
                 "at most {MAX_LABEL} bytes, without control characters; it {}",
                 length_or_char(label, char::is_control)
@@ -162,9 +161,9 @@ impl Config {
     /// R16 (hold_at_least, fixed leases): if the message of a grant is lost, the waiter finds the
     /// grant at its next check. Some of the lease must be left by then.
     pub(crate) fn check_wait(&self, options: &LockOptions) -> Result<()> {
-        let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
+        let ttl = options.lease_length();
         let needed = self.check_period + self.command_timeout * 2;
-        if options.fixed && (ttl < MIN_TTL || ttl <= needed) {
+        if options.is_fixed() && (ttl < MIN_TTL || ttl <= needed) {
             let message = format!(
                 "to wait with it, at least {MIN_TTL:?} and more than check_period + \
                  2 × command_timeout, {needed:?}; it is {ttl:?}, which only try_lock can use"
@@ -192,8 +191,8 @@ fn least_ttl(horizon: Duration) -> Duration {
 }
 
 fn check_ttl(options: &LockOptions) -> Result<()> {
-    let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
-    if options.fixed {
+    let ttl = options.lease_length();
+    if options.is_fixed() {
         check_range("fixed_lease", ttl, MIN_FIXED_LEASE, MAX_TTL)
     } else {
         check_range("ttl", ttl, MIN_TTL, MAX_TTL)

@@ -24,15 +24,10 @@ pub(crate) enum Location {
     Memory(Memory),
 }
 
-impl From<&str> for Endpoint {
-    fn from(url: &str) -> Endpoint {
-        Endpoint(Location::Url(url.to_owned()))
-    }
-}
-
-impl From<String> for Endpoint {
-    fn from(url: String) -> Endpoint {
-        Endpoint(Location::Url(url))
+/// Any text: `&str`, `String`, `&String`, `Arc<str>` and so on.
+impl<T: AsRef<str>> From<T> for Endpoint {
+    fn from(url: T) -> Endpoint {
+        Endpoint(Location::Url(url.as_ref().to_owned()))
     }
 }
 

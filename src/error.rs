@@ -15,7 +15,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// It is never an error that somebody else holds a lock: then the `try_` verbs return `Ok(None)`.
 #[non_exhaustive]
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// You do not hold the lock any more. Work since the loss may have overlapped with another
     /// holder, unless the resource checks fences.
@@ -42,7 +42,7 @@ pub enum Error {
         /// silent.
         waited: Duration,
         /// The cause, as reported by the system.
-        source: Box<dyn StdError + Send + Sync>,
+        source: Arc<dyn StdError + Send + Sync>,
     },
 
     /// Redis refused the request, and said why.
@@ -135,40 +135,6 @@ impl Error {
             *waited = total;
         }
         self
-    }
-
-    /// A copy of the error. A source cannot be cloned, so the copy has its text.
-    pub(crate) fn repeat(&self) -> Error {
-        match self {
-            Error::Lost { loss } => Error::Lost { loss: loss.clone() },
-            Error::Unavailable {
-                lock,
-                step,
-                waited,
-                source,
-            } => Error::Unavailable {
-                lock: lock.clone(),
-                step: *step,
-                waited: *waited,
-                source: source.to_string().into(),
-            },
-            Error::Server {
-                lock,
-                code,
-                message,
-            } => Error::Server {
-                lock: lock.clone(),
-                code: code.clone(),
-                message: message.clone(),
-            },
-            Error::WrongKind { lock, is, asked } => Error::WrongKind {
-                lock: Arc::clone(lock),
-                is: is.clone(),
-                asked: asked.clone(),
-            },
-            Error::Config { what, message } => Error::config(what, message),
-            Error::Closed => Error::Closed,
-        }
     }
 }
 

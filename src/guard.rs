@@ -29,11 +29,39 @@ use crate::loss::{Loss, LossReason, PreviousHolder};
 /// a guard leaks (`mem::forget`), the manager renews its lock until `max_hold`, or until the
 /// process ends.
 ///
+/// # Bind it to a variable
+/// Write `let _guard = mgr.lock("n")?`. A guard that is not bound to a variable is dropped at once,
+/// so the lock is free before the work begins:
+///
+/// ```compile_fail
+/// # #![deny(unused_must_use)]
+/// # fn work(mgr: &fairlock::LockManager) -> fairlock::Result<()> {
+/// mgr.lock("n")?; // rustc: unused `LockGuard` that must be used
+/// # Ok(())
+/// # }
+/// ```
+///
+/// rustc then suggests `let _ = mgr.lock("n")?`, which silences it and drops the guard all the same.
+/// Its lint `let_underscore_lock` does not know the guards of this crate. Clippy's
+/// `let_underscore_must_use` finds them, if you enable it:
+///
+/// ```
+/// #![deny(clippy::let_underscore_must_use)]
+/// # #![deny(unused_must_use)]
+/// # fn work(mgr: &fairlock::LockManager) -> fairlock::Result<()> {
+/// let _guard = mgr.lock("n")?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// No lint looks into an `Option`. So be careful with `try_lock`: `let _ = mgr.try_lock("n")?` is
+/// wrong, and nothing says so.
+///
 /// # Drop
 /// Releases the lock and hands it to the first waiter. Never panics; blocks for at most one command
 /// timeout. If Redis does not answer, the release goes on in the background. If that fails too, the
 /// lock ends with its TTL.
-#[must_use = "the lock is released as soon as the guard is dropped"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct LockGuard {
     lease: Arc<Lease>,
     running: Arc<EngineHandle>,

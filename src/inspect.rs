@@ -1,5 +1,7 @@
 //! Shows who holds a lock and who waits for it, and takes a lock away by force.
 
+mod display;
+
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,7 +11,7 @@ use crate::glob::Glob;
 use crate::key::{self, Key};
 use crate::kind::Kind;
 use crate::manager::LockManager;
-use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Token, Verb};
+use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb};
 
 /// The most waiters that [`LockInfo::queue`] lists.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
@@ -86,7 +88,7 @@ impl LockManager {
     /// The state of a name. `None` if it is not held, not cooling, and nobody waits for it.
     ///
     /// Writes nothing. Blocks for at most two command timeouts, or four for a semaphore or a
-    /// reader/writer lock.
+    /// reader/writer lock, and two more for every 64 holders that it shows.
     ///
     /// # Errors
     /// - [`Config`](Error::Config): the name is not allowed.
@@ -94,8 +96,8 @@ impl LockManager {
     /// - [`Unavailable`](Error::Unavailable), [`Server`](Error::Server): Redis did not answer, or
     ///   refused.
     /// - [`Closed`](Error::Closed) in a forked child.
-    pub fn inspect(&self, name: &str) -> Result<Option<LockInfo>> {
-        let mut infos = self.inspect_all(vec![self.key(name)?])?;
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<Option<LockInfo>> {
+        let mut infos = self.inspect_all(vec![self.key(name.as_ref())?])?;
         infos.pop().unwrap_or(Ok(None))
     }
 
@@ -111,19 +113,19 @@ impl LockManager {
     /// The iterator remembers the names that it has returned.
     ///
     /// This call never blocks. Each page blocks for at most four command timeouts, and two more for
-    /// every 128 names on it, or four more if semaphores or reader/writer locks are among them. The
-    /// errors are those of [`inspect`](LockManager::inspect); after one the iterator ends.
+    /// every 128 names on it, or four more if semaphores or reader/writer locks are among them, and
+    /// two more for every 64 holders that one of them has. The errors are those of [`inspect`](LockManager::inspect); after one the iterator ends.
     ///
     /// ```no_run
     /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
     /// for info in mgr.list("invoices:*") {
     ///     let info = info?;
-    ///     println!("{}: {:?}, {} waiting", info.name, info.state, info.waiters);
+    ///     println!("{info}"); // "invoices:42": mutex, held by process 4711 on web-1, …
     /// }
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn list(&self, pattern: &str) -> List {
-        let glob = Glob::new(pattern);
+    pub fn list(&self, pattern: impl AsRef<str>) -> List {
+        let glob = Glob::new(pattern.as_ref());
         List {
             manager: self.clone(),
             pattern: key::scan_pattern(&self.engine().config.prefix, &glob),
@@ -147,32 +149,30 @@ impl LockManager {
     /// with a fixed lease learns of it only when it unlocks or renews.
     ///
     /// Blocks for at most two command timeouts, or four for a semaphore or a reader/writer lock.
-    /// Takes the same time again for every 64 dead waiters at the head of the queue.
+    /// Takes two more for every 64 dead waiters at the head of the queue, and for every 64 holders.
+    /// If a lock has more than 64 readers, they do not lose it all in the same moment.
     ///
     /// # Errors
     /// As [`inspect`](LockManager::inspect).
-    pub fn force_release(&self, name: &str, fence: u64) -> Result<bool> {
-        let key = self.key(name)?;
-        let verb = Verb::Release {
-            token: Token::new(),
-            fence,
-            mode: Mode::Forced,
-        };
-        let mut call = [Call {
-            spec: LockSpec::MUTEX,
-            key,
-            verb,
-        }];
+    pub fn force_release(&self, name: impl AsRef<str>, fence: u64) -> Result<bool> {
+        let key = self.key(name.as_ref())?;
+        let token = Token::new();
+        let (mut spec, mut page) = (LockSpec::MUTEX, Page::default());
         let mut released = false;
         loop {
-            let answer = match self
-                .engine()
-                .ask(&call)?
-                .pop()
-                .unwrap_or(Err(Error::Closed))
-            {
-                Err(error) if is_permit_lock(&error) && call[0].spec == LockSpec::MUTEX => {
-                    call[0].spec = LockSpec::any(Family::Permit);
+            let call = Call {
+                spec,
+                key: key.clone(),
+                verb: Verb::Release {
+                    token,
+                    fence,
+                    mode: Mode::Forced(page),
+                },
+            };
+            let answer = self.engine().ask(&[call])?.pop();
+            let answer = match answer.unwrap_or(Err(Error::Closed)) {
+                Err(error) if is_permit_lock(&error) && spec == LockSpec::MUTEX => {
+                    spec = LockSpec::any(Family::Permit);
                     continue;
                 }
                 answer => answer?,
@@ -181,10 +181,17 @@ impl LockManager {
             // already.
             let done_before = answer.resent && answer.reply.outcome == Outcome::Already;
             released |= done_before || answer.reply.outcome == Outcome::Released;
-            // One run of the script passes over 64 dead waiters at most. If there are more before
-            // the next live waiter, only another run can serve it.
+            // One run of the script looks at one page of holders, and passes over 64 dead waiters
+            // at most. If there are more before the next live waiter, only another run can serve
+            // it.
             if !answer.reply.more {
                 return Ok(released);
+            }
+            if answer.reply.next_page != 0 {
+                page = Page {
+                    number: page.number + 1,
+                    from: answer.reply.next_page,
+                };
             }
         }
     }
@@ -212,23 +219,51 @@ impl LockManager {
         Ok(infos)
     }
 
+    /// What the scripts of one family say about these names. They show the holders of permits page
+    /// by page, so this asks again for the names with more of them.
     fn inspect_as(&self, spec: LockSpec, keys: &[Key]) -> Result<Vec<Result<Option<LockInfo>>>> {
-        let call = |key: &Key| Call {
-            spec,
-            key: key.clone(),
-            verb: Verb::Inspect {
-                waiters: MAX_WAITERS_SHOWN,
-            },
-        };
-        let calls: Vec<Call> = keys.iter().map(call).collect();
-        let replies = self.engine().ask(&calls)?;
-        let infos = keys
-            .iter()
-            .zip(replies)
-            .map(|(key, reply)| match reply?.reply.outcome {
-                Outcome::Inspection(seen) => Ok(Some(LockInfo::new(key.clone(), *seen))),
-                _ => Ok(None),
-            });
+        let mut all: Vec<Result<Option<Inspection>>> = keys.iter().map(|_| Ok(None)).collect();
+        let mut due: Vec<(usize, u64)> = (0..keys.len()).map(|at| (at, 0)).collect();
+        while !due.is_empty() {
+            let call = |&(at, from): &(usize, u64)| Call {
+                spec,
+                key: keys[at].clone(),
+                verb: Verb::Inspect {
+                    waiters: MAX_WAITERS_SHOWN,
+                    from,
+                },
+            };
+            let calls: Vec<Call> = due.iter().map(call).collect();
+            let replies = self.engine().ask(&calls)?;
+            for ((at, _), reply) in std::mem::take(&mut due).into_iter().zip(replies) {
+                let reply = match reply {
+                    Ok(answer) => answer.reply,
+                    Err(error) => {
+                        all[at] = Err(error);
+                        continue;
+                    }
+                };
+                let Outcome::Inspection(seen) = reply.outcome else {
+                    continue;
+                };
+                let shown = match &mut all[at] {
+                    Ok(Some(earlier)) => earlier.add_page(*seen),
+                    slot => {
+                        let shown = seen.holders.len();
+                        *slot = Ok(Some(*seen));
+                        shown
+                    }
+                };
+                if reply.next_page != 0 && shown < MAX_WAITERS_SHOWN {
+                    due.push((at, reply.next_page));
+                }
+            }
+        }
+        let is_used = |seen: &Inspection| !seen.holders.is_empty() || seen.waiters > 0;
+        let infos = keys.iter().zip(all).map(|(key, seen)| {
+            let seen = seen?.filter(|seen| spec == LockSpec::MUTEX || is_used(seen));
+            Ok(seen.map(|seen| LockInfo::new(key.clone(), seen)))
+        });
         Ok(infos.collect())
     }
 }

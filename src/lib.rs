@@ -18,6 +18,7 @@
     doc = "
 - [Which lock do I want?](guide::choosing) One or several names, once or again, alone or with others.
 - [Which call do I want?](guide::calls) And how long may it block?
+- [Recipes](guide::recipes): a rate limiter, a job that runs once, tests of code that locks.
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
@@ -40,7 +41,7 @@
 //! fn main() -> fairlock::Result<()> {
 //!     let mgr = LockManager::connect("redis://127.0.0.1/")?;
 //!     for customer in ["ann", "bob", "cid"] {
-//!         let _guard = mgr.lock(&format!("customer:{customer}"))?; // waits its turn
+//!         let _guard = mgr.lock(format!("customer:{customer}"))?; // waits its turn
 //!         bill(customer); // may take long: the lock is renewed
 //!     } // released here, in each round, and handed to the first waiter
 //!     Ok(())
@@ -48,8 +49,9 @@
 //! ```
 //!
 //! A manager is a handle. Clone it into every thread, and build one for each process and Redis. A
-//! name is any text of 1 to [`MAX_NAME`] bytes. Bind the guard to a variable: `let _ = mgr.lock(…)`
-//! drops it at once.
+//! name is any text of 1 to [`MAX_NAME`] bytes, as a `&str`, a `String` or any other `AsRef<str>`. Bind
+//! the guard to a variable: [`let _ = mgr.lock(…)` drops it at
+//! once](LockGuard#bind-it-to-a-variable).
 //!
 //! # Skip what is taken
 //!
@@ -60,7 +62,7 @@
 //! # use fairlock::LockManager;
 //! # fn bill(_: &str) {}
 //! fn bill_unless_taken(mgr: &LockManager, customer: &str) -> fairlock::Result<()> {
-//!     match mgr.try_lock(&format!("customer:{customer}"))? {
+//!     match mgr.try_lock(format!("customer:{customer}"))? {
 //!         Some(guard) => {
 //!             bill(customer);
 //!             guard.unlock()?; // like drop, but reports whether you still held it
@@ -87,7 +89,7 @@
 //! use fairlock::Error;
 //!
 //! fn bill_in_time(mgr: &LockManager, customer: &str) -> fairlock::Result<()> {
-//!     match mgr.try_lock_for(&format!("customer:{customer}"), Duration::from_secs(3)) {
+//!     match mgr.try_lock_for(format!("customer:{customer}"), Duration::from_secs(3)) {
 //!         Ok(Some(_guard)) => bill(customer),
 //!         Ok(None) => println!("{customer} was busy for three seconds"),
 //!         Err(Error::Unavailable { step, .. }) => println!("redis is away: no {step}"),
@@ -169,7 +171,8 @@
 //! # Options
 //!
 //! [`LockOptions`] say how a lock is taken and held. Those of the builder are the default.
-//! [`with`](LockManager::with) makes a handle with other options, which costs nothing:
+//! [`with`](LockManager::with) makes a handle with other options, which costs nothing. Options that
+//! you do not set stay as they are:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -187,7 +190,7 @@
 //! let billing = mgr.with(
 //!     BILLING
 //!         .label("monthly billing") // inspect shows it
-//!         .on_lost(|loss| eprintln!("lost {}: {}", loss.name, loss.reason)),
+//!         .on_lost(|loss| eprintln!("{loss}")),
 //! );
 //! # let _ = billing;
 //! # Ok(())
@@ -205,7 +208,9 @@
 //! instance at a SIGTERM, call [`shutdown`](LockManager::shutdown). The manager grants no more
 //! locks, waits end with [`Error::Closed`], and guards have some time left. A guard that is alive
 //! after that loses its lock with [`LossReason::Shutdown`]. `shutdown` returns the names of those
-//! locks, and their next holders find [`PreviousHolder::Lapsed`].
+//! locks, and their next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has confirmed
+//! the releases, so the process may exit then. If Redis does not answer in time, `unreleased` has the
+//! names: those locks end by their TTL.
 //!
 //! # The whole program
 //!
@@ -236,7 +241,7 @@
 //!         }
 //!     });
 //!     for customer in ["ann", "bob", "cid"] {
-//!         match mgr.try_lock_for(&format!("customer:{customer}"), Duration::from_secs(3)) {
+//!         match mgr.try_lock_for(format!("customer:{customer}"), Duration::from_secs(3)) {
 //!             Ok(Some(guard)) => match bill(&guard, customer) {
 //!                 Ok(()) => guard.unlock()?,
 //!                 Err(Error::Lost { loss, .. }) => {
@@ -278,6 +283,7 @@
 //! - `leader`: one of many processes leads,
 //! - `transfer`: several names at once,
 //! - `throttle`: a semaphore,
+//! - `rate_limiter`: a semaphore that limits how many calls begin in a second,
 //! - `shutdown`: an end in good order,
 //! - `unit_test`: how to test code that locks, without a Redis.
 //!

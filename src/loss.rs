@@ -16,6 +16,17 @@ pub struct Loss {
     pub reason: LossReason,
 }
 
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Loss {
+            name,
+            fence,
+            reason,
+        } = self;
+        write!(f, "lost {name:?} (fence {fence}): {reason}")
+    }
+}
+
 /// Why a lock was lost.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,4 +74,15 @@ pub enum PreviousHolder {
     Lapsed,
     /// Somebody took the lock away with [`force_release`](crate::LockManager::force_release).
     Forced,
+}
+
+impl fmt::Display for PreviousHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PreviousHolder::Unknown => "unknown",
+            PreviousHolder::Released => "released",
+            PreviousHolder::Lapsed => "lapsed",
+            PreviousHolder::Forced => "forced",
+        })
+    }
 }

@@ -23,36 +23,60 @@ pub(crate) type OnLost = Arc<dyn Fn(&Loss) + Send + Sync>;
 
 /// How a lock is taken and held.
 ///
-/// A manager has one set of options as its default.
-/// [`LockManager::with`](crate::LockManager::with) makes a handle with another set.
+/// The manager that a builder builds has the builder's options.
+/// [`LockManager::with`](crate::LockManager::with) makes a handle with other options. Options that
+/// you do not set there are those of the handle on which you call it:
 ///
-/// ```
+/// ```no_run
 /// use std::time::Duration;
-/// use fairlock::LockOptions;
+/// use fairlock::{LockManager, LockOptions};
 ///
 /// const NIGHTLY: LockOptions = LockOptions::new()
 ///     .ttl(Duration::from_secs(30))
 ///     .max_hold(Duration::from_secs(3600));
+///
+/// let mgr = LockManager::builder("redis://127.0.0.1/")
+///     .options(LockOptions::new().label("billing"))
+///     .build()?;
+/// let nightly = mgr.with(NIGHTLY); // with the label "billing", too
+/// let endless = nightly.with(LockOptions::new().no_max_hold()); // with that label and that ttl
+/// # let _ = endless;
+/// # Ok::<(), fairlock::Error>(())
 /// ```
+///
+/// | option | default | how to get the default back on a handle |
+/// |---|---|---|
+/// | [`ttl`](LockOptions::ttl) or [`fixed_lease`](LockOptions::fixed_lease) | a ttl of [`DEFAULT_TTL`] | `ttl(DEFAULT_TTL)` |
+/// | [`max_hold`](LockOptions::max_hold) | no limit | [`no_max_hold`](LockOptions::no_max_hold) |
+/// | [`hold_at_least`](LockOptions::hold_at_least) | zero | `hold_at_least(Duration::ZERO)` |
+/// | [`label`](LockOptions::label) | empty | `label("")` |
+/// | [`on_lost`](LockOptions::on_lost) | no callback | [`no_on_lost`](LockOptions::no_on_lost) |
 #[derive(Clone, Default)]
 pub struct LockOptions {
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) fixed: bool,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) hold_at_least: Duration,
-    pub(crate) label: Option<Arc<str>>,
-    pub(crate) on_lost: Option<OnLost>,
+    lease: Option<LeaseLength>,
+    /// `Some(None)`: without a limit, whatever the handle below has.
+    max_hold: Option<Option<Duration>>,
+    hold_at_least: Option<Duration>,
+    label: Option<Arc<str>>,
+    /// `Some(None)`: without a callback, whatever the handle below has.
+    on_lost: Option<Option<OnLost>>,
+}
+
+/// A ttl and a fixed lease are one choice: each replaces the other.
+#[derive(Clone, Copy)]
+enum LeaseLength {
+    Renewed(Duration),
+    Fixed(Duration),
 }
 
 impl LockOptions {
-    /// The defaults: [`DEFAULT_TTL`], renewed, no `max_hold`, no `hold_at_least`, no label, no
-    /// callback.
+    /// Sets no option. In a builder, an option that is not set has its default. In
+    /// [`with`](crate::LockManager::with), it is the one of the handle.
     pub const fn new() -> LockOptions {
         LockOptions {
-            ttl: None,
-            fixed: false,
+            lease: None,
             max_hold: None,
-            hold_at_least: Duration::ZERO,
+            hold_at_least: None,
             label: None,
             on_lost: None,
         }
@@ -65,8 +89,7 @@ impl LockOptions {
     /// milliseconds; default [`DEFAULT_TTL`]. Managers that share a name should use the same ttl.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> LockOptions {
-        self.ttl = Some(ttl);
-        self.fixed = false;
+        self.lease = Some(LeaseLength::Renewed(ttl));
         self
     }
 
@@ -77,8 +100,7 @@ impl LockOptions {
     /// the check period plus two command timeouts.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> LockOptions {
-        self.ttl = Some(lease);
-        self.fixed = true;
+        self.lease = Some(LeaseLength::Fixed(lease));
         self
     }
 
@@ -89,17 +111,25 @@ impl LockOptions {
     /// More than zero; default: no limit.
     #[must_use]
     pub const fn max_hold(mut self, limit: Duration) -> LockOptions {
-        self.max_hold = Some(limit);
+        self.max_hold = Some(Some(limit));
+        self
+    }
+
+    /// Holds the lock without a limit, although the handle below has a
+    /// [`max_hold`](LockOptions::max_hold).
+    #[must_use]
+    pub const fn no_max_hold(mut self) -> LockOptions {
+        self.max_hold = Some(None);
         self
     }
 
     /// Keeps the name taken for this time after the grant, even if the holder releases it before.
     ///
-    /// So a job that many hosts start at the same moment runs once. At most [`MAX_TTL`]; default
-    /// zero.
+    /// So a job that many hosts start at the same moment runs once, and a semaphore is a
+    /// [rate limiter](crate::guide::recipes). At most [`MAX_TTL`]; default zero.
     #[must_use]
     pub const fn hold_at_least(mut self, least: Duration) -> LockOptions {
-        self.hold_at_least = least;
+        self.hold_at_least = Some(least);
         self
     }
 
@@ -108,8 +138,8 @@ impl LockOptions {
     ///
     /// At most [`MAX_LABEL`] bytes, without control characters. Default: empty.
     #[must_use]
-    pub fn label(mut self, label: impl Into<Arc<str>>) -> LockOptions {
-        self.label = Some(label.into());
+    pub fn label(mut self, label: impl AsRef<str>) -> LockOptions {
+        self.label = Some(label.as_ref().into());
         self
     }
 
@@ -119,20 +149,143 @@ impl LockOptions {
     /// delays other callbacks, but no lock. Default: none.
     #[must_use]
     pub fn on_lost(mut self, callback: impl Fn(&Loss) + Send + Sync + 'static) -> LockOptions {
-        self.on_lost = Some(Arc::new(callback));
+        self.on_lost = Some(Some(Arc::new(callback)));
         self
+    }
+
+    /// Calls no function when a lock is lost, although the handle below has an
+    /// [`on_lost`](LockOptions::on_lost).
+    #[must_use]
+    pub fn no_on_lost(mut self) -> LockOptions {
+        self.on_lost = Some(None);
+        self
+    }
+
+    /// These options. Those that are not set are taken from `below`.
+    pub(crate) fn over(self, below: &LockOptions) -> LockOptions {
+        // Without `..`, so that the compiler does not let a new option be forgotten.
+        let LockOptions {
+            lease,
+            max_hold,
+            hold_at_least,
+            label,
+            on_lost,
+        } = self;
+        LockOptions {
+            lease: lease.or(below.lease),
+            max_hold: max_hold.or(below.max_hold),
+            hold_at_least: hold_at_least.or(below.hold_at_least),
+            label: label.or_else(|| below.label.clone()),
+            on_lost: on_lost.or_else(|| below.on_lost.clone()),
+        }
+    }
+
+    /// The ttl, or the length of the fixed lease.
+    pub(crate) fn lease_length(&self) -> Duration {
+        match self.lease {
+            Some(LeaseLength::Renewed(length) | LeaseLength::Fixed(length)) => length,
+            None => DEFAULT_TTL,
+        }
+    }
+
+    /// Whether the lease has a fixed length and is not renewed.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self.lease, Some(LeaseLength::Fixed(_)))
+    }
+
+    pub(crate) fn hold_limit(&self) -> Option<Duration> {
+        self.max_hold.flatten()
+    }
+
+    pub(crate) fn least_hold(&self) -> Duration {
+        self.hold_at_least.unwrap_or_default()
+    }
+
+    pub(crate) fn label_text(&self) -> &str {
+        self.label.as_deref().unwrap_or("")
+    }
+
+    pub(crate) fn callback(&self) -> Option<&OnLost> {
+        self.on_lost.as_ref()?.as_ref()
     }
 }
 
 impl fmt::Debug for LockOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockOptions")
-            .field("ttl", &self.ttl.unwrap_or(DEFAULT_TTL))
-            .field("fixed", &self.fixed)
-            .field("max_hold", &self.max_hold)
-            .field("hold_at_least", &self.hold_at_least)
-            .field("label", &self.label)
-            .field("on_lost", &self.on_lost.is_some())
+            .field("ttl", &self.lease_length())
+            .field("fixed", &self.is_fixed())
+            .field("max_hold", &self.hold_limit())
+            .field("hold_at_least", &self.least_hold())
+            .field("label", &self.label_text())
+            .field("on_lost", &self.callback().is_some())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_secs(5);
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Each option: options that set it, options that set it otherwise, and its default by name.
+    fn table() -> [[LockOptions; 3]; 6] {
+        let new = LockOptions::new;
+        [
+            [new().ttl(SHORT), new().ttl(LONG), new().ttl(DEFAULT_TTL)],
+            [
+                new().fixed_lease(SHORT),
+                new().fixed_lease(LONG),
+                new().ttl(DEFAULT_TTL),
+            ],
+            [
+                new().max_hold(SHORT),
+                new().max_hold(LONG),
+                new().no_max_hold(),
+            ],
+            [
+                new().hold_at_least(SHORT),
+                new().hold_at_least(LONG),
+                new().hold_at_least(Duration::ZERO),
+            ],
+            [new().label("a"), new().label("b"), new().label("")],
+            [
+                new().on_lost(|_| {}),
+                new().on_lost(|_| ()),
+                new().no_on_lost(),
+            ],
+        ]
+    }
+
+    /// All that the rest of the crate sees of options.
+    fn shown(options: &LockOptions) -> String {
+        let callback = options
+            .callback()
+            .map(|callback| Arc::as_ptr(callback).addr());
+        format!("{options:?} {callback:?}")
+    }
+
+    #[test]
+    fn options_set_above_cover_those_below_and_the_rest_show_through() {
+        let none = LockOptions::new();
+        let over = |above: &LockOptions, below: &LockOptions| shown(&above.clone().over(below));
+        for (row, [set, otherwise, unset]) in table().iter().enumerate() {
+            assert_ne!(shown(set), shown(&none));
+            assert_eq!(over(&none, set), shown(set));
+            assert_eq!(over(set, &none), shown(set));
+            assert_eq!(over(set, otherwise), shown(set));
+            assert_eq!(over(unset, set), shown(&none));
+            for (other_row, [other, ..]) in table().iter().enumerate() {
+                // Two options do not affect each other. The first two rows are one option.
+                if row.max(1) != other_row.max(1) {
+                    let both = set.clone().over(other);
+                    assert_eq!(over(&none, &both), shown(&both));
+                    assert_ne!(shown(&both), shown(set));
+                    assert_ne!(shown(&both), shown(other));
+                }
+            }
+        }
     }
 }

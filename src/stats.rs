@@ -1,5 +1,6 @@
 //! Counts what a manager has done.
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
@@ -12,6 +13,18 @@ macro_rules! counters {
         #[non_exhaustive]
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
+
+        /// All counts on one line: `held 1, waiting 0, granted 7, …`.
+        impl fmt::Display for Stats {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let counts = [$((stringify!($name), self.$name)),*];
+                for (i, (name, count)) in counts.into_iter().enumerate() {
+                    let comma = if i == 0 { "" } else { ", " };
+                    write!(f, "{comma}{} {count}", name.replace('_', " "))?;
+                }
+                Ok(())
+            }
+        }
 
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
@@ -39,7 +52,8 @@ counters! {
     lost,
     /// Renewals that Redis confirmed.
     renewed,
-    /// Renewals that failed and were retried.
+    /// Renewals that failed and were retried. A renewal that found its connection closed is sent
+    /// again on another at once. It counts only if that fails as well.
     renewal_failures,
     /// Waiters that were queued again because Redis did not know them any more. Redis lost its
     /// data, or this process was silent for so long that it counted as dead.
@@ -48,7 +62,10 @@ counters! {
     background_releases,
     /// Connections that were opened. Always 0 on the in-memory store.
     connects,
-    /// Requests that were sent to Redis, including renewals and retries.
+    /// Commands that were sent to Redis, of every sort: calls, renewals, checks, retries, pages of
+    /// `list`, SUBSCRIBE, the PINGs of the subscription, and AUTH, SELECT, HELLO and TIME of each
+    /// new connection. Redis's own count, in `INFO commandstats`, also has the commands that
+    /// scripts run. The in-memory store counts calls and pages.
     requests,
 }
 

@@ -23,7 +23,7 @@ use crate::store::clock::Time;
 /// # Drop
 /// Leaves the queue, and releases a lock that was granted. Never panics; blocks for at most one
 /// command timeout.
-#[must_use = "dropping a waiter leaves the queue"]
+#[must_use = "bind it to a variable: `let _ =` drops it at once, and that leaves the queue"]
 pub struct Waiter<G = LockGuard> {
     /// `None` once the waiter has returned its guard.
     queued: Option<QueuedWaiter>,
@@ -64,6 +64,7 @@ impl<G> Waiter<G> {
     /// - [`Error::Unavailable`] or [`Error::Server`] after the outage limit.
     /// - [`Error::Server`] or [`Error::WrongKind`] at once if Redis lost its data and refuses to
     ///   queue this waiter again.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn wait(mut self) -> Result<G> {
         loop {
             if let Some(guard) = self.wait_until(Time::NEVER, AtDeadline::Cancel)? {
@@ -88,6 +89,7 @@ impl<G> Waiter<G> {
     /// # Errors
     /// As [`wait`](Waiter::wait). After an outage the waiter still has its place, and you may wait
     /// again. [`Error::Config`] if this waiter has returned its guard already.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn wait_for(&mut self, at_most: Duration) -> Result<Option<G>> {
         let now = self.running.engine().now();
         self.wait_until(now + at_most, AtDeadline::Keep)

@@ -134,7 +134,7 @@ fn many_threads(proxy: &mut Proxy, rounds: usize, run_for: Duration) {
             move || plain.cycle(&key)
         });
         let ours = (0..THREADS).map(|i| {
-            let lock = manager.mutex(&format!("bench:link:{i}"));
+            let lock = manager.mutex(format!("bench:link:{i}"));
             move || drop(lock.lock().expect("nobody else wants it"))
         });
         let floor = floors.iter_mut().map(|floor| move || floor.cycle());

@@ -127,7 +127,7 @@ impl Locks {
             Kind::Memory => &self.memory,
             Kind::Redis => &self.redis,
         };
-        let lock = manager.mutex(&format!("bench:in-memory:{name}"));
+        let lock = manager.mutex(format!("bench:in-memory:{name}"));
         Box::new(move || drop(lock.lock().expect("the store answers")))
     }
 }

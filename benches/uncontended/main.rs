@@ -186,7 +186,7 @@ fn many_threads(url: &str, threads: usize, rounds: usize) {
         .collect();
     let mgr = LockManager::connect(url).expect("a Redis that answers");
     let mut locks: Vec<_> = (0..threads)
-        .map(|i| mgr.mutex(&format!("bench:uncontended:{i}")))
+        .map(|i| mgr.mutex(format!("bench:uncontended:{i}")))
         .collect();
     let mut floor = || {
         throughput(

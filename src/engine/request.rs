@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::key::Key;
 use crate::loss::Loss;
-use crate::options::{DEFAULT_TTL, LockOptions, OnLost};
+use crate::options::{LockOptions, OnLost};
 use crate::script::{Call, Family, LockSpec, Token, Verb};
 
 /// One request for a lock. R1 (registered before sent): every attempt at it has a token of its own.
@@ -38,14 +38,14 @@ pub(crate) enum Wait {
 
 impl Request {
     pub(crate) fn new(spec: LockSpec, key: Key, options: &LockOptions) -> Request {
-        let ttl = options.ttl.unwrap_or(DEFAULT_TTL);
+        let ttl = options.lease_length();
         let mut params = String::with_capacity(96);
         let _ = write!(
             params,
             "{} {} {} ",
             ttl.as_millis(),
-            u8::from(options.fixed),
-            options.hold_at_least.as_millis()
+            u8::from(options.is_fixed()),
+            options.least_hold().as_millis()
         );
         if spec.family == Family::Permit {
             let _ = write!(params, "{} ", spec.weight);
@@ -54,15 +54,15 @@ impl Request {
         let thread = thread::current();
         push_plain(thread.name().unwrap_or("-"), &mut params);
         params.push('\t');
-        params.push_str(options.label.as_deref().unwrap_or(""));
+        params.push_str(options.label_text());
         Request {
             spec,
             key,
             ttl,
-            fixed: options.fixed,
-            hold_at_least: options.hold_at_least,
-            max_hold: options.max_hold,
-            on_lost: options.on_lost.clone(),
+            fixed: options.is_fixed(),
+            hold_at_least: options.least_hold(),
+            max_hold: options.hold_limit(),
+            on_lost: options.callback().cloned(),
             group: None,
             params: params.into(),
         }
@@ -100,6 +100,12 @@ impl Request {
             may_wait: wait == Wait::Yes,
             params: Arc::clone(&self.params),
         })
+    }
+
+    /// The label of its options. Empty without one.
+    pub(crate) fn label(&self) -> &str {
+        // No part before it has a tab.
+        self.params.splitn(4, '\t').nth(3).unwrap_or("")
     }
 
     /// For how long a grant of this request can last without a renewal or a release.

@@ -3,6 +3,8 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::background::Command;
@@ -11,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::script::{Call, Grant, LockSpec, Verb};
 use crate::store::clock::Time;
 use crate::store::{ChannelEvent, StoreFault};
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{AtomicBool, Condvar, Mutex};
 
 pub(super) const THREAD: &str = "fairlock-listener";
 
@@ -25,6 +27,8 @@ pub(super) struct SubscriptionStatus {
     /// | Refused | a permission is missing; no thread    | Started, by the next caller to wait |
     state: Mutex<SubscriptionState>,
     changed: Condvar,
+    /// A waiter was queued since this was last read.
+    was_awaited: AtomicBool,
 }
 
 enum SubscriptionState {
@@ -39,7 +43,13 @@ impl SubscriptionStatus {
         SubscriptionStatus {
             state: Mutex::new(SubscriptionState::Idle),
             changed: Condvar::new(),
+            was_awaited: AtomicBool::new(false),
         }
+    }
+
+    /// A waiter is queued, so its grant may come as a message.
+    pub(super) fn note_awaited(&self) {
+        self.was_awaited.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_started(&self) -> bool {
@@ -47,6 +57,10 @@ impl SubscriptionStatus {
             *self.state.lock(),
             SubscriptionState::Started | SubscriptionState::Up
         )
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.state.lock(), SubscriptionState::Up)
     }
 
     /// Ends a pause between two attempts early.
@@ -102,6 +116,17 @@ impl Engine {
         Ok(())
     }
 
+    /// R17 (subscription): whether a message may be due, or may have been missed since this was last
+    /// asked. Only then is it worth a request to find out that the subscription has died unseen.
+    ///
+    /// While nobody waits, nobody checks it. The next waiter is queued all the same, and does not
+    /// trust it: its grant comes by sync within a check period if the message is lost. The PING
+    /// goes out a check period after the waiter came at the latest, and finds the rest out.
+    fn is_subscription_awaited(&self) -> bool {
+        self.subscription.was_awaited.swap(false, Ordering::Relaxed)
+            || self.waiters.are_any_queued()
+    }
+
     fn on_channel_event(&self, event: ChannelEvent<'_>, progress: &mut Progress) {
         match event {
             ChannelEvent::Subscribed => {
@@ -110,13 +135,7 @@ impl Engine {
                 // and queues after the check.
                 self.send_to_background(Command::Subscribed);
                 self.subscription.set(SubscriptionState::Up);
-                if progress.was_ever_up {
-                    log::info!("the subscription is up again");
-                }
-                *progress = Progress {
-                    is_up: true,
-                    was_ever_up: true,
-                };
+                progress.on_up(self.now());
             }
             ChannelEvent::Message(message) => on_message(self, message),
             ChannelEvent::Quiet => {}
@@ -124,41 +143,74 @@ impl Engine {
     }
 }
 
-/// The subscription's past, as far as the log needs it.
+/// The subscription's past, as far as the log and the pauses need it.
 #[derive(Default)]
 struct Progress {
-    is_up: bool,
     was_ever_up: bool,
+    up_since: Option<Time>,
+    /// The log says that it ended, and not yet that it is up again.
+    is_missing: bool,
+}
+
+impl Progress {
+    fn on_up(&mut self, now: Time) {
+        self.was_ever_up = true;
+        self.up_since = Some(now);
+        if std::mem::take(&mut self.is_missing) {
+            log::info!("the subscription is up again");
+        }
+    }
+
+    /// Returns whether to subscribe again at once. That is so if the connection was closed after it
+    /// was up for longer than a pause: the server restarted, or somebody closed it. Only if it then
+    /// fails again, there is something to report.
+    fn on_end(&mut self, fault: &StoreFault, now: Time, pause: Duration) -> bool {
+        let was_up = self.up_since.take();
+        if fault.is_closed() && was_up.is_some_and(|since| now >= since + pause) {
+            log::debug!("the subscription was closed and is opened again: {fault}");
+            return true;
+        }
+        if self.was_ever_up && !std::mem::replace(&mut self.is_missing, true) {
+            log::info!("the subscription ended: {fault}");
+        } else {
+            log::debug!("subscribing failed: {fault}");
+        }
+        false
+    }
 }
 
 /// The thread's loop: subscribe, receive messages until the connection fails, pause, and subscribe
 /// again.
 fn run(engine: &Arc<Engine>) {
     let channel = engine.caller_id.channel();
+    let is_awaited = || engine.is_subscription_awaited();
     let mut progress = Progress::default();
     while !engine.is_stopping() {
-        let ended = engine
-            .store
-            .listen(&channel, engine.config.check_period, &mut |event| {
+        let ended = engine.store.listen(
+            &channel,
+            engine.config.check_period,
+            &is_awaited,
+            &mut |event| {
                 engine.on_channel_event(event, &mut progress);
                 if engine.is_stopping() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())
                 }
-            });
+            },
+        );
         let Err(fault) = ended else { return };
-        if std::mem::take(&mut progress.is_up) {
-            log::info!("the subscription ended: {fault}");
-        } else {
-            log::debug!("subscribing failed: {fault}");
-        }
+        let now = engine.now();
+        let at_once = progress.on_end(&fault, now, engine.config.back_off);
         if matches!(&fault, StoreFault::Server { code, .. } if code == "NOPERM") {
             engine.subscription.set(SubscriptionState::Refused(fault));
             return;
         }
         engine.subscription.set(SubscriptionState::Started);
-        let retry_at = engine.now() + engine.config.back_off;
+        if at_once {
+            continue;
+        }
+        let retry_at = now + engine.config.back_off;
         let mut state = engine.subscription.state.lock();
         while engine.now() < retry_at && !engine.is_stopping() {
             engine
@@ -180,7 +232,7 @@ fn missing_permission(fault: &StoreFault, prefix: &str) -> Error {
             }
             .into()
         }
-        other => other.repeat().into(),
+        other => other.clone().into(),
     }
 }
 

@@ -50,6 +50,7 @@ impl LockManager {
     /// - [`Config`](Error::Config): there is no name, or there are more than [`MAX_NAMES`].
     /// - [`Lost`](Error::Lost): one was lost during the wait for another. Returned within a check
     ///   period and two command timeouts, which includes the release of the others.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock_all(&self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Result<MultiGuard> {
         let keys = SortedKeys::new(self, names)?;
         loop {
@@ -70,6 +71,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock_all`](LockManager::lock_all), but without waiting out an outage.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_all(
         &self,
         names: impl IntoIterator<Item = impl AsRef<str>>,
@@ -86,6 +88,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock_all`](LockManager::lock_all).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_all_for(
         &self,
         names: impl IntoIterator<Item = impl AsRef<str>>,
@@ -99,6 +102,7 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`lock_all`](LockManager::lock_all).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_all_until(
         &self,
         names: impl IntoIterator<Item = impl AsRef<str>>,
@@ -194,7 +198,7 @@ impl SortedKeys {
 /// Releases all in one round trip, and hands each to its first waiter. Never panics; blocks for at
 /// most one command timeout. If Redis does not answer, the releases go on in the background. If
 /// that fails too, the locks end with their TTL.
-#[must_use = "the locks are released as soon as the guard is dropped"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
     group: Arc<LockGroup>,
@@ -230,13 +234,13 @@ impl MultiGuard {
 
     /// The fence of one of the names, like [`LockGuard::fence`](crate::LockGuard::fence). `None`
     /// for any other name.
-    pub fn fence(&self, name: &str) -> Option<u64> {
-        self.lease(name).map(|lease| lease.fence)
+    pub fn fence(&self, name: impl AsRef<str>) -> Option<u64> {
+        self.lease(name.as_ref()).map(|lease| lease.fence)
     }
 
     /// How the previous holder of one of the names ended. `None` for any other name.
-    pub fn previous_holder(&self, name: &str) -> Option<PreviousHolder> {
-        self.lease(name).map(|lease| lease.previous)
+    pub fn previous_holder(&self, name: impl AsRef<str>) -> Option<PreviousHolder> {
+        self.lease(name.as_ref()).map(|lease| lease.previous)
     }
 
     /// Whether you certainly still hold all the locks. Reads a clock and a flag for each; no I/O,

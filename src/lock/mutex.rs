@@ -39,11 +39,13 @@ impl LockManager {
     /// - [`Server`](crate::Error::Server): Redis refused. Returned at once if the refusal will not
     ///   pass by itself, else after the outage limit.
     /// - [`Closed`](crate::Error::Closed): the manager was shut down, or this is a forked child.
-    pub fn lock(&self, name: &str) -> Result<LockGuard> {
-        take(self, self.key(name)?, LockSpec::MUTEX)
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn lock(&self, name: impl AsRef<str>) -> Result<LockGuard> {
+        take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
     }
 
     /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
+    /// It may also be that dead waiters are still being skipped; the next try goes on there.
     /// Never waits for others.
     ///
     /// Blocks for at most two command timeouts: one for a connection and one for the reply.
@@ -52,8 +54,9 @@ impl LockManager {
     /// As [`lock`](LockManager::lock), but without waiting out an outage.
     /// [`Lost`](crate::Error::Lost) if the lease is so short, or the process so slow, that the
     /// lease had lapsed when the reply came.
-    pub fn try_lock(&self, name: &str) -> Result<Option<LockGuard>> {
-        try_take(self, self.key(name)?, LockSpec::MUTEX)
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock(&self, name: impl AsRef<str>) -> Result<Option<LockGuard>> {
+        try_take(self, self.key(name.as_ref())?, LockSpec::MUTEX)
     }
 
     /// Takes the lock. Waits its turn, for at most `at_most`. `None`: others had the lock until
@@ -66,10 +69,15 @@ impl LockManager {
     /// # Errors
     /// As [`try_lock`](LockManager::try_lock). [`Unavailable`](crate::Error::Unavailable) also if
     /// Redis was silent at the end: then it is not known whether others had the lock.
-    pub fn try_lock_for(&self, name: &str, at_most: Duration) -> Result<Option<LockGuard>> {
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock_for(
+        &self,
+        name: impl AsRef<str>,
+        at_most: Duration,
+    ) -> Result<Option<LockGuard>> {
         take_until(
             self,
-            self.key(name)?,
+            self.key(name.as_ref())?,
             LockSpec::MUTEX,
             self.engine().now() + at_most,
         )
@@ -80,10 +88,15 @@ impl LockManager {
     ///
     /// # Errors
     /// As [`try_lock_for`](LockManager::try_lock_for).
-    pub fn try_lock_until(&self, name: &str, deadline: Instant) -> Result<Option<LockGuard>> {
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
+    pub fn try_lock_until(
+        &self,
+        name: impl AsRef<str>,
+        deadline: Instant,
+    ) -> Result<Option<LockGuard>> {
         take_until(
             self,
-            self.key(name)?,
+            self.key(name.as_ref())?,
             LockSpec::MUTEX,
             self.engine().at(deadline),
         )
@@ -93,20 +106,26 @@ impl LockManager {
     /// lock is free, the waiter has it at once.
     ///
     /// Blocks for at most two command timeouts while Redis answers. The first time that the manager
-    /// waits, for at most five, because it subscribes first. While Redis does not answer, blocks
+    /// waits, for at most five, because it subscribes first. It blocks for longer if more than 64
+    /// dead waiters must be skipped. While Redis does not answer, blocks
     /// for at most the outage limit and two command timeouts.
     ///
     /// # Errors
     /// As [`lock`](LockManager::lock).
-    pub fn enqueue(&self, name: &str) -> Result<Waiter> {
-        enqueue(self, self.key(name)?, LockSpec::MUTEX, |guard| guard)
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
+    pub fn enqueue(&self, name: impl AsRef<str>) -> Result<Waiter> {
+        enqueue(self, self.key(name.as_ref())?, LockSpec::MUTEX, |guard| {
+            guard
+        })
     }
 
     /// The mutex of this name, as a handle with the same verbs.
     ///
     /// Never blocks; no I/O. If the name is not allowed, the verbs of the mutex return
     /// [`Config`](crate::Error::Config).
-    pub fn mutex(&self, name: &str) -> Mutex {
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        let name = name.as_ref();
         Mutex {
             manager: self.clone(),
             name: name.into(),
@@ -143,6 +162,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self) -> Result<LockGuard> {
         take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
@@ -151,6 +171,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self) -> Result<Option<LockGuard>> {
         try_take(&self.manager, self.key()?, LockSpec::MUTEX)
     }
@@ -159,6 +180,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -172,6 +194,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_until`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         take_until(
             &self.manager,
@@ -185,6 +208,7 @@ impl Mutex {
     ///
     /// # Errors
     /// As [`LockManager::enqueue`].
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self) -> Result<Waiter> {
         enqueue(&self.manager, self.key()?, LockSpec::MUTEX, |guard| guard)
     }

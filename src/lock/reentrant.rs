@@ -71,7 +71,8 @@ impl LockManager {
     /// assert_eq!(inner.fence(), outer.fence());
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn reentrant_mutex(&self, name: &str) -> ReentrantMutex {
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
+    pub fn reentrant_mutex(&self, name: impl AsRef<str>) -> ReentrantMutex {
         ReentrantMutex {
             manager: self.clone(),
             mutex: self.mutex(name),
@@ -117,6 +118,7 @@ impl ReentrantMutex {
     /// # Errors
     /// As [`LockManager::lock`]. [`Lost`](crate::Error::Lost) if this thread has lost the lock and
     /// still has a guard.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn lock(&self) -> Result<ReentrantGuard> {
         match self.held_here()? {
             Some(guard) => Ok(guard),
@@ -132,6 +134,7 @@ impl ReentrantMutex {
     /// # Errors
     /// As [`LockManager::try_lock`]. [`Lost`](crate::Error::Lost) also if this thread has lost the
     /// lock and still has a guard.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock(&self) -> Result<Option<ReentrantGuard>> {
         self.take(Mutex::try_lock)
     }
@@ -143,6 +146,7 @@ impl ReentrantMutex {
     /// # Errors
     /// As [`LockManager::try_lock_for`]. [`Lost`](crate::Error::Lost) also if this thread has lost
     /// the lock and still has a guard.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_for(&self, at_most: Duration) -> Result<Option<ReentrantGuard>> {
         self.take(|mutex| mutex.try_lock_for(at_most))
     }
@@ -152,6 +156,7 @@ impl ReentrantMutex {
     ///
     /// # Errors
     /// As [`try_lock_for`](ReentrantMutex::try_lock_for).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_lock_until(&self, deadline: Instant) -> Result<Option<ReentrantGuard>> {
         self.take(|mutex| mutex.try_lock_until(deadline))
     }
@@ -219,7 +224,7 @@ impl fmt::Debug for ReentrantMutex {
 /// # Drop
 /// The last guard of the thread: like a [`LockGuard`]. Any other guard only lowers the
 /// [`depth`](ReentrantGuard::depth).
-#[must_use = "the lock is released as soon as the last guard is dropped"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct ReentrantGuard {
     held: Rc<HeldLock>,
 }

@@ -30,7 +30,9 @@ impl LockManager {
     /// reader.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn rw_lock(&self, name: &str) -> RwLock {
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
+    pub fn rw_lock(&self, name: impl AsRef<str>) -> RwLock {
+        let name = name.as_ref();
         RwLock {
             manager: self.clone(),
             name: name.into(),
@@ -85,6 +87,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn read(&self) -> Result<ReadGuard> {
         let guard = take(&self.manager, self.key()?, LockSpec::read())?;
         Ok(ReadGuard { guard })
@@ -95,6 +98,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
         let guard = try_take(&self.manager, self.key()?, LockSpec::read())?;
         Ok(guard.map(|guard| ReadGuard { guard }))
@@ -105,6 +109,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_read_for(&self, at_most: Duration) -> Result<Option<ReadGuard>> {
         self.read_until(self.manager.engine().now() + at_most)
     }
@@ -114,6 +119,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_read_until(&self, deadline: Instant) -> Result<Option<ReadGuard>> {
         self.read_until(self.manager.engine().at(deadline))
     }
@@ -123,6 +129,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn write(&self) -> Result<WriteGuard> {
         let guard = take(&self.manager, self.key()?, LockSpec::write())?;
         Ok(WriteGuard { guard })
@@ -133,6 +140,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_write(&self) -> Result<Option<WriteGuard>> {
         let guard = try_take(&self.manager, self.key()?, LockSpec::write())?;
         Ok(guard.map(|guard| WriteGuard { guard }))
@@ -143,6 +151,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_write_for(&self, at_most: Duration) -> Result<Option<WriteGuard>> {
         self.write_until(self.manager.engine().now() + at_most)
     }
@@ -152,6 +161,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`].
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>> {
         self.write_until(self.manager.engine().at(deadline))
     }
@@ -161,6 +171,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::enqueue`].
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_read(&self) -> Result<Waiter<ReadGuard>> {
         enqueue(&self.manager, self.key()?, LockSpec::read(), |guard| {
             ReadGuard { guard }
@@ -171,6 +182,7 @@ impl RwLock {
     ///
     /// # Errors
     /// As [`LockManager::enqueue`].
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_write(&self) -> Result<Waiter<WriteGuard>> {
         enqueue(&self.manager, self.key()?, LockSpec::write(), |guard| {
             WriteGuard { guard }
@@ -208,7 +220,7 @@ impl fmt::Debug for RwLock {
 ///
 /// # Drop
 /// Like a [`LockGuard`].
-#[must_use = "the lock is released as soon as the guard is dropped"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct ReadGuard {
     guard: LockGuard,
 }
@@ -232,6 +244,7 @@ impl ReadGuard {
     ///
     /// # Errors
     /// Always [`Config`](Error::Config).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn upgrade(&self) -> Result<WriteGuard> {
         let message = "a reader cannot become a writer, because two of them would wait for each \
                        other: release it and call write(), or begin with write() and downgrade()";
@@ -260,7 +273,7 @@ impl fmt::Debug for ReadGuard {
 ///
 /// # Drop
 /// Like a [`LockGuard`].
-#[must_use = "the lock is released as soon as the guard is dropped"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct WriteGuard {
     guard: LockGuard,
 }
@@ -289,6 +302,7 @@ impl WriteGuard {
     /// - [`Lost`](Error::Lost): you did not hold the lock any more.
     /// - [`Server`](Error::Server): Redis refused, and the refusal will not pass by itself.
     /// - [`Closed`](Error::Closed) in a forked child.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn downgrade(self) -> Result<ReadGuard> {
         self.guard.downgrade()?;
         Ok(ReadGuard { guard: self.guard })

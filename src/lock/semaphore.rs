@@ -30,7 +30,9 @@ impl LockManager {
     /// permit.unlock()?; // or just drop it
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn semaphore(&self, name: &str, permits: u32) -> Semaphore {
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
+    pub fn semaphore(&self, name: impl AsRef<str>, permits: u32) -> Semaphore {
+        let name = name.as_ref();
         Semaphore {
             manager: self.clone(),
             name: name.into(),
@@ -96,6 +98,7 @@ impl Semaphore {
     /// # Errors
     /// As [`LockManager::lock`]. [`Config`](Error::Config) also if the number of permits is not
     /// allowed. [`WrongKind`](Error::WrongKind) also if the name is in use with another number.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn acquire(&self) -> Result<LockGuard> {
         self.acquire_many(1)
     }
@@ -105,6 +108,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`] and [`acquire`](Semaphore::acquire).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
         self.try_acquire_many(1)
     }
@@ -114,6 +118,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`] and [`acquire`](Semaphore::acquire).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
         self.try_acquire_many_for(1, at_most)
     }
@@ -123,6 +128,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`try_acquire_for`](Semaphore::try_acquire_for).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
         self.try_acquire_many_until(1, deadline)
     }
@@ -133,6 +139,7 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire`](Semaphore::acquire). [`Config`](Error::Config) also for zero permits, and for
     /// more than there are.
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn acquire_many(&self, permits: u32) -> Result<LockGuard> {
         take(&self.manager, self.key()?, self.spec(permits)?)
     }
@@ -142,6 +149,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock`] and [`acquire_many`](Semaphore::acquire_many).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<LockGuard>> {
         try_take(&self.manager, self.key()?, self.spec(permits)?)
     }
@@ -151,6 +159,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::try_lock_for`] and [`acquire_many`](Semaphore::acquire_many).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_many_for(
         &self,
         permits: u32,
@@ -165,6 +174,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`try_acquire_many_for`](Semaphore::try_acquire_many_for).
+    #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_acquire_many_until(
         &self,
         permits: u32,
@@ -179,6 +189,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`acquire`](Semaphore::acquire).
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue(&self) -> Result<Waiter> {
         self.enqueue_many(1)
     }
@@ -188,6 +199,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many).
+    #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_many(&self, permits: u32) -> Result<Waiter> {
         enqueue(&self.manager, self.key()?, self.spec(permits)?, |guard| {
             guard

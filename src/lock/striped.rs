@@ -20,7 +20,9 @@ impl LockManager {
     /// let _guard = accounts.mutex(b"4711").lock()?;
     /// # Ok::<(), fairlock::Error>(())
     /// ```
-    pub fn striped(&self, name: &str, stripes: NonZeroU32) -> Striped {
+    #[must_use = "this handle takes no lock until one of its verbs is called"]
+    pub fn striped(&self, name: impl AsRef<str>, stripes: NonZeroU32) -> Striped {
+        let name = name.as_ref();
         let longest = format!("{name}:{}", stripes.get() - 1);
         let refused = [name, &longest]
             .into_iter()
@@ -72,7 +74,7 @@ impl Striped {
             Some(refused) => self.manager.mutex(refused),
             None => self
                 .manager
-                .mutex(&format!("{}:{}", self.name, self.stripe(key))),
+                .mutex(format!("{}:{}", self.name, self.stripe(key))),
         }
     }
 

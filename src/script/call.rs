@@ -38,6 +38,8 @@ pub(crate) enum Verb {
     },
     Inspect {
         waiters: usize,
+        /// Where the page of holders begins; 0 for the first. A mutex has no pages.
+        from: u64,
     },
     /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
     Lookup {
@@ -61,8 +63,32 @@ pub(crate) enum Mode {
     KeepIfOwner,
     /// Release all permits but one and keep the last.
     Downgrade,
-    /// Release the owner, whatever its token is, if the fence is still this one.
-    Forced,
+    /// Release the owner, whatever its token is, if the fence is still this one. For permits: the
+    /// holders with that fence on this page.
+    Forced(Page),
+}
+
+impl Verb {
+    /// Whether it takes the holders of permits page by page.
+    pub(crate) fn is_paged(&self) -> bool {
+        matches!(
+            self,
+            Verb::Inspect { .. }
+                | Verb::Release {
+                    mode: Mode::Forced(_),
+                    ..
+                }
+        )
+    }
+}
+
+/// A page of the holders of permits, as HSCAN takes them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Page {
+    /// Counts from 0.
+    pub(crate) number: u32,
+    /// Where it begins: 0, or where the page before ended.
+    pub(crate) from: u64,
 }
 
 impl Mode {
@@ -73,7 +99,7 @@ impl Mode {
             Mode::Lost => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
             Mode::Downgrade => "downgrade",
-            Mode::Forced => "forced",
+            Mode::Forced(_) => "forced",
         }
     }
 }
@@ -86,6 +112,16 @@ pub(crate) struct Form {
     pub(crate) by_source: bool,
     /// With one key alone, because the slot is in migration: R11 (missing keys).
     pub(crate) single_key: bool,
+}
+
+/// The command that finds out what the user may not run, on a key beside this record.
+pub(crate) fn rights_command(key: &Key, caller_id: &CallerId) -> Cmd {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg(include_str!("user_rights.lua"))
+        .arg(1)
+        .arg(key.record())
+        .arg(caller_id.channel());
+    cmd
 }
 
 impl Call {
@@ -173,14 +209,20 @@ impl Call {
             Verb::Release { token, fence, mode } => {
                 token.append_to(cmd);
                 cmd.arg(*fence).arg(mode.as_str());
+                if let (Mode::Forced(page), Family::Permit) = (mode, self.spec.family) {
+                    cmd.arg(format!("{} {}", page.number, page.from));
+                }
             }
             Verb::Renew { token } => token.append_to(cmd),
             Verb::Sync { newest } => {
                 cmd.arg(not_after);
                 newest.append_to(cmd);
             }
-            Verb::Inspect { waiters } => {
+            Verb::Inspect { waiters, from } => {
                 cmd.arg(*waiters);
+                if self.spec.family == Family::Permit {
+                    cmd.arg(*from);
+                }
             }
             Verb::Lookup { tokens } => tokens.iter().for_each(|token| token.append_to(cmd)),
         }
@@ -188,6 +230,19 @@ impl Call {
 
     pub(crate) fn is_acquire(&self) -> bool {
         matches!(self.verb, Verb::Acquire { .. })
+    }
+
+    /// Whether the user needs all rights before this is sent, because the script takes something,
+    /// or hands over what another user took.
+    pub(crate) fn needs_rights(&self) -> bool {
+        let is_forced = matches!(
+            self.verb,
+            Verb::Release {
+                mode: Mode::Forced(_),
+                ..
+            }
+        );
+        self.is_acquire() || is_forced
     }
 
     /// Whether the script may do with one key alone: R11 (missing keys).

@@ -67,11 +67,20 @@ pub(crate) fn end_lease(holder: &[u8], lease_end: u64) -> Option<Vec<u8>> {
     holds.then_some(ended)
 }
 
-/// The packed state of permits with this `next_lapse`: from then on a script looks at the holders.
-pub(crate) fn set_next_lapse(state: &[u8], next_lapse: u64) -> Option<Vec<u8>> {
-    let mut state = state.to_vec();
+/// How many bytes the numbers in the state of permits have. The cursor of a look follows them.
+const STATE_LENGTH: usize = 46;
+
+/// The packed state of permits with this `next_lapse`, and no look under way: from then on the
+/// scripts look at all holders.
+pub(crate) fn begin_look(state: &[u8], next_lapse: u64) -> Option<Vec<u8>> {
+    let mut state = state.get(..STATE_LENGTH)?.to_vec();
     state.get_mut(8..16)?.copy_from_slice(&double(next_lapse));
     Some(state)
+}
+
+/// Whether a look at the holders is under way.
+pub(crate) fn is_looking(state: &[u8]) -> bool {
+    state.len() > STATE_LENGTH
 }
 
 fn double(number: u64) -> [u8; 8] {

@@ -8,43 +8,28 @@
 --   busy {left} · late · more (call again at once) · kind {kind}
 
 local token, not_after, params, wanted_kind = ARGV[5], ARGV[6] + 0, ARGV[8], ARGV[9]
-local kind, packed_state, packed_queue, waiter, own_stamp =
-  unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n', 'w:' .. token, 'm:' .. ARGV[1]))
-local packed_holder = redis.call('HGET', KEYS[3], token)
+local kind, packed_queue, waiter, own_stamp =
+  unpack(redis.call('HMGET', KEYS[1], 'k', 'n', 'w:' .. token, 'm:' .. ARGV[1]))
+local packed_state, packed_holder = unpack(redis.call('HMGET', KEYS[3], 'p', token))
 --include record_clock.lua
 --include permit_record.lua
 
 -- R5 (dated requests): the caller has given up by now, and would not release what this took.
 if now > not_after then return { 'late', now, 0 } end
-if packed_holder then
-  local lease_end, ttl, hold, _, phase, holder_previous, text_start =
-    struct.unpack(HOLDER, packed_holder)
-  if phase < 2 then
-    local holder_fence, granted_at =
-      string.match(packed_holder, '^%S+ %d+ (%d+) %d+ (%d+)', text_start)
-    -- R15 (clock went back): no more is left than the full lease.
-    local left = math.min(lease_end - now, 1000 * math.max(ttl, hold))
-    return { 'granted', now, 0, holder_fence + 0, granted_at + 0, math.max(0, left),
-             holder_previous }
-  end
+do
+  --include permit_holder.lua
+  if grant then return { 'granted', now, 0, unpack(grant) } end
 end
 
+local forced_fence, page_from
 --include permit_reclaim.lua
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
---include record_rights.lua
 
 -- A name that nobody holds or waits for may become another kind, or get another capacity.
 if more == 0 and kind ~= wanted_kind and permits_taken == 0 and entries == 0 then
-  if not packed_state then
-    local refused = refusal('HDEL', 'PEXPIREAT', 'PTTL')
-    if refused then return refused end
-    fence = math.max(fence or 0, now - 1)
-  end
   kind, capacity, state_changed = wanted_kind, string.match(wanted_kind, '%d+$') + 0, true
-  fields_to_set[#fields_to_set + 1] = 'k'
-  fields_to_set[#fields_to_set + 1] = kind
 end
 local lease_params, ttl, hold, weight, label =
   string.match(params, '^((%d+) %d (%d+) (%d+)) (.*)$')
@@ -62,7 +47,9 @@ if not own_grant and more == 0 and kind == wanted_kind and entries == 0
 end
 
 local answer, stamp_refreshed
-local left = math.max(0, next_lapse - now)
+local left = look_cursor == '' and math.max(0, next_lapse - now) or 0
+-- A look that is under way may still find a lapsed holder. A waiter goes on with it by its syncs.
+if look_cursor ~= '' and (ARGV[7] ~= '1' or kind ~= wanted_kind) then more = 1 end
 if own_grant then
   answer = own_grant
 elseif more == 1 then
@@ -72,10 +59,6 @@ elseif kind ~= wanted_kind then
 elseif ARGV[7] ~= '1' then
   answer = { 'busy', now, 0, left }
 else
-  local refused = last_ticket == 0
-    and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
-                'HKEYS', 'HGETALL', 'HLEN', 'HDEL', 'DEL', 'PEXPIREAT')
-  if refused then return refused end
   --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.

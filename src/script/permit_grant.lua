@@ -15,8 +15,10 @@ do
   local fence_text = fence == now and now_text or string.format('%.0f', fence)
   permits_taken, longest_lease, state_changed =
     permits_taken + weight, math.max(longest_lease, lease_ms), true
-  shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
-  next_lapse = next_lapse > 0 and math.min(next_lapse, now + lease_us) or now + lease_us
+  -- The next look is not before the time to which the last one has put it off.
+  local look_in = math.max(lease_ms, look_pause)
+  shortest_lease = next_lapse > 0 and math.min(shortest_lease, look_in) or look_in
+  next_lapse = next_lapse > 0 and math.min(next_lapse, now + 1000 * look_in) or now + 1000 * look_in
   holders_to_set[#holders_to_set + 1] = new_holder
   holders_to_set[#holders_to_set + 1] =
     struct.pack(HOLDER, now + lease_us, ttl, hold, weight, 0, previous)

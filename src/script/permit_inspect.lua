@@ -1,29 +1,37 @@
--- Purpose: shows who holds permits of a name, what is cooling, and who waits. Writes nothing.
+-- Purpose: shows who holds permits of a name, what is cooling, and who waits. It shows the holders
+--   page by page, and the waiters with the first page. Writes nothing.
 -- KEYS: 1 the record · 2 the queue · 3 the holders
--- ARGV: 1-4 as in permit_record.lua · 5 how many holders and how many waiters to show, at most
+-- ARGV: 1-4 as in permit_record.lua · 5 how many waiters to show, at most · 6 where the page begins:
+--   '0', or the end of the page before
 -- Returns: seen {kind, fence, waiters, holders shown; for each of these its time left, 1 if it
 --   cools, its permits, and the text 'kind capacity fence ticket granted-at manager ttl fixed hold
---   permits label'; then the waiters' records in order} · absent · kind {kind}
-local kind, packed_state, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n'))
+--   permits label'; then the waiters' records in order} · absent · kind {kind}. In place of the 1
+--   for more, seen has where the next page begins, '0' after the last.
+local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
+local packed_state = redis.call('HGET', KEYS[3], 'p')
 --include record_clock.lua
 --include permit_record.lua
-local all, shown, seen = redis.call('HGETALL', holders_key), 0,
-  { 'seen', now, 0, kind, fence or 0, waiter_records, 0 }
-for i = 1, #all, 2 do
-  local lease_end, ttl, hold, weight, phase, _, text_start = struct.unpack(HOLDER, all[i + 1])
-  if (phase < 2 or phase == 2 and lease_end > now) and shown < ARGV[5] + 0 then
-    local text = string.sub(all[i + 1], text_start)
-    -- If the record was lost, the holders know the kind.
-    seen[4] = seen[4] or string.match(text, '^%S+ %d+')
-    shown = shown + 1
-    -- R15 (clock went back): no more is left than the full lease.
-    seen[#seen + 1] = math.max(0, math.min(lease_end - now, 1000 * math.max(ttl, hold)))
-    seen[#seen + 1] = phase == 2 and 1 or 0
-    seen[#seen + 1] = weight
-    seen[#seen + 1] = text
+if not kind then return { 'absent', now, 0 } end
+local page, shown = redis.call('HSCAN', holders_key, ARGV[6], 'COUNT', 64), 0
+local seen = { 'seen', now, page[1], kind, packed_state and fence or 0, waiter_records, 0 }
+local fields = page[2]
+for i = 1, #fields, 2 do
+  if fields[i] ~= 'p' then
+    local lease_end, ttl, hold, weight, phase, _, text_start =
+      struct.unpack(HOLDER, fields[i + 1])
+    if phase < 2 or phase == 2 and lease_end > now then
+      shown = shown + 1
+      -- R15 (clock went back): no more is left than the full lease.
+      seen[#seen + 1] = math.max(0, math.min(lease_end - now, 1000 * math.max(ttl, hold)))
+      seen[#seen + 1] = phase == 2 and 1 or 0
+      seen[#seen + 1] = weight
+      seen[#seen + 1] = string.sub(fields[i + 1], text_start)
+    end
   end
 end
-if shown == 0 and waiter_records == 0 then return { 'absent', now, 0 } end
+if ARGV[6] == '0' then
+  if shown == 0 and page[1] == '0' and waiter_records == 0 then return { 'absent', now, 0 } end
+  --include queue_inspect.lua
+end
 seen[7] = shown
---include queue_inspect.lua
 return seen

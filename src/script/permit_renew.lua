@@ -15,7 +15,7 @@ if phase > 2 then return { 'gone', now, 0, holder_fence, holder_fence, phase - 2
 -- R15 (clock went back): no lease reaches further than latest_end. If this one does, it is cut.
 -- Then the next request must look at all holders, or this lease could lapse unseen.
 local latest_end = now + 1000 * math.max(ttl, hold)
-local packed_state = lease_end > latest_end and KEYS[2] and redis.call('HGET', KEYS[2], 'p')
+local packed_state = lease_end > latest_end and redis.call('HGET', KEYS[1], 'p')
 lease_end = math.max(math.min(lease_end, latest_end), now + 1000 * ttl)
 -- The key must last an hour longer than everything in it, so never less than another renewal has
 -- set.
@@ -28,12 +28,14 @@ if record_ttl >= -1 then
   redis.call('PEXPIREAT', KEYS[2],
              string.format('%.0f', math.max(keep_until_ms, math.floor(now / 1000) + record_ttl)))
 end
+local holder = struct.pack(HOLDER, lease_end, ttl, hold, weight, phase, holder_previous)
+               .. string.sub(packed_holder, text_start)
 if packed_state then
   -- now as next_lapse
-  redis.call('HSET', KEYS[2], 'p', string.sub(packed_state, 1, 8) .. struct.pack('<d', now)
-                                   .. string.sub(packed_state, 17))
+  local state = string.sub(packed_state, 1, 8) .. struct.pack('<d', now)
+                .. string.sub(packed_state, 17)
+  redis.call('HSET', KEYS[1], ARGV[5], holder, 'p', state)
+else
+  redis.call('HSET', KEYS[1], ARGV[5], holder)
 end
-redis.call('HSET', KEYS[1], ARGV[5],
-           struct.pack(HOLDER, lease_end, ttl, hold, weight, phase, holder_previous)
-           .. string.sub(packed_holder, text_start))
 return { 'renewed', now, 0, lease_end - now, holder_fence }

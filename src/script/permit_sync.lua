@@ -5,25 +5,28 @@
 -- ARGV: 1-4 as in permit_record.lua · 5 not_after: the server time in µs after which the script
 --   does nothing · 6 the newest waiting token of this process
 -- Returns: synced {'', fence, now, time until a holder may lapse, previous, entries, since, 1 if
---   the newest token is known, ticket last served, 0} · absent (no record at all) · late · kind
+--   the newest token is known, ticket last served, 0} · absent (no record) · late · kind
 --   {kind}
 local newest, length = ARGV[6], redis.call('LLEN', KEYS[2])
-local kind, packed_state, packed_queue, waiter, own_stamp =
-  unpack(redis.call('HMGET', KEYS[1], 'k', 'p', 'n', 'w:' .. newest, 'm:' .. ARGV[1]))
+local kind, packed_queue, waiter, own_stamp =
+  unpack(redis.call('HMGET', KEYS[1], 'k', 'n', 'w:' .. newest, 'm:' .. ARGV[1]))
+local packed_state = redis.call('HGET', KEYS[3], 'p')
 --include record_clock.lua
 --include permit_record.lua
 -- R5 (dated requests): a late copy would keep alive a process that may be dead by now.
 if now > ARGV[5] + 0 then return { 'late', now, 0 } end
-if not packed_state then return { 'absent', now, 0 } end
+if not recorded_kind then return { 'absent', now, 0 } end
 --include queue_check.lua
 -- A sync belongs to no token.
-local token, stamp_refreshed
+local token, stamp_refreshed, forced_fence, page_from
 --include permit_reclaim.lua
 --include queue_stamp.lua
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
 local left = next_lapse > 0 and math.max(0, next_lapse - now) or ARGV[2] + 0
+-- The look goes on at once while somebody waits for what it may find.
+if look_cursor ~= '' and entries > 0 then left, more = 0, 1 end
 local delete_first = true
 --include permit_write.lua
 return { 'synced', now, more, '', fence, now, left, previous, entries, since, waiter and 1 or 0,

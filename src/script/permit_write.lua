@@ -8,17 +8,11 @@
 -- KEYS: as in permit_record.lua
 -- ARGV: as in permit_record.lua
 -- Returns: nothing
-if state_changed or queue_changed or #fields_to_delete > 0
-  or #holders_to_set > 0 or #holders_to_delete > 0 then
+if state_changed or queue_changed or #fields_to_delete > 0 then
   -- Every manager whose waiters were forgotten must find out. So the caller's row of stamps ends
   -- too, unless this call begins a new one.
   if queue_forgotten and not stamp_refreshed then
     fields_to_delete[#fields_to_delete + 1] = 'm:' .. manager
-  end
-  -- If no holder is left, or they were evicted, HSET makes a new key without an expiry.
-  if #holders_to_set > 0 and holders_expire_at > 0
-    and redis.call('HLEN', holders_key) <= #holders_to_delete then
-    holders_expire_at = 0
   end
   -- R20 (write order): the entry comes first, since the list's key may have become one of another
   -- type. If the list was evicted, this makes a new one without an expiry.
@@ -27,40 +21,43 @@ if state_changed or queue_changed or #fields_to_delete > 0
   end
   -- Each key must last an hour longer than everything in it. A key that would not gets a minute
   -- more than that, so that most calls within the minute need not set it again.
-  local keep_until = math.ceil(math.max(now + 1000 * longest_lease, fence or 0) / 1000000) + 3600
-  local extend_record, extend_queue =
-    expires_at < keep_until, entries > 0 and queue_expires_at < keep_until
-  local extend_holders = #holders_to_set > 0 and holders_expire_at < keep_until
+  local keep_until = math.ceil(math.max(now + 1000 * longest_lease, fence) / 1000000) + 3600
+  local extend_record, extend_queue, extend_holders = expires_at < keep_until,
+    entries > 0 and queue_expires_at < keep_until, holders_expire_at < keep_until
   local expire_first = delete_first and #fields_to_delete == 0 and #holders_to_delete == 0
     and heads_popped == 0 and tails_popped == 0
-  if extend_record or expire_first then expires_at = keep_until + 60 end
+  if extend_record then expires_at = keep_until + 60 end
   if extend_queue then queue_expires_at = keep_until + 60 end
   if extend_holders then holders_expire_at = keep_until + 60 end
   if expire_first then redis.call('PEXPIREAT', record_key, string.format('%.0f000', expires_at)) end
+  local write_holders = state_changed or extend_record or extend_holders
+  if write_holders then
+    holders_to_set[2] =
+      struct.pack(STATE, fence, next_lapse, shortest_lease, longest_lease, look_pause, expires_at,
+                  holders_expire_at, capacity, math.max(0, permits_taken), previous, look_outage)
+      .. look_cursor
+  end
   if delete_first then
     --include queue_delete.lua
     --include permit_holders.lua
   end
-  if kind then
-    fields_to_set[#fields_to_set + 1] = 'p'
-    fields_to_set[#fields_to_set + 1] =
-      struct.pack(STATE, fence, next_lapse, shortest_lease, longest_lease, expires_at,
-                  holders_expire_at, capacity, math.max(0, permits_taken), previous)
+  -- A new name, a new kind, or a record that was lost.
+  if kind ~= recorded_kind then
+    fields_to_set[#fields_to_set + 1] = 'k'
+    fields_to_set[#fields_to_set + 1] = kind
+  end
+  if queue_changed or extend_queue or entries > 0 then
     fields_to_set[#fields_to_set + 1] = 'n'
     fields_to_set[#fields_to_set + 1] =
       struct.pack(QUEUE, entries, math.max(0, waiter_records), looked_at, served_time, last_ticket,
                   served_ticket, queue_expires_at)
-    if not packed_state then
-      fields_to_set[#fields_to_set + 1] = 'k'
-      fields_to_set[#fields_to_set + 1] = kind
-    end
   end
   if #fields_to_set > 0 then redis.call('HSET', record_key, unpack(fields_to_set)) end
   if not delete_first then
     --include permit_holders.lua
     --include queue_delete.lua
   end
-  if extend_record and not (expire_first and packed_state) then
+  if extend_record and not (expire_first and recorded_kind) then
     redis.call('PEXPIREAT', record_key, string.format('%.0f000', expires_at))
   end
   if extend_queue then

@@ -30,6 +30,9 @@ pub(crate) struct ScriptReply {
     pub(crate) now: Option<u64>,
     /// There is more of the same to do: call again at once.
     pub(crate) more: bool,
+    /// Where the next page of holders begins; 0 if there is none. Only for the verbs that take the
+    /// holders of permits page by page.
+    pub(crate) next_page: u64,
     pub(crate) outcome: Outcome,
     /// Other waiters of the caller's manager that were granted a lock in the same step.
     pub(crate) grants: Vec<Grant>,
@@ -103,7 +106,7 @@ pub(crate) enum Outcome {
 impl ScriptReply {
     pub(crate) fn parse(call: &Call, value: &Value) -> ParseResult<ScriptReply> {
         let family = call.spec.family;
-        match &call.verb {
+        let reply = match &call.verb {
             Verb::Acquire { token, .. } => acquire(family, *token, value),
             Verb::Release { token, .. } => release(family, *token, value),
             Verb::Renew { .. } => renew(value),
@@ -113,7 +116,11 @@ impl ScriptReply {
                 Family::Mutex => lookup_of_mutex(tokens.len(), value),
                 Family::Permit => lookup_of_permits(tokens, value),
             },
+        }?;
+        if reply.next_page != 0 && !call.verb.is_paged() {
+            return Err(malformed("0 or 1 for more", value));
         }
+        Ok(reply)
     }
 }
 
@@ -158,6 +165,7 @@ fn acquire(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         return Ok(ScriptReply {
             now: Some(grant.granted_at),
             more: false,
+            next_page: 0,
             outcome: Outcome::Granted(grant),
             grants: Vec::new(),
         });
@@ -200,6 +208,7 @@ fn release(family: Family, token: Token, value: &Value) -> ParseResult<ScriptRep
         return Ok(ScriptReply {
             now: None,
             more: false,
+            next_page: 0,
             outcome: Outcome::Released,
             grants: Vec::new(),
         });
@@ -338,6 +347,7 @@ fn lookup_of_mutex(tokens: usize, value: &Value) -> ParseResult<ScriptReply> {
     Ok(ScriptReply {
         now: None,
         more: false,
+        next_page: 0,
         outcome: Outcome::Present {
             owner,
             since,
@@ -375,6 +385,7 @@ fn lookup_of_permits(tokens: &[Token], value: &Value) -> ParseResult<ScriptReply
     Ok(ScriptReply {
         now: Some(answer.now),
         more: answer.more,
+        next_page: answer.next_page,
         outcome,
         grants,
     })
@@ -386,6 +397,7 @@ struct ReplyParts<'a> {
     status: &'a str,
     now: u64,
     more: bool,
+    next_page: u64,
     fields: &'a [Value],
     /// The replies that the script may give, and its actual reply.
     expected: &'static str,
@@ -400,10 +412,17 @@ impl<'a> ReplyParts<'a> {
         let [status, now, more, fields @ ..] = &parts[..] else {
             return Err(malformed(expected, value));
         };
+        // Where the next page begins is a text, since it has 64 bits.
+        let next_page = match more {
+            Value::Int(_) => 0,
+            text_of_page => plain(text(text_of_page)?)
+                .ok_or_else(|| malformed("where a page begins", text_of_page))?,
+        };
         Ok(ReplyParts {
             status: text(status)?,
             now: number(now)?,
-            more: flag(more)?,
+            more: next_page != 0 || matches!(more, Value::Int(_)) && flag(more)?,
+            next_page,
             fields,
             expected,
             value,
@@ -419,6 +438,7 @@ impl<'a> ReplyParts<'a> {
         Ok(ScriptReply {
             now: Some(self.now),
             more: self.more,
+            next_page: self.next_page,
             outcome,
             grants: grants.collect::<ParseResult<_>>()?,
         })
@@ -615,7 +635,10 @@ mod tests {
         let seen = |count: u8, holder: &str| {
             let end = format!(":1000|:0|:2|+{holder}|");
             parse_of_permits(
-                Verb::Inspect { waiters: 9 },
+                Verb::Inspect {
+                    waiters: 9,
+                    from: 0,
+                },
                 &format!("*11|+seen|:7|:0|+semaphore/1 5|:9|:0|:{count}|{end}"),
             )
         };

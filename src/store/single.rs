@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::ConnectionInfo;
 
-use super::clock::Clock;
+use super::clock::{Clock, Time};
 use super::node::{Node, NodeLink, NodePool};
 use super::{Anchor, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
 use crate::config::Config;
@@ -64,14 +64,15 @@ impl Store for Single {
     fn listen(
         &self,
         channel: &str,
-        ping_every: Duration,
+        check_every: Duration,
+        is_awaited: &dyn Fn() -> bool,
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
-        self.node.listen(channel, ping_every, on_event)
+        self.node.listen(channel, check_every, is_awaited, on_event)
     }
 
-    fn poke(&self, channel: &str) {
-        self.pool.poke(channel);
+    fn poke(&self, channel: &str, by: Time) {
+        self.pool.poke(channel, by);
     }
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {

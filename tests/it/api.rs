@@ -1,7 +1,17 @@
 //! The shape of the public API, and the wording of its errors and losses. On Redis alone: the tests
 //! use URLs, and errors that only a network or a server can cause.
 
-use std::{collections::HashSet, error::Error as StdError, fmt::Debug, thread, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::HashSet,
+    error::Error as StdError,
+    fmt::{Debug, Display},
+    fs,
+    num::NonZeroU32,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use fairlock::{
     Builder, Endpoint, Error, FenceGate, Kind, List, LockGuard, LockInfo, LockManager, LockOptions,
@@ -62,6 +72,20 @@ fn types_have_the_promised_traits() {
     compared::<Stats>();
     compared::<LockInfo>();
     compared::<Kind>();
+    cloned::<Error>();
+
+    fn shown<T: Display>() {}
+    shown::<Error>();
+    shown::<Kind>();
+    shown::<LockInfo>();
+    shown::<LockState>();
+    shown::<Loss>();
+    shown::<LossReason>();
+    shown::<Party>();
+    shown::<PreviousHolder>();
+    shown::<Shutdown>();
+    shown::<Stats>();
+    shown::<Step>();
 
     fn an_error<T: StdError + Send + Sync + 'static>() {}
     an_error::<Error>();
@@ -275,4 +299,128 @@ fn each_loss_reason_has_its_own_wording() {
     .collect();
     assert_eq!(said.len(), 5);
     assert!(said.iter().all(|reason| !reason.ends_with('.')));
+}
+
+#[test]
+fn a_name_is_any_text_and_so_is_a_url() {
+    let server = Server::start();
+    let url: String = server.url();
+    let mgr = LockManager::builder(&url)
+        .prefix(String::from("p"))
+        .build()
+        .unwrap();
+    let shared: Arc<str> = "n".into();
+    drop(LockManager::connect(Arc::<str>::from(&*url)).unwrap());
+
+    drop(mgr.lock(format!("n{}", 1)).unwrap());
+    drop(mgr.lock(&shared).unwrap());
+    drop(mgr.lock(Cow::Borrowed("n")).unwrap());
+    drop(mgr.try_lock(&url).unwrap());
+    drop(mgr.try_lock_for(String::from("n"), TTL).unwrap());
+    drop(mgr.try_lock_until(&shared, Instant::now()).unwrap());
+    drop(mgr.enqueue(Box::<str>::from("n")).unwrap());
+    drop(mgr.mutex(&shared).lock().unwrap());
+    drop(mgr.reentrant_mutex(format!("r{}", 1)).lock().unwrap());
+    drop(mgr.semaphore(format!("s{}", 1), 2).acquire().unwrap());
+    drop(mgr.rw_lock(format!("w{}", 1)).read().unwrap());
+    drop(mgr.striped(&shared, NonZeroU32::MIN).mutex("k").lock());
+    let several = mgr.lock_all(vec![String::from("a"), String::from("b")]);
+    let several = several.unwrap();
+    assert!(several.fence(String::from("a")).is_some());
+    assert!(several.previous_holder(Cow::Borrowed("b")).is_some());
+    assert!(mgr.inspect(String::from("a")).unwrap().is_some());
+    assert_eq!(mgr.list(String::from("a")).count(), 1);
+    assert!(!mgr.force_release(String::from("a"), 1).unwrap());
+    let labelled = mgr.with(LockOptions::new().label(format!("{}", 1)));
+    drop(labelled.lock_all([&url, &*shared]).unwrap());
+}
+
+/// Only such a text says how to do it right: rustc suggests `let _ =`, which drops the guard.
+#[test]
+fn each_guard_says_that_it_must_be_bound() {
+    let sources = [
+        "guard",
+        "waiter",
+        "lock/multi",
+        "lock/reentrant",
+        "lock/rw_lock",
+    ];
+    let mut guards = 0;
+    for file in sources {
+        let path = format!("{}/src/{file}.rs", env!("CARGO_MANIFEST_DIR"));
+        let source = fs::read_to_string(path).unwrap();
+        let mut before = "";
+        for line in source.lines() {
+            if line.starts_with("pub struct ") && line.contains("Guard") {
+                let says = before.contains("bind it to") && before.contains("`let _ =` drops it");
+                assert!(says, "{file}: {line} has {before}");
+                guards += 1;
+            }
+            before = line;
+        }
+    }
+    assert_eq!(guards, 6);
+}
+
+#[test]
+fn a_cloned_error_says_the_same_with_the_same_cause() {
+    let silent = ScriptedServer::start(|_| ScriptedReply::Close);
+    let error = LockManager::connect(silent.url()).unwrap_err();
+    let copy = error.clone();
+    assert_eq!(copy.to_string(), error.to_string());
+    let cause = |error: &Error| error.source().unwrap().to_string();
+    assert_eq!(cause(&copy), cause(&error));
+    let lost = to("").build().unwrap_err();
+    assert_eq!(lost.clone().to_string(), lost.to_string());
+}
+
+#[test]
+fn what_a_manager_returns_can_be_shown_to_people() {
+    let server = Server::start();
+    let mgr = manager(&server).with(LockOptions::new().label("why"));
+    let guard = mgr.lock("n").unwrap();
+    let info = mgr.inspect("n").unwrap().unwrap();
+    let said = info.to_string();
+    let holder = info.holder.as_ref().unwrap();
+    let shown = format!("process {} on {}, ", std::process::id(), holder.host);
+    assert!(
+        said.starts_with(&format!("\"n\": mutex, held by {shown}")),
+        "{said}"
+    );
+    assert!(holder.to_string().ends_with(", label \"why\""), "{holder}");
+    for part in [
+        format!("fence {}", guard.fence()),
+        "0 waiting".to_owned(),
+        holder.to_string(),
+    ] {
+        assert!(said.contains(&part), "{said} without {part}");
+    }
+    let stats = mgr.stats().to_string();
+    assert!(stats.starts_with("held 1, waiting 0, granted 1, handed over 0, "));
+    assert_eq!(
+        stats.matches(", ").count() + 1,
+        format!("{:?}", mgr.stats()).matches(": ").count()
+    );
+
+    let fence = guard.fence();
+    assert!(mgr.force_release("n", fence).unwrap());
+    let Err(Error::Lost { loss, .. }) = guard.unlock() else {
+        panic!("it was not lost")
+    };
+    let said = loss.to_string();
+    assert_eq!(
+        said,
+        format!("lost \"n\" (fence {fence}): it was released by force")
+    );
+    let guard = mgr.lock("n").unwrap();
+    assert_eq!(guard.previous_holder().to_string(), "forced");
+    assert_eq!(LockState::Cooling.to_string(), "cooling");
+
+    let left = mgr.shutdown(Duration::ZERO).unwrap();
+    assert_eq!(left.to_string(), "these locks were still held: n");
+    let mut left = Shutdown::default();
+    assert_eq!(left.to_string(), "all guards were dropped in time");
+    left.unreleased = vec!["a".into(), "b".into()];
+    let said = "all guards were dropped in time; not confirmed as released: a, b";
+    assert_eq!(left.to_string(), said);
 }

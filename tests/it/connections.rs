@@ -305,7 +305,7 @@ fn p9_renewals_of_many_leases_outlast_a_flapping_network() {
     });
     let manager = build(steady(proxy.url())).with(options);
     let guards: Vec<_> = (0..40)
-        .map(|i| manager.lock(&format!("a{i}")).unwrap())
+        .map(|i| manager.lock(format!("a{i}")).unwrap())
         .collect();
     let end = Instant::now() + STEADY_TTL + T;
     while Instant::now() < end {
@@ -351,7 +351,7 @@ fn a_pool_never_exceeds_its_configured_size() {
                 let mgr = &mgr;
                 scope.spawn(move || {
                     for turn in 0..20 {
-                        drop(mgr.lock(&format!("n{}", (i + turn) % 4)).unwrap());
+                        drop(mgr.lock(format!("n{}", (i + turn) % 4)).unwrap());
                     }
                 })
             })

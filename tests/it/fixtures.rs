@@ -214,7 +214,7 @@ impl<'a> Record<'a> {
                 ),
                 _ => self.keys.query(&["GET", key]),
             };
-            let expires: i64 = self.keys.query(&["PEXPIRETIME", key]);
+            let expires = self.keys.expires_at(key);
             Some(format!("{kind} {value} {expires}"))
         })
     }
@@ -280,6 +280,8 @@ impl Verb {
             && self.shapes().iter().any(|(keys, length)| words.len() == *length && words[2] == keys.as_bytes())
             // A lookup of tokens may have any length.
             && !(words[2] == b"3" && words[10..].iter().all(|word| word.len() == 32))
+            // An inspection of permits has as many words as a sync.
+            && (words.len() != 12 || words[2] != b"3" || words[11].len() == 32)
             // A renewal of permits names the holders' key first.
             && (words[3] == key.as_bytes() || words[3] == format!("{key}:h").as_bytes())
     }

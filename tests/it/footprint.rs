@@ -95,7 +95,7 @@ fn crowd_of(server: &Server, names: usize) -> (Child, Vec<LockGuard>) {
         .unwrap();
     let holder = holder.with(LockOptions::new().fixed_lease(Duration::from_secs(60)));
     let locks = (0..names)
-        .map(|i| holder.lock(&format!("k{i}")).unwrap())
+        .map(|i| holder.lock(format!("k{i}")).unwrap())
         .collect();
     assert_eq!(server.clients().len(), 1);
     let child = Child::spawn("crowd", &[&server.url(), &names.to_string()]);
@@ -153,7 +153,7 @@ pub(crate) fn crowd(args: &[String]) {
         .unwrap();
     let names: usize = args[1].parse().unwrap();
     for i in 0..CROWD {
-        let mutex = mgr.mutex(&format!("k{}", i % names));
+        let mutex = mgr.mutex(format!("k{}", i % names));
         thread::spawn(move || mutex.lock().map(drop));
     }
     while let Some(line) = receive() {

@@ -307,6 +307,8 @@ fn p7_a_grant_before_the_deadline_survives_a_lost_reply() {
     let deaf = s
         .proxy
         .swallow_silently_when(crate::support::contains("PING"));
+    // The subscription is checked only while somebody waits.
+    drop(s.ours.enqueue("a").unwrap());
     deaf.wait(SOON);
     let held = s.proxy.hold_request_when(release("keep_if_owner", "a"));
     let ours = s.ours.clone();

@@ -12,12 +12,14 @@ mod connections;
 mod counts;
 mod crash;
 mod data_loss;
+mod dead_waiters;
 mod ends;
 mod exclusion;
 mod fairness;
 mod fixtures;
 mod footprint;
 mod fork;
+mod idle_close;
 mod leftovers;
 mod lost_replies;
 mod managers;
@@ -36,7 +38,10 @@ mod permits;
 mod process;
 #[cfg(feature = "memory")]
 mod property;
+mod refused_writes;
+mod rights;
 mod rules;
+mod self_waits;
 mod server_clock;
 mod server_faults;
 mod shutdown;
@@ -46,6 +51,7 @@ mod subscription;
 mod support;
 mod support_works;
 mod tidy;
+mod trickle;
 mod worker;
 
 /// Not a test: worker processes begin here, see [`support::Child`].

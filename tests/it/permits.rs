@@ -234,11 +234,12 @@ impl<'a> Permits<'a> {
                 seen[#seen + 1] = string.format('%.0f', numbers[at])
               end
             end
-            local p, n = unpack(redis.call('HMGET', KEYS[1], 'p', 'n'))
-            collect({ 'f', 'b', 'shortest', 'longest', 't', 'th', 'capacity', 'used', 'd' }, '<ddI4I4I4I4I4I4b', p)
+            local p, n = redis.call('HGET', KEYS[2], 'p'), redis.call('HGET', KEYS[1], 'n')
+            collect({ 'f', 'b', 'shortest', 'longest', 'pause', 't', 'th', 'capacity', 'used', 'd' }, '<ddI4I4I4I4I4I4I4b', p)
             collect({ 'n', 'r', 's', 'v', 'q', 'h', 'tq' }, '<I4I4ddddI4', n)
             return seen";
-        self.keys.query(&["EVAL", script, "1", &self.key])
+        self.keys
+            .query(&["EVAL", script, "2", &self.key, &self.holders])
     }
 
     #[track_caller]
@@ -278,9 +279,11 @@ impl<'a> Permits<'a> {
             local all, seen = redis.call('HGETALL', KEYS[1]), {}
             for i = 1, #all, 2 do
               local packed = all[i + 1]
-              local lease_end, _, _, permits, state, _, text = struct.unpack('<dI4I4I4bb', packed)
-              seen[#seen + 1] = string.format('%s %.0f %.0f %.0f %s', all[i], lease_end, permits,
-                                              state, string.sub(packed, text))
+              if all[i] ~= 'p' then
+                local lease_end, _, _, permits, state, _, text = struct.unpack('<dI4I4I4bb', packed)
+                seen[#seen + 1] = string.format('%s %.0f %.0f %.0f %s', all[i], lease_end, permits,
+                                                state, string.sub(packed, text))
+              end
             end
             table.sort(seen)
             return seen";
@@ -373,12 +376,12 @@ impl<'a> Permits<'a> {
         let script = "
             local all = redis.call('HGETALL', KEYS[2])
             for i = 1, #all, 2 do
-              local e = struct.unpack('<d', all[i + 1])
-              redis.call('HSET', KEYS[2], all[i], struct.pack('<d', e + ARGV[1]) .. string.sub(all[i + 1], 9))
+              -- In the state, next_lapse is the second number.
+              local at = all[i] == 'p' and 9 or 1
+              local e = struct.unpack('<d', string.sub(all[i + 1], at))
+              redis.call('HSET', KEYS[2], all[i], string.sub(all[i + 1], 1, at - 1)
+                .. struct.pack('<d', e + ARGV[1]) .. string.sub(all[i + 1], at + 8))
             end
-            local p = redis.call('HGET', KEYS[1], 'p')
-            local b = struct.unpack('<d', string.sub(p, 9))
-            redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', b + ARGV[1]) .. string.sub(p, 17))
             return 1";
         let _: i64 = self.keys.query(&[
             "EVAL",
@@ -397,10 +400,13 @@ impl<'a> Permits<'a> {
             local clock = redis.call('TIME')
             local past = struct.pack('<d', clock[1] * 1000000 + clock[2] - ARGV[1])
             local all = redis.call('HGETALL', KEYS[2])
-            for i = 1, #all, 2 do redis.call('HSET', KEYS[2], all[i], past .. string.sub(all[i + 1], 9)) end
-            local p, n = unpack(redis.call('HMGET', KEYS[1], 'p', 'n'))
-            redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. past .. string.sub(p, 17),
-                       'n', string.sub(n, 1, 8) .. past .. string.sub(n, 17))
+            for i = 1, #all, 2 do
+              local at = all[i] == 'p' and 9 or 1
+              redis.call('HSET', KEYS[2], all[i],
+                string.sub(all[i + 1], 1, at - 1) .. past .. string.sub(all[i + 1], at + 8))
+            end
+            local n = redis.call('HGET', KEYS[1], 'n')
+            if n then redis.call('HSET', KEYS[1], 'n', string.sub(n, 1, 8) .. past .. string.sub(n, 17)) end
             return 1";
         let _: i64 = self.keys.query(&[
             "EVAL",
@@ -475,8 +481,9 @@ fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
     let is_token = |word: &Vec<u8>| word.len() == 32;
     match verb {
         Verb::Acquire => words.len() == 15 && !is_token(&words[11]),
-        Verb::Release => words.len() == 13 && !is_token(&words[12]),
+        // A release by force names its page of holders, too.
+        Verb::Release => matches!(words.len(), 13 | 14) && !is_token(&words[12]),
         Verb::Renew => words.len() == 10,
-        Verb::Sync => words.len() == 12 && !is_token(&words[10]),
+        Verb::Sync => words.len() == 12 && !is_token(&words[10]) && is_token(&words[11]),
     }
 }

@@ -252,7 +252,7 @@ pub(crate) fn without_descriptors(args: &[String]) {
     thread::scope(|scope| {
         for i in 0..16 {
             let mgr = &mgr;
-            scope.spawn(move || match mgr.try_lock(&format!("free{i}")) {
+            scope.spawn(move || match mgr.try_lock(format!("free{i}")) {
                 Ok(guard) => drop(guard.expect("it is free")),
                 Err(e) => assert!(matches!(e, Error::Unavailable { .. }), "{e:?}"),
             });

@@ -1,6 +1,7 @@
 //! The wake-up channel fails: each wait takes at most one check period longer. On Redis alone,
 //! where the channel is a connection.
 
+use std::thread;
 use std::time::Duration;
 
 use fairlock::{Endpoint, LockManager};
@@ -86,7 +87,8 @@ fn checking(to: impl Into<Endpoint>) -> LockManager {
 fn await_checks(manager: &LockManager) {
     let before = manager.stats().requests;
     until(SOON, "the waiter is checked", || {
-        manager.stats().requests >= before + 3
+        // Every other one is a PING.
+        manager.stats().requests >= before + 6
     });
 }
 
@@ -119,19 +121,112 @@ fn p4_messages_lost_on_half_open_subscriptions_cost_one_check_period() {
 }
 
 #[test]
+fn stats_count_every_command_that_is_sent() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(server.url()));
+    // Each count is read while the other may grow, so the two agree only between two commands.
+    let agree = |when: &str| {
+        until(SOON, &format!("the counts agree {when}"), || {
+            proxy.commands() == ours.stats().requests
+        });
+    };
+    agree("after the handshake");
+    warm_up(&ours);
+    agree("after calls, scripts and a subscription");
+    let guard = ours.lock("held").unwrap();
+    assert_eq!(ours.list("*").count(), 1);
+    agree("after a page of keys");
+    until(SOON, "it is renewed", || ours.stats().renewed > 1);
+    agree("after renewals");
+    let holder = other.lock("a").unwrap();
+    let waiter = ours.enqueue("a").unwrap();
+    let pings = calls(&server, "ping");
+    until(SOON, "the subscription is checked", || {
+        calls(&server, "ping") >= pings + 3
+    });
+    agree("after checks");
+    drop((waiter, holder, guard));
+    agree("at the end");
+}
+
+#[test]
+fn a_manager_in_which_nobody_waits_sends_nothing() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (manager(proxy.url()), manager(server.url()));
+    warm_up(&ours);
+    await_quiet(&proxy);
+    let holder = other.lock("a").unwrap();
+    let waiter = ours.enqueue("a").unwrap();
+    let pings = calls(&server, "ping");
+    until(SOON, "the subscription is checked", || {
+        calls(&server, "ping") >= pings + 3
+    });
+    drop(waiter);
+    await_quiet(&proxy);
+    holder.unlock().unwrap();
+}
+
+/// Waits until nothing is sent for a few check periods.
+fn await_quiet(proxy: &Proxy) {
+    until(SOON, "nothing is sent any more", || {
+        let sent = proxy.commands();
+        thread::sleep(4 * P);
+        proxy.commands() == sent
+    });
+}
+
+#[test]
+fn p4_a_subscription_that_died_idle_costs_one_check_period() {
+    let server = Server::tcp();
+    let proxy = Proxy::to(server.addr());
+    let (ours, other) = (checking(proxy.url()), checking(server.url()));
+    warm_up(&ours);
+    await_quiet(&proxy);
+    let old = subscribers(&server);
+    proxy.silence_subscriptions();
+    let holder = other.lock("a").unwrap();
+    let mut queue = Waiters::of("a");
+    queue.add(&ours);
+    holder.unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    // Although that waiter is gone, the subscription is checked and replaced.
+    until(
+        2 * P + T + SLACK,
+        "another connection is subscribed",
+        || {
+            let now = subscribers(&server);
+            now.len() == 1 && now != old
+        },
+    );
+    assert_eq!(ours.stats().requeued, 0);
+    Record::of(&server, "a").comes_to_rest();
+}
+
+#[test]
 fn p4_an_unpublished_message_costs_one_check_period() {
     let server = Server::start();
-    let _: () = server.query(&[
-        "ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all", "-publish",
-    ]);
+    let _: () = server.query(&["ACL", "SETUSER", "mute", "on", ">p", "~*", "&*", "+@all"]);
     let mute = checking(format!("{}?user=mute&pass=p", server.url()));
     let ours = checking(server.url());
     warm_up(&ours);
     let holder = mute.lock("a").unwrap();
+    // Without it from the beginning, the lock would have been refused.
+    let _: () = server.query(&["ACL", "SETUSER", "mute", "-publish"]);
+    let published = || {
+        let stats: String = server.query(&["INFO", "commandstats"]);
+        let publish = stats
+            .lines()
+            .find(|line| line.starts_with("cmdstat_publish:"));
+        let calls = publish.and_then(|line| line.split(',').next());
+        calls.expect("asking for the rights publishes").to_owned()
+    };
     let mut queue = Waiters::of("a");
     queue.add(&ours);
     queue.add(&ours);
     await_checks(&ours);
+    let before = published();
     holder.unlock().unwrap();
     assert_eq!(
         mute.stats().background_releases,
@@ -139,14 +234,7 @@ fn p4_an_unpublished_message_costs_one_check_period() {
         "the release failed because its PUBLISH is not allowed"
     );
     let first = queue.expect_grant(0, P + T + SLACK);
-    let stats: String = server.query(&["INFO", "commandstats"]);
-    let published = stats
-        .lines()
-        .find(|line| line.starts_with("cmdstat_publish:"));
-    assert!(
-        published.is_none_or(|line| line.contains("calls=0,")),
-        "{published:?}"
-    );
+    assert_eq!(published(), before);
     first.unlock().unwrap();
     queue.expect_grant(1, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
@@ -169,6 +257,14 @@ fn p4_a_failing_subscription_fails_no_wait() {
     holder.unlock().unwrap();
     queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
     Record::of(&server, "a").comes_to_rest();
+}
+
+/// How often Redis has run a command.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats: String = server.query(&["INFO", "commandstats"]);
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 /// The ids of the connections with a subscription.

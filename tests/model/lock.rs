@@ -27,8 +27,6 @@ pub(crate) struct ModelLock {
     /// These released too early. Nobody has their permits, and they are not free until their least
     /// hold time is over (R16: hold_at_least).
     cooling: Vec<ModelGrant>,
-    /// Permits that count as taken although the server lost their holders.
-    missing: u32,
     /// These lost their places with the queue, and nobody has noticed (R11: missing keys). The
     /// server answers them that they wait, and never grants them the lock.
     lost_queue: Option<BTreeSet<Attempt>>,
@@ -422,8 +420,7 @@ impl ModelLock {
             .iter()
             .chain(self.still_cooling())
             .map(|grant| grant.permits)
-            .sum::<u32>()
-            + self.missing
+            .sum()
     }
 
     fn still_cooling(&self) -> impl Iterator<Item = &ModelGrant> {
@@ -438,11 +435,6 @@ impl ModelLock {
     /// How many permits are free.
     pub(crate) fn free(&self) -> u32 {
         self.kind.permits().saturating_sub(self.taken())
-    }
-
-    /// How many permits count as taken although the server lost their holders.
-    pub(crate) fn missing(&self) -> u32 {
-        self.missing
     }
 
     /// Whether the caller must send the last request again, to pass over more waiters.

@@ -144,8 +144,6 @@ pub(crate) struct ServerView {
     pub(crate) outage: bool,
     /// The holders that were silent for a whole outage and that the test saw get one step of grace.
     pub(crate) grace: BTreeSet<u16>,
-    /// The server counts the permits of all holders again, and does not trust its last count.
-    pub(crate) recounts: bool,
     /// If the holder releases the lock with this request, the lock stays taken until the holder's
     /// least hold time is over (R16: hold_at_least).
     pub(crate) must_cool: bool,

@@ -133,9 +133,7 @@ pub(super) fn check_grant_left(record: &RecordView, grant: &Grant) -> Result<(),
 }
 
 /// The counts by which scripts avoid looking at every holder and waiter are right.
-///
-/// `missing` permits count as taken although their holders were lost.
-pub(super) fn check_counts(record: &RecordView, missing: u32) -> Result<(), Breach> {
+pub(super) fn check_counts(record: &RecordView) -> Result<(), Breach> {
     if record.counted_waiters != record.waiter_records {
         let said = format!(
             "the record counts {} waiters' records, and there are {}",
@@ -146,13 +144,13 @@ pub(super) fn check_counts(record: &RecordView, missing: u32) -> Result<(), Brea
     let Some(accounting) = &record.accounting else {
         return Ok(());
     };
-    check_taken(record, accounting, missing)?;
+    check_taken(record, accounting)?;
     check_shortest(record, accounting)?;
     check_next_look(record, accounting)
 }
 
 /// The holders have no more permits than there are, and as many as count as taken.
-fn check_taken(record: &RecordView, accounting: &Accounting, missing: u32) -> Result<(), Breach> {
+fn check_taken(record: &RecordView, accounting: &Accounting) -> Result<(), Breach> {
     let held = record.taken(0);
     let Accounting {
         capacity, taken, ..
@@ -163,14 +161,13 @@ fn check_taken(record: &RecordView, accounting: &Accounting, missing: u32) -> Re
             format!("{held} permits are held of {capacity}"),
         ));
     }
-    if taken != held + missing {
+    if taken != held {
         let promise = if taken < held {
             Promise::Exclusion
         } else {
             Promise::Service
         };
-        let said =
-            format!("{taken} permits count as taken; {held} are held and {missing} were lost");
+        let said = format!("{taken} permits count as taken, and {held} are held");
         return Err(Breach::new(promise, said));
     }
     Ok(())
@@ -196,7 +193,7 @@ fn check_next_look(record: &RecordView, accounting: &Accounting) -> Result<(), B
     let holders = record.holders.iter().map(|holder| holder.end);
     let cooling = record.cooling.iter().map(|cooling| cooling.end);
     match holders.chain(cooling).min() {
-        Some(first) if look_from == 0 || look_from > first => {
+        Some(first) if !accounting.is_looking && (look_from == 0 || look_from > first) => {
             let said = format!("a holder lapses at {first}, and scripts look only at {look_from}");
             Err(Breach::new(Promise::Service, said))
         }

@@ -212,11 +212,6 @@ impl Checker {
             .filter(move |holder| holder.end > clock)
     }
 
-    /// Permits that count as taken although their holders were lost.
-    pub(super) fn missing(&self) -> u32 {
-        self.model.lock.missing()
-    }
-
     pub(super) fn record(&self) -> &RecordView {
         &self.record
     }
@@ -268,7 +263,7 @@ impl Checker {
         if self.checks_left {
             accounting::check_times_left(&after, self.longest, executed)?;
         }
-        accounting::check_counts(&after, self.missing())?;
+        accounting::check_counts(&after)?;
         self.check_entries()?;
         self.check_key_ttls(keyspace)
     }

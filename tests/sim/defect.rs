@@ -71,9 +71,9 @@ pub(crate) enum Defect {
     ReleasesMore,
     /// A downgrade returns all permits.
     DowngradesAll,
-    /// Nobody notices that the holders were lost.
-    HoldersLost,
-    /// Nobody notices that the record was lost while the holders were not.
+    /// A look at the holders ends after its first page.
+    LookCutShort,
+    /// A record that was lost beside its holders is made again without an expiry.
     RecordLost,
     /// Like [`Defect::HandOver`], for permits.
     PermitHandOver,
@@ -176,22 +176,26 @@ impl Defect {
             Defect::DowngradesAll => {
                 &[("permits_taken - weight + 1, 1", "permits_taken - weight, 1")]
             }
-            Defect::HoldersLost => &[(
-                "= 0, 0, packed_state ~= false",
-                "= #all > 0 and 0 or permits_taken, 0, packed_state ~= false",
-            )],
-            Defect::RecordLost => &[("if not packed_state or forced_fence\n", "if forced_fence\n")],
+            Defect::LookCutShort => &[
+                (
+                    "HSCAN', holders_key, page_from, 'COUNT', 64",
+                    "HSCAN', holders_key, page_from, 'COUNT', 1",
+                ),
+                (
+                    "look_cursor = page_to ~= '0' and page_to or ''",
+                    "page_to = '0'",
+                ),
+            ],
+            Defect::RecordLost => &[("    expires_at = 0\n", "")],
             Defect::PermitHandOver => &[("local count = #grants", "local grants, count = {}, 0")],
-            Defect::Lookup => &[(
-                "if phase < 2 then\n      found",
-                "if false then\n      found",
-            )],
+            Defect::Lookup => &[("= grant or (values", "= (values")],
             Defect::PermitUnchecked => &[(
-                "elseif packed_holder and phase < 2 then",
-                "elseif packed_holder then",
+                "elseif grant then\n  -- R9",
+                "elseif packed_holder then\n  -- R9",
             )],
             Defect::PermitForce => &[(
-                "if forced_fence == holder_fence then",
+                "if forced_fence\n        \
+                 and string.match(packed_holder, '^%S+ %d+ (%d+)', text_start) + 0 == forced_fence then",
                 "if forced_fence then",
             )],
             Defect::Unknown => &[(
@@ -204,8 +208,8 @@ impl Defect {
                  if lease_end - now > 1000 * lease_ms then lease_end,",
             )],
             Defect::Shortest => &[(
-                "math.min(shortest_lease, lease_ms)",
-                "math.max(shortest_lease, lease_ms)",
+                "math.min(shortest_lease, look_in)",
+                "math.max(shortest_lease, look_in)",
             )],
             Defect::DowngradeR15 => &[(
                 "lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))",
@@ -243,7 +247,7 @@ impl Defect {
             | Defect::PermitR15
             | Defect::PermitFenceKept
             | Defect::ReleasesMore => !is_mutex,
-            Defect::HoldersLost | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => {
+            Defect::LookCutShort | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => {
                 !is_mutex
             }
             Defect::PermitUnchecked

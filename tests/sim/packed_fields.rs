@@ -20,7 +20,7 @@ pub(crate) struct PackedQueue {
     pub(crate) queue_expires_at: u32,
 }
 
-/// The field `p`: the state of permits.
+/// The field `p` of the holders: the state of permits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PackedPermits {
     /// The last fence that was not a reader's.
@@ -31,6 +31,8 @@ pub(crate) struct PackedPermits {
     pub(crate) shortest_lease: u32,
     /// In ms.
     pub(crate) longest_lease: u32,
+    /// From one look at the holders to the next at least, in ms.
+    pub(crate) look_pause: u32,
     /// When the record's key expires, in s.
     pub(crate) expires_at: u32,
     /// When the holders' key expires, in s.
@@ -39,6 +41,8 @@ pub(crate) struct PackedPermits {
     pub(crate) permits_taken: u32,
     /// How the last holder ended.
     pub(crate) previous: i8,
+    /// 1 if the server may have been away when the look began that is under way.
+    pub(crate) look_outage: i8,
 }
 
 /// A holder of permits. Its text follows.
@@ -121,11 +125,13 @@ impl PackedPermits {
             next_lapse: packed.double()?,
             shortest_lease: packed.word()?,
             longest_lease: packed.word()?,
+            look_pause: packed.word()?,
             expires_at: packed.word()?,
             holders_expire_at: packed.word()?,
             capacity: packed.word()?,
             permits_taken: packed.word()?,
             previous: packed.byte()?,
+            look_outage: packed.byte()?,
         })
     }
 
@@ -134,13 +140,14 @@ impl PackedPermits {
         let words = [
             self.shortest_lease,
             self.longest_lease,
+            self.look_pause,
             self.expires_at,
             self.holders_expire_at,
             self.capacity,
             self.permits_taken,
         ];
         bytes.extend(words.map(u32::to_le_bytes).concat());
-        bytes.push(self.previous as u8);
+        bytes.extend([self.previous, self.look_outage].map(|n| n as u8));
         bytes
     }
 }

@@ -341,13 +341,14 @@ impl Store for StubStore {
     fn listen(
         &self,
         _channel: &str,
-        _ping_every: Duration,
+        _check_every: Duration,
+        _is_awaited: &dyn Fn() -> bool,
         _on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault> {
         Err(StoreFault::NotReady)
     }
 
-    fn poke(&self, _channel: &str) {}
+    fn poke(&self, _channel: &str, _by: Time) {}
 
     fn scan(&self, _cursor: u64, _pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         Err(StoreFault::NotReady)

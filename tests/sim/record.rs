@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::key::Key;
 use crate::script::Token;
-use crate::script::packed::{PackedHolder, PackedPermits, PackedQueue, PackedState};
+use crate::script::packed::{PackedHolder, PackedPermits, PackedQueue, PackedState, is_looking};
 use crate::store::memory::keyspace::{Bytes, Keyspace};
 
 /// The data in the keys of a name. All times are in µs.
@@ -70,6 +70,8 @@ pub(super) struct Accounting {
     pub(super) taken: u32,
     /// When scripts next look at the holders: none lapses before. 0 if there is no holder.
     pub(super) look_from: u64,
+    /// Scripts have begun to look, and have not seen all holders.
+    pub(super) is_looking: bool,
     /// The shortest lease among them.
     pub(super) shortest: u64,
 }
@@ -79,10 +81,13 @@ impl RecordView {
         let mut record = RecordView::default();
         let fields = Fields(keyspace.hash_of(key.record()).map(|(hash, _)| hash));
         record.read_mutex(&fields);
-        record.read_accounting(&fields);
         let holders = keyspace.hash_of(&key.holders());
-        for (field, holder) in holders.into_iter().flat_map(|(holders, _)| holders) {
-            record.read_holder(field, holder);
+        for (field, value) in holders.into_iter().flat_map(|(holders, _)| holders) {
+            if field == b"p" {
+                record.read_accounting(value);
+            } else {
+                record.read_holder(field, value);
+            }
         }
         // Tokens are random: without this a run that is played again would see another order.
         record
@@ -132,11 +137,8 @@ impl RecordView {
         });
     }
 
-    fn read_accounting(&mut self, fields: &Fields<'_>) {
-        let Some(state) = fields
-            .get("p")
-            .and_then(|packed| PackedPermits::unpack(packed))
-        else {
+    fn read_accounting(&mut self, packed: &[u8]) {
+        let Some(state) = PackedPermits::unpack(packed) else {
             return;
         };
         self.fence = state.fence;
@@ -144,6 +146,7 @@ impl RecordView {
             capacity: state.capacity,
             taken: state.permits_taken,
             look_from: state.next_lapse,
+            is_looking: is_looking(packed),
             shortest: u64::from(state.shortest_lease) * 1000,
         });
     }
@@ -235,7 +238,8 @@ impl RecordView {
     pub(super) fn looks(&self, clock: u64) -> bool {
         self.accounting.as_ref().is_none_or(|accounting| {
             let from = accounting.look_from;
-            from > 0 && (from <= clock || from - clock > accounting.shortest)
+            accounting.is_looking
+                || from > 0 && (from <= clock || from - clock > accounting.shortest)
         })
     }
 

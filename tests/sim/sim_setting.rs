@@ -65,8 +65,7 @@ impl SimSetting {
     /// How long a lease with these options is.
     pub(super) fn full_lease(&self, terms: LeaseTerms) -> Duration {
         let options = self.options(terms);
-        let ttl = options.ttl.unwrap_or(self.ttl);
-        ttl.max(options.hold_at_least)
+        options.lease_length().max(options.least_hold())
     }
 
     /// How long the server may take to serve one waiter after the one before it: P + 3 T, in ns.

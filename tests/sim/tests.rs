@@ -188,13 +188,13 @@ fn downgrade_that_lets_a_writer_in_is_found() {
 }
 
 #[test]
-fn unnoticed_loss_of_the_holders_is_found() {
-    assert_found(Defect::HoldersLost, &[Promise::Service, Promise::WakeUp]);
+fn look_that_ends_after_its_first_page_is_found() {
+    assert_found(Defect::LookCutShort, &[Promise::Service, Promise::WakeUp]);
 }
 
 #[test]
-fn record_not_rebuilt_from_its_holders_is_found() {
-    assert_found(Defect::RecordLost, &[Promise::Exclusion, Promise::OneGrant]);
+fn record_made_again_without_an_expiry_is_found() {
+    assert_found(Defect::RecordLost, &[Promise::Leftovers]);
 }
 
 #[test]

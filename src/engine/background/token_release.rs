@@ -16,13 +16,16 @@ pub(crate) struct TokenRelease {
     /// R7 (late copies): a reply must show a later server time than this, because until then a
     /// delayed acquire can still take the token. 0: every acquire of it was answered.
     pub(crate) not_after: u64,
-    /// After this, a lease of the token has lapsed by itself.
+    /// After this, a lease that the token had when its release began has lapsed by itself.
     pub(crate) expires: Time,
     /// The token may be queued instead of granted. A queue entry lasts for as long as other waiters
     /// of this process are queued, so only a reply ends it.
     pub(crate) may_be_queued: bool,
     /// An earlier attempt had no reply, so this one may be the second release of the token.
     pub(crate) resent: bool,
+    /// Redis has answered. What is left to do is to catch late copies (R7), or to serve waiters
+    /// behind many dead ones.
+    pub(crate) answered: bool,
     pub(crate) report_to: ReportTo,
 }
 
@@ -69,6 +72,7 @@ impl TokenRelease {
             expires,
             may_be_queued: false,
             resent: false,
+            answered: false,
             report_to: ReportTo::Nobody,
         }
     }
@@ -89,6 +93,7 @@ impl TokenRelease {
 
     /// Sends the result to the caller that waits for it, if any.
     pub(super) fn report(&mut self, outcome: &Outcome) {
+        self.answered = true;
         let loss = if self.resent {
             loss_from_resent_release(outcome)
         } else {

@@ -234,6 +234,11 @@ impl WaiterRegistry {
             .map_or(Time::NEVER, |(at, _)| *at)
     }
 
+    /// Whether any waiter of this process is in a queue.
+    pub(crate) fn are_any_queued(&self) -> bool {
+        !self.tables.lock().queues.is_empty()
+    }
+
     /// The sync calls that are due now, at most `most`. Each of their names is due again at `next`,
     /// in case no reply comes.
     pub(crate) fn take_due(&self, now: Time, next: Time, most: usize) -> Vec<Call> {
@@ -316,6 +321,6 @@ pub(crate) fn in_order(waiters: &mut [Arc<WaiterEntry>]) {
 /// A fault of a sync, as an error for the waiter.
 pub(crate) fn refusal(fault: &StoreFault, waiter: &WaiterEntry, now: Time) -> Error {
     fault
-        .repeat()
+        .clone()
         .into_error(Some(&waiter.request.key), now - waiter.last_reply_at())
 }

@@ -18,6 +18,23 @@ pub(crate) struct Inspection {
     pub(crate) queue: Vec<String>,
 }
 
+impl Inspection {
+    /// Adds the holders of the next page, unless they were on an earlier one. Returns how many there
+    /// are now.
+    pub(crate) fn add_page(&mut self, next: Inspection) -> usize {
+        for holder in next.holders {
+            if !self
+                .holders
+                .iter()
+                .any(|seen| seen.request == holder.request)
+            {
+                self.holders.push(holder);
+            }
+        }
+        self.holders.len()
+    }
+}
+
 /// A holder, or a lease that cools.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct InspectedHolder {

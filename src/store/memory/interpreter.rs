@@ -125,6 +125,12 @@ pub(super) fn error_text(error: &mlua::Error, sha: &str) -> String {
 fn to_lua(lua: &Lua, value: &Value) -> mlua::Result<LuaValue> {
     match value {
         Value::Int(n) => Ok(LuaValue::Number(*n as f64)),
+        // A page of HSCAN: where the next begins, and the fields.
+        Value::Array(values) if matches!(values.last(), Some(Value::Array(_))) => {
+            let parts = values.iter().map(|value| to_lua(lua, value));
+            lua.create_sequence_from(parts.collect::<mlua::Result<Vec<_>>>()?)
+                .map(LuaValue::Table)
+        }
         Value::Array(values) => lua
             .create_sequence_from(values.iter().map(element))
             .map(LuaValue::Table),

@@ -32,7 +32,7 @@ pub(super) enum Content {
 }
 
 /// The commands, and how many words each has, its name included. A negative number is a minimum.
-const COMMANDS: [(&str, i8); 17] = [
+const COMMANDS: [(&str, i8); 18] = [
     ("DEL", -2),
     ("HDEL", -3),
     ("HEXISTS", 3),
@@ -41,6 +41,7 @@ const COMMANDS: [(&str, i8); 17] = [
     ("HKEYS", 2),
     ("HLEN", 2),
     ("HMGET", -3),
+    ("HSCAN", -3),
     ("HSET", -4),
     ("LINDEX", 3),
     ("LLEN", 2),
@@ -126,6 +127,9 @@ impl Keyspace {
                 Value::Array(pairs.map(|(field, _)| bulk(Some(field))).collect())
             }),
             ("HLEN", []) => hash().map(|hash| number(hash.map_or(0, BTreeMap::len))),
+            ("HSCAN", [cursor, option, count]) if option.eq_ignore_ascii_case(b"COUNT") => {
+                page_of(hash()?, cursor, count)
+            }
             ("HEXISTS", [field]) => hash().map(|hash| {
                 let exists = hash.is_some_and(|hash| hash.contains_key(field));
                 number(usize::from(exists))
@@ -337,6 +341,38 @@ impl Keyspace {
         }
         Ok(Value::Int(1))
     }
+}
+
+/// A page of a hash, and where the next one begins. The fields come in the order of a number made
+/// from their names. So a field that is there during all pages is on one of them, whatever else
+/// comes and goes.
+fn page_of(hash: Option<&BTreeMap<Bytes, Bytes>>, cursor: &Bytes, count: &Bytes) -> CommandResult {
+    let from: u64 = std::str::from_utf8(cursor)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or("ERR invalid cursor")?;
+    let count = usize::try_from(integer(count)?).map_err(|_| "ERR syntax error")?;
+    let mut fields: Vec<_> = hash
+        .into_iter()
+        .flatten()
+        .map(|(field, value)| (scan_place(field), field, value))
+        .filter(|(place, ..)| *place >= from)
+        .collect();
+    fields.sort_unstable_by_key(|(place, ..)| *place);
+    let next = fields.get(count).map_or(0, |(place, ..)| *place);
+    let page = fields
+        .iter()
+        .take_while(|(place, ..)| next == 0 || *place < next)
+        .flat_map(|(_, field, value)| [bulk(Some(field)), bulk(Some(value))]);
+    let cursor = Value::BulkString(next.to_string().into_bytes());
+    Ok(Value::Array(vec![cursor, Value::Array(page.collect())]))
+}
+
+/// Where a field comes in a scan; never 0, which is the begin. FNV-1a, so that it is the same in
+/// every run.
+fn scan_place(field: &Bytes) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    field.iter().fold(0xcbf2_9ce4_8422_2325, mix).max(1)
 }
 
 pub(super) fn wrong_number(name: &str) -> String {

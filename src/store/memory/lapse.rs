@@ -86,10 +86,20 @@ fn notice(
             return has_ended;
         };
         has_ended |= !matches!(reply.outcome, Outcome::Kind(_));
-        if !reply.more {
+        if !reply.more && !is_looking(server, call) {
             return has_ended;
         }
     }
+}
+
+/// Whether scripts have begun to look for lapsed holders of permits, and have not seen all of them.
+fn is_looking(server: &Server, call: &Call) -> bool {
+    let state = server.state();
+    state
+        .keyspace
+        .hash_of(&call.key.holders())
+        .and_then(|(holders, _)| holders.get(&b"p"[..]))
+        .is_some_and(|state| packed::is_looking(state))
 }
 
 /// The commands after which all leases of a record are over, and have had their one time of grace;
@@ -115,6 +125,9 @@ fn ending_commands(server: &Server, record: &str, now: u64) -> Option<(Family, V
     let (holders, _) = all.keyspace.hash_of(&held)?;
     let mut words = bytes_of(&["HSET", &held]);
     for (token, holder) in holders {
+        if token == b"p" {
+            continue;
+        }
         if let Some(holder) = packed::end_lease(holder, now) {
             words.extend([token.clone(), holder]);
         }
@@ -122,7 +135,7 @@ fn ending_commands(server: &Server, record: &str, now: u64) -> Option<(Family, V
     if words.len() == 2 {
         return None;
     }
-    let mut look = bytes_of(&["HSET", record, "p"]);
-    look.push(packed::set_next_lapse(fields.get(&b"p"[..])?, now)?);
-    Some((Family::Permit, vec![words, look]))
+    words.push(b"p".to_vec());
+    words.push(packed::begin_look(holders.get(&b"p"[..])?, now)?);
+    Some((Family::Permit, vec![words]))
 }

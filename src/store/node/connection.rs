@@ -1,7 +1,9 @@
 //! One connection to a node, and what its errors mean.
 
 use std::io;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, ConnectionAddr, ErrorKind, RedisError, Value};
 
@@ -21,26 +23,24 @@ pub(super) struct Connection {
     /// When it was opened. If a connection fails right after that, the server did not close it for
     /// being idle.
     pub(super) opened: Time,
-    read_timeout: Duration,
+    /// The count of the node's requests.
+    pub(super) requests: Arc<AtomicU64>,
 }
 
-/// The shortest timeout that is set: a socket takes zero for "none".
-const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
-
 impl Connection {
-    /// Connects a socket; the handshake is still to come. `timeout` bounds the connecting and each
-    /// read and write after it.
+    /// Connects a socket; the handshake is still to come. `timeout` bounds the connecting, and each
+    /// request and each reply after it.
     pub(super) fn open(
         addr: &ConnectionAddr,
         timeout: Duration,
         now: Time,
     ) -> Result<Connection, StoreFault> {
         let socket = Socket::connect(addr, timeout).map_err(|e| fault(e, Step::Connect))?;
-        Ok(Connection::over(socket, timeout, now))
+        Ok(Connection::over(socket, now))
     }
 
-    /// A connection of the first generation over a socket with this read timeout.
-    pub(super) fn over(socket: Socket, read_timeout: Duration, now: Time) -> Connection {
+    /// A connection of the first generation, with a count of its own.
+    pub(super) fn over(socket: Socket, now: Time) -> Connection {
         Connection {
             socket,
             anchor: Anchor {
@@ -52,12 +52,15 @@ impl Connection {
             pool_generation: 0,
             broken: false,
             opened: now,
-            read_timeout,
+            requests: Arc::default(),
         }
     }
 
-    /// Sends the commands in one write.
+    /// Sends the commands in one write. Every command that goes to the node goes through here, and
+    /// is counted.
     pub(super) fn send(&mut self, commands: &[Cmd]) -> io::Result<()> {
+        let count = commands.len() as u64;
+        self.requests.fetch_add(count, Ordering::Relaxed);
         let mut bytes = Vec::with_capacity(512 * commands.len());
         for command in commands {
             command.write_packed_command(&mut bytes);
@@ -74,48 +77,50 @@ impl Connection {
         received
     }
 
-    /// Runs one command that is not a script.
+    /// Runs one command that is not a script, within `timeout`.
     pub(super) fn request(
         &mut self,
         command: &Cmd,
         timeout: Duration,
     ) -> Result<Value, StoreFault> {
-        self.limit_reads(timeout)?;
+        let started = Instant::now();
+        self.limit_writes(timeout)?;
         self.send(std::slice::from_ref(command))
             .map_err(|e| fault(e, Step::Send))?;
+        self.limit_reads(timeout.saturating_sub(started.elapsed()))?;
         refusal(self.receive().map_err(|e| fault(e, Step::Reply))?)
     }
 
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> Result<(), StoreFault> {
-        self.read_timeout = timeout;
-        self.socket
-            .set_read_timeout(timeout)
-            .map_err(|e| fault(e, Step::Connect))
+        let set = self.socket.set_read_timeout(timeout);
+        set.map_err(|e| fault(e, Step::Connect))
     }
 
     pub(super) fn set_write_timeout(&mut self, timeout: Duration) -> Result<(), StoreFault> {
-        self.socket
-            .set_write_timeout(timeout)
-            .map_err(|e| fault(e, Step::Connect))
+        let set = self.socket.set_write_timeout(timeout);
+        set.map_err(|e| fault(e, Step::Connect))
     }
 
-    /// Lets reads take no longer than `timeout`. Makes a system call only if that is clearly
-    /// shorter than the timeout that is set, or longer.
+    /// Lets the next reply take no longer than `timeout`.
     pub(super) fn limit_reads(&mut self, timeout: Duration) -> Result<(), StoreFault> {
-        if timeout + SHORTEST_TIMEOUT < self.read_timeout || timeout > self.read_timeout {
-            self.set_read_timeout(timeout.max(SHORTEST_TIMEOUT))?;
-        }
-        Ok(())
+        let set = self.socket.limit_reads(timeout);
+        set.map_err(|e| fault(e, Step::Connect))
+    }
+
+    /// Lets the next request take no longer than `timeout`.
+    pub(super) fn limit_writes(&mut self, timeout: Duration) -> Result<(), StoreFault> {
+        let set = self.socket.limit_writes(timeout);
+        set.map_err(|e| fault(e, Step::Connect))
     }
 }
 
 /// A server's error as a fault, any other reply as it is.
 pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
     match value {
-        Value::ServerError(e) => Err(StoreFault::Server {
-            code: e.code().to_owned(),
-            message: e.details().unwrap_or_default().to_owned(),
-        }),
+        Value::ServerError(e) => Err(StoreFault::refused(
+            e.code(),
+            e.details().unwrap_or_default(),
+        )),
         value => Ok(value),
     }
 }
@@ -124,10 +129,10 @@ pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
 pub(super) fn fault(error: impl Into<RedisError>, step: Step) -> StoreFault {
     let error = error.into();
     match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension => StoreFault::Server {
-            code: error.code().unwrap_or("ERR").to_owned(),
-            message: error.detail().unwrap_or_default().to_owned(),
-        },
+        ErrorKind::Server(_) | ErrorKind::Extension => StoreFault::refused(
+            error.code().unwrap_or("ERR"),
+            error.detail().unwrap_or_default(),
+        ),
         _ => {
             let source = match io_kind(&error) {
                 // The system's text speaks of a resource that is temporarily unavailable.

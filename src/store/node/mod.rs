@@ -8,10 +8,11 @@
 //! | `pool` | [`NodePool`]: the connections for short calls, on r2d2, and the retry when one was closed |
 //! | `batch` | batches: calls that find no connection free and travel with another caller's |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time |
+//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
 //! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them
 //! name `connection`, which alone names `socket`.
@@ -24,6 +25,7 @@ mod handshake;
 mod link;
 mod pipeline;
 mod pool;
+mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
@@ -32,7 +34,7 @@ mod socket;
 mod subscription;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -64,9 +66,11 @@ pub(crate) struct Node {
     generation: AtomicU64,
     /// The same for the pool alone: connections that were idle together are closed together.
     pool_generation: AtomicU64,
+    /// The user was seen to have all rights, and nothing has happened since that could end that.
+    has_rights: AtomicBool,
     anchor: Mutex<Option<Anchor>>,
     connects: AtomicU64,
-    requests: AtomicU64,
+    requests: Arc<AtomicU64>,
 }
 
 impl Node {
@@ -86,9 +90,10 @@ impl Node {
             command_timeout,
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
+            has_rights: AtomicBool::new(false),
             anchor: Mutex::new(None),
             connects: AtomicU64::new(0),
-            requests: AtomicU64::new(0),
+            requests: Arc::default(),
         }
     }
 
@@ -102,7 +107,7 @@ impl Node {
         self.connects.load(Ordering::Relaxed)
     }
 
-    /// How many calls were sent.
+    /// How many commands were sent, of whatever sort.
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
@@ -131,9 +136,10 @@ impl Node {
         let mut connection = Connection::open(&self.addr, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
-        connection.set_write_timeout(self.command_timeout)?;
+        connection.requests = Arc::clone(&self.requests);
         self.shake_hands(&mut connection, started + self.connect_timeout)?;
         connection.set_read_timeout(self.command_timeout)?;
+        connection.set_write_timeout(self.command_timeout)?;
         self.connects.fetch_add(1, Ordering::Relaxed);
         Ok(connection)
     }
@@ -180,11 +186,13 @@ impl Node {
 
     /// Retires all connections that are as old as this one.
     fn retire(&self, connection: &Connection) {
+        self.forget_rights();
         step(&self.generation, connection.generation);
     }
 
     /// Retires the pool's connections of this age.
     fn retire_from_pool(&self, pool_generation: u64) {
+        self.forget_rights();
         step(&self.pool_generation, pool_generation);
     }
 

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
+/// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by
+/// this or less is not corrected.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 /// The system probes a connection after this long without traffic.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
@@ -52,14 +55,33 @@ impl Socket {
         Ok(socket)
     }
 
+    /// Gives each reply this time, however many reads it takes.
     pub(super) fn set_read_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.read_timeout = timeout;
         self.stream.limit_reads(timeout)
     }
 
+    /// Gives each request this time, however many writes it takes.
     pub(super) fn set_write_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.write_timeout = timeout;
         self.stream.limit_writes(timeout)
+    }
+
+    /// Like [`Socket::set_read_timeout`], but makes a system call only if the timeout that is set
+    /// is clearly another.
+    pub(super) fn limit_reads(&mut self, timeout: Duration) -> io::Result<()> {
+        if must_change(self.read_timeout, timeout) {
+            self.set_read_timeout(timeout.max(SHORTEST_TIMEOUT))?;
+        }
+        Ok(())
+    }
+
+    /// Like [`Socket::limit_reads`], for writes.
+    pub(super) fn limit_writes(&mut self, timeout: Duration) -> io::Result<()> {
+        if must_change(self.write_timeout, timeout) {
+            self.set_write_timeout(timeout.max(SHORTEST_TIMEOUT))?;
+        }
+        Ok(())
     }
 
     pub(super) fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -68,30 +90,40 @@ impl Socket {
             match self.stream.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) if written == bytes.len() => break,
-                Ok(written) => {
-                    bytes = &bytes[written..];
-                    self.stream.limit_writes(deadline.left()?)?;
-                }
-                Err(e) => self.stream.limit_writes(deadline.after(e)?)?,
+                Ok(written) => bytes = &bytes[written..],
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+            if let Some(left) = deadline.shorten()? {
+                self.stream.limit_writes(left)?;
             }
         }
-        if deadline.was_asked {
+        if deadline.is_shortened() {
             self.stream.limit_writes(self.write_timeout)?;
         }
         Ok(())
     }
 
+    /// The next reply. After a timeout in the middle of a reply, the next call goes on with it.
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
         let mut reader = Reader {
             stream: &mut self.stream,
             deadline: IoDeadline::new(self.read_timeout),
+            is_first: true,
         };
         let value = self.parser.parse_value(&mut reader);
-        if reader.deadline.was_asked {
+        if reader.deadline.is_shortened() {
             self.stream.limit_reads(self.read_timeout)?;
         }
         value
     }
+}
+
+/// Whether a stream with this timeout needs another one. What is left of a timeout is a little less
+/// each time, or a little more. To follow it would cost a system call for each request.
+fn must_change(set: Duration, wanted: Duration) -> bool {
+    let tolerance = SHORTEST_TIMEOUT.min(wanted / 16);
+    wanted + SHORTEST_TIMEOUT < set || set + tolerance < wanted
 }
 
 /// Tries each address of the name in turn, all within one timeout.
@@ -121,54 +153,63 @@ fn connect_tcp(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream
     Err(failed)
 }
 
-/// The time left for one reply, or for one request, after an interruption.
+/// The deadline of one reply, over all its reads, or of one request, over all its writes.
+///
+/// The stream has the whole timeout, so a reply that comes in one read costs no more system calls.
+/// Every read after the first gets what is left. Otherwise a peer that sends a byte now and then
+/// would keep the caller for ever (P8).
 struct IoDeadline {
     ends_at: Instant,
-    /// Whether the rest was asked for. Then the stream has a shorter timeout than the socket.
-    was_asked: bool,
+    timeout: Duration,
+    /// The timeout that the stream has now.
+    set: Duration,
 }
 
 impl IoDeadline {
     fn new(timeout: Duration) -> IoDeadline {
         IoDeadline {
             ends_at: Instant::now() + timeout,
-            was_asked: false,
+            timeout,
+            set: timeout,
         }
     }
 
-    /// The time that is left to go on, if the error is only that a signal came.
-    fn after(&mut self, error: io::Error) -> io::Result<Duration> {
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-        self.left()
-    }
-
-    fn left(&mut self) -> io::Result<Duration> {
-        self.was_asked = true;
+    /// The timeout that the stream needs now, if it differs from the one that it has. An error
+    /// after the deadline.
+    fn shorten(&mut self) -> io::Result<Option<Duration>> {
         let left = self.ends_at.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            Err(io::ErrorKind::TimedOut.into())
-        } else {
-            Ok(left)
+            return Err(io::ErrorKind::TimedOut.into());
         }
+        if !must_change(self.set, left) {
+            return Ok(None);
+        }
+        self.set = left;
+        Ok(Some(left))
+    }
+
+    fn is_shortened(&self) -> bool {
+        self.set != self.timeout
     }
 }
 
 struct Reader<'a> {
     stream: &'a mut Stream,
     deadline: IoDeadline,
+    is_first: bool,
 }
 
 impl Read for Reader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
+            if !std::mem::take(&mut self.is_first)
+                && let Some(left) = self.deadline.shorten()?
+            {
+                self.stream.limit_reads(left)?;
+            }
             match self.stream.read(buffer) {
-                Ok(read) => return Ok(read),
-                Err(e) => {
-                    let left = self.deadline.after(e)?;
-                    self.stream.limit_reads(left)?;
-                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
             }
         }
     }
@@ -231,5 +272,37 @@ mod tests {
         assert!(took >= TIMEOUT && took <= TIMEOUT + SLACK, "{took:?}");
         drop(socket);
         trickle.join().expect("no panic");
+    }
+
+    #[test]
+    fn reply_that_comes_in_pieces_has_one_timeout() {
+        const TIMEOUT: Duration = Duration::from_millis(300);
+        const SLACK: Duration = Duration::from_millis(1500);
+        let (own, mut peer) = UnixStream::pair().expect("a pair of sockets");
+        let mut socket = Socket::new(Stream::Unix(own), TIMEOUT).expect("timeouts can be set");
+        let started = Instant::now();
+        let trickle = std::thread::spawn(move || {
+            for byte in b"$100\r\n".iter().chain(&[b'x'; 100]).chain(b"\r\n") {
+                if peer.write_all(&[*byte]).is_err() {
+                    break;
+                }
+                std::thread::sleep(TIMEOUT / 6);
+            }
+            peer
+        });
+        let error = socket.receive().expect_err("it takes too long");
+        let took = started.elapsed();
+        assert!(error.is_timeout(), "{error}");
+        assert!(took >= TIMEOUT && took <= TIMEOUT + SLACK, "{took:?}");
+        // The subscription goes on after a timeout: the next call has the rest of the reply, and
+        // the whole timeout.
+        let mut peer = trickle.join().expect("no panic");
+        let reply = socket.receive().expect("the rest has come");
+        assert_eq!(reply, Value::BulkString(vec![b'x'; 100]));
+        let started = Instant::now();
+        assert!(socket.receive().is_err_and(|e| e.is_timeout()));
+        assert!(started.elapsed() >= TIMEOUT);
+        peer.write_all(b"+OK\r\n").expect("it is open");
+        assert_eq!(socket.receive().expect("it has come"), Value::Okay);
     }
 }

@@ -443,7 +443,7 @@ fn largest_settings_build_and_work(backend: &Backend) {
         .prefix("p".repeat(128))
         .build()
         .unwrap();
-    let guard = mgr.lock(&"n".repeat(512)).unwrap();
+    let guard = mgr.lock("n".repeat(512)).unwrap();
     assert!(guard.remaining() > DAY / 2);
     guard.renew().unwrap();
     guard.unlock().unwrap();

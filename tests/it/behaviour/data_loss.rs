@@ -73,7 +73,7 @@ fn p6_holders_of_many_names_learn_of_a_flush_once(backend: &Backend) {
     });
     let manager = build(steady(backend)).with(options);
     let guards: Vec<_> = (0..50)
-        .map(|i| manager.lock(&format!("a{i}")).unwrap())
+        .map(|i| manager.lock(format!("a{i}")).unwrap())
         .collect();
     backend.flush_all();
     for guard in &guards {

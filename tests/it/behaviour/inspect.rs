@@ -246,7 +246,7 @@ fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
     let mgr = LockManager::builder(backend).pool_size(1).build().unwrap();
     let many = 1200;
     let guards: Vec<_> = (0..many)
-        .map(|i| mgr.lock(&format!("n{i}")).unwrap())
+        .map(|i| mgr.lock(format!("n{i}")).unwrap())
         .collect();
     let mut seen = HashSet::new();
     for info in mgr.list("n*") {
@@ -271,7 +271,7 @@ fn list_shows_each_name_once_and_holds_no_connection(backend: &Backend) {
 fn list_may_release_what_it_lists(backend: &Backend) {
     let mgr = patient(backend);
     let guards: Vec<_> = (0..300)
-        .map(|i| mgr.lock(&format!("n{i}")).unwrap())
+        .map(|i| mgr.lock(format!("n{i}")).unwrap())
         .collect();
     for info in mgr.list("*") {
         let info = info.unwrap();

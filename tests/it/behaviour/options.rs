@@ -14,6 +14,7 @@ use crossbeam_channel::unbounded;
 use fairlock::{LockManager, LockOptions, LockState, Loss, LossReason, PreviousHolder};
 
 use crate::backend::{Backend, on_both_stores};
+use crate::fixtures::with_ttl;
 use crate::managers;
 use crate::support::{SLACK, until};
 
@@ -25,6 +26,7 @@ on_both_stores! {
     a_lock_is_renewed_while_its_guard_lives,
     a_lock_without_renewal_lives_for_its_ttl,
     a_handle_inherits_the_builders_ttl_and_affects_no_other,
+    a_handle_keeps_every_option_that_with_does_not_set,
     a_fixed_lease_is_not_renewed_and_ends_by_itself,
     renew_starts_a_fixed_lease_again,
     a_fixed_lease_is_handed_over_with_its_full_length,
@@ -97,7 +99,7 @@ fn a_handle_inherits_the_builders_ttl_and_affects_no_other(backend: &Backend) {
     let handle = mgr.with(LockOptions::new().label("mine"));
     let again = mgr
         .with(LockOptions::new().fixed_lease(Duration::from_secs(60)))
-        .with(LockOptions::new());
+        .with(LockOptions::new().label("last"));
     let _guards = [
         handle.lock("a").unwrap(),
         mgr.lock("b").unwrap(),
@@ -106,8 +108,45 @@ fn a_handle_inherits_the_builders_ttl_and_affects_no_other(backend: &Backend) {
     let held = |name| mgr.inspect(name).unwrap().unwrap().holder.unwrap();
     assert_eq!((held("a").ttl, held("a").label), (TTL, "mine".to_owned()));
     assert_eq!((held("b").ttl, held("b").label), (TTL, String::new()));
-    assert_eq!(held("c").ttl, TTL);
+    let last = (Duration::from_secs(60), "last".to_owned());
+    assert_eq!((held("c").ttl, held("c").label), last);
     assert_eq!(held("a").manager, held("b").manager);
+}
+
+/// Sets the options one after the other, each in a `with` of its own, on a manager whose builder
+/// set others.
+fn a_handle_keeps_every_option_that_with_does_not_set(backend: &Backend) {
+    let (sender, losses) = unbounded();
+    let lease = Duration::from_secs(60);
+    let built = with_ttl(backend, TTL).options(
+        LockOptions::new()
+            .ttl(TTL)
+            .label("why")
+            .on_lost(move |loss: &Loss| sender.send(loss.reason).unwrap()),
+    );
+    let mgr = built.build().unwrap();
+    let limited = mgr
+        .with(LockOptions::new().hold_at_least(lease))
+        .with(LockOptions::new().max_hold(ms(300)))
+        .with(LockOptions::new());
+    let _guard = limited.lock("n").unwrap();
+    let holder = mgr.inspect("n").unwrap().unwrap().holder.unwrap();
+    assert_eq!((holder.ttl, &*holder.label), (TTL, "why"));
+    let within = ms(300) + COMMAND_TIMEOUT + SLACK;
+    assert_eq!(losses.recv_timeout(within), Ok(LossReason::MaxHold));
+    until(SLACK, "it cools", || {
+        mgr.inspect("n").unwrap().unwrap().state == LockState::Cooling
+    });
+
+    // Options that have no value for "none" are unset by name.
+    let plain = limited.with(LockOptions::new().no_max_hold().no_on_lost());
+    let guard = plain.lock("m").unwrap();
+    backend.pass(ms(300));
+    let fence = guard.fence();
+    assert!(mgr.force_release("m", fence).unwrap());
+    guard.unlock().unwrap_err();
+    assert!(losses.recv_timeout(ms(50)).is_err(), "unset, and called");
+    assert_eq!(plain.inspect("m").unwrap(), None);
 }
 
 fn a_fixed_lease_is_not_renewed_and_ends_by_itself(backend: &Backend) {

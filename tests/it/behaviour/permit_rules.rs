@@ -104,10 +104,10 @@ fn plant(backend: &Backend, record: &Permits, token: &str) {
     let now = server_time(backend);
     let script = "
         local now = ARGV[2] + 0
-        redis.call('HSET', KEYS[1], 'k', 'semaphore/1 3',
-                   'p', struct.pack('<ddI4I4I4I4I4I4b', now, now + 60000000, 60000, 60000, 0, 0, 3, 1, -1),
-                   'n', struct.pack('<I4I4ddddI4', 0, 0, now, 0, 0, 0, 0))
-        redis.call('HSET', KEYS[2], ARGV[1], struct.pack('<dI4I4I4bb', now + 60000000, 60000, 0, 1, 0, -1)
+        redis.call('HSET', KEYS[1], 'k', 'semaphore/1 3', 'n', struct.pack('<I4I4ddddI4', 0, 0, now, 0, 0, 0, 0))
+        redis.call('HSET', KEYS[2],
+          'p', struct.pack('<ddI4I4I4I4I4I4I4bb', now, now + 60000000, 60000, 60000, 0, 0, 0, 3, 1, -1, 0),
+          ARGV[1], struct.pack('<dI4I4I4bb', now + 60000000, 60000, 0, 1, 0, -1)
           .. 'semaphore/1 3 ' .. ARGV[2] .. ' 1 ' .. ARGV[2] .. ' x 60000 0 0 1 host\\t1\\t-\\t')
         for _, key in ipairs(KEYS) do redis.call('PEXPIREAT', key, string.format('%.0f', now / 1000 + 120000)) end
         return 1";

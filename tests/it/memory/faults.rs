@@ -1,10 +1,10 @@
 //! Outages, losses and injected faults: each takes effect as documented, and fairlock reacts as it
 //! does on Redis.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use fairlock::{
-    Error, LockManager, LockOptions, LossReason, PreviousHolder, Step,
+    DEFAULT_CHECK_PERIOD, Error, LockManager, LockOptions, LossReason, PreviousHolder, Step,
     memory::{Fault, Memory, Reply},
 };
 
@@ -128,7 +128,7 @@ fn a_lapse_works_with_any_prefix_and_name() {
     let mgr = LockManager::builder(&memory).prefix("a:b").build().unwrap();
     for name in ["plain", "a{b}%c", "ends:{k}", "ü \n"] {
         let guard = mgr.lock(name).unwrap();
-        let other = mgr.lock(&format!("not {name}")).unwrap();
+        let other = mgr.lock(format!("not {name}")).unwrap();
         assert!(memory.lapse(name), "{name:?}");
         assert!(guard.renew().is_err());
         other.unlock().unwrap();
@@ -205,6 +205,43 @@ fn a_flush_loses_locks_and_fences_keep_rising() {
         .expect("the record has no owner");
     assert!(next.fence() > guard.fence());
     assert!(matches!(guard.renew(), Err(Error::Lost { .. })));
+}
+
+/// A limit that docs/SAFETY.md names: a group learns of a loss of data by the next renewal.
+#[test]
+fn a_flushed_group_may_return_a_name_used_meanwhile() {
+    let memory = Memory::new();
+    let ttl = Duration::from_secs(3600);
+    let ours = LockManager::builder(&memory)
+        .options(LockOptions::new().ttl(ttl))
+        .build()
+        .unwrap();
+    let theirs = LockManager::connect(&memory).unwrap();
+    let _b = theirs.lock("b").unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| ours.lock_all(["a", "b"]).unwrap());
+        until(SOON, "they wait for b", || {
+            theirs
+                .inspect("b")
+                .unwrap()
+                .is_some_and(|info| info.waiters == 1)
+        });
+        memory.flush_all();
+        let used = theirs.lock("a").unwrap();
+        let fence = used.fence();
+        used.unlock().unwrap();
+        memory.advance(DEFAULT_CHECK_PERIOD);
+        let both = waiting.join().unwrap();
+        assert!(both.is_held(), "no renewal was due yet");
+        assert!(both.fence("a").unwrap() < fence);
+        memory.advance(ttl / 3);
+        assert!(!both.is_held());
+        let error = both.unlock().unwrap_err();
+        assert!(
+            matches!(&error, Error::Lost { loss, .. } if &*loss.name == "a"),
+            "{error:?}"
+        );
+    });
 }
 
 #[test]

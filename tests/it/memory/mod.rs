@@ -4,7 +4,9 @@
 
 mod clock;
 mod commands;
+mod fast_forward;
 mod faults;
+mod late_copies;
 
 use std::time::Duration;
 

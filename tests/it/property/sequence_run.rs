@@ -644,7 +644,7 @@ fn misuse(manager: &LockManager, name: &str, which: u8) -> fairlock::Result<()> 
     let options = LockOptions::new;
     match which % 13 {
         0 => manager.try_lock("").map(drop),
-        1 => manager.enqueue(&name.repeat(513)).map(drop),
+        1 => manager.enqueue(name.repeat(513)).map(drop),
         2 => manager.force_release("", 1).map(drop),
         3 => with(options().ttl(Duration::ZERO)).enqueue(name).map(drop),
         4 => with(options().ttl(Duration::MAX)).try_lock(name).map(drop),

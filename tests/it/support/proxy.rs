@@ -54,6 +54,7 @@ impl Proxy {
             changed: Condvar::new(),
             requests_bytes: AtomicU64::new(0),
             replies_bytes: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
         });
         Self {
             addr: listener
@@ -100,6 +101,21 @@ impl Proxy {
     /// Delays everything that arrives from now on by `delay`, in either direction.
     pub(crate) fn delay(&self, delay: Duration) {
         self.shared.switch(|s| s.delay = delay);
+    }
+
+    /// From now on replies come byte by byte, with `pause` before each. Zero ends that.
+    pub(crate) fn trickle(&self, pause: Duration) {
+        self.shared.switch(|s| s.trickle = pause);
+    }
+
+    /// From the next request that matches on, all replies on that connection come byte by byte,
+    /// with `pause` before each.
+    pub(crate) fn trickle_when(
+        &self,
+        pause: Duration,
+        matches: impl Fn(&[u8]) -> bool + Send + 'static,
+    ) -> ProxyFault {
+        self.add_fault(matches, FaultAction::Trickle(pause))
     }
 
     /// The server carries out the next request that matches. Its reply is lost, and then the
@@ -199,6 +215,20 @@ impl Proxy {
     pub(crate) fn connections(&self) -> usize {
         let open = |c: &&Arc<Connection>| c.client_open.load(Ordering::SeqCst);
         self.shared.alive().iter().filter(open).count()
+    }
+
+    /// From now on nothing arrives on the subscriptions that are open, and no side closes them.
+    pub(crate) fn silence_subscriptions(&self) {
+        for connection in self.shared.alive() {
+            if connection.is_subscription.load(Ordering::SeqCst) {
+                *connection.trickle.lock().unwrap() = Duration::from_secs(3600);
+            }
+        }
+    }
+
+    /// The number of commands that clients sent, in all connections.
+    pub(crate) fn commands(&self) -> u64 {
+        self.shared.commands.load(Ordering::SeqCst)
     }
 
     /// Bytes of requests that were passed on.

@@ -14,7 +14,7 @@ use std::{
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use redis::io::tcp::socket2::SockRef;
 
-use super::scripted_server::next_command;
+use super::scripted_server::{is, next_command};
 
 pub(super) struct Shared {
     pub(super) server: SocketAddr,
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     pub(super) requests_bytes: AtomicU64,
     pub(super) replies_bytes: AtomicU64,
+    /// Commands that clients sent.
+    pub(super) commands: AtomicU64,
 }
 
 #[derive(Default)]
@@ -33,6 +35,8 @@ pub(super) struct Switches {
     pub(super) refuse: bool,
     pub(super) closing: bool,
     pub(super) delay: Duration,
+    /// The pause before each byte of a reply; zero: replies are passed on whole.
+    pub(super) trickle: Duration,
     pub(super) armed: Vec<ArmedFault>,
     pub(super) connections: Vec<Weak<Connection>>,
 }
@@ -55,6 +59,9 @@ pub(super) enum FaultAction {
     /// The request is not forwarded: its connection is reset.
     Reset,
     Hold(Arc<HoldState>),
+    /// From this request on, the connection's replies come byte by byte, with this pause before
+    /// each.
+    Trickle(Duration),
 }
 
 #[derive(Clone, Copy)]
@@ -69,6 +76,9 @@ pub(super) struct Connection {
     pub(super) server: TcpStream,
     pub(super) client_open: AtomicBool,
     pub(super) dead: AtomicBool,
+    /// The pause before each byte of this connection's replies.
+    pub(super) trickle: Mutex<Duration>,
+    pub(super) is_subscription: AtomicBool,
     /// The fault that applies to the next reply. A synchronous client has one request at a time in
     /// flight on a connection, so the next reply belongs to the request that matched.
     pub(super) awaiting_reply: Mutex<Option<ArmedFault>>,
@@ -164,6 +174,8 @@ impl Shared {
             server,
             client_open: AtomicBool::new(true),
             dead: AtomicBool::new(false),
+            trickle: Mutex::default(),
+            is_subscription: AtomicBool::new(false),
             awaiting_reply: Mutex::default(),
         });
         let weak = Arc::downgrade(&connection);
@@ -189,8 +201,12 @@ impl Shared {
             pending.extend_from_slice(&buffer[..n]);
             // Whole commands only, so that a match never depends on where a read happened to end.
             let mut whole = 0;
-            while let Some((_, length)) = next_command(&pending[whole..]) {
+            while let Some((words, length)) = next_command(&pending[whole..]) {
                 whole += length;
+                self.commands.fetch_add(1, Ordering::SeqCst);
+                if is(&words, "SUBSCRIBE") {
+                    connection.is_subscription.store(true, Ordering::SeqCst);
+                }
             }
             if whole == 0 {
                 continue;
@@ -203,6 +219,12 @@ impl Shared {
                         self.cut(connection, CloseMode::Reset);
                         let _ = armed.outcome.try_send(bytes);
                         break;
+                    }
+                    FaultAction::Trickle(pause) => {
+                        *connection.trickle.lock().unwrap() = *pause;
+                        let _ = queue.send(self.chunk(bytes.clone(), None));
+                        let _ = armed.outcome.try_send(bytes);
+                        continue;
                     }
                     FaultAction::Hold(held) => hold = Some(Arc::clone(held)),
                     FaultAction::LoseReply(_) | FaultAction::CutReply(_) => {}
@@ -247,7 +269,9 @@ impl Shared {
                         let _ = armed.outcome.try_send(bytes.clone());
                         *awaiting = None;
                     }
-                    FaultAction::Reset => unreachable!("a request that was reset has no reply"),
+                    FaultAction::Reset | FaultAction::Trickle(_) => {
+                        unreachable!("it is complete with its request")
+                    }
                 }
             }
             drop(awaiting);
@@ -279,7 +303,8 @@ impl Shared {
                     bytes, then_close, ..
                 } => {
                     // A closed peer is no reason to stop: `End` reports it to the other side.
-                    if write_all(to, &bytes, &connection.dead).is_ok() {
+                    let rest = self.trickle(connection, direction, &bytes);
+                    if write_all(to, rest, &connection.dead).is_ok() {
                         counter.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                     }
                     if then_close {
@@ -298,6 +323,29 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Passes on a reply byte by byte, for as long as it is to trickle. Returns the rest.
+    fn trickle<'a>(
+        &self,
+        connection: &Connection,
+        direction: Direction,
+        bytes: &'a [u8],
+    ) -> &'a [u8] {
+        for (sent, byte) in bytes.iter().enumerate() {
+            let of_all = self.switches.lock().unwrap().trickle;
+            let pause = of_all.max(*connection.trickle.lock().unwrap());
+            let due = Instant::now() + pause;
+            if direction == Direction::Requests || pause.is_zero() {
+                return &bytes[sent..];
+            }
+            if !self.may_pass(connection, direction, due, None)
+                || write_all(&connection.client, &[*byte], &connection.dead).is_err()
+            {
+                break;
+            }
+        }
+        &[]
     }
 
     /// Waits until the head of a queue may be passed on; `false` if its connection was cut instead.

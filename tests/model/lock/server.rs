@@ -16,9 +16,6 @@ impl ModelLock {
             grant.lapsed =
                 view.cooled.contains(&number) || !holds && view.expired.contains(&number);
         }
-        if view.recounts {
-            self.missing = 0;
-        }
         for grant in &mut self.holders {
             grant.lapsed = view.expired.contains(&grant.attempt.number);
         }
@@ -35,35 +32,23 @@ impl ModelLock {
                 .lost_queue
                 .get_or_insert_default()
                 .extend(std::mem::take(&mut self.queue)),
+            // The last fence is lost with them. The server's clock is the floor of the next.
             DataLoss::Holders => {
-                self.missing += self
-                    .holders
-                    .iter()
-                    .chain(&self.cooling)
-                    .map(|grant| grant.permits)
-                    .sum::<u32>();
                 self.holders.clear();
                 self.cooling.clear();
+                self.fence_floor = 0;
+                (self.last_turn, self.last_fence) = (0, FenceRange::default());
             }
         }
     }
 
-    /// The holders have a key of their own and survive. The next fence is known from them alone.
+    /// The holders and the last fence have a key of their own and survive.
     fn lose_record(&mut self) {
-        let holders = std::mem::take(&mut self.holders);
-        let cooling = std::mem::take(&mut self.cooling);
-        let newest = holders
-            .iter()
-            .chain(&cooling)
-            .max_by_key(|grant| grant.turn);
-        let (last_turn, last_fence) = newest.map_or((0, FenceRange::default()), |grant| {
-            (grant.turn, grant.fence)
-        });
         *self = ModelLock {
-            holders,
-            cooling,
-            last_turn,
-            last_fence,
+            holders: std::mem::take(&mut self.holders),
+            cooling: std::mem::take(&mut self.cooling),
+            last_turn: self.last_turn,
+            last_fence: self.last_fence,
             is_recordless: true,
             ..ModelLock::new(self.kind)
         };

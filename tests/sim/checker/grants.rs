@@ -85,13 +85,16 @@ impl Checker {
                     self.grants.note_released(token);
                 }
             }
+            Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
+                self.grants.note_released(token);
+            }
             Verb::Release { token, fence, mode }
                 if *executed.outcome == Outcome::Released && mode != Mode::Downgrade =>
             {
                 if mode == Mode::Lost && self.kind == ModelKind::Mutex {
                     self.model.none_is_last();
                 }
-                if mode == Mode::Forced {
+                if matches!(mode, Mode::Forced(_)) {
                     self.forced.insert(token);
                     for holder in before.holders.iter().filter(|h| h.fence == fence) {
                         self.grants.note_released(holder.token);
@@ -136,7 +139,7 @@ impl Checker {
         for holder in before.holders.iter().filter(is_over) {
             let how = match executed.call.verb {
                 Verb::Release {
-                    mode: Mode::Forced,
+                    mode: Mode::Forced(_),
                     fence,
                     ..
                 } if fence == holder.fence => PreviousHolder::Forced,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
 use crate::sim::record::{HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
@@ -21,7 +21,19 @@ impl Checker {
         let op = self.operation(before, executed)?;
         self.model.returned |= matches!(op, Op::Rejoin(_));
         use script::Outcome as Reported;
+        let is_stray = self.stray_holder(before, executed).is_some();
         let outcome = match executed.outcome {
+            // The answer is about the caller's own lease, which the stray one is not.
+            Reported::Already
+            | Reported::Lapsed
+            | Reported::Forced
+            | Reported::Lost
+            | Reported::Unknown
+                if is_stray =>
+            {
+                ModelOutcome::Released
+            }
+            _ if is_stray => ModelOutcome::Forbidden,
             Reported::Granted(grant) => ModelOutcome::Granted { fence: grant.fence },
             Reported::Waiting { position, .. } => ModelOutcome::Waiting {
                 position: Some(*position).filter(|_| !self.model.returned),
@@ -81,24 +93,47 @@ impl Checker {
             // model must not apply it to another holder.
             Verb::Release {
                 token,
-                mode: Mode::Forced,
+                mode: Mode::Forced(_),
                 ..
             } if *executed.outcome == script::Outcome::Already && self.forced.contains(token) => {
                 Op::ForceRelease { client, fence: 0 }
             }
             Verb::Release {
                 fence,
-                mode: Mode::Forced,
+                mode: Mode::Forced(_),
                 ..
             } => Op::ForceRelease {
                 client,
                 fence: *fence,
             },
+            // It ends as a token does that nobody wants.
+            Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
+                Op::Cancel(self.attempt(*token, client))
+            }
             Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
             Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
         })
+    }
+
+    /// The lease that a release ends although it is not the one that the caller knows: a late copy
+    /// of the token's acquire took the lock, or older data came back.
+    pub(super) fn stray_holder<'a>(
+        &self,
+        before: &'a RecordView,
+        executed: &ExecutedCall<'_>,
+    ) -> Option<&'a HolderView> {
+        let Verb::Release { token, fence, mode } = executed.call.verb else {
+            return None;
+        };
+        if fence == 0
+            || matches!(mode, Mode::Forced(_) | Mode::KeepIfOwner)
+            || self.kind == ModelKind::Mutex
+        {
+            return None;
+        }
+        before.holder(token).filter(|holder| holder.fence != fence)
     }
 
     /// The facts that only the server's clock knew when it ran the request.
@@ -117,13 +152,6 @@ impl Checker {
             Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Lookup { .. } => (None, None),
         };
         let own = token.and_then(|token| before.holder(token));
-        let asks_for_its_own = own.is_some() && matches!(mode, None | Some(Mode::KeepIfOwner));
-        use script::Outcome as Reported;
-        let does_nothing = matches!(
-            executed.outcome,
-            Reported::Late | Reported::Absent | Reported::Renewed { .. } | Reported::Gone { .. }
-        );
-        let takes = mode == Some(Mode::Forced) && *executed.outcome != Reported::Already;
         let token_of = |number: u16| self.tokens[usize::from(number)];
         let must_cool =
             |own: &HolderView| own.hold > 0 && own.granted_at.min(clock) + own.hold > clock;
@@ -140,8 +168,9 @@ impl Checker {
             silent: served_time.silent(clock),
             outage: served_time.is_outage(clock),
             grace: self.spared_since(before),
-            recounts: (before.looks(clock) || takes) && !asks_for_its_own && !does_nothing,
-            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost)) && own.is_some_and(must_cool),
+            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost))
+                && self.stray_holder(before, executed).is_none()
+                && own.is_some_and(must_cool),
             reach: reach(before, executed),
         }
     }
@@ -219,7 +248,7 @@ fn release(mode: Mode, attempt: Attempt) -> Op {
         Mode::Used => Op::Unlock(attempt),
         Mode::Lost => Op::Drop(attempt),
         Mode::Downgrade => Op::Downgrade(attempt),
-        Mode::Unused | Mode::KeepIfOwner | Mode::Forced => Op::Cancel(attempt),
+        Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),
     }
 }
 
@@ -234,7 +263,7 @@ fn reach(before: &RecordView, executed: &ExecutedCall<'_>) -> Option<usize> {
         return None;
     }
     let removed = match executed.call.verb {
-        Verb::Release { token, mode, .. } if mode != Mode::Forced => Some(token),
+        Verb::Release { token, mode, .. } if !matches!(mode, Mode::Forced(_)) => Some(token),
         _ => None,
     };
     let heads = before.queue[..MAX_HEADS]

@@ -137,8 +137,8 @@ pub fn config(bytes: &[u8]) {
         Err(error) => check_config_error(&error),
     }
     match config.check_wait(&handle) {
-        Ok(()) if handle.fixed => {
-            let ttl = handle.ttl.unwrap_or_default();
+        Ok(()) if handle.is_fixed() => {
+            let ttl = handle.lease_length();
             let least = config.check_period + 2 * config.command_timeout;
             assert!(
                 ttl >= Duration::from_secs(1) && ttl > least,
@@ -209,7 +209,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// The bounds and defaults in the table of `Builder`.
 fn check_numbers(config: &Config, wanted: &Settings) {
-    let ttl = wanted.options.ttl.unwrap_or(Duration::from_secs(10));
+    let ttl = wanted.options.lease_length();
     let (t, p, h) = (config.command_timeout, config.check_period, config.horizon);
     for (what, value) in [
         ("T", t),
@@ -233,7 +233,7 @@ fn check_numbers(config: &Config, wanted: &Settings) {
         "{wanted:?}"
     );
     assert!(h >= p + 3 * t, "{config:?} by {wanted:?}");
-    if !wanted.options.fixed {
+    if !wanted.options.is_fixed() {
         // 2/3 − 1/10 = 17/30
         assert!(
             h.as_nanos() * 30 <= ttl.as_nanos() * 17,
@@ -256,24 +256,26 @@ fn check_numbers(config: &Config, wanted: &Settings) {
 /// The bounds in the table of `LockOptions`, and what a renewed lock needs of its manager's
 /// settings.
 fn check_options(config: &Config, options: &LockOptions) {
-    let ttl = options.ttl.unwrap_or(Duration::from_secs(10));
-    let least = if options.fixed {
+    let ttl = options.lease_length();
+    let least = if options.is_fixed() {
         10 * MS
     } else {
         Duration::from_secs(1)
     };
     assert!((least..=DAY).contains(&ttl), "{options:?}");
     assert!(
-        options.max_hold.is_none_or(|limit| limit > Duration::ZERO),
+        options
+            .hold_limit()
+            .is_none_or(|limit| limit > Duration::ZERO),
         "{options:?}"
     );
-    assert!(options.hold_at_least <= DAY, "{options:?}");
-    let label = options.label.as_deref().unwrap_or("");
+    assert!(options.least_hold() <= DAY, "{options:?}");
+    let label = options.label_text();
     assert!(
         label.len() <= 256 && !label.chars().any(char::is_control),
         "{options:?}"
     );
-    if !options.fixed {
+    if !options.is_fixed() {
         assert!(
             config.horizon.as_nanos() * 30 <= ttl.as_nanos() * 17,
             "{options:?} with {config:?}"

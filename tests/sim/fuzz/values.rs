@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::input::FuzzInput;
 use super::shapes::{GRANT, HOLDER, shapes_of};
 use crate::key::Key;
-use crate::script::{Call, Family, LockSpec, Mode, Token, Value, Verb, parse_value};
+use crate::script::{Call, Family, LockSpec, Mode, Page, Token, Value, Verb, parse_value};
 
 /// The values that a made-up answer can refer to.
 pub(super) struct ServerFacts<'a> {
@@ -48,7 +48,10 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
                 Mode::Unused,
                 Mode::Lost,
                 Mode::KeepIfOwner,
-                Mode::Forced,
+                Mode::Forced(Page {
+                    number: input.below(3) as u32,
+                    from: input.number(),
+                }),
                 Mode::Downgrade,
             ];
             Verb::Release {
@@ -59,7 +62,10 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
         }
         4 => Verb::Renew { token },
         5 | 6 => Verb::Sync { newest: token },
-        7 => Verb::Inspect { waiters: 1000 },
+        7 => Verb::Inspect {
+            waiters: 1000,
+            from: input.number(),
+        },
         _ => Verb::Lookup {
             tokens: (0..input.below(4)).map(|_| facts.token(input)).collect(),
         },

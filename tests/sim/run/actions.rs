@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{MS, Run, SimEvent};
 use crate::engine::{Doubt, Request};
-use crate::script::{Mode, Token, Verb};
+use crate::script::{Mode, Page, Token, Verb};
 use crate::sim::checker::RanAt;
 use crate::sim::defect::Defect;
 use crate::sim::model::{DataLoss, ModelKind};
@@ -333,7 +333,7 @@ impl Run<'_> {
         let call = request.call(Verb::Release {
             token: Token::new(),
             fence: self.checker.fence_of_a_holder(id).saturating_sub(behind),
-            mode: Mode::Forced,
+            mode: Mode::Forced(Page::default()),
         });
         let caller = SimCaller::new(request, CallerState::Forcing, self.now);
         process.callers.insert(id, caller);

@@ -229,6 +229,7 @@ impl Run<'_> {
             (Verb::Sync { .. }, Some(Defect::Checks)) => Some(ScriptReply {
                 now: Some(self.server_clock()),
                 more: false,
+                next_page: 0,
                 outcome: Outcome::Synced {
                     owner: None,
                     owner_waited_here: false,
@@ -247,6 +248,7 @@ impl Run<'_> {
             ) => Some(ScriptReply {
                 now: Some(u64::MAX),
                 more: false,
+                next_page: 0,
                 outcome: Outcome::Released,
                 grants: Vec::new(),
             }),

@@ -168,7 +168,7 @@ impl Run<'_> {
         let disturbed_until = self.waiters_disturbed_until();
         let capacity = self.setting.kind.permits();
         let taken = self.checker.record().taken(self.server_clock());
-        let left = capacity.saturating_sub(taken + self.checker.missing());
+        let left = capacity.saturating_sub(taken);
         let overdue = self.overdue_since(disturbed_until, left);
         let silent = self.silent_since(disturbed_until);
         let blocked = self.blocked_since(disturbed_until, left);

@@ -39,7 +39,7 @@ pub(super) fn script(
     grants_are_reported(before, execution)?;
     previous_holder(setting, before, request, execution)?;
     if setting.family() == Family::Permit {
-        permits(before, request, execution)
+        permits(setting, before, request, execution)
     } else {
         Ok(())
     }
@@ -297,6 +297,7 @@ fn lookup(record: &RecordState, token: SmallToken, execution: &Execution) -> Res
 /// For permits: what the record keeps so that no request needs to look at all holders, and what it
 /// keeps for former holders.
 fn permits(
+    setting: &SmallSetting,
     before: &RecordState,
     request: SmallRequest,
     execution: &Execution,
@@ -333,9 +334,11 @@ fn permits(
     }
     let is_told_the_truth = match (request, reply) {
         (SmallRequest::Release(token, ..), SmallReply::Already | SmallReply::NotOwner) => {
-            // Without a record, the permits were lost.
+            // Without a record, the permits were lost. A stray lease says so of the caller's own.
             (*reply == SmallReply::NotOwner)
-                == (lapsed(before, token).is_some() || before.fence == 0)
+                == (lapsed(before, token).is_some()
+                    || before.fence == 0
+                    || is_stray(setting, before, request))
         }
         _ => true,
     };
@@ -365,6 +368,7 @@ fn in_words_of_the_model(
             Op::Rejoin(own)
         }
         SmallRequest::Acquire(_) => Op::Enqueue(own),
+        SmallRequest::Release(..) if is_stray(setting, before, request) => Op::Cancel(own),
         SmallRequest::Release(_, _, ReleaseMode::Used) => Op::Unlock(own),
         SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
         SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
@@ -383,6 +387,11 @@ fn in_words_of_the_model(
         },
         SmallReply::Waiting { .. } => ModelOutcome::Waiting { position: None },
         SmallReply::Late => ModelOutcome::Late,
+        // The answer is about the caller's own lease, which the stray one is not.
+        SmallReply::Already | SmallReply::NotOwner if is_stray(setting, before, request) => {
+            ModelOutcome::Released
+        }
+        _ if is_stray(setting, before, request) => ModelOutcome::Forbidden,
         SmallReply::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
         SmallReply::Released => ModelOutcome::Released,
         SmallReply::Already | SmallReply::NotOwner | SmallReply::Gone => ModelOutcome::Lost,
@@ -391,6 +400,19 @@ fn in_words_of_the_model(
         SmallReply::Absent => ModelOutcome::Absent,
     };
     (op, outcome)
+}
+
+/// Whether a release ends a lease that is not the one that the caller knows: a late copy of the
+/// token's acquire took the lock.
+fn is_stray(setting: &SmallSetting, before: &RecordState, request: SmallRequest) -> bool {
+    let SmallRequest::Release(token, fence, mode) = request else {
+        return false;
+    };
+    let holder = before.holder(token);
+    setting.family() == Family::Permit
+        && fence > 0
+        && mode != ReleaseMode::KeepIfOwner
+        && holder.is_some_and(|holder| holder.fence != fence)
 }
 
 fn attempt(setting: &SmallSetting, token: SmallToken) -> Attempt {

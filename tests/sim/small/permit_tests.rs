@@ -328,8 +328,8 @@ fn release_of_permits_that_others_hold_is_found() {
 #[test]
 fn lapse_before_the_noted_next_lapse_is_found() {
     let mutation = ScriptMutation {
-        line: "next_lapse = next_lapse > 0 and math.min(next_lapse, now + lease_us) or now + lease_us",
-        instead: "next_lapse = now + lease_us",
+        line: "math.min(next_lapse, now + 1000 * look_in) or now + 1000 * look_in",
+        instead: "now + 1000 * look_in or now + 1000 * look_in",
     };
     assert_found(SmallSetting::readers_and_writers(0), mutation, NONE, "P5");
     assert_found(SmallSetting::semaphore(2, [1, 1, 1]), mutation, NONE, "P5");
@@ -338,8 +338,8 @@ fn lapse_before_the_noted_next_lapse_is_found() {
 #[test]
 fn recount_that_forgets_the_first_lapse_is_found() {
     let mutation = ScriptMutation {
-        line: "first_end = math.min(first_end or lease_end, lease_end)",
-        instead: "first_end = math.max(first_end or lease_end, lease_end)",
+        line: "math.min(next_lapse, look_at) or look_at",
+        instead: "math.max(next_lapse, look_at) or look_at",
     };
     assert_found(SmallSetting::readers_and_writers(0), mutation, NONE, "P5");
 }
@@ -347,7 +347,7 @@ fn recount_that_forgets_the_first_lapse_is_found() {
 #[test]
 fn r9_holder_that_notices_its_own_lapse_is_found() {
     let mutation = ScriptMutation {
-        line: "elseif lease_end <= now and holder_token ~= token then",
+        line: "elseif lease_end <= now and field ~= token then",
         instead: "elseif lease_end <= now then",
     };
     assert_found(
@@ -364,8 +364,8 @@ fn r9_holder_that_notices_its_own_lapse_is_found() {
 #[test]
 fn lookup_that_omits_a_grant_is_found() {
     let mutation = ScriptMutation {
-        line: "found = { holder_fence + 0, granted_at + 0, math.max(0, left), holder_previous }",
-        instead: "",
+        line: "= grant or (values",
+        instead: "= (values",
     };
     assert_found(
         SmallSetting::readers_and_writers(1),
@@ -396,7 +396,7 @@ fn lapsed_holder_that_is_deleted_at_once_is_found() {
 #[test]
 fn reported_lapse_of_a_reader_is_found() {
     let mutation = ScriptMutation {
-        line: "if may_leave_half_done then previous = ends - 2 end",
+        line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then previous = ends - 2 end",
         instead: "previous = ends - 2",
     };
     assert_found(
@@ -410,7 +410,7 @@ fn reported_lapse_of_a_reader_is_found() {
 #[test]
 fn unreported_lapse_of_a_writer_is_found() {
     let mutation = ScriptMutation {
-        line: "if may_leave_half_done then previous = ends - 2 end",
+        line: "if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then previous = ends - 2 end",
         instead: "",
     };
     assert_found(
@@ -424,8 +424,8 @@ fn unreported_lapse_of_a_writer_is_found() {
 #[test]
 fn abandon_that_keeps_granted_permits_is_found() {
     let mutation = ScriptMutation {
-        line: "if phase < 2 and mode == 'keep_if_owner' then",
-        instead: "if phase < 2 and (mode == 'keep_if_owner' or mode == 'unused') then",
+        line: "if grant and mode == 'keep_if_owner' then",
+        instead: "if grant and (mode == 'keep_if_owner' or mode == 'unused') then",
     };
     assert_found(
         SmallSetting::readers_and_writers(1),

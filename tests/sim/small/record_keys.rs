@@ -103,7 +103,7 @@ impl RecordKeys {
     fn state_fields(&self, record: &RecordState) -> FieldList {
         match self.setting.family() {
             Family::Mutex => self.mutex_fields(record),
-            Family::Permit => vec![("p".to_owned(), self.permits_field(record))],
+            Family::Permit => Vec::new(),
         }
     }
 
@@ -154,6 +154,7 @@ impl RecordKeys {
             next_lapse: record.next_lapse.map_or(0, time_after),
             shortest_lease: lease_ms,
             longest_lease: lease_ms,
+            look_pause: 0,
             expires_at: EXPIRES as u32,
             // Also if the key of the holders is not there. A script that creates it must not rely
             // on this number.
@@ -161,6 +162,7 @@ impl RecordKeys {
             capacity: self.setting.kind.permits(),
             permits_taken: record.holding().map(|holder| holder.permits).sum(),
             previous: -1,
+            look_outage: 0,
         };
         state.pack()
     }
@@ -187,7 +189,10 @@ impl RecordKeys {
             let words = format!("{kind} {fence} 1 {NOW} c{client} {params} -");
             (real_token(holder.token).simple(), packed.pack(&words))
         };
-        record.holders.iter().map(field).collect()
+        let state = ("p".to_owned(), self.permits_field(record));
+        std::iter::once(state)
+            .chain(record.holders.iter().map(field))
+            .collect()
     }
 
     /// Reads what a script left. Anything that a [`RecordState`] has no place for is an error, so
@@ -225,7 +230,8 @@ impl RecordKeys {
         let how = match self.setting.family() {
             Family::Mutex => read_mutex(fields, &mut record)?,
             Family::Permit => {
-                self.read_permits(fields, holders.map(|(holders, _)| holders), &mut record)?
+                let holders = holders.ok_or("a record without the state of permits")?;
+                self.read_permits(holders.0, &mut record)?
             }
         };
         self.read_waiters_and_stamps(fields, &mut record)?;
@@ -271,7 +277,7 @@ impl RecordKeys {
     ) -> Result<(), String> {
         let known_fields = match self.setting.family() {
             Family::Mutex => "k o a l s q u c",
-            Family::Permit => "k p n c",
+            Family::Permit => "k n c",
         };
         let queue = self.unpack_queue_field(fields)?;
         let oldest = NOW - u64::from(STEP + 1) * TICK;
@@ -346,14 +352,13 @@ impl RecordKeys {
 
     fn read_permits(
         &self,
-        fields: &BTreeMap<Bytes, Bytes>,
-        holders: Option<&BTreeMap<Bytes, Bytes>>,
+        holders: &BTreeMap<Bytes, Bytes>,
         record: &mut RecordState,
     ) -> Result<i8, String> {
-        let state = fields
+        let state = holders
             .get(&b"p"[..])
             .and_then(|bytes| packed::PackedPermits::unpack(bytes))
-            .ok_or("the record has no state of permits")?;
+            .ok_or("there is no state of permits")?;
         if state.capacity != self.setting.kind.permits() {
             return Err(format!("the record has a capacity of {}", state.capacity));
         }
@@ -370,7 +375,7 @@ impl RecordKeys {
                 state.shortest_lease, state.longest_lease
             ));
         }
-        for (token, value) in holders.into_iter().flatten() {
+        for (token, value) in holders.iter().filter(|(field, _)| *field != b"p") {
             let token = parse_token(&text(token))?;
             record.holders.push(self.read_holder(token, value)?);
         }

@@ -1,0 +1,49 @@
+//! What [`LockInfo`] and its parts look like to people: one line each.
+
+use std::fmt;
+
+use super::{LockInfo, LockState, Party};
+
+/// `"invoices:42": mutex, held by …, fence 7, 9.2s left, 3 waiting`
+impl fmt::Display for LockInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}, {}", self.name, self.kind, self.state)?;
+        if let Some(holder) = &self.holder {
+            let by = match self.state {
+                LockState::Held => " by",
+                _ => ", last held by",
+            };
+            write!(f, "{by} {holder}")?;
+            if self.holders.len() > 1 {
+                write!(f, " and {} more", self.holders.len() - 1)?;
+            }
+            write!(f, ", fence {}, {:.1?} left", self.fence, self.time_left)?;
+        }
+        write!(f, ", {} waiting", self.waiters)
+    }
+}
+
+impl fmt::Display for LockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LockState::Held => "held",
+            LockState::Cooling => "cooling",
+            LockState::Free => "free",
+        })
+    }
+}
+
+/// `process 4711 on web-1, thread main, label "nightly"`
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "process {} on {}, thread {}",
+            self.pid, self.host, self.thread
+        )?;
+        if !self.label.is_empty() {
+            write!(f, ", label {:?}", self.label)?;
+        }
+        Ok(())
+    }
+}
