@@ -14,7 +14,7 @@ use crate::store::clock::Time;
 use crate::store::{CallResult, StoreFault};
 
 /// The result of one try for all of a group.
-enum GroupOutcome {
+pub(super) enum GroupOutcome {
     Granted(Vec<Arc<Lease>>),
     /// Another caller has one of them, or waits for it.
     Taken,
@@ -115,7 +115,7 @@ impl Engine {
 
     /// Applies the replies to a try for a group of `size` locks. If not all are granted, it
     /// releases those that are.
-    fn on_try_replies<'a>(
+    pub(super) fn on_try_replies<'a>(
         &self,
         size: usize,
         replies: impl Iterator<Item = (TryAcquire<'a>, CallResult)>,

@@ -1,7 +1,7 @@
 //! A request for a lock: its name, and the options with which it is held.
 
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
@@ -79,9 +79,11 @@ impl Request {
     /// Whether a granted lease is a guard's already. A member of a group is one when all are
     /// granted.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.group
-            .as_ref()
-            .is_none_or(|group| group.guarded.load(Ordering::Acquire))
+        self.group.as_ref().is_none_or(|group| {
+            // See `mark_guarded`.
+            fence(Ordering::SeqCst);
+            group.guarded.load(Ordering::Acquire)
+        })
     }
 
     pub(crate) fn call(&self, verb: Verb) -> Call {
@@ -142,8 +144,11 @@ impl LockGroup {
         })
     }
 
+    /// The caller then looks at the leases. The renewal thread loses a lease, and then looks here.
+    /// The fences make sure that one of them sees the other, so that the loss is reported.
     pub(crate) fn mark_guarded(&self) {
         self.guarded.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
     }
 
     /// Reports the first loss. It covers all later ones.

@@ -372,3 +372,25 @@ impl fmt::Debug for MultiGuard {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::loss::LossReason;
+    use crate::memory::Memory;
+
+    /// The last look at the leases comes before the guard.
+    #[test]
+    fn loss_before_the_guard_exists_is_reported() {
+        let manager = LockManager::connect(&Memory::new()).expect("it is there");
+        let keys = SortedKeys::new(&manager, ["a", "b"]).expect("two names");
+        let (requests, group) = keys.requests(&manager, request_to_try).expect("they fit");
+        let leases = manager.engine().try_acquire_all(&requests, Time::NEVER);
+        let leases = leases.expect("it is there").expect("both are free");
+        assert!(leases[1].lose(LossReason::Taken));
+        let guard = MultiGuard::new(leases, group, &manager);
+        let loss = guard.lost().try_recv().expect("it is reported");
+        assert_eq!((&*loss.name, loss.reason), ("b", LossReason::Taken));
+        assert!(!guard.is_held());
+    }
+}

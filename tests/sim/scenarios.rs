@@ -1,13 +1,19 @@
 //! Histories that random runs make seldom. Each is played with 20 seeds, which decide how long each
 //! way through the network takes.
 
+use std::sync::Arc;
+
 use super::breach::Breach;
 use super::defect::Defect;
 use super::model::{ModelKind, Promise};
-use super::plan::{Action, LeaseTerms, NetworkFault, PlannedAction};
+use super::plan::{Action, LeaseTerms, NetworkFault, PlannedAction, Rng};
+use super::process::{Outage, SimProcess};
 use super::run::Run;
 use super::sim_setting::SimSetting;
 use super::simulation::server_of;
+use crate::engine::Request;
+use crate::script::{Call, LockSpec, Mode, Outcome, ScriptReply, Token, Verb};
+use crate::store::{Answer, CallResult};
 
 pub(super) const SEMAPHORE: ModelKind = ModelKind::Semaphore(3);
 
@@ -393,5 +399,45 @@ fn repeated_grant_has_no_more_than_its_full_lease() {
     for actions in histories {
         assert_keeps_promises(actions);
         assert_keeps_promises_of(SEMAPHORE, actions);
+    }
+}
+
+/// R7 (late copies): a try for several names was sent twice, and its second copy takes nothing. The
+/// first may have taken the lock, or may take it yet. The next try has another token.
+#[test]
+fn r7_doubtful_try_for_a_group_is_abandoned() {
+    let setting = SimSetting::new(ModelKind::Mutex);
+    let outage = Outage::default();
+    let mut process = SimProcess::new(1, &setting.config, Rng::new(1), 0, outage);
+    let options = setting.options(LeaseTerms::Renewed);
+    let request = Arc::new(Request::new(LockSpec::MUTEX, setting.key.clone(), &options));
+    for (outcome, resent) in [
+        (Outcome::Late, true),
+        (Outcome::More, true),
+        (Outcome::Late, false),
+    ] {
+        let token = Token::new();
+        let call = process.engine.begin_try(&request, token);
+        let reply = ScriptReply {
+            now: Some(1),
+            more: false,
+            outcome,
+            grants: Vec::new(),
+        };
+        let sent = process.local(0);
+        let result = CallResult {
+            answer: Ok(Answer {
+                reply,
+                sent,
+                resent,
+            }),
+            not_after: 7,
+        };
+        let granted = process
+            .engine
+            .on_group_try_reply(&request, token, &call, result);
+        let (_, calls) = process.engine.collect();
+        let abandons = |call: &Call| matches!(call.verb, Verb::Release { token: of, mode: Mode::Unused, .. } if of == token);
+        assert_eq!((granted, calls.iter().any(abandons)), (false, resent));
     }
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use crate::config::Config;
 use crate::engine::attempt::{Doubt, TryAcquire, TryOutcome};
 use crate::engine::background::{Command, RenewalThread, Task};
+#[cfg(test)]
+use crate::engine::multi::GroupOutcome;
 use crate::engine::release::ReleaseOutcome;
 use crate::engine::request::Wait;
 use crate::engine::waiter::{EnqueueOutcome, TakeGrant, WaiterAction, WaiterState};
@@ -191,6 +193,26 @@ impl SteppedEngine {
             Ok(TryOutcome::More | TryOutcome::Again(_)) => None,
             Ok(TryOutcome::Failed(_)) | Err(_) => Some(None),
         }
+    }
+
+    /// Applies the reply to a try for a group that has one member. Whether it was granted.
+    #[cfg(test)]
+    pub(crate) fn on_group_try_reply(
+        &self,
+        request: &Arc<Request>,
+        token: Token,
+        call: &Call,
+        answer: Answered,
+    ) -> bool {
+        let attempt = TryAcquire {
+            request,
+            token,
+            call,
+            doubt: Doubt::default(),
+        };
+        let replies = std::iter::once((attempt, answer));
+        let outcome = self.engine.on_try_replies(1, replies, self.engine.now());
+        matches!(outcome, Ok(GroupOutcome::Granted(_)))
     }
 
     /// No time is left to send the acquire again.
