@@ -90,6 +90,8 @@ pub(crate) enum Defect {
     /// The record notes the longest lease instead of the shortest. By the shortest a script sees
     /// that the clock went back.
     Shortest,
+    /// No defect: a look at the holders takes them one by one, so that most calls find it under way.
+    OnePerPage,
     /// R15 (clock went back): the answer to a repeated request says how much is left of a lease by
     /// a clock that has gone back since the grant.
     LeftTooLong,
@@ -171,10 +173,14 @@ impl Defect {
             Defect::DowngradesAll => {
                 &[("permits_taken - weight + 1, 1", "permits_taken - weight, 1")]
             }
+            Defect::OnePerPage => &[(
+                "HSCAN', holders_key, page_from, 'COUNT', 64",
+                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+            )],
             Defect::LookCutShort => &[
                 (
                     "HSCAN', holders_key, page_from, 'COUNT', 64",
-                    "HSCAN', holders_key, page_from, 'COUNT', 1",
+                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
                 ),
                 (
                     "look_cursor = page_to ~= '0' and page_to or ''",
@@ -240,6 +246,7 @@ impl Defect {
             Defect::LookCutShort | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => {
                 !is_mutex
             }
+            Defect::OnePerPage => !is_mutex,
             Defect::PermitUnchecked
             | Defect::PermitForce
             | Defect::TombstoneStep
