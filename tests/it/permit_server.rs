@@ -532,13 +532,9 @@ fn no_call_reads_more_than_one_page_of_many_holders() {
             ours.inspect("n").unwrap().expect("it is held");
             assert!(!ours.force_release("n", 1).unwrap());
         } else {
-            let mut queue = PermitWaiters::of(&server, "n");
-            queue.add(&other, want(999_000));
-            let put_off = Duration::from_millis(1_000);
-            queue
-                .expect_grant(0, TTL + put_off + P + T + SLACK)
-                .unlock()
-                .unwrap();
+            let within = TTL + Duration::from_millis(1_000) + P + T + SLACK;
+            let most = want(999_000).take_for(&other, "n", within).unwrap();
+            most.expect("they have lapsed").unlock().unwrap();
         }
         kept.renew().unwrap();
         let stats: String = server.query(&["INFO", "commandstats"]);
