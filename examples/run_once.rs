@@ -10,8 +10,8 @@
 //! How to choose the numbers:
 //!
 //! - `hold_at_least`: longer than the hosts can be apart, because of their clocks, the jitter of
-//!   their schedulers and a slow start. It must be shorter than the period of the schedule by as
-//!   much, or the next run finds the name still taken. Half of the period is a safe choice.
+//!   their schedulers and a slow start. It must be shorter than half of the period of the schedule,
+//!   or a late host keeps the name taken when the next run begins. A third is a safe choice.
 //! - `max_hold`: less than the period. Otherwise a job that hangs would be renewed for as long as
 //!   its process lives, and no later run would start. With `max_hold` it loses the lock, and learns
 //!   of that.
@@ -21,8 +21,18 @@
 //!
 //! A job that failed half-way is not tried again in the same run. The next run finds `Lapsed` in
 //! `previous_holder`, or `Unknown` if the period is longer than the hour for which Redis keeps the
-//! record. It then clears up what was left. If a job ends with an error of its own, it has released
-//! the lock like any other job. So it must record itself what has to be done again.
+//! record. It then clears up what was left.
+//!
+//! The lock does not remember what was done. So each run has a number, and the job records it when
+//! it is done, with its host and its fence, where it keeps its own data. The lock makes sure that
+//! one host at a time reads and writes that row. The fence refuses a host that lost the lock and
+//! comes back later. From that row the next run sees:
+//!
+//! - that this run is done already: the host is so late that the name is free again,
+//! - which runs were missed: they failed, hung, or no host was up,
+//! - which host did the last one.
+//!
+//! Whether a missed run is made up for, skipped or reported is for the job to decide.
 //!
 //! Here three hosts make three runs, and the second run hangs. Each host is a thread with its own
 //! manager.
@@ -42,7 +52,7 @@ use fairlock::{Error, LockManager, LockOptions, LockState, LossReason, PreviousH
 use support::{Outcome, Store, check, own_name, run};
 
 /// The period of the schedule.
-const PERIOD: Duration = Duration::from_secs(2);
+const PERIOD: Duration = Duration::from_secs(3);
 
 const SCHEDULED: LockOptions = LockOptions::new()
     .hold_at_least(Duration::from_secs(1))
@@ -51,19 +61,31 @@ const SCHEDULED: LockOptions = LockOptions::new()
 /// The result of one host's run of the schedule.
 #[derive(Debug, PartialEq)]
 enum JobResult {
-    Done,
+    /// So many runs before this one were never done.
+    Done { missed: u64 },
     /// Another host does the job, or has just done it.
     Skipped,
+    /// Another host has done this run, and recorded it.
+    DoneBefore,
     /// The lock was lost before the job was done.
     Aborted(LossReason),
 }
 
 /// Each host calls this when its clock says that it is time. Copy this function.
-fn run_job(mgr: &LockManager, job: &str, report: &Report) -> fairlock::Result<JobResult> {
+fn run_job(host: &Host, job: &Job, run: u64) -> fairlock::Result<JobResult> {
+    let Job {
+        name,
+        report,
+        history,
+    } = job;
     // After an error nobody knows whether the job runs on another host or not at all.
-    let Some(guard) = mgr.with(SCHEDULED).try_lock(job)? else {
+    let Some(guard) = host.mgr.with(SCHEDULED).try_lock(name)? else {
         return Ok(JobResult::Skipped);
     };
+    let last = history.last();
+    if last.number >= run {
+        return Ok(JobResult::DoneBefore);
+    }
     if guard.previous_holder() != PreviousHolder::Released {
         report.clear_up();
     }
@@ -75,9 +97,18 @@ fn run_job(mgr: &LockManager, job: &str, report: &Report) -> fairlock::Result<Jo
         Err(Error::Lost { loss, .. }) => return Ok(JobResult::Aborted(loss.reason)),
         Err(other) => return Err(other),
     }
-    // The job is done. It does not matter whether we still hold the lock.
+    // The job is done. Without this record the run would count as missed, so it is a part of the
+    // job. Where you can, write both in one transaction.
+    history.record(Run {
+        number: run,
+        host: host.name,
+        fence: guard.fence(),
+    });
+    // It does not matter whether we still hold the lock.
     drop(guard);
-    Ok(JobResult::Done)
+    Ok(JobResult::Done {
+        missed: run - last.number - 1,
+    })
 }
 
 fn main() -> ExitCode {
@@ -85,7 +116,12 @@ fn main() -> ExitCode {
 }
 
 fn run_once(store: &Store) -> Outcome {
-    let job = own_name("report");
+    let job = Job {
+        name: own_name("report"),
+        report: Report::default(),
+        history: History::default(),
+    };
+    let report = &job.report;
     let hosts = [
         Host::new(store, "a", 0)?,
         Host::new(store, "b", 50)?,
@@ -94,33 +130,38 @@ fn run_once(store: &Store) -> Outcome {
     let started = Instant::now();
 
     println!("First run. The job takes 20 ms, and the hosts' clocks are 50 ms apart.");
-    let report = Report::default();
     report.collecting_takes(Duration::from_millis(20));
-    let results = run_on_all(&hosts, &job, &report)?;
+    let results = run_on_all(&hosts, &job, 1)?;
     check(
         "one host did the job, the others skipped it",
-        only_one(&results, JobResult::Done),
+        only_one(&results, JobResult::Done { missed: 0 }),
     )?;
     check("the report was sent once", report.sent() == 1)?;
-    let late = run_job(&hosts[2].mgr, &job, &report)?;
+    let late = run_job(&hosts[2], &job, 1)?;
     check(
         "a host that starts after the end of the job skips it",
         late == JobResult::Skipped,
     )?;
     let info = hosts[2]
         .mgr
-        .inspect(&job)?
+        .inspect(&job.name)?
         .ok_or("the name is no longer taken")?;
     check(
         format!("nobody holds the lock, but the name is {}", info.state),
         info.state == LockState::Cooling,
+    )?;
+    sleep(info.time_left + Duration::from_millis(100));
+    let very_late = run_job(&hosts[2], &job, 1)?;
+    check(
+        "a host that comes when the name is free again finds the run recorded",
+        very_late == JobResult::DoneBefore,
     )?;
     println!();
 
     sleep_until(started + PERIOD);
     println!("Second run. The job hangs.");
     report.collecting_takes(Duration::from_millis(700));
-    let results = run_on_all(&hosts, &job, &report)?;
+    let results = run_on_all(&hosts, &job, 2)?;
     let aborted = JobResult::Aborted(LossReason::MaxHold);
     check(
         "max_hold ended the job, and no other host started it",
@@ -132,14 +173,26 @@ fn run_once(store: &Store) -> Outcome {
     sleep_until(started + 2 * PERIOD);
     println!("Third run.");
     report.collecting_takes(Duration::from_millis(20));
-    let results = run_on_all(&hosts, &job, &report)?;
+    let before = job.history.last();
+    let results = run_on_all(&hosts, &job, 3)?;
     check(
-        "one host did the job again",
-        only_one(&results, JobResult::Done),
+        format!(
+            "one host did the job and saw that run 2 was missed: the last was run {}, by host {}",
+            before.number, before.host
+        ),
+        before.number == 1 && only_one(&results, JobResult::Done { missed: 1 }),
     )?;
     check(
         "it cleared up what the second run had left, and sent a whole report",
         report.sent() == 2,
+    )?;
+    check(
+        "the host that hung cannot record its run late: its fence is smaller",
+        !job.history.record(Run {
+            fence: before.fence + 1,
+            number: 2,
+            host: "?",
+        }) && job.history.last().number == 3,
     )?;
     Ok(())
 }
@@ -162,11 +215,11 @@ impl Host {
 }
 
 /// All hosts start the same run, each when its clock says so.
-fn run_on_all(hosts: &[Host], job: &str, report: &Report) -> Outcome<Vec<JobResult>> {
+fn run_on_all(hosts: &[Host], job: &Job, number: u64) -> Outcome<Vec<JobResult>> {
     let results = thread::scope(|scope| {
         let run = |host: &Host| {
             sleep(host.clock_is_behind);
-            let result = run_job(&host.mgr, job, report);
+            let result = run_job(host, job, number);
             if let Ok(result) = &result {
                 println!("  host {}: {result:?}", host.name);
             }
@@ -195,6 +248,46 @@ fn only_one(results: &[JobResult], expected: JobResult) -> bool {
 
 fn sleep_until(moment: Instant) {
     sleep(moment.saturating_duration_since(Instant::now()));
+}
+
+struct Job {
+    /// The name of the lock.
+    name: String,
+    report: Report,
+    history: History,
+}
+
+/// The last run that was done. In a real program this is a row beside the job's data:
+///
+/// ```sql
+/// UPDATE runs SET number = :number, host = :host, fence = :fence
+///     WHERE job = :job AND fence <= :fence
+/// ```
+#[derive(Default)]
+struct History(Mutex<Run>);
+
+#[derive(Clone, Default)]
+struct Run {
+    number: u64,
+    host: &'static str,
+    /// The fence under which the host held the lock.
+    fence: u64,
+}
+
+impl History {
+    fn last(&self) -> Run {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// `false` if a host with a larger fence has recorded a run.
+    fn record(&self, run: Run) -> bool {
+        let mut last = self.0.lock().unwrap();
+        let admitted = last.fence <= run.fence;
+        if admitted {
+            *last = run;
+        }
+        admitted
+    }
 }
 
 /// The data of the job. In a real program this is a table, or a directory that all hosts see.

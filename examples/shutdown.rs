@@ -133,6 +133,9 @@ fn shutdown(store: &Store) -> Outcome {
     for name in &left.ended {
         println!("{name} was still held after that.");
     }
+    for name in &left.unreleased {
+        println!("{name} could not be released, and ends by its ttl.");
+    }
     println!();
 
     drop(hang);

@@ -6,6 +6,9 @@ pub mod calls {}
 #[doc = include_str!("../docs/CHOOSING.md")]
 pub mod choosing {}
 
+#[doc = include_str!("../docs/RECIPES.md")]
+pub mod recipes {}
+
 #[doc = include_str!("../docs/SAFETY.md")]
 pub mod safety {}
 

@@ -18,6 +18,7 @@
     doc = "
 - [Which lock do I want?](guide::choosing) One or several names, once or again, alone or with others.
 - [Which call do I want?](guide::calls) And how long may it block?
+- [Recipes](guide::recipes): a rate limiter, a job that runs once, tests of code that locks.
 - [What can go wrong](guide::trouble), and what you will see: outages, crashes, every error.
 - [How far it can be trusted](guide::safety): each promise, what it depends on, and the tests that attack it.
 - [Configuration](guide::configuration): defaults, ranges, when to change them.
@@ -207,7 +208,9 @@
 //! instance at a SIGTERM, call [`shutdown`](LockManager::shutdown). The manager grants no more
 //! locks, waits end with [`Error::Closed`], and guards have some time left. A guard that is alive
 //! after that loses its lock with [`LossReason::Shutdown`]. `shutdown` returns the names of those
-//! locks, and their next holders find [`PreviousHolder::Lapsed`].
+//! locks, and their next holders find [`PreviousHolder::Lapsed`]. It returns when Redis has confirmed
+//! the releases, so the process may exit then. If Redis does not answer in time, `unreleased` has the
+//! names: those locks end by their TTL.
 //!
 //! # The whole program
 //!
@@ -280,6 +283,7 @@
 //! - `leader`: one of many processes leads,
 //! - `transfer`: several names at once,
 //! - `throttle`: a semaphore,
+//! - `rate_limiter`: a semaphore that limits how many calls begin in a second,
 //! - `shutdown`: an end in good order,
 //! - `unit_test`: how to test code that locks, without a Redis.
 //!

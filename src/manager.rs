@@ -59,20 +59,28 @@ impl LockManager {
     /// From now on the manager grants no lock, and every wait ends with
     /// [`Error::Closed`](crate::Error::Closed). Guards have the time `within` to be dropped. After
     /// that, each guard that is still alive loses its lock with
-    /// [`LossReason::Shutdown`](crate::LossReason::Shutdown). The manager releases those locks and
-    /// returns their names.
+    /// [`LossReason::Shutdown`](crate::LossReason::Shutdown). The manager releases those locks, and
+    /// all that was still to be released: locks whose guards were dropped, and places in queues.
     ///
-    /// Blocks until the last guard is dropped, for at most `within` and two command timeouts. You
-    /// may call it twice.
+    /// When this returns, Redis has confirmed these releases, or
+    /// [`unreleased`](Shutdown::unreleased) has their names. So the process can exit, and the locks
+    /// are free. A call of another thread that is taking or releasing a lock at this moment still
+    /// ends by itself.
+    ///
+    /// Blocks until the last guard is dropped, for at most `within`. Then it blocks until the
+    /// releases are answered, for at most three command timeouts. You may call it again, to give open
+    /// releases more time, and from several threads at once.
     ///
     /// # Errors
     /// - [`Error::Closed`](crate::Error::Closed) in a forked child.
     /// - [`Error::Unavailable`](crate::Error::Unavailable) if the renewal thread does not answer
-    ///   within two command timeouts after `within`.
+    ///   within three command timeouts after `within`.
     pub fn shutdown(&self, within: Duration) -> Result<Shutdown> {
         let engine = self.engine();
+        let report = engine.shut_down(engine.now() + within)?;
         Ok(Shutdown {
-            ended: engine.shut_down(engine.now() + within)?,
+            ended: report.ended,
+            unreleased: report.unreleased,
         })
     }
 
@@ -105,13 +113,26 @@ pub struct Shutdown {
     /// The names of the locks whose guards were still alive at the deadline, in alphabetical order.
     /// Empty if all guards were dropped in time.
     pub ended: Vec<Arc<str>>,
+    /// The names with something that Redis did not confirm as released, each once, in alphabetical
+    /// order. Empty if Redis answered in time.
+    ///
+    /// It may be a lock that this shutdown ended, a lock whose guard was dropped before, or a place
+    /// in a queue. The manager goes on with these releases. If the process exits, Redis ends such a
+    /// lock by its TTL, and skips such a place as that of a dead process.
+    pub unreleased: Vec<Arc<str>>,
 }
 
 impl fmt::Display for Shutdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.ended.is_empty() {
-            return f.write_str("all guards were dropped in time");
+            f.write_str("all guards were dropped in time")?;
+        } else {
+            write!(f, "these locks were still held: {}", self.ended.join(", "))?;
         }
-        write!(f, "these locks were still held: {}", self.ended.join(", "))
+        if !self.unreleased.is_empty() {
+            let names = self.unreleased.join(", ");
+            write!(f, "; not confirmed as released: {names}")?;
+        }
+        Ok(())
     }
 }

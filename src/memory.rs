@@ -6,9 +6,10 @@
 //! the feature `memory`, and a C compiler for the interpreter. If you need it for tests alone,
 //! enable the feature in a dev-dependency; then your release contains no Lua.
 //!
-//! - **To test your own code:** give it a manager on a [`Memory`]. Let time pass with
-//!   [`Memory::advance`], end its lease with [`Memory::lapse`], take the server away with
-//!   [`Memory::go_down`]. The example `unit_test` shows each of them.
+//! - **To test your own code:** give it a manager on a [`Memory`]. Let it reach its deadlines at
+//!   once with [`Memory::fast_forward`], let time pass with [`Memory::advance`], end its lease with
+//!   [`Memory::lapse`], take the server away with [`Memory::go_down`]. The example `unit_test` shows
+//!   each of them.
 //! - **To try the crate** with nothing installed:
 //!   [`LockManager::in_memory`](crate::LockManager::in_memory).
 //! - **To lock within one process** with queues, deadlines, fences and TTLs, for instance where a

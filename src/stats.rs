@@ -52,7 +52,8 @@ counters! {
     lost,
     /// Renewals that Redis confirmed.
     renewed,
-    /// Renewals that failed and were retried.
+    /// Renewals that failed and were retried. A renewal that found its connection closed is sent
+    /// again on another at once. It counts only if that fails as well.
     renewal_failures,
     /// Waiters that were queued again because Redis did not know them any more. Redis lost its
     /// data, or this process was silent for so long that it counted as dead.
@@ -61,7 +62,10 @@ counters! {
     background_releases,
     /// Connections that were opened. Always 0 on the in-memory store.
     connects,
-    /// Requests that were sent to Redis, including renewals and retries.
+    /// Commands that were sent to Redis, of every sort: calls, renewals, checks, retries, pages of
+    /// `list`, SUBSCRIBE, the PINGs of the subscription, and AUTH, SELECT, HELLO and TIME of each
+    /// new connection. Redis's own count, in `INFO commandstats`, also has the commands that
+    /// scripts run. The in-memory store counts calls and pages.
     requests,
 }
 

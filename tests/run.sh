@@ -4,6 +4,8 @@
 #   tests/run.sh [cargo test's arguments]   runs all tests, then names the slowest
 #   tests/run.sh --server                   prints the path of the server's binary, and no more
 #
+# FAIRLOCK_TEST_SERVER may name the binary of another server: Redis 6.2 or later, or Valkey.
+#
 # Every test starts a server of its own; one that already runs on this machine is never spoken to.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,7 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # The binary acts by the name it is called by: Debian's redis-tools installs the server under the
 # name of one of its tools.
 is_server() {
-    (exec -a redis-server "$1" --version) 2>/dev/null | grep -q '^Redis server'
+    (exec -a redis-server "$1" --version) 2>/dev/null | grep -qE '^(Redis|Valkey) server'
 }
 
 find_server() {
@@ -49,7 +51,12 @@ install_server() {
     exit 1
 }
 
-server=$(find_server) || {
+server=${FAIRLOCK_TEST_SERVER-}
+if [[ -n $server ]] && ! is_server "$server"; then
+    echo "run.sh: FAIRLOCK_TEST_SERVER names no server: $server" >&2
+    exit 1
+fi
+[[ -n $server ]] || server=$(find_server) || {
     install_server
     server=$(find_server) || {
         echo "run.sh: installed, and still no redis-server on PATH" >&2

@@ -11,7 +11,7 @@ use crate::bills::Bills;
 pub(crate) const BILLING: &str = "billing";
 
 /// How long to wait for another process that bills.
-pub(crate) const MAX_WAIT: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
 /// The result of [`bill`].
 #[derive(Debug, PartialEq)]

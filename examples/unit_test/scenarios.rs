@@ -3,17 +3,17 @@
 //! crate the tests are under `#[cfg(test)]`, each with a plain `#[test]`. Here `main` runs them
 //! too.
 //!
-//! `advance` makes time pass. It returns when the managers have done what was due by then. It does
-//! not wait for threads of the test itself, so a test polls until such a thread has reached some
-//! point.
+//! `advance` makes time pass. It returns when the managers have done what was due by then.
+//! `fast_forward` runs code that waits, and makes time pass whenever it waits. So a test that reaches
+//! a deadline needs no second thread, and takes milliseconds.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fairlock::memory::{Fault, Memory};
-use fairlock::{DEFAULT_COMMAND_TIMEOUT, DEFAULT_TTL, LockManager};
+use fairlock::{DEFAULT_TTL, LockManager};
 
-use crate::billing::{BILLING, Billed, MAX_WAIT, bill};
+use crate::billing::{BILLING, Billed, bill};
 use crate::bills::{Bills, State};
 
 const CUSTOMERS: [&str; 3] = ["ann", "bob", "cid"];
@@ -39,14 +39,11 @@ pub(crate) fn bills_everybody_once() {
 pub(crate) fn gives_up_while_another_process_has_the_lock() {
     let (memory, ours, theirs) = two_processes();
     let bills = Bills::default();
-    let _guard = theirs.lock(BILLING).unwrap();
-    thread::scope(|scope| {
-        let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
-        until("we are queued", || waiters(&theirs) == 1);
-        memory.advance(MAX_WAIT);
-        assert_eq!(billed.join().unwrap().unwrap(), Billed::ByAnother);
-    });
+    let guard = theirs.lock(BILLING).unwrap();
+    let billed = memory.fast_forward(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
+    assert_eq!(billed.unwrap(), Billed::ByAnother);
     assert_eq!(bills.read(), []);
+    assert!(guard.is_held(), "it was renewed while we waited");
 }
 
 #[cfg_attr(test, test)]
@@ -132,15 +129,8 @@ pub(crate) fn reports_that_redis_is_down_and_bills_later() {
     let (memory, ours, _theirs) = two_processes();
     let bills = Bills::default();
     memory.go_down();
-    thread::scope(|scope| {
-        let requests_before = ours.stats().requests;
-        let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
-        until("we have sent a request", || {
-            ours.stats().requests > requests_before
-        });
-        memory.advance(MAX_WAIT);
-        assert_eq!(billed.join().unwrap().unwrap(), Billed::RedisDown);
-    });
+    let billed = memory.fast_forward(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
+    assert_eq!(billed.unwrap(), Billed::RedisDown);
     memory.come_back();
     assert_eq!(
         bill(&ours, &bills, &CUSTOMERS, |_| {}).unwrap(),
@@ -183,17 +173,10 @@ pub(crate) fn does_not_notice_a_connection_that_closes() {
 pub(crate) fn is_not_blocked_by_its_own_lost_reply() {
     let (memory, ours, theirs) = two_processes();
     let bills = Bills::default();
+    // Redis grants the lock, but we do not learn of it until the command timeout.
     memory.inject(Fault::LoseReply);
-    thread::scope(|scope| {
-        let requests_before = ours.stats().requests;
-        let billed = scope.spawn(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
-        until("we have sent a request", || {
-            ours.stats().requests > requests_before
-        });
-        // Redis has granted the lock, but we do not know that yet.
-        memory.advance(DEFAULT_COMMAND_TIMEOUT);
-        assert_eq!(billed.join().unwrap().unwrap(), Billed::All);
-    });
+    let billed = memory.fast_forward(|| bill(&ours, &bills, &CUSTOMERS, |_| {}));
+    assert_eq!(billed.unwrap(), Billed::All);
     assert!(
         theirs.inspect(BILLING).unwrap().is_none(),
         "nothing is left behind"

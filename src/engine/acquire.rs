@@ -4,6 +4,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use crate::engine::lease::{Lease, first_lost};
@@ -22,6 +23,9 @@ use crate::store::{CallResult, StoreFault, passes_by_itself};
 enum Entered {
     Granted(Arc<Lease>),
     Queued(QueuedWaiter),
+    /// With neither, since the time is up: the lock is taken, or Redis still passes over dead
+    /// waiters in front of it.
+    NotYet,
 }
 
 impl Engine {
@@ -47,6 +51,13 @@ impl Engine {
             match self.enter(request, recheck_at) {
                 Ok(Entered::Granted(lease)) => return Ok(Some(lease)),
                 Ok(Entered::Queued(queued)) => break queued,
+                Ok(Entered::NotYet) => {
+                    check_group_held(group_so_far, self.now())?;
+                    if recheck_at == until {
+                        self.counters.missed.add(1);
+                        return Ok(None);
+                    }
+                }
                 Err(error) => {
                     check_group_held(group_so_far, self.now())?;
                     if recheck_at == until || self.now() >= limit || !is_transient(&error) {
@@ -103,6 +114,7 @@ impl Engine {
         let lease = match entered {
             Entered::Queued(queued) => return Ok(queued),
             Entered::Granted(lease) => lease,
+            Entered::NotYet => unreachable!("an enqueue has no deadline"),
         };
         let granted = WaiterState::granted(Arc::clone(&lease));
         let queued = QueuedWaiter::register(self, &lease.request, granted);
@@ -128,7 +140,7 @@ impl Engine {
     }
 
     /// Takes the lock, or a place in its queue. In an outage it tries again until `until`, or for
-    /// as long as the outage limit.
+    /// as long as the outage limit. While Redis passes over dead waiters it goes on until `until`.
     fn enter(self: &Arc<Self>, request: &Arc<Request>, until: Time) -> Result<Entered> {
         self.prepare(request)?;
         let limit = until.min(self.now() + self.config.outage_limit);
@@ -138,6 +150,8 @@ impl Engine {
             let mut failed = None;
             match self.attempt(request, until) {
                 Ok(Some(lease)) => return Ok(Entered::Granted(lease)),
+                // A place in the queue is of no use any more.
+                Ok(None) if self.now() >= until => return Ok(Entered::NotYet),
                 Ok(None) => {}
                 // A transient failure is retried below, up to the outage limit.
                 Err(error) if is_transient(&error) && self.now() < limit => failed = Some(error),
@@ -157,7 +171,9 @@ impl Engine {
         // A shutdown fails every waiter that is registered when it runs. If it ran before this
         // registration, this check finds it.
         self.check_open()?;
-        self.send_until_queued(&queued.waiter, until, limit)?;
+        if !self.send_until_queued(&queued.waiter, until, limit)? {
+            return Ok(Entered::NotYet);
+        }
         let found = queued.waiter.state.lock().take_grant(self.now(), request);
         match found {
             TakeGrant::Taken(lease) => self.give_to_caller(lease).map(Entered::Granted),
@@ -181,26 +197,38 @@ impl Engine {
             self.abandon_lease(&lease);
             return Err(error);
         }
+        lease.note_taken_by(thread::current().id());
         Ok(lease)
     }
 
     /// Sends a waiter's acquire until Redis has queued or granted it. The waiter is registered, so
-    /// a grant reaches it whichever way it comes. Past `limit` the acquire is not sent
-    /// again. After an error the caller must drop the waiter.
-    fn send_until_queued(&self, waiter: &Arc<WaiterEntry>, until: Time, limit: Time) -> Result<()> {
+    /// a grant reaches it whichever way it comes. Past `limit` the acquire is not sent again, unless
+    /// Redis passes over dead waiters: that is an answer, and only `until` limits it. False: it did
+    /// so until then. After that or an error the caller must drop the waiter.
+    fn send_until_queued(
+        &self,
+        waiter: &Arc<WaiterEntry>,
+        until: Time,
+        mut limit: Time,
+    ) -> Result<bool> {
         let started = self.now();
         let mut refused = None;
         loop {
             let now = self.now();
             let Some(token) = self.token_to_send(waiter, now) else {
                 // The manager was closed, and the waiter's state has that error.
-                return Ok(());
+                return Ok(true);
             };
             let call = waiter.request.acquire(token, Wait::Yes);
             let deadlines = self.deadlines(now, until);
             let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
             let fault = match self.on_acquire_reply(waiter, &call, result) {
-                EnqueueOutcome::Done => return Ok(()),
+                EnqueueOutcome::Done => return Ok(true),
+                EnqueueOutcome::More if self.now() >= until => return Ok(false),
+                EnqueueOutcome::More => {
+                    limit = until.min(self.now() + self.config.outage_limit);
+                    continue;
+                }
                 EnqueueOutcome::Again if self.now() < limit => continue,
                 EnqueueOutcome::Again => StoreFault::unavailable(
                     Step::Reply,
@@ -286,7 +314,9 @@ impl Engine {
                 self.start_syncing(waiter, now + self.config.check_period.min(holder_ends));
                 EnqueueOutcome::Done
             }
-            Outcome::Late | Outcome::More => EnqueueOutcome::Again,
+            Outcome::More => EnqueueOutcome::More,
+            // R5 (dated requests): the connection has a new anchor now.
+            Outcome::Late => EnqueueOutcome::Again,
             outcome => EnqueueOutcome::Rejected(self.unexpected_reply(call, &outcome)),
         }
     }

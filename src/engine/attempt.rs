@@ -34,6 +34,9 @@ pub(crate) struct Doubt {
 pub(super) enum TryOutcome {
     /// The lease, or `None` if the lock is taken.
     Done(Option<Arc<Lease>>),
+    /// The script passed over as many dead waiters as one call may. It must be sent again. If no
+    /// time is left for that, the lock is not taken: Redis has answered.
+    More,
     /// It must be sent again. If no time is left for that, the fault is the error.
     Again(StoreFault),
     Failed(StoreFault),
@@ -41,7 +44,8 @@ pub(super) enum TryOutcome {
 
 impl Engine {
     /// Sends one acquire that may not wait. It is sent again after a transient refusal, and after a
-    /// reply that asks for it, for one command timeout.
+    /// reply that asks for it, for one command timeout but not past `until`: so the last of them
+    /// has a whole timeout for its reply.
     pub(super) fn attempt(
         &self,
         request: &Arc<Request>,
@@ -62,14 +66,15 @@ impl Engine {
             let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
             let fault = match self.on_try_reply(&mut attempt, result)? {
                 TryOutcome::Done(lease) => return Ok(lease),
-                TryOutcome::Again(fault) => fault,
+                TryOutcome::More => None,
+                TryOutcome::Again(fault) => Some(fault),
                 TryOutcome::Failed(fault @ StoreFault::Server { .. })
                     if fault.is_transient() && !fault.is_ambiguous() =>
                 {
                     self.clock
                         .sleep_until(self.now() + self.config.back_off / 10);
                     refused = Some(fault.clone());
-                    fault
+                    Some(fault)
                 }
                 TryOutcome::Failed(fault) => {
                     // The server's last refusal explains more than the lack of a connection to ask
@@ -79,11 +84,14 @@ impl Engine {
                     return Err(fault.into_error(Some(&call.key), self.now() - started));
                 }
             };
-            if self.now() >= started + self.config.command_timeout {
+            if self.now() >= (started + self.config.command_timeout).min(until) {
                 if attempt.doubt.in_doubt {
                     self.abandon_attempt(&attempt);
                 }
-                return Err(fault.into_error(Some(&call.key), self.now() - started));
+                return match fault {
+                    None => Ok(None),
+                    Some(fault) => Err(fault.into_error(Some(&call.key), self.now() - started)),
+                };
             }
         }
     }
@@ -119,9 +127,9 @@ impl Engine {
                 }
                 Ok(TryOutcome::Done(None))
             }
-            // Late: R5 (dated requests); the connection has a new anchor now. More: the script
-            // passed over as many dead waiters as one call may.
-            Outcome::Late | Outcome::More => Ok(TryOutcome::Again(StoreFault::unavailable(
+            Outcome::More => Ok(TryOutcome::More),
+            // R5 (dated requests): the connection has a new anchor now.
+            Outcome::Late => Ok(TryOutcome::Again(StoreFault::unavailable(
                 Step::Reply,
                 "no time is left to send the acquire again",
             ))),

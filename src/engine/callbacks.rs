@@ -9,6 +9,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::loss::Loss;
 use crate::options::OnLost;
+use crate::store::clock::{Clock, Time};
 
 const THREAD: &str = "fairlock-events";
 
@@ -49,15 +50,16 @@ impl Engine {
         let mut state = self.callbacks.state.lock();
         if let CallbackState::Idle = &*state {
             let (sender, receiver) = unbounded();
-            self.spawn(THREAD, move || run(&receiver))?;
+            let clock = self.clock.clone();
+            self.spawn(THREAD, move || run(&clock, &receiver))?;
             *state = CallbackState::Started(sender);
         }
         Ok(())
     }
 }
 
-fn run(calls: &Receiver<(OnLost, Loss)>) {
-    for (callback, loss) in calls {
+fn run(clock: &Clock, calls: &Receiver<(OnLost, Loss)>) {
+    while let Some((callback, loss)) = clock.receive(calls, Time::NEVER) {
         if catch_unwind(AssertUnwindSafe(|| callback(&loss))).is_err() {
             log::error!("the on_lost callback of {:?} panicked", loss.name);
         }

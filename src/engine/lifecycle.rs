@@ -4,7 +4,7 @@
 //! - A caller that waits for a grant sleeps on `WaiterEntry::changed`. [`Engine::apply`] wakes it,
 //!   and a reply does, if it asked for that.
 //! - A caller that shuts the manager down sleeps on `Engine::guard_dropped`. The drop of each guard
-//!   wakes it.
+//!   wakes it. Then it sleeps on a channel, and the report of `fairlock-renewal` wakes it.
 //! - `fairlock-renewal` sleeps on the channel of its [`Waker`]. Commands wake it, and so do leases
 //!   that are due before it would wake, and its connection.
 //! - `fairlock-listener` sleeps in a read from its socket, or between two attempts to subscribe.
@@ -22,9 +22,9 @@ use crossbeam_channel::{Receiver, bounded, unbounded};
 
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::engine::background::{Command, RenewalThread, Waker};
+use crate::engine::background::{Command, EndAll, RenewalThread, ShutdownReport, Waker};
 use crate::engine::callbacks::Callbacks;
-use crate::engine::subscription::{self, SubscriptionStatus};
+use crate::engine::subscription::SubscriptionStatus;
 use crate::engine::waiter::WaiterRegistry;
 use crate::error::{Error, Result, Step};
 use crate::script::CallerId;
@@ -74,7 +74,7 @@ impl Drop for EngineHandle {
 }
 
 impl Sleepers for Engine {
-    fn wake_all(&self) -> Receiver<Infallible> {
+    fn wake_all(&self) {
         // A thread holds the mutex from its look at the clock to its sleep. Taking the mutex for a
         // moment makes sure that it sleeps, and is woken.
         for waiter in self.waiters.all() {
@@ -84,6 +84,9 @@ impl Sleepers for Engine {
         self.subscription.wake();
         drop(self.drained.lock());
         self.guard_dropped.notify_all();
+    }
+
+    fn settled(&self) -> Receiver<Infallible> {
         let (hold, idle) = bounded(0);
         self.send_to_background(Command::DropWhenIdle(hold));
         idle
@@ -142,8 +145,8 @@ impl Engine {
     }
 
     /// Refuses new locks, ends waits, waits for guards until `until`, and ends the leases that are
-    /// left then. Returns their names.
-    pub(crate) fn shut_down(&self, until: Time) -> Result<Vec<Arc<str>>> {
+    /// left then. Returns when Redis has answered all releases, or three command timeouts later.
+    pub(crate) fn shut_down(&self, until: Time) -> Result<ShutdownReport> {
         if self.is_forked() {
             return Err(Error::Closed);
         }
@@ -155,18 +158,23 @@ impl Engine {
             self.clock.wait(&self.guard_dropped, &mut drained, until);
         }
         drop(drained);
-        let (sender, names) = bounded(1);
-        self.send_to_background(Command::EndAll(sender));
-        let limit = self.config.command_timeout * 2;
-        self.clock
-            .receive(&names, self.now() + limit)
-            .ok_or_else(|| {
-                StoreFault::unavailable(
-                    Step::Reply,
-                    "the renewal thread did not end the leases in time",
-                )
-                .into_error(None, limit)
-            })
+        let (report_to, report) = bounded(1);
+        let timeout = self.config.command_timeout;
+        // One timeout for the exchange in which the renewal thread may be, and one for a connection.
+        // When it gives up, it may be in another exchange, and reports after that.
+        let now = self.now();
+        self.send_to_background(Command::EndAll(EndAll {
+            give_up_at: now + timeout * 2,
+            report_to,
+        }));
+        let limit = timeout * 3;
+        self.clock.receive(&report, now + limit).ok_or_else(|| {
+            StoreFault::unavailable(
+                Step::Reply,
+                "the renewal thread did not end the leases in time",
+            )
+            .into_error(None, limit)
+        })
     }
 
     pub(super) fn close(&self) {
@@ -187,18 +195,19 @@ impl Engine {
         self.subscription.wake();
         self.callbacks.end();
         let threads = std::mem::take(&mut *self.threads.lock());
-        let since = match self.unanswered_since.load(Ordering::Acquire) {
-            0 => self.now(),
+        let timeout = self.config.command_timeout;
+        let now = self.now();
+        let since = match Time::from_nanos(self.unanswered_since.load(Ordering::Acquire)) {
             // A server that does not answer a release will not let the threads end in time either.
-            since => Time::from_nanos(since),
+            since if now < since + timeout * 2 => since,
+            // Every release was answered, or Redis may be back since. The renewal thread needs time
+            // for the releases that are open.
+            _ => now,
         };
-        let until = since + self.config.command_timeout;
-        if threads
-            .iter()
-            .any(|t| t.handle.thread().name() == Some(subscription::THREAD))
-        {
-            // The subscription's thread may read from its socket. A message wakes it.
-            self.store.poke(&self.caller_id.channel());
+        let until = since + timeout;
+        if self.subscription.is_up() {
+            // The subscription's thread reads from its socket. A message wakes it.
+            self.store.poke(&self.caller_id.channel(), until);
         }
         let here = thread::current().id();
         for thread in threads {
@@ -219,14 +228,15 @@ impl Engine {
 
     pub(super) fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
         let (alive, over) = bounded::<()>(0);
+        let body = self.clock.attended(move || {
+            let _alive = alive;
+            if catch_unwind(AssertUnwindSafe(body)).is_err() {
+                log::error!("a thread of fairlock panicked");
+            }
+        });
         let handle = thread::Builder::new()
             .name(name.to_owned())
-            .spawn(move || {
-                let _alive = alive;
-                if catch_unwind(AssertUnwindSafe(body)).is_err() {
-                    log::error!("a thread of fairlock panicked");
-                }
-            })
+            .spawn(body)
             .map_err(|e| {
                 StoreFault::unavailable(Step::Connect, e).into_error(None, Duration::ZERO)
             })?;

@@ -18,6 +18,8 @@ enum GroupOutcome {
     Granted(Vec<Arc<Lease>>),
     /// Another caller has one of them, or waits for it.
     Taken,
+    /// All must be tried again, to pass over more dead waiters of one of them.
+    More,
     /// R5 (dated requests): all must be tried again.
     Again,
 }
@@ -33,7 +35,7 @@ impl Engine {
     ) -> Result<Option<Vec<Arc<Lease>>>> {
         let started = self.now();
         loop {
-            let error = match self.attempt_all(requests, started, until) {
+            let failed = match self.attempt_all(requests, started, until) {
                 Ok(GroupOutcome::Granted(leases)) => return Ok(Some(leases)),
                 Ok(GroupOutcome::Taken) => return Ok(None),
                 Ok(GroupOutcome::Again) => {
@@ -42,18 +44,19 @@ impl Engine {
                         "no time is left to send the acquires again",
                     );
                     let first = requests.first().map(|request| &request.key);
-                    fault.into_error(first, self.now() - started)
+                    Some(fault.into_error(first, self.now() - started))
                 }
+                Ok(GroupOutcome::More) => None,
                 // A transient refusal is retried, as for one lock.
                 Err(error @ Error::Server { .. }) if is_transient(&error) => {
                     self.clock
                         .sleep_until(self.now() + self.config.back_off / 10);
-                    error
+                    Some(error)
                 }
                 Err(error) => return Err(error),
             };
             if self.now() >= (started + self.config.command_timeout).min(until) {
-                return Err(error);
+                return failed.map_or(Ok(None), Err);
             }
         }
     }
@@ -121,13 +124,17 @@ impl Engine {
         let mut leases = Vec::new();
         let mut failed = None;
         let mut is_taken = false;
+        let mut more = false;
         let mut again = false;
         for (mut attempt, result) in replies {
             match self.on_try_reply(&mut attempt, result) {
                 Ok(TryOutcome::Done(Some(lease))) => leases.push(lease),
                 Ok(TryOutcome::Done(None)) => is_taken = true,
-                Ok(TryOutcome::Again(_)) => {
-                    again = true;
+                Ok(outcome @ (TryOutcome::More | TryOutcome::Again(_))) => {
+                    match outcome {
+                        TryOutcome::More => more = true,
+                        _ => again = true,
+                    }
                     if attempt.doubt.in_doubt {
                         // R7 (late copies): the next try has another token, but a first copy of
                         // this one may still be under way.
@@ -149,8 +156,10 @@ impl Engine {
         self.abandon_all(&leases);
         match failed {
             Some(error) => Err(error),
-            None if is_taken || !again => Ok(GroupOutcome::Taken),
-            None => Ok(GroupOutcome::Again),
+            None if is_taken => Ok(GroupOutcome::Taken),
+            None if again => Ok(GroupOutcome::Again),
+            None if more => Ok(GroupOutcome::More),
+            None => Ok(GroupOutcome::Taken),
         }
     }
 

@@ -119,8 +119,8 @@ impl Engine {
                 fault: None,
                 release,
             })),
-            // If the connection was closed while idle, this thread does not retry. The renewal
-            // thread sends the release again.
+            // If the connection was closed while idle, and no other is free, the renewal thread sends
+            // the release again.
             Err(fault) => {
                 self.note_release_fault(started, &fault);
                 ReleaseOutcome::Open(Box::new(OpenRelease {
@@ -156,7 +156,8 @@ impl Engine {
         want: WantResult,
     ) -> BackgroundRelease<'a> {
         let OpenRelease { fault, mut release } = open;
-        let redis_is_silent = fault.is_some() || self.unanswered_since.load(Ordering::Acquire) != 0;
+        let redis_is_silent = fault.as_ref().is_some_and(|fault| !fault.is_no_outage())
+            || self.unanswered_since.load(Ordering::Acquire) != 0;
         let mut result = None;
         if want == WantResult::Yes || !redis_is_silent {
             let (sender, receiver) = bounded(1);
@@ -204,7 +205,7 @@ impl Engine {
             }
             None => {
                 self.note_release_unanswered(started);
-                if want == WantResult::No {
+                if want == WantResult::No && fault.is_none() {
                     // The renewal thread goes on, and logs it if the release fails.
                     return Ok(());
                 }
@@ -372,9 +373,12 @@ impl Engine {
         self.unanswered_since.store(0, Ordering::Release);
     }
 
-    /// An ambiguous fault counts as a missing reply. After any other fault, the release was not
-    /// sent or was refused.
+    /// An ambiguous fault counts as a missing reply, unless another connection may do better at
+    /// once. After any other fault, the release was refused.
     pub(super) fn note_release_fault(&self, started: Time, fault: &StoreFault) {
+        if fault.is_no_outage() {
+            return;
+        }
         if fault.is_ambiguous() {
             self.note_release_unanswered(started);
         } else {

@@ -100,6 +100,12 @@ impl Request {
         })
     }
 
+    /// The label of its options. Empty without one.
+    pub(crate) fn label(&self) -> &str {
+        // No part before it has a tab.
+        self.params.splitn(4, '\t').nth(3).unwrap_or("")
+    }
+
     /// For how long a grant of this request can last without a renewal or a release.
     pub(crate) fn longest(&self) -> Duration {
         self.ttl.max(self.hold_at_least)

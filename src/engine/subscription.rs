@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::engine::Engine;
 use crate::engine::background::Command;
@@ -56,6 +57,10 @@ impl SubscriptionStatus {
             *self.state.lock(),
             SubscriptionState::Started | SubscriptionState::Up
         )
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        matches!(*self.state.lock(), SubscriptionState::Up)
     }
 
     /// Ends a pause between two attempts early.
@@ -130,13 +135,7 @@ impl Engine {
                 // and queues after the check.
                 self.send_to_background(Command::Subscribed);
                 self.subscription.set(SubscriptionState::Up);
-                if progress.was_ever_up {
-                    log::info!("the subscription is up again");
-                }
-                *progress = Progress {
-                    is_up: true,
-                    was_ever_up: true,
-                };
+                progress.on_up(self.now());
             }
             ChannelEvent::Message(message) => on_message(self, message),
             ChannelEvent::Quiet => {}
@@ -144,11 +143,40 @@ impl Engine {
     }
 }
 
-/// The subscription's past, as far as the log needs it.
+/// The subscription's past, as far as the log and the pauses need it.
 #[derive(Default)]
 struct Progress {
-    is_up: bool,
     was_ever_up: bool,
+    up_since: Option<Time>,
+    /// The log says that it ended, and not yet that it is up again.
+    is_missing: bool,
+}
+
+impl Progress {
+    fn on_up(&mut self, now: Time) {
+        self.was_ever_up = true;
+        self.up_since = Some(now);
+        if std::mem::take(&mut self.is_missing) {
+            log::info!("the subscription is up again");
+        }
+    }
+
+    /// Returns whether to subscribe again at once. That is so if the connection was closed after it
+    /// was up for longer than a pause: the server restarted, or somebody closed it. Only if it then
+    /// fails again, there is something to report.
+    fn on_end(&mut self, fault: &StoreFault, now: Time, pause: Duration) -> bool {
+        let was_up = self.up_since.take();
+        if fault.is_closed() && was_up.is_some_and(|since| now >= since + pause) {
+            log::debug!("the subscription was closed and is opened again: {fault}");
+            return true;
+        }
+        if self.was_ever_up && !std::mem::replace(&mut self.is_missing, true) {
+            log::info!("the subscription ended: {fault}");
+        } else {
+            log::debug!("subscribing failed: {fault}");
+        }
+        false
+    }
 }
 
 /// The thread's loop: subscribe, receive messages until the connection fails, pause, and subscribe
@@ -172,17 +200,17 @@ fn run(engine: &Arc<Engine>) {
             },
         );
         let Err(fault) = ended else { return };
-        if std::mem::take(&mut progress.is_up) {
-            log::info!("the subscription ended: {fault}");
-        } else {
-            log::debug!("subscribing failed: {fault}");
-        }
+        let now = engine.now();
+        let at_once = progress.on_end(&fault, now, engine.config.back_off);
         if matches!(&fault, StoreFault::Server { code, .. } if code == "NOPERM") {
             engine.subscription.set(SubscriptionState::Refused(fault));
             return;
         }
         engine.subscription.set(SubscriptionState::Started);
-        let retry_at = engine.now() + engine.config.back_off;
+        if at_once {
+            continue;
+        }
+        let retry_at = now + engine.config.back_off;
         let mut state = engine.subscription.state.lock();
         while engine.now() < retry_at && !engine.is_stopping() {
             engine

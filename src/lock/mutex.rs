@@ -45,6 +45,7 @@ impl LockManager {
     }
 
     /// Takes the lock if it is free and nobody waits for it. `None`: it is taken, or others wait.
+    /// It may also be that dead waiters are still being skipped; the next try goes on there.
     /// Never waits for others.
     ///
     /// Blocks for at most two command timeouts: one for a connection and one for the reply.
@@ -105,7 +106,8 @@ impl LockManager {
     /// lock is free, the waiter has it at once.
     ///
     /// Blocks for at most two command timeouts while Redis answers. The first time that the manager
-    /// waits, for at most five, because it subscribes first. While Redis does not answer, blocks
+    /// waits, for at most five, because it subscribes first. It blocks for longer if more than 64
+    /// dead waiters must be skipped. While Redis does not answer, blocks
     /// for at most the outage limit and two command timeouts.
     ///
     /// # Errors

@@ -114,6 +114,16 @@ pub(crate) struct Form {
     pub(crate) single_key: bool,
 }
 
+/// The command that finds out what the user may not run, on a key beside this record.
+pub(crate) fn rights_command(key: &Key, caller_id: &CallerId) -> Cmd {
+    let mut cmd = redis::cmd("EVAL");
+    cmd.arg(include_str!("user_rights.lua"))
+        .arg(1)
+        .arg(key.record())
+        .arg(caller_id.channel());
+    cmd
+}
+
 impl Call {
     /// The number of the script that the call runs. `None` if it is a single command.
     pub(crate) fn script_id(&self) -> Option<usize> {
@@ -220,6 +230,19 @@ impl Call {
 
     pub(crate) fn is_acquire(&self) -> bool {
         matches!(self.verb, Verb::Acquire { .. })
+    }
+
+    /// Whether the user needs all rights before this is sent, because the script takes something,
+    /// or hands over what another user took.
+    pub(crate) fn needs_rights(&self) -> bool {
+        let is_forced = matches!(
+            self.verb,
+            Verb::Release {
+                mode: Mode::Forced(_),
+                ..
+            }
+        );
+        self.is_acquire() || is_forced
     }
 
     /// Whether the script may do with one key alone: R11 (missing keys).

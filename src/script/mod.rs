@@ -20,7 +20,7 @@ mod script_access;
 mod spec;
 mod token;
 
-pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb};
+pub(crate) use call::{Call, Form, LOOKUP_LIMIT, Mode, Page, Verb, rights_command};
 pub(crate) use registry::SCRIPTS;
 #[cfg(feature = "memory")]
 pub(crate) use registry::sources;
@@ -31,5 +31,5 @@ pub(crate) use spec::{Family, LockSpec};
 pub(crate) use token::{CallerId, Token};
 
 /// The rights to the commands that the scripts use.
-pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hscan +hset +hdel +lindex +llen +lrange +lpop +rpop \
-                                 +rpush +del +pexpireat +pttl +time +publish";
+pub(crate) const RIGHTS: &str = "+hget +hmget +hgetall +hkeys +hexists +hlen +hscan +hset +hdel +lindex +llen +lrange +lpop \
+                                 +rpop +rpush +del +pexpireat +pttl +time +publish";

@@ -48,15 +48,10 @@ if not queue_key and entries > 0 then return { 'queued', now, 0 } end
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include mutex_promote.lua
---include record_rights.lua
 
 if not owner and lease_end <= now and more == 0 then
-  local refused = not fence and refusal('HDEL', 'PEXPIREAT')
-  if refused then return refused end
-  if waiter then
-    fields_to_delete[#fields_to_delete + 1] = 'w:' .. token
-    waiter_records, queue_changed = waiter_records - 1, true
-  end
+  -- The token does not wait: its own process counts as alive, so it would be the owner by now. And
+  -- if the list lost its entry, the records of all waiters go.
   owner, new_manager = token, manager
   new_request, ttl, hold, new_label = string.match(params, '^((%d+) %d (%d+)) (.*)$')
   new_request = '0 ' .. now_text .. ' ' .. manager .. ' ' .. new_request
@@ -74,10 +69,6 @@ elseif ARGV[7] ~= '1' then
 elseif not queue_key then
   return { 'queued', now, 0 }
 else
-  local refused = last_ticket == 0
-    and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
-                'HKEYS', 'HGETALL', 'HDEL', 'DEL', 'PEXPIREAT')
-  if refused then return refused end
   --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.

@@ -26,12 +26,9 @@ local forced_fence, page_from
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
---include record_rights.lua
 
 -- A name that nobody holds or waits for may become another kind, or get another capacity.
 if more == 0 and kind ~= wanted_kind and permits_taken == 0 and entries == 0 then
-  local refused = not packed_state and refusal('HGET', 'HSCAN', 'HLEN', 'HDEL', 'PEXPIREAT', 'PTTL')
-  if refused then return refused end
   kind, capacity, state_changed = wanted_kind, string.match(wanted_kind, '%d+$') + 0, true
 end
 local lease_params, ttl, hold, weight, label =
@@ -64,10 +61,6 @@ elseif kind ~= wanted_kind then
 elseif ARGV[7] ~= '1' then
   answer = { 'busy', now, 0, left }
 else
-  local refused = last_ticket == 0
-    and refusal('HSET', 'RPUSH', 'LPOP', 'RPOP', 'LINDEX', 'LLEN', 'LRANGE', 'HGET', 'HEXISTS',
-                'HKEYS', 'HGETALL', 'HSCAN', 'HLEN', 'HDEL', 'DEL', 'PEXPIREAT')
-  if refused then return refused end
   --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.

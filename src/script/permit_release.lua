@@ -57,7 +57,8 @@ elseif grant then
   status, state_changed = 'released', true
   -- R15 (clock went back): the end and the time of the grant may be too far in the future.
   lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))
-  local cool_until = hold > 0 and math.min(grant[2], now) + 1000 * hold or 0
+  local granted_at = grant[2]
+  local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
   local must_cool = (mode == 'used' or mode == 'lost') and cool_until > now
   -- A reader leaves nothing half done, so its end does not change previous.
   if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then

@@ -70,7 +70,7 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 28] = parts![
+const PARTS: [(&str, &str); 27] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
     "mutex_promote.lua",
@@ -98,7 +98,6 @@ const PARTS: [(&str, &str); 28] = parts![
     "queue_inspect.lua",
     "record_clock.lua",
     "record_now_text.lua",
-    "record_rights.lua",
 ];
 
 /// The rows of the table.

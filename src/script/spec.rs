@@ -88,6 +88,16 @@ impl LockSpec {
         }
     }
 
+    /// Whether a request for this cannot be granted before some of `held` permits are released,
+    /// which are of the same name.
+    pub(crate) fn must_wait_for(&self, held: u64) -> bool {
+        match self.protocol {
+            Protocol::Semaphore => held + u64::from(self.weight) > u64::from(self.capacity),
+            // A second reader waits only behind a writer, and that writer waits for the first.
+            Protocol::Mutex | Protocol::ReadWrite | Protocol::Any => held > 0,
+        }
+    }
+
     /// The kind as a record has it.
     pub(crate) fn kind(&self) -> String {
         match self.family {

@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 #[cfg(feature = "memory")]
-use crossbeam_channel::select;
+use crossbeam_channel::{TryRecvError, select};
 use rustix::time::ClockId;
 
+#[cfg(feature = "memory")]
+use crate::store::attendants::{Attendance, Attendants};
 use crate::sync::{Condvar, MutexGuard};
 
 /// A moment on this host's clock, in ns since some start. Arithmetic saturates: [`Time::NEVER`] is
@@ -87,6 +89,9 @@ pub(crate) trait TimeSource: fmt::Debug + Send + Sync {
 
     /// Wakes these after each jump.
     fn on_jump(&self, sleepers: Weak<dyn Sleepers>);
+
+    /// The threads that the clock waits for, if it can jump by itself.
+    fn attendants(&self) -> Option<&Arc<Attendants>>;
 }
 
 impl Clock {
@@ -118,11 +123,13 @@ impl Clock {
     /// Blocks until notified or until `until`, whichever is first; may also wake for no reason. If
     /// the clock can jump, a [`Sleepers`] must notify after each jump.
     pub(crate) fn wait<T>(&self, condvar: &Condvar, guard: &mut MutexGuard<'_, T>, until: Time) {
-        if until == Time::NEVER {
-            condvar.wait(guard);
-        } else {
-            condvar.wait_for(guard, until - self.now());
-        }
+        self.asleep(until, || {
+            if until == Time::NEVER {
+                condvar.wait(guard);
+            } else {
+                condvar.wait_for(guard, until - self.now());
+            }
+        });
     }
 
     pub(crate) fn sleep_until(&self, until: Time) {
@@ -134,7 +141,7 @@ impl Clock {
                 if left.is_zero() {
                     return;
                 }
-                let _ = jump.recv_timeout(left);
+                let _ = self.asleep(until, || jump.recv_timeout(left));
             }
         }
         std::thread::sleep(until - self.now());
@@ -142,22 +149,65 @@ impl Clock {
 
     /// Blocks until a message comes or until `until`; `None` means that no message came.
     pub(crate) fn receive<T>(&self, from: &Receiver<T>, until: Time) -> Option<T> {
-        if until == Time::NEVER {
-            return from.recv().ok();
-        }
         #[cfg(feature = "memory")]
         if let Some(source) = &self.source {
             loop {
                 let jump = source.next_jump();
                 let left = until - source.now();
-                select! {
-                    recv(from) -> message => return message.ok(),
-                    recv(jump) -> _ => {}
-                    default(left) => return None,
+                // Looks before it counts as asleep: `select!` may choose the jump although there is
+                // a message.
+                let received = match from.try_recv() {
+                    Ok(message) => Some(Some(message)),
+                    Err(TryRecvError::Disconnected) => Some(None),
+                    Err(TryRecvError::Empty) => self.asleep(until, || {
+                        select! {
+                            recv(from) -> message => Some(message.ok()),
+                            recv(jump) -> _ => None,
+                            default(left) => Some(None),
+                        }
+                    }),
+                };
+                if let Some(message) = received {
+                    if message.is_some() {
+                        source.attendants().inspect(|all| all.note_message());
+                    }
+                    return message;
                 }
             }
         }
+        if until == Time::NEVER {
+            return from.recv().ok();
+        }
         from.recv_timeout(until - self.now()).ok()
+    }
+
+    /// The body of a thread that sleeps by this clock alone. A clock that jumps by itself waits for
+    /// the thread, from now on until it ends.
+    pub(crate) fn attended(
+        &self,
+        body: impl FnOnce() + Send + 'static,
+    ) -> impl FnOnce() + Send + 'static {
+        #[cfg(feature = "memory")]
+        let body = {
+            let source = self.source.as_ref();
+            let attendance = source.and_then(|source| source.attendants().map(Attendants::join));
+            move || {
+                let _here = attendance.as_ref().map(Attendance::here);
+                body();
+            }
+        };
+        body
+    }
+
+    /// Runs `sleep`, which blocks until this time or until the thread is woken.
+    fn asleep<T>(&self, until: Time, sleep: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "memory")]
+        if let Some(attendants) = self.source.as_ref().and_then(|source| source.attendants()) {
+            return attendants.asleep(until.as_nanos(), sleep);
+        }
+        #[cfg(not(feature = "memory"))]
+        let _ = until;
+        sleep()
     }
 
     /// Wakes these after each jump of a clock that can jump.
@@ -171,15 +221,18 @@ impl Clock {
 }
 
 /// The threads that sleep in [`Clock::wait`], where a clock cannot find them.
+#[cfg_attr(
+    not(feature = "memory"),
+    expect(dead_code, reason = "the host's clock does not jump")
+)]
 pub(crate) trait Sleepers: Send + Sync {
     /// Makes each of them look at the clock again. Takes the mutex of each for a moment: otherwise
-    /// a thread that is between its look at the clock and its sleep would be missed. The receiver
-    /// is disconnected as soon as everything that was due in the background has been done.
-    #[cfg_attr(
-        not(feature = "memory"),
-        expect(dead_code, reason = "the host's clock does not jump")
-    )]
-    fn wake_all(&self) -> Receiver<Infallible>;
+    /// a thread that is between its look at the clock and its sleep would be missed.
+    fn wake_all(&self);
+
+    /// A receiver that is disconnected as soon as everything that is due in the background has been
+    /// done.
+    fn settled(&self) -> Receiver<Infallible>;
 }
 
 /// The clock by which leases are believed: nobody sets it, and it runs on while the host is

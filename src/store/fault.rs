@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::error::{Error, Step};
 use crate::key::Key;
-use crate::script::{Malformed, RIGHTS};
+use crate::script::Malformed;
+use crate::store::refusal::{Refusal, passes_by_itself};
 
 /// Why a call has no reply. `Clone`, because one fault ends all calls of a pipeline.
 #[derive(Debug, Clone)]
@@ -21,8 +22,8 @@ pub(crate) enum StoreFault {
         step: Step,
         source: Arc<dyn StdError + Send + Sync>,
     },
-    /// The first attempt had no reply, and this fault ended the next one. The server may have
-    /// carried out the first (P7).
+    /// The server may have carried out the call, or a part of it, before this fault: an attempt
+    /// before this one had no reply (P7), or a script raised the error after its first write.
     InDoubt(Box<StoreFault>),
     /// The server refused.
     Server { code: String, message: String },
@@ -42,6 +43,21 @@ impl StoreFault {
         StoreFault::Unavailable {
             step,
             source: source.into().into(),
+        }
+    }
+
+    /// A server's error that begins with this word and goes on with these details.
+    pub(super) fn refused(code: &str, details: &str) -> StoreFault {
+        let Refusal {
+            code,
+            message,
+            may_have_written,
+        } = Refusal::read(code, details);
+        let fault = StoreFault::Server { code, message };
+        if may_have_written {
+            StoreFault::InDoubt(Box::new(fault))
+        } else {
+            fault
         }
     }
 
@@ -70,6 +86,15 @@ impl StoreFault {
         }
     }
 
+    /// The code of the server's error, if it is one.
+    pub(crate) fn code(&self) -> Option<&str> {
+        match self {
+            StoreFault::Server { code, .. } => Some(code),
+            StoreFault::InDoubt(fault) => fault.code(),
+            _ => None,
+        }
+    }
+
     /// Whether it may pass by itself. Then another attempt is worthwhile within the call's bound.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
@@ -93,6 +118,13 @@ impl StoreFault {
         }
     }
 
+    /// Whether it is no sign of an outage: the next connection will show whether the server answers.
+    /// A server closes connections that are idle, and all when it restarts. If the next attempt
+    /// fails as well, its fault is another one, or [`StoreFault::InDoubt`].
+    pub(crate) fn is_no_outage(&self) -> bool {
+        matches!(self, StoreFault::NotReady) || self.is_closed()
+    }
+
     /// Whether a signal handler ran while a connection was being opened.
     pub(super) fn is_interrupted(&self) -> bool {
         matches!(self, StoreFault::Unavailable { source, .. }
@@ -106,12 +138,7 @@ impl StoreFault {
         match self {
             StoreFault::Unavailable { step, .. } => matches!(step, Step::Send | Step::Reply),
             StoreFault::InDoubt(_) => true,
-            // An error that a script raises after its first write leaves the writes in place. OOM
-            // and WRONGTYPE come before it: R20 (write order).
-            StoreFault::Server { code, message } => {
-                code == PROTOCOL
-                    || (message.contains("user_script") && code != "OOM" && code != "WRONGTYPE")
-            }
+            StoreFault::Server { code, .. } => code == PROTOCOL,
             StoreFault::NotReady | StoreFault::Unfit { .. } => false,
         }
     }
@@ -140,7 +167,7 @@ impl StoreFault {
             StoreFault::Server { code, message } => Error::Server {
                 lock,
                 code,
-                message: explain(&message),
+                message,
             },
             StoreFault::Unfit { what, message } => Error::Config { what, message },
         }
@@ -157,37 +184,6 @@ pub(super) fn is_closed_kind(kind: io::ErrorKind) -> bool {
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::NotConnected
     )
-}
-
-/// Whether the server refuses because of a state that it leaves by itself, or that its operator
-/// ends.
-pub(crate) fn passes_by_itself(code: &str, message: &str) -> bool {
-    matches!(
-        code,
-        "LOADING"
-            | "BUSY"
-            | "MISCONF"
-            | "NOREPLICAS"
-            | "READONLY"
-            | "MASTERDOWN"
-            | "CLUSTERDOWN"
-            | "TRYAGAIN"
-    ) || message.starts_with("max number of clients")
-}
-
-/// A server's error in words that help the user. Redis 7 adds the script's digest and line, which
-/// help only the script's author; and within a script it does not say which right is missing.
-fn explain(message: &str) -> String {
-    let text = match message.rfind(" script: ") {
-        Some(at) if message[at..].contains("@user_script") => &message[..at],
-        _ => message,
-    };
-    let lacks_rights = text.starts_with("The user executing the script can't run");
-    if lacks_rights {
-        format!("{text}; to lock and wait, the user needs {RIGHTS}")
-    } else {
-        text.to_owned()
-    }
 }
 
 impl From<StoreFault> for Error {
@@ -208,7 +204,7 @@ impl fmt::Display for StoreFault {
             StoreFault::NotReady => f.write_str("no connection is open"),
             StoreFault::InDoubt(fault) => fault.fmt(f),
             StoreFault::Unavailable { step, source } => write!(f, "no {step}: {source}"),
-            StoreFault::Server { code, message } => write!(f, "{code} {}", explain(message)),
+            StoreFault::Server { code, message } => write!(f, "{code} {message}"),
             StoreFault::Unfit { what, message } => write!(f, "{what}: {message}"),
         }
     }

@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `fault` | [`StoreFault`]: why a call has no reply, and what the caller may conclude from that |
+//! | `refusal` | what a server's error says, whatever server sent it |
 //! | `anchor` | [`Anchor`]: one reading of the server's clock, paired with local times |
 //! | `clock` | [`Clock`] and [`Time`](clock::Time): the local clock by which leases are believed |
 //! | `url` | the grammar of `redis://` URLs |
@@ -11,11 +12,14 @@
 //! | `memory` | the store that lives in this process |
 
 mod anchor;
+#[cfg(feature = "memory")]
+pub(crate) mod attendants;
 pub(crate) mod clock;
 mod fault;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod node;
+mod refusal;
 mod single;
 mod url;
 
@@ -28,9 +32,10 @@ use crate::script::{Call, ScriptReply};
 use clock::{Clock, Time};
 
 pub(crate) use anchor::Anchor;
-pub(crate) use fault::{StoreFault, passes_by_itself};
+pub(crate) use fault::StoreFault;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use node::ScriptedPeer;
+pub(crate) use refusal::passes_by_itself;
 pub(crate) use single::Single;
 pub(crate) use url::parse_url;
 
@@ -61,9 +66,9 @@ pub(crate) trait Store: Send + Sync {
         on_event: &mut dyn FnMut(ChannelEvent<'_>) -> ControlFlow<()>,
     ) -> Result<(), StoreFault>;
 
-    /// Publishes an empty message if a connection is free, so that the listener on the channel
-    /// wakes and looks around. Does nothing otherwise.
-    fn poke(&self, channel: &str);
+    /// Publishes an empty message, so that the listener on the channel wakes and looks around.
+    /// Blocks until `by` at most.
+    fn poke(&self, channel: &str, by: Time);
 
     /// One page of the keys that match: the cursor of the next page (0 after the last page) and
     /// the keys.
@@ -90,7 +95,8 @@ pub(crate) trait Link: Send {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadlines {
     pub(crate) checkout: Checkout,
-    /// After this moment the store neither waits for a reply nor sends the call again.
+    /// After this moment the store neither waits for a reply nor sends the call again. It is one
+    /// moment for all replies of the pipeline that the call travels in.
     pub(crate) reply_by: Time,
 }
 
@@ -165,8 +171,19 @@ impl CallResult {
                 resent: true,
                 ..answer
             }),
-            Err(fault) if fault.is_ambiguous() => Err(fault),
+            Err(fault) if fault.is_ambiguous() && !fault.is_closed() => Err(fault),
             Err(fault) => Err(StoreFault::InDoubt(Box::new(fault))),
         };
+    }
+
+    /// The connection was closed, and so was the one before it: more than one connection has come
+    /// to its end.
+    fn note_closed_again(&mut self) {
+        if self.is_closed() {
+            let none = Err(StoreFault::NotReady);
+            if let Err(fault) = std::mem::replace(&mut self.answer, none) {
+                self.answer = Err(StoreFault::InDoubt(Box::new(fault)));
+            }
+        }
     }
 }

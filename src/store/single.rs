@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::ConnectionInfo;
 
-use super::clock::Clock;
+use super::clock::{Clock, Time};
 use super::node::{Node, NodeLink, NodePool};
 use super::{Anchor, CallResult, ChannelEvent, Deadlines, Link, Store, StoreFault};
 use crate::config::Config;
@@ -71,8 +71,8 @@ impl Store for Single {
         self.node.listen(channel, check_every, is_awaited, on_event)
     }
 
-    fn poke(&self, channel: &str) {
-        self.pool.poke(channel);
+    fn poke(&self, channel: &str, by: Time) {
+        self.pool.poke(channel, by);
     }
 
     fn scan(&self, cursor: u64, pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {

@@ -418,6 +418,9 @@ fn what_a_manager_returns_can_be_shown_to_people() {
 
     let left = mgr.shutdown(Duration::ZERO).unwrap();
     assert_eq!(left.to_string(), "these locks were still held: n");
-    let none = Shutdown::default();
-    assert_eq!(none.to_string(), "all guards were dropped in time");
+    let mut left = Shutdown::default();
+    assert_eq!(left.to_string(), "all guards were dropped in time");
+    left.unreleased = vec!["a".into(), "b".into()];
+    let said = "all guards were dropped in time; not confirmed as released: a, b";
+    assert_eq!(left.to_string(), said);
 }

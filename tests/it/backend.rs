@@ -51,6 +51,9 @@ pub(crate) trait Keyspace {
     /// The keys that would stay forever. The list is empty on a store that cannot be asked for a
     /// TTL.
     fn keys_without_ttl(&self) -> Vec<String>;
+
+    /// When the key expires, in ms since 1970.
+    fn expires_at(&self, key: &str) -> i64;
 }
 
 impl dyn Keyspace + '_ {
@@ -68,6 +71,10 @@ impl Keyspace for Server {
 
     fn keys_without_ttl(&self) -> Vec<String> {
         Server::keys_without_ttl(self)
+    }
+
+    fn expires_at(&self, key: &str) -> i64 {
+        Server::expires_at(self, key)
     }
 }
 
@@ -222,7 +229,10 @@ impl Backend {
             Backend::Redis(server, Some(proxy)) => {
                 // Only scripts match, because fairlock's calls send nothing else. The claims
                 // themselves observe the effect, so the handles are dropped.
-                let script = contains("EVAL");
+                let script = |bytes: &[u8]| {
+                    contains("EVAL")(bytes)
+                        && !contains(include_bytes!("../../src/script/user_rights.lua"))(bytes)
+                };
                 match fault {
                     InjectedFault::RequestLost => drop(proxy.hold_request_when(script)),
                     InjectedFault::ReplyLost => drop(proxy.swallow_silently_when(script)),
@@ -303,6 +313,14 @@ impl Keyspace for Backend {
             // The scripts never ask for a TTL, so the store does not implement that.
             #[cfg(feature = "memory")]
             Backend::Memory(_) => Vec::new(),
+        }
+    }
+
+    fn expires_at(&self, key: &str) -> i64 {
+        match self {
+            Backend::Redis(server, _) => server.expires_at(key),
+            #[cfg(feature = "memory")]
+            Backend::Memory(_) => panic!("the in-memory store tells no expiry"),
         }
     }
 }

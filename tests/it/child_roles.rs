@@ -1,7 +1,7 @@
 //! The roles of the worker processes, by the names that `Child::spawn` is given.
 
 use crate::support::child::{Role, receive, report};
-use crate::{ends, exclusion, footprint, fork, process, worker};
+use crate::{ends, exclusion, footprint, fork, idle_close, process, shutdown, worker};
 
 pub(crate) const ROLES: &[(&str, Role)] = &[
     ("sampling_holder", exclusion::sampling_holder),
@@ -10,7 +10,9 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("echo", echo),
     ("forks", fork::forks),
     ("forks_with_permits", fork::forks_with_permits),
+    ("shuts_down", shutdown::shuts_down),
     ("signalled", process::signalled),
+    ("idle_close", idle_close::idle_close),
     ("last_handle", footprint::last_handle),
     ("panicking_logger", process::panicking_logger),
     ("without_descriptors", process::without_descriptors),
@@ -19,6 +21,7 @@ pub(crate) const ROLES: &[(&str, Role)] = &[
     ("turns", exclusion::turns),
     ("worker", worker::worker),
     crate::bad_input::LOG_CAPTURE,
+    crate::self_waits::SELF_WAITS,
 ];
 
 /// Reports its arguments, and then each line that it receives.

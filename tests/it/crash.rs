@@ -267,6 +267,13 @@ fn p5_a_process_killed_before_seeing_its_grant_costs_one_ttl() {
             child.send("queue k");
             child.expect("queued", SOON);
         }
+        if holder.is_none() {
+            // Before its first lock it asks for its rights, and waits for the reply.
+            child.send("lock first");
+            worker::expect_got(&child, "first", SOON);
+            child.send("unlock first");
+            child.expect("unlocked first", SOON);
+        }
         proxy.pause_replies();
         match holder {
             Some(holder) => holder.unlock().unwrap(),

@@ -214,7 +214,7 @@ impl<'a> Record<'a> {
                 ),
                 _ => self.keys.query(&["GET", key]),
             };
-            let expires: i64 = self.keys.query(&["PEXPIRETIME", key]);
+            let expires = self.keys.expires_at(key);
             Some(format!("{kind} {value} {expires}"))
         })
     }

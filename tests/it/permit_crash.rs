@@ -298,6 +298,13 @@ fn p5_permits_granted_unseen_to_a_killed_process_cost_one_ttl() {
             child.send("acquire 2/3 k");
             until(SOON, "it is queued", || record.waiters().len() == 1);
         }
+        if holder.is_none() {
+            // Before its first lock it asks for its rights, and waits for the reply.
+            child.send("acquire 2/3 first");
+            worker::expect_got(&child, "first", SOON);
+            child.send("unlock first");
+            child.expect("unlocked first", SOON);
+        }
         proxy.pause_replies();
         match holder {
             Some(holder) => holder.unlock().unwrap(),

@@ -107,7 +107,7 @@ fn p8_connecting_ends_in_time_though_the_handshake_trickles() {
 }
 
 #[test]
-fn p6_a_loss_is_reported_in_time_though_renewals_trickle() {
+fn p6_a_trickling_renewal_delays_no_report_of_a_loss() {
     let Setup {
         server: _server,
         proxy,

@@ -3,26 +3,25 @@
 use super::breach::Breach;
 use super::executed_call::ExecutedCall;
 use super::model::Promise;
-use super::record::{Accounting, HolderView, RecordView};
+use super::record::{Accounting, Cooling, HolderView, RecordView};
 use crate::script::{Grant, Outcome, Verb};
 
 /// P1, P5: a grant and a renewal give a lease its full time and no more. No request shortens it.
 ///
-/// R15 (clock went back): a request that waits shortens a lease from before the step, so that it
-/// ends in its time.
+/// R15 (clock went back): a request that looks at the holders shortens a lease from before the step,
+/// so that it ends in its time.
 pub(super) fn check_lease_times(
     clock: u64,
     before: &RecordView,
     after: &RecordView,
     executed: &ExecutedCall<'_>,
 ) -> Result<(), Breach> {
-    let waits = matches!(
-        executed.outcome,
-        Outcome::Waiting { .. } | Outcome::Synced { .. }
-    );
     // A look of several calls cuts each lease when it comes to its page.
     let is_looking = |record: &RecordView| record.accounting.as_ref().is_some_and(|a| a.is_looking);
-    let looks = waits && before.looks(clock) && !is_looking(before) && !is_looking(after);
+    let looks = looks_at_holders(before, executed)
+        && before.looks(clock)
+        && !is_looking(before)
+        && !is_looking(after);
     for holder in &after.holders {
         let full = clock + holder.ttl.max(holder.hold);
         let is_renewed =
@@ -47,6 +46,46 @@ pub(super) fn check_lease_times(
         }
     }
     Ok(())
+}
+
+/// Whether the request looks at the holders when their next look is due. A request that only repeats
+/// a grant does not.
+fn looks_at_holders(before: &RecordView, executed: &ExecutedCall<'_>) -> bool {
+    match (&executed.call.verb, executed.outcome) {
+        (Verb::Release { .. }, Outcome::Granted(_)) => false,
+        (Verb::Release { .. }, _) => true,
+        (_, Outcome::Granted(grant)) => before.holder(grant.token).is_none(),
+        (_, outcome) => matches!(
+            outcome,
+            Outcome::Waiting { .. } | Outcome::Synced { .. } | Outcome::Busy { .. } | Outcome::More
+        ),
+    }
+}
+
+/// R16 (hold_at_least): what cools is taken until its least time is over.
+///
+/// R15 (clock went back): that time counts from the release at the latest.
+pub(super) fn check_cooling(
+    clock: u64,
+    before: &RecordView,
+    after: &RecordView,
+    executed: &ExecutedCall<'_>,
+) -> Result<(), Breach> {
+    let Verb::Release { token, .. } = executed.call.verb else {
+        return Ok(());
+    };
+    let Some(own) = before.holder(token) else {
+        return Ok(());
+    };
+    let rested = own.granted_at.min(clock) + own.hold;
+    let is_its = |cooling: &&Cooling| cooling.token.is_none_or(|of| of == token);
+    match after.cooling.iter().find(is_its) {
+        Some(cooling) if cooling.end != rested => {
+            let said = format!("{cooling:?} should end at {rested}");
+            Err(Breach::new(Promise::Service, said))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// P6, R15 (clock went back): no answer says that more is left of a lease than its full time. Where

@@ -259,6 +259,7 @@ impl Checker {
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
         accounting::check_lease_times(at.clock, &before, &after, executed)?;
+        accounting::check_cooling(at.clock, &before, &after, executed)?;
         if self.checks_left {
             accounting::check_times_left(&after, self.longest, executed)?;
         }

@@ -92,6 +92,11 @@ pub(crate) enum Defect {
     Shortest,
     /// No defect: a look at the holders takes them one by one, so that most calls find it under way.
     OnePerPage,
+    /// R15 (clock went back): a downgrade leaves a lease from before the step as long as it is.
+    DowngradeR15,
+    /// R15 (clock went back): what is released after the step cools from its grant, which is in the
+    /// future.
+    CoolingR15,
     /// R15 (clock went back): the answer to a repeated request says how much is left of a lease by
     /// a clock that has gone back since the grant.
     LeftTooLong,
@@ -212,6 +217,11 @@ impl Defect {
                 "math.min(shortest_lease, look_in)",
                 "math.max(shortest_lease, look_in)",
             )],
+            Defect::DowngradeR15 => &[(
+                "lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))",
+                "",
+            )],
+            Defect::CoolingR15 => &[("math.min(granted_at, now) + 1000", "granted_at + 1000")],
             Defect::LeftTooLong | Defect::LeftBelieved | Defect::LeftDoubted => &[(
                 "math.min(lease_end - now, 1000 * math.max(ttl, hold))",
                 "lease_end - now",
@@ -252,11 +262,14 @@ impl Defect {
             | Defect::TombstoneStep
             | Defect::Shortest => !is_mutex,
             Defect::LeftTooLong | Defect::LeftBelieved | Defect::LeftDoubted => !is_mutex,
-            Defect::ReaderRaises | Defect::DowngradesAll => matches!(kind, ModelKind::ReadWrite(_)),
+            Defect::ReaderRaises | Defect::DowngradesAll | Defect::DowngradeR15 => {
+                matches!(kind, ModelKind::ReadWrite(_))
+            }
             // All kinds have these rules. They show soonest where one caller alone can hold.
             Defect::R7 | Defect::R8 | Defect::R11 => is_mutex,
             Defect::R2 | Defect::R3 | Defect::R4 | Defect::R5 | Defect::R6 | Defect::R13 => true,
             Defect::Horizon | Defect::Checks | Defect::HoldAtLeast | Defect::MaxHold => true,
+            Defect::CoolingR15 => true,
         }
     }
 }

@@ -348,7 +348,7 @@ impl Store for StubStore {
         Err(StoreFault::NotReady)
     }
 
-    fn poke(&self, _channel: &str) {}
+    fn poke(&self, _channel: &str, _by: Time) {}
 
     fn scan(&self, _cursor: u64, _pattern: &str) -> Result<(u64, Vec<String>), StoreFault> {
         Err(StoreFault::NotReady)

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Node;
@@ -40,8 +41,11 @@ impl ScriptedPeer {
             .expect("it fits");
         server.shutdown(Shutdown::Write).expect("it is open");
         let connection = Connection::over(socket, clock.now());
+        let node = Node::new(info, caller_id, clock, TIMEOUT, TIMEOUT);
+        // Otherwise the first reply would be about the rights.
+        node.has_rights.store(true, Ordering::Relaxed);
         ScriptedPeer {
-            node: Node::new(info, caller_id, clock, TIMEOUT, TIMEOUT),
+            node,
             connection,
             _server: server,
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use crossbeam_channel::{Receiver, never};
 
+use crate::store::attendants::Attendants;
 use crate::store::clock::{Clock, Sleepers, Time, TimeSource};
 
 /// The time in ns.
@@ -27,4 +28,8 @@ impl TimeSource for ShownClock {
     }
 
     fn on_jump(&self, _: Weak<dyn Sleepers>) {}
+
+    fn attendants(&self) -> Option<&Arc<Attendants>> {
+        None
+    }
 }

@@ -123,7 +123,7 @@ impl SteppedEngine {
     ) -> Next {
         match self.engine.on_acquire_reply(&queued.waiter, call, answer) {
             EnqueueOutcome::Done => Next::Wait,
-            EnqueueOutcome::Again => Next::AskAgain,
+            EnqueueOutcome::More | EnqueueOutcome::Again => Next::AskAgain,
             EnqueueOutcome::RetryLater(_) => Next::AskLater,
             EnqueueOutcome::Rejected(_) => Next::Fail,
         }
@@ -188,7 +188,7 @@ impl SteppedEngine {
         *doubt = attempt.doubt;
         match outcome {
             Ok(TryOutcome::Done(lease)) => Some(lease),
-            Ok(TryOutcome::Again(_)) => None,
+            Ok(TryOutcome::More | TryOutcome::Again(_)) => None,
             Ok(TryOutcome::Failed(_)) | Err(_) => Some(None),
         }
     }

@@ -224,6 +224,16 @@ fn forced_release_of_permits_that_ignores_the_fence_is_found() {
 }
 
 #[test]
+fn r15_downgrade_that_keeps_a_too_long_lease_is_found() {
+    assert_found(Defect::DowngradeR15, &[Promise::Service]);
+}
+
+#[test]
+fn r15_lock_that_cools_for_longer_after_a_clock_step_is_found() {
+    assert_found(Defect::CoolingR15, &[Promise::Service]);
+}
+
+#[test]
 fn answer_that_prolongs_a_lease_after_a_clock_step_is_found() {
     assert_found(Defect::LeftTooLong, &[Promise::Exclusion]);
 }

@@ -21,11 +21,33 @@ pub(crate) enum Command {
     /// The subscription is confirmed, and messages may have been missed before. Every name with
     /// waiters is synced at once, and every token is looked up.
     Subscribed,
-    /// Shutdown: end all leases, and send the names of the guards that lost theirs.
-    EndAll(Sender<Vec<Arc<str>>>),
+    EndAll(EndAll),
     /// Drop this sender when nothing is due any more. Its receiver waits for that.
     DropWhenIdle(Sender<Infallible>),
     Stop,
+}
+
+/// A shutdown's command: end all leases, and report when their releases are answered.
+pub(crate) struct EndAll {
+    /// The time for replies to the releases. It counts from the command, not from the moment at
+    /// which the thread takes it in, so that the shutdown has a bound.
+    pub(crate) give_up_at: Time,
+    pub(crate) report_to: Sender<ShutdownReport>,
+}
+
+/// What a shutdown did, in names.
+#[derive(Default)]
+pub(crate) struct ShutdownReport {
+    /// The locks that guards lost by it.
+    pub(crate) ended: Vec<Arc<str>>,
+    /// The locks of which a release had no answer.
+    pub(crate) unreleased: Vec<Arc<str>>,
+}
+
+/// A shutdown that waits for the answers to releases.
+pub(crate) struct OpenShutdown {
+    pub(crate) report: ShutdownReport,
+    pub(crate) command: EndAll,
 }
 
 /// A lease, and when it is renewed next.

@@ -101,8 +101,9 @@ impl RenewalThread {
     }
 
     fn on_renew_fault(&mut self, scheduled: ScheduledLease, fault: &StoreFault) {
-        // "Not ready" is no failure: the first renewal opens the thread's connection.
-        if !matches!(fault, StoreFault::NotReady) {
+        // The first renewal opens the thread's connection, and the server may close it while it is
+        // idle. The next attempt shows whether renewals fail.
+        if !fault.is_no_outage() {
             self.engine.counters.renewal_failures.add(1);
             let name = &scheduled.lease.request.key.name;
             if self.renewals_fail {

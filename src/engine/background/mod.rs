@@ -4,6 +4,7 @@ mod command;
 mod lease_renewal;
 mod release_upkeep;
 mod schedule;
+mod self_wait;
 mod thread;
 mod token_release;
 mod waiter_upkeep;
@@ -11,7 +12,7 @@ mod waker;
 
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 pub(crate) use command::Task;
-pub(crate) use command::{Command, ScheduledLease};
+pub(crate) use command::{Command, EndAll, ScheduledLease, ShutdownReport};
 pub(crate) use thread::RenewalThread;
 pub(crate) use token_release::{ReportTo, TokenRelease, excludes_late_copies};
 pub(crate) use waker::Waker;

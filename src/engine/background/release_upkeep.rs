@@ -1,8 +1,12 @@
 //! How the renewal thread sends the releases of tokens, until the tokens are gone for good.
 
-use super::command::Task;
+use std::sync::Arc;
+
+use super::command::{OpenShutdown, Task};
 use super::thread::RenewalThread;
 use super::token_release::{TokenRelease, excludes_late_copies};
+use crate::error::Step;
+use crate::script::Call;
 use crate::store::clock::Time;
 use crate::store::{Answer, StoreFault};
 
@@ -66,7 +70,7 @@ impl RenewalThread {
     fn retry_release(&mut self, mut release: TokenRelease, fault: &StoreFault) {
         let now = self.engine.now();
         release.resent |= fault.is_ambiguous();
-        if !matches!(fault, StoreFault::NotReady) {
+        if !fault.is_no_outage() {
             release.end_first_attempt();
         }
         // A long outage may leave many of the lapsed ones, and none of them is in a hurry.
@@ -80,7 +84,14 @@ impl RenewalThread {
 
     fn leave_to_ttl(&mut self, release: &TokenRelease, fault: &StoreFault) {
         self.forget_released(release);
+        if release.answered {
+            // It was repeated to catch late copies (R7), or to serve waiters.
+            return;
+        }
         let name = &release.call.key.name;
+        for shutdown in &mut self.shutdowns {
+            shutdown.report.unreleased.push(Arc::clone(name));
+        }
         if release.is_guards() {
             log::warn!("{name:?} could not be released and is left to its ttl: {fault}");
         } else {
@@ -97,6 +108,47 @@ impl RenewalThread {
         }
     }
 
+    /// When the next shutdown gives up.
+    pub(super) fn shutdown_due(&self) -> Time {
+        let due = self.shutdowns.iter().map(|open| open.command.give_up_at);
+        due.min().unwrap_or(Time::NEVER)
+    }
+
+    /// Reports to the shutdowns whose time is over at `now`, and to all if every release is
+    /// answered.
+    ///
+    /// A process may exit as soon as its shutdown returns. So an answer counts, not the sending of
+    /// the release. The repetitions that catch late copies (R7) are not waited for: they can last a
+    /// ttl, and the lock is free during that time.
+    pub(super) fn report_to_shutdowns(&mut self, now: Time) {
+        if self.shutdowns.is_empty()
+            || self.unreleased().next().is_some() && now < self.shutdown_due()
+        {
+            return;
+        }
+        let names: Vec<Arc<str>> = self.unreleased().cloned().collect();
+        let is_over = |open: &mut OpenShutdown| names.is_empty() || now >= open.command.give_up_at;
+        for OpenShutdown {
+            mut report,
+            command,
+        } in self.shutdowns.extract_if(.., is_over)
+        {
+            report.unreleased.extend_from_slice(&names);
+            report.unreleased.sort();
+            report.unreleased.dedup();
+            // The one message of this channel, which has room for it. The caller may be gone.
+            let _ = command.report_to.try_send(report);
+        }
+    }
+
+    /// The names of the releases that Redis has not answered.
+    fn unreleased(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.tasks.iter().filter_map(|task| match task {
+            Task::ReleaseToken(release) if !release.answered => Some(&release.call.key.name),
+            _ => None,
+        })
+    }
+
     /// At the end of the thread: sends the releases that are still open, for at most one command
     /// timeout.
     pub(super) fn send_last_releases(&mut self) {
@@ -110,14 +162,26 @@ impl RenewalThread {
                 .filter(|task| matches!(task, Task::ReleaseToken(_)))
                 .filter_map(|task| self.with_call(task, now))
                 .collect();
-            if batch.is_empty() || now >= until {
+            if batch.is_empty() {
                 return;
+            }
+            if now >= until {
+                return self.leave_all_to_ttl(batch);
             }
             self.send(batch);
             // The link wakes the thread when its connection is ready. A release that is still open
             // then is sent again, at a slower pace.
             let next = self.engine.now() + self.engine.config.command_timeout / 8;
             let _ = self.engine.clock.receive(&self.woken, next.min(until));
+        }
+    }
+
+    fn leave_all_to_ttl(&mut self, batch: Vec<(Task, Call)>) {
+        let fault = StoreFault::unavailable(Step::Reply, "the manager ended first");
+        for (task, _) in batch {
+            if let Task::ReleaseToken(release) = task {
+                self.leave_to_ttl(&release, &fault);
+            }
         }
     }
 }

@@ -41,6 +41,11 @@ impl<T> Schedule<T> {
         });
     }
 
+    /// All items, in no order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.heap.iter().map(|entry| &entry.item)
+    }
+
     /// When the next item is due; [`Time::NEVER`] if there is none.
     pub(super) fn next(&self) -> Time {
         self.heap.peek().map_or(Time::NEVER, |entry| entry.at)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::command::{Command, ScheduledLease, Task};
+use super::command::{Command, OpenShutdown, ScheduledLease, ShutdownReport, Task};
 use super::schedule::Schedule;
 use crate::engine::Engine;
 use crate::engine::lease::{Due, Lease};
@@ -39,6 +39,8 @@ pub(crate) struct RenewalThread {
     /// When to look for new leases although nothing is due; see [`RenewalThread::take_in_leases`].
     look_again_at: Time,
     drop_when_idle: Vec<Sender<Infallible>>,
+    /// Shutdowns that have no report yet.
+    pub(super) shutdowns: Vec<OpenShutdown>,
     /// Leases that are out of the schedule for the moment. After a panic they are lost like the
     /// scheduled ones, so that none is forgotten.
     pub(super) in_hand: Vec<Arc<Lease>>,
@@ -66,6 +68,7 @@ impl RenewalThread {
             last_sent_at: Time::from_nanos(0),
             look_again_at: Time::NEVER,
             drop_when_idle: Vec::new(),
+            shutdowns: Vec::new(),
             in_hand: Vec::new(),
             renewals_fail: false,
             stopping: false,
@@ -88,6 +91,8 @@ impl RenewalThread {
             for lease in scheduled.chain(std::mem::take(&mut self.in_hand)) {
                 survives(|| self.report_loss(&lease, LossReason::Expired));
             }
+            // Nobody sends the releases any more.
+            survives(|| self.report_to_shutdowns(Time::NEVER));
             log::error!("the renewal thread of fairlock panicked, and all its locks are lost");
         }
     }
@@ -105,12 +110,13 @@ impl RenewalThread {
                 return self.send_last_releases();
             }
             let batch = self.collect();
-            if !batch.is_empty() {
-                self.send(batch);
-                continue;
+            let is_idle = batch.is_empty();
+            self.send(batch);
+            self.report_to_shutdowns(self.engine.now());
+            if is_idle {
+                self.drop_when_idle.clear();
+                self.sleep();
             }
-            self.drop_when_idle.clear();
-            self.sleep();
         }
     }
 
@@ -135,6 +141,7 @@ impl RenewalThread {
             .min(self.tasks.next())
             .min(self.engine.waiters.next_due())
             .min(self.look_again_at)
+            .min(self.shutdown_due())
     }
 
     pub(crate) fn take_in(&mut self) {
@@ -154,10 +161,14 @@ impl RenewalThread {
                 Command::Confirm(waiter) => self.tasks.put(now, Task::Confirm(waiter)),
                 Command::Requeue(waiter) => self.tasks.put(now, Task::Requeue(waiter)),
                 Command::Subscribed => self.on_subscribed(now),
-                Command::EndAll(names) => {
+                Command::EndAll(command) => {
                     // A lease of a lock that was taken since the first look must end, too.
                     self.take_in_leases(now);
-                    let _ = names.send(self.end_all());
+                    let report = ShutdownReport {
+                        ended: self.end_all(),
+                        unreleased: Vec::new(),
+                    };
+                    self.shutdowns.push(OpenShutdown { report, command });
                 }
                 Command::DropWhenIdle(sender) => self.drop_when_idle.push(sender),
                 Command::Stop => self.stopping = true,

@@ -23,6 +23,9 @@ pub(crate) struct TokenRelease {
     pub(crate) may_be_queued: bool,
     /// An earlier attempt had no reply, so this one may be the second release of the token.
     pub(crate) resent: bool,
+    /// Redis has answered. What is left to do is to catch late copies (R7), or to serve waiters
+    /// behind many dead ones.
+    pub(crate) answered: bool,
     pub(crate) report_to: ReportTo,
 }
 
@@ -69,6 +72,7 @@ impl TokenRelease {
             expires,
             may_be_queued: false,
             resent: false,
+            answered: false,
             report_to: ReportTo::Nobody,
         }
     }
@@ -89,6 +93,7 @@ impl TokenRelease {
 
     /// Sends the result to the caller that waits for it, if any.
     pub(super) fn report(&mut self, outcome: &Outcome) {
+        self.answered = true;
         let loss = if self.resent {
             loss_from_resent_release(outcome)
         } else {

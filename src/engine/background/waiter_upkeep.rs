@@ -78,7 +78,9 @@ impl RenewalThread {
                     waiter.request.key.name
                 );
             }
-            EnqueueOutcome::Again => self.tasks.put(self.engine.now(), Task::Requeue(waiter)),
+            EnqueueOutcome::More | EnqueueOutcome::Again => {
+                self.tasks.put(self.engine.now(), Task::Requeue(waiter))
+            }
             EnqueueOutcome::Rejected(error) => {
                 let action = waiter.state.lock().fail(error);
                 waiter.changed.notify_one();
@@ -98,7 +100,7 @@ impl RenewalThread {
     fn note_no_reply(&self, waiter: &WaiterEntry, fault: &StoreFault) {
         let now = self.engine.now();
         let slept = now - self.last_sent_at > self.engine.config.command_timeout * 2;
-        if !slept && !matches!(fault, StoreFault::NotReady) && !fault.is_closed() {
+        if !slept && !fault.is_no_outage() {
             waiter.on_no_reply(now);
         }
     }
@@ -174,6 +176,7 @@ impl RenewalThread {
         {
             engine.deliver(call, GrantNotice::from_reply(grant, answer.sent));
         }
+        self.warn_of_self_waits(waiters);
         let mut suspects = Vec::new();
         for waiter in waiters {
             let mut state = waiter.state.lock();

@@ -1,7 +1,8 @@
 //! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
 //! passes in what happened, and what time it is.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -27,6 +28,8 @@ pub(crate) struct Lease {
     /// R7 (late copies): until this server time, a copy of its acquire that is still under way can
     /// take the token. 0: no copy is under way.
     pub(crate) not_after: u64,
+    /// The thread that got it for its guard, for the warning of a thread that waits for itself.
+    taken_by: OnceLock<ThreadId>,
     state: LeaseState,
     signal: LostSignal,
 }
@@ -49,6 +52,7 @@ impl Lease {
             previous: grant.previous,
             was_queued: false,
             not_after: 0,
+            taken_by: OnceLock::new(),
             state: LeaseState::held_until(deadline),
             signal: LostSignal::default(),
         }
@@ -65,6 +69,15 @@ impl Lease {
     /// The same lease, if a copy of its acquire may still be under way (R7).
     pub(crate) fn with_not_after(self, not_after: u64) -> Lease {
         Lease { not_after, ..self }
+    }
+
+    pub(crate) fn note_taken_by(&self, thread: ThreadId) {
+        // A lease is handed out once.
+        let _ = self.taken_by.set(thread);
+    }
+
+    pub(crate) fn taken_by(&self) -> Option<ThreadId> {
+        self.taken_by.get().copied()
     }
 
     pub(crate) fn is_held(&self, now: Time) -> bool {

@@ -2,6 +2,7 @@
 
 use std::slice;
 use std::sync::Arc;
+use std::thread;
 
 use crate::engine::lease::Lease;
 use crate::engine::request::Request;
@@ -37,6 +38,8 @@ pub(crate) enum AtDeadline {
 pub(crate) enum EnqueueOutcome {
     /// The waiter is queued, granted or cancelled: its state says which.
     Done,
+    /// Send it again at once, to pass over more dead waiters.
+    More,
     /// Send it again at once.
     Again,
     /// It will not succeed.
@@ -116,9 +119,21 @@ impl QueuedWaiter {
     /// again before the wait fails. It gets one command timeout at a deadline, else two: for a
     /// connection and for the reply.
     pub(crate) fn wait(&self, until: Time, at_deadline: AtDeadline) -> Result<Option<Arc<Lease>>> {
+        self.engine.check_fork()?;
+        let state = &self.waiter.state;
+        state.lock().set_sleeper(Some(thread::current()));
+        let end = self.sleep_until_granted(until, at_deadline);
+        state.lock().set_sleeper(None);
+        end
+    }
+
+    fn sleep_until_granted(
+        &self,
+        until: Time,
+        at_deadline: AtDeadline,
+    ) -> Result<Option<Arc<Lease>>> {
         let engine = &self.engine;
         let waiter = &self.waiter;
-        engine.check_fork()?;
         let mut call = WaitCall::new(engine.now(), until, at_deadline);
         let mut state = waiter.state.lock();
         loop {

@@ -5,6 +5,7 @@
 //! [`Stage`] can be checked against them.
 
 use std::sync::Arc;
+use std::thread::Thread;
 use std::time::Duration;
 
 use crate::engine::lease::{Lease, deadline_from_reply};
@@ -47,6 +48,10 @@ pub(crate) struct WaiterState {
     /// R7 (late copies): the last server time at which a copy of an unanswered request may still
     /// take this token. 0 if there is no such copy.
     not_after: u64,
+    /// The thread that sleeps until this waiter is granted, until it was looked at.
+    sleeper: Option<Thread>,
+    /// A thread was warned that it waits here for itself. One warning is enough.
+    pub(crate) is_warned: bool,
 }
 
 enum Stage {
@@ -99,7 +104,20 @@ impl WaiterState {
             queued_at: Time::NEVER,
             first_sent: None,
             not_after: 0,
+            sleeper: None,
+            is_warned: false,
         }
+    }
+
+    /// A thread begins to wait, or ends it (`None`).
+    pub(crate) fn set_sleeper(&mut self, sleeper: Option<Thread>) {
+        self.sleeper = sleeper;
+    }
+
+    /// The thread that waits. Each wait is returned once: a thread takes no other lock while it
+    /// sleeps, so one look is enough.
+    pub(crate) fn take_sleeper(&mut self) -> Option<Thread> {
+        self.sleeper.take().filter(|_| !self.is_warned)
     }
 
     /// A waiter whose lock was granted before it had to queue.

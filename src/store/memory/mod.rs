@@ -5,7 +5,7 @@
 //! | `mod` | [`Memory`]: the user's handle |
 //! | `session` | [`Session`]: one manager's way to the server |
 //! | `memory_server` | what all handles and sessions share: clock, faults, subscribers |
-//! | `movable_clock` | a clock that can be put forward |
+//! | `movable_clock` | a clock that can be put forward, or goes forward by itself |
 //! | `lapse` | how the leases of a name are ended |
 //! | `server` | runs commands and scripts, one at a time |
 //! | `interpreter`, `packing` | Lua, and Redis's library `struct` for it |
@@ -39,9 +39,10 @@ pub(crate) use session::Session;
 /// its own: two managers exclude each other, wait in one queue, and learn of each other's releases
 /// only by messages.
 ///
-/// Its clock runs on with the host's, and [`advance`](Memory::advance) puts it forward. Server and
-/// managers go by this clock alike, so leases, renewals, waits and deadlines all follow it. The
-/// clock never stops and never goes back.
+/// Its clock runs on with the host's. [`advance`](Memory::advance) puts it forward, and in
+/// [`fast_forward`](Memory::fast_forward) it goes forward by itself. Server and managers go by this
+/// clock alike, so leases, renewals, waits and deadlines all follow it. The clock never stops and
+/// never goes back.
 ///
 /// ```
 /// use fairlock::{LockManager, memory::Memory};
@@ -120,6 +121,41 @@ impl Memory {
     /// [`inspect`](crate::LockManager::inspect) on another manager.
     pub fn advance(&self, by: Duration) {
         self.0.movable.advance(by);
+    }
+
+    /// Runs `work`, and does not let it wait: whenever it waits in a call of this crate, the clock
+    /// goes forward to the next moment at which something is due. So a test reaches deadlines
+    /// without a second thread that calls [`advance`](Memory::advance).
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    /// use fairlock::{LockManager, memory::Memory};
+    ///
+    /// let memory = Memory::new();
+    /// let (ours, theirs) = (LockManager::connect(&memory)?, LockManager::connect(&memory)?);
+    /// let guard = theirs.lock("invoices:42")?;
+    /// let started = Instant::now();
+    /// let minute = Duration::from_secs(60);
+    /// let waited = memory.fast_forward(|| ours.try_lock_for("invoices:42", minute))?;
+    /// assert!(waited.is_none());
+    /// assert!(guard.is_held(), "it was renewed all the time");
+    /// assert!(started.elapsed() < minute, "the minute passed by the clock of the store alone");
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// The clock goes forward only while all of these sleep: the thread of `work`, other threads in
+    /// a `fast_forward` of this store, and the threads of all managers on it. So renewals are in
+    /// time, each message arrives, and `on_lost` has returned before the clock goes on. It goes
+    /// from one due time to the next: a renewal, a check of a queue, a deadline. A minute of waiting
+    /// has about a hundred of them, and takes tens of milliseconds of the host's time.
+    ///
+    /// While `work` does something else, the clock runs with the host's. It does not wait for other
+    /// threads of your test: to one that works while `work` waits, hours may pass. A wait that
+    /// nothing ever ends, as for a lock that this thread holds itself, does not return.
+    ///
+    /// Blocks for as long as `work` runs. In a call inside `work` it changes nothing.
+    pub fn fast_forward<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.0.movable.fast_forward(work)
     }
 
     /// Closes all connections and refuses new ones, like a Redis server that has crashed. The

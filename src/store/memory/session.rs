@@ -76,10 +76,7 @@ impl Session {
             },
             Ok(Err(error)) => {
                 let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
-                Err(StoreFault::Server {
-                    code: code.to_owned(),
-                    message: message.to_owned(),
-                })
+                Err(StoreFault::refused(code, message))
             }
             Err(NoReply::Refused) => Err(refused()),
             Err(NoReply::Closed) => Err(closed()),
@@ -94,11 +91,14 @@ impl Session {
     /// Sends a call, and again if its connection closes, just as a pool does.
     fn send(&self, call: &Call, reply_by: Time) -> CallResult {
         let mut result = self.send_once(call, reply_by);
+        let mut is_closed = result.is_closed();
         for _ in 0..RESENDS_WHEN_CLOSED {
-            if !result.is_closed() {
+            if !is_closed {
                 break;
             }
-            result.take_resent(self.send_once(call, reply_by));
+            let next = self.send_once(call, reply_by);
+            is_closed = next.is_closed();
+            result.take_resent(next);
         }
         result
     }
@@ -153,7 +153,7 @@ impl Store for Session {
         Ok(())
     }
 
-    fn poke(&self, channel: &str) {
+    fn poke(&self, channel: &str, _by: Time) {
         let _ = self.0.server.run(&bytes_of(&["PUBLISH", channel, ""]));
     }
 

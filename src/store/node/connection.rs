@@ -117,10 +117,10 @@ impl Connection {
 /// A server's error as a fault, any other reply as it is.
 pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
     match value {
-        Value::ServerError(e) => Err(StoreFault::Server {
-            code: e.code().to_owned(),
-            message: e.details().unwrap_or_default().to_owned(),
-        }),
+        Value::ServerError(e) => Err(StoreFault::refused(
+            e.code(),
+            e.details().unwrap_or_default(),
+        )),
         value => Ok(value),
     }
 }
@@ -129,10 +129,10 @@ pub(super) fn refusal(value: Value) -> Result<Value, StoreFault> {
 pub(super) fn fault(error: impl Into<RedisError>, step: Step) -> StoreFault {
     let error = error.into();
     match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension => StoreFault::Server {
-            code: error.code().unwrap_or("ERR").to_owned(),
-            message: error.detail().unwrap_or_default().to_owned(),
-        },
+        ErrorKind::Server(_) | ErrorKind::Extension => StoreFault::refused(
+            error.code().unwrap_or("ERR"),
+            error.detail().unwrap_or_default(),
+        ),
         _ => {
             let source = match io_kind(&error) {
                 // The system's text speaks of a resource that is temporarily unavailable.

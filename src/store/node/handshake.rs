@@ -9,6 +9,7 @@ use super::connection::{Connection, fault, refusal};
 use crate::error::Step;
 use crate::store::clock::Time;
 use crate::store::fault::is_closed_kind;
+use crate::store::refusal::is_unknown_command;
 use crate::store::{Anchor, StoreFault};
 
 /// The oldest server whose commands the scripts use (LPOP with a count).
@@ -119,7 +120,7 @@ fn check_version(hello: Value) -> Result<(), StoreFault> {
         },
         Ok(_) => Ok(()),
         Err(StoreFault::Server { code, .. }) if code == "NOPERM" => Ok(()),
-        Err(StoreFault::Server { message, .. }) if message.contains("unknown command") => {
+        Err(StoreFault::Server { message, .. }) if is_unknown_command(&message) => {
             Err(too_old("older than 6"))
         }
         Err(other) => Err(other),

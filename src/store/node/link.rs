@@ -26,13 +26,20 @@ pub(crate) struct NodeLink {
 /// | Down    | at the start, after a fault  | Opening, by the first run after the back-off     |
 /// | Opening | a thread connects            | Up or Down, by the first run after it has ended  |
 /// | Up      | connected                    | Down, on a fault or when retired                 |
+///
+/// A connection that the server closed while it was idle is no fault: the next run opens another at
+/// once.
 enum LinkState {
     Down {
         since: Time,
         why: Option<StoreFault>,
     },
     Opening(Receiver<Result<Connection, StoreFault>>),
-    Up(Box<Connection>),
+    Up {
+        connection: Box<Connection>,
+        /// It has carried a reply before.
+        has_replied: bool,
+    },
 }
 
 impl LinkState {
@@ -63,7 +70,7 @@ impl NodeLink {
     /// Brings the state up to date, without waiting.
     fn advance(&mut self) {
         let now = self.node.clock.now();
-        if let LinkState::Up(connection) = &self.state
+        if let LinkState::Up { connection, .. } = &self.state
             && self.node.is_retired(connection)
         {
             self.state = LinkState::down_for_now(None);
@@ -82,7 +89,10 @@ impl NodeLink {
         }
         if let LinkState::Opening(receiver) = &self.state {
             self.state = match receiver.try_recv() {
-                Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
+                Ok(Ok(connection)) => LinkState::Up {
+                    connection: Box::new(connection),
+                    has_replied: false,
+                },
                 Ok(Err(fault)) => LinkState::Down {
                     since: now,
                     why: Some(fault),
@@ -100,8 +110,11 @@ impl NodeLink {
 impl Link for NodeLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
         self.advance();
-        let connection = match &mut self.state {
-            LinkState::Up(connection) => connection,
+        let (connection, has_replied) = match &mut self.state {
+            LinkState::Up {
+                connection,
+                has_replied,
+            } => (connection, has_replied),
             LinkState::Down { why: Some(why), .. } => {
                 return CallResult::none_sent(calls, &reason_not_sent(why));
             }
@@ -109,28 +122,40 @@ impl Link for NodeLink {
                 return CallResult::none_sent(calls, &StoreFault::NotReady);
             }
         };
-        let reply_by = self.node.clock.now() + self.node.command_timeout;
-        let results = self.node.exchange(connection, calls, reply_by);
+        let started = self.node.clock.now();
+        let reply_by = started + self.node.command_timeout;
+        let mut results = self.node.exchange(connection, calls, reply_by);
+        *has_replied |= results.iter().any(|result| result.answer.is_ok());
         if connection.broken {
-            let now = self.node.clock.now();
-            let why = results
-                .iter()
-                .find_map(|result| result.answer.as_ref().err().cloned());
-            // A connection that the server closed while it was idle is no sign of an outage. So the
-            // next run opens another at once.
-            let is_old = connection.opened + self.back_off < now;
-            let was_closed = is_old && why.as_ref().is_some_and(StoreFault::is_closed);
-            // A failure of a process that slept through the timeout is no such sign either.
-            let slept = now > reply_by + self.node.command_timeout;
-            self.state = if slept {
-                LinkState::down_for_now(None)
-            } else if was_closed {
-                LinkState::down_for_now(why)
-            } else {
-                LinkState::Down { since: now, why }
-            };
+            let was_good = *has_replied || connection.opened + self.back_off < started;
+            self.on_broken(&mut results, reply_by, was_good);
         }
         results
+    }
+}
+
+impl NodeLink {
+    /// The connection failed in an exchange that was to end at `reply_by`. `was_good`: it was not
+    /// opened just now.
+    fn on_broken(&mut self, results: &mut [CallResult], reply_by: Time, was_good: bool) {
+        let now = self.node.clock.now();
+        let why = results
+            .iter()
+            .find_map(|result| result.answer.as_ref().err().cloned());
+        let was_closed = why.as_ref().is_some_and(StoreFault::is_closed);
+        // A failure of a process that slept through the timeout is no sign of an outage.
+        let slept = now > reply_by + self.node.command_timeout;
+        self.state = if slept {
+            LinkState::down_for_now(None)
+        } else if was_closed && was_good {
+            log::debug!("the renewal thread's connection was closed and is opened again");
+            LinkState::down_for_now(why)
+        } else {
+            LinkState::Down { since: now, why }
+        };
+        if !was_good {
+            results.iter_mut().for_each(CallResult::note_closed_again);
+        }
     }
 }
 

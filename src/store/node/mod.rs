@@ -8,10 +8,11 @@
 //! | `pool` | [`NodePool`]: the connections for short calls, on r2d2, and the retry when one was closed |
 //! | `batch` | batches: calls that find no connection free and travel with another caller's |
 //! | `link` | [`NodeLink`]: the renewal thread's own connection |
+//! | `rights` | whether the user may run all commands of the scripts |
 //! | `subscription` | the connection that listens for messages |
 //! | `scan` | one page of SCAN |
 //! | `connection` | one connection, and what its errors mean |
-//! | `socket` | bytes out, replies in, each within its time |
+//! | `socket` | bytes out, replies in, each within its time, however many pieces it comes in |
 //!
 //! Files name those below them: `pool` names `batch`, `batch` names `pipeline`, and all of them
 //! name `connection`, which alone names `socket`.
@@ -24,6 +25,7 @@ mod handshake;
 mod link;
 mod pipeline;
 mod pool;
+mod rights;
 mod scan;
 #[cfg(any(all(test, feature = "memory"), fairlock_fuzzing))]
 #[path = "../../../tests/sim/scripted_peer.rs"]
@@ -32,7 +34,7 @@ mod socket;
 mod subscription;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -64,6 +66,8 @@ pub(crate) struct Node {
     generation: AtomicU64,
     /// The same for the pool alone: connections that were idle together are closed together.
     pool_generation: AtomicU64,
+    /// The user was seen to have all rights, and nothing has happened since that could end that.
+    has_rights: AtomicBool,
     anchor: Mutex<Option<Anchor>>,
     connects: AtomicU64,
     requests: Arc<AtomicU64>,
@@ -86,6 +90,7 @@ impl Node {
             command_timeout,
             generation: AtomicU64::new(0),
             pool_generation: AtomicU64::new(0),
+            has_rights: AtomicBool::new(false),
             anchor: Mutex::new(None),
             connects: AtomicU64::new(0),
             requests: Arc::default(),
@@ -181,11 +186,13 @@ impl Node {
 
     /// Retires all connections that are as old as this one.
     fn retire(&self, connection: &Connection) {
+        self.forget_rights();
         step(&self.generation, connection.generation);
     }
 
     /// Retires the pool's connections of this age.
     fn retire_from_pool(&self, pool_generation: u64) {
+        self.forget_rights();
         step(&self.pool_generation, pool_generation);
     }
 

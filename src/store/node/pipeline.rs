@@ -56,12 +56,9 @@ impl<'a> Pending<'a> {
 
     /// Chooses another form if the server refused only the form of the call.
     fn change_form(&mut self, refused: &StoreFault) -> bool {
-        let StoreFault::Server { code, .. } = refused else {
-            return false;
-        };
-        match code.as_str() {
-            "NOSCRIPT" => self.form.by_source = true,
-            "TRYAGAIN" if self.call.has_single_key_form() && !self.form.single_key => {
+        match refused.code() {
+            Some("NOSCRIPT") => self.form.by_source = true,
+            Some("TRYAGAIN") if self.call.has_single_key_form() && !self.form.single_key => {
                 self.form.single_key = true;
             }
             _ => return false,
@@ -81,9 +78,27 @@ impl<'a> Pipeline<'a> {
         all.filter(|(_, pending)| !pending.is_answered)
     }
 
+    /// The first call without an answer that needs all rights.
+    pub(super) fn first_that_needs_rights(&self) -> Option<&'a Call> {
+        let mut unanswered = self.pending.iter().filter(|pending| !pending.is_answered);
+        unanswered
+            .find(|pending| pending.call.needs_rights())
+            .map(|pending| pending.call)
+    }
+
     /// Ends every call that has no answer yet.
-    fn fail(&mut self, fault: &StoreFault, on_answer: &mut OnAnswer<'_>) {
-        for (index, pending) in self.unanswered() {
+    pub(super) fn fail(&mut self, fault: &StoreFault, on_answer: &mut OnAnswer<'_>) {
+        self.fail_some(fault, |_| true, on_answer);
+    }
+
+    /// Ends those of these calls that have no answer yet.
+    pub(super) fn fail_some(
+        &mut self,
+        fault: &StoreFault,
+        is_one: fn(&Call) -> bool,
+        on_answer: &mut OnAnswer<'_>,
+    ) {
+        for (index, pending) in self.unanswered().filter(|(_, p)| is_one(p.call)) {
             pending.is_answered = true;
             on_answer(index, Err(fault.clone()));
         }
@@ -168,6 +183,9 @@ impl Node {
         pipeline: &mut Pipeline<'_>,
         on_answer: &mut OnAnswer<'_>,
     ) {
+        if !self.check_rights(connection, pipeline, on_answer) {
+            return;
+        }
         let sent = self.clock.now();
         let reply_by = pipeline.reply_by.min(sent + self.command_timeout);
         let outcome = self.time_left(reply_by).and_then(|left| {
@@ -219,10 +237,13 @@ impl Node {
                 }
                 Err(refused) if pending.change_form(&refused) => continue,
                 Err(refused) => {
-                    if matches!(&refused, StoreFault::Server { code, .. } if code == "READONLY") {
+                    match refused.code() {
                         // R17 (subscription): this node is a replica now, so no connection to it is
                         // of use, nor is the subscription.
-                        self.retire(connection);
+                        Some("READONLY") => self.retire(connection),
+                        // A right was taken away.
+                        Some("NOPERM") => self.forget_rights(),
+                        _ => {}
                     }
                     Err(refused)
                 }

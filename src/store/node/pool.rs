@@ -22,7 +22,7 @@ use crate::store::{CallResult, Checkout, Deadlines, RESENDS_WHEN_CLOSED, StoreFa
 
 /// The connections to one node that short calls share.
 pub(crate) struct NodePool {
-    node: Arc<Node>,
+    pub(super) node: Arc<Node>,
     connections: r2d2::Pool<ConnectionFactory>,
     batch_queue: BatchQueue,
     last_refusal: Arc<Mutex<Option<ConnectRefusal>>>,
@@ -82,9 +82,9 @@ impl NodePool {
     /// another, which may do better.
     pub(in crate::store) fn run(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
         let mut results = self.run_once(calls, deadlines);
+        let mut is_closed = results.first().is_some_and(CallResult::is_closed);
         for _ in 0..RESENDS_WHEN_CLOSED {
-            let is_over = self.node.clock.now() >= deadlines.reply_by;
-            if is_over || !results.first().is_some_and(CallResult::is_closed) {
+            if !is_closed || self.node.clock.now() >= deadlines.reply_by {
                 break;
             }
             // The first attempt's time for the reply is for all: a retry must not lengthen the call
@@ -105,6 +105,7 @@ impl NodePool {
             {
                 break;
             }
+            is_closed = next.first().is_some_and(CallResult::is_closed);
             for (result, next) in results.iter_mut().zip(next) {
                 result.take_resent(next);
             }
@@ -187,21 +188,32 @@ impl NodePool {
         result
     }
 
-    /// Runs one command that is not a script, on a second connection if the first is closed.
-    pub(super) fn request(&self, command: &Cmd) -> Result<Value, StoreFault> {
-        let checkout_by = self.node.clock.now() + self.node.command_timeout;
-        match self.request_once(command, checkout_by) {
-            Err(fault) if fault.is_closed() => self.request_once(command, checkout_by),
-            result => result,
+    /// Runs one command that is not a script. If the connection turns out to be closed, runs it
+    /// again on another. Blocks until `reply_by` at most.
+    pub(super) fn request(&self, command: &Cmd, reply_by: Time) -> Result<Value, StoreFault> {
+        let checkout_by = (self.node.clock.now() + self.node.command_timeout).min(reply_by);
+        let mut result = self.request_once(command, checkout_by, reply_by);
+        for _ in 0..RESENDS_WHEN_CLOSED {
+            if !result.as_ref().is_err_and(StoreFault::is_closed) {
+                break;
+            }
+            result = self.request_once(command, reply_by, reply_by);
         }
+        result
     }
 
-    fn request_once(&self, command: &Cmd, checkout_by: Time) -> Result<Value, StoreFault> {
+    fn request_once(
+        &self,
+        command: &Cmd,
+        checkout_by: Time,
+        reply_by: Time,
+    ) -> Result<Value, StoreFault> {
         let mut connection = match self.connections.try_get() {
             Some(connection) => connection,
             None => self.wait_for_connection(Checkout::Until(checkout_by))?,
         };
-        let result = connection.request(command, self.node.command_timeout);
+        let left = self.node.time_left(reply_by)?;
+        let result = connection.request(command, left.min(self.node.command_timeout));
         if result.as_ref().is_err_and(StoreFault::is_closed) {
             self.node.retire_from_pool(connection.pool_generation);
         }
@@ -209,16 +221,13 @@ impl NodePool {
         result
     }
 
-    /// Publishes an empty message if a connection is free.
-    pub(in crate::store) fn poke(&self, channel: &str) {
-        if let Some(mut connection) = self.connections.try_get() {
-            let mut publish = redis::cmd("PUBLISH");
-            publish.arg(channel).arg("");
-            // The reply is not awaited, since a server that hangs would delay the caller. So the
-            // connection cannot be used again.
-            let _ = connection.send(&[publish]);
-            connection.broken = true;
-        }
+    /// Publishes an empty message. See [`Store::poke`](crate::store::Store::poke).
+    pub(in crate::store) fn poke(&self, channel: &str, by: Time) {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(channel).arg("");
+        // The reply shows whether the connection was open. On one that the server had closed, the
+        // message would be lost without a word.
+        let _ = self.request(&publish, by);
     }
 
     fn wait_for_connection(&self, checkout: Checkout) -> Result<Pooled, StoreFault> {

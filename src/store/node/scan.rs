@@ -23,7 +23,8 @@ impl NodePool {
             .arg(PAGE)
             .arg("TYPE")
             .arg("hash");
-        parse_page(self.request(&scan)?)
+        let timeouts = self.node.command_timeout * 2;
+        parse_page(self.request(&scan, self.node.clock.now() + timeouts)?)
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
-/// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by no
-/// more than this is not corrected.
+/// The shortest timeout that is set: a socket takes zero for "none". A timeout that is wrong by
+/// this or less is not corrected.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 /// The system probes a connection after this long without traffic.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -68,7 +68,7 @@ impl Socket {
     }
 
     /// Like [`Socket::set_read_timeout`], but makes a system call only if the timeout that is set
-    /// is shorter, or clearly longer.
+    /// is clearly another.
     pub(super) fn limit_reads(&mut self, timeout: Duration) -> io::Result<()> {
         if must_change(self.read_timeout, timeout) {
             self.set_read_timeout(timeout.max(SHORTEST_TIMEOUT))?;
@@ -119,9 +119,11 @@ impl Socket {
     }
 }
 
-/// Whether a stream with this timeout needs another one to keep a bound.
+/// Whether a stream with this timeout needs another one. What is left of a timeout is a little less
+/// each time, or a little more. To follow it would cost a system call for each request.
 fn must_change(set: Duration, wanted: Duration) -> bool {
-    wanted + SHORTEST_TIMEOUT < set || wanted > set
+    let tolerance = SHORTEST_TIMEOUT.min(wanted / 16);
+    wanted + SHORTEST_TIMEOUT < set || set + tolerance < wanted
 }
 
 /// Tries each address of the name in turn, all within one timeout.

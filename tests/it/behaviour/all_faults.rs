@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fairlock::{Error, LockManager, LockOptions, LossReason, MultiGuard, PreviousHolder, Result};
 
-use super::faults::{call_with_fault, quiet};
+use super::faults::{asks_for_rights, call_with_fault, quiet};
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{P, Record, SOON, T, TTL, build, builder, manager, warm_up, with_ttl};
 use crate::managers;
@@ -305,7 +305,7 @@ fn meets_each_fault(backend: &Backend, take: impl Fn(&LockManager) -> Result<Opt
             requests > NAMES.len() as u64 || end.is_err(),
             "{fault:?} did not happen"
         );
-        let again = 2 * NAMES.len() as u64;
+        let again = 2 * NAMES.len() as u64 + asks_for_rights(backend);
         assert!(
             requests <= again || !matches!(fault, InjectedFault::Disconnect),
             "{requests}: the retry was not answered with the same grants"

@@ -36,6 +36,12 @@ pub(super) fn quiet(backend: &Backend) -> LockManager {
     manager
 }
 
+/// The requests so far without HELLO and TIME, with which each connection begins.
+fn calls_sent(manager: &LockManager) -> u64 {
+    let stats = manager.stats();
+    stats.requests - 2 * stats.connects
+}
+
 /// Makes a call that meets a fault. The number of its requests shows whether the fault took effect.
 pub(super) fn call_with_fault<R>(
     backend: &Backend,
@@ -44,10 +50,16 @@ pub(super) fn call_with_fault<R>(
     call: impl FnOnce() -> R,
 ) -> (R, u64) {
     backend.settle();
-    let before = manager.stats().requests;
+    let before = calls_sent(manager);
     backend.inject(fault);
     let end = call();
-    (end, manager.stats().requests - before)
+    (end, calls_sent(manager) - before)
+}
+
+/// How many requests of an acquire on a closed connection are about rights. Redis may have been
+/// replaced meanwhile, so the manager asks again what its user may run.
+pub(super) fn asks_for_rights(backend: &Backend) -> u64 {
+    u64::from(backend.server().is_some())
 }
 
 #[track_caller]
@@ -70,7 +82,7 @@ fn a_try_with_a_closed_connection_gets_the_same_grant(backend: &Backend) {
         ours.try_lock("a").unwrap()
     });
     let guard = guard.expect("it is free");
-    assert_eq!(requests, 2);
+    assert_eq!(requests, 2 + asks_for_rights(backend));
     let record = Record::of(backend, "a");
     assert_eq!(
         (record.number("f"), record.number("g")),
@@ -197,7 +209,7 @@ fn an_unanswered_unlock_is_unavailable_and_frees_the_lock(backend: &Backend) {
 
 fn a_background_release_ends_with_its_first_answer(backend: &Backend) {
     let ours = quiet(backend);
-    let before = ours.stats().requests;
+    let before = calls_sent(&ours);
     // A release that is not settled is repeated after T. The next unlock in this loop takes that
     // long.
     for name in ["a", "b", "c"] {
@@ -213,7 +225,7 @@ fn a_background_release_ends_with_its_first_answer(backend: &Backend) {
         });
     }
     assert_eq!(
-        ours.stats().requests - before,
+        calls_sent(&ours) - before,
         9,
         "each name cost one acquire, one lost release and one repeated release"
     );
@@ -260,16 +272,14 @@ fn a_dropped_waiter_leaves_whatever_happens_to_its_request(backend: &Backend) {
     ] {
         let waiter = ours.enqueue("a").unwrap();
         let start = Instant::now();
-        let before = ours.stats().requests;
+        let before = calls_sent(&ours);
         call_with_fault(backend, fault, &ours, || drop(waiter));
         assert!(
             start.elapsed() <= T + SLACK,
             "{fault:?}: {:?}",
             start.elapsed()
         );
-        until(SOON, "it is sent again", || {
-            ours.stats().requests >= before + 2
-        });
+        until(SOON, "it is sent again", || calls_sent(&ours) >= before + 2);
         until(SOON, "the queue entry is removed", || {
             record.number("r") == 0
         });

@@ -9,7 +9,7 @@
 //! | `exclusion`, `fairness` | one holder at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
 //! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
-//! | `semaphore`, `rw_lock` | permits, readers and writers |
+//! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
 //! | `many_holders` | more holders of a name than one call sees |
 //! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
 //! | `permit_rules` | the protocol's rules for permits |
@@ -41,6 +41,7 @@ mod outage;
 pub(crate) mod permit_loss;
 mod permit_order;
 mod permit_rules;
+mod rate_limit;
 mod reentrant;
 mod rules;
 mod rw_lock;

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
-    Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock,
+    Error, Kind, LockManager, LockOptions, LossReason, PreviousHolder, ReadGuard, RwLock, Waiter,
     WriteGuard,
 };
 
 use super::semaphore::{comes_to_rest, end_leases, waiters};
 use crate::backend::{Backend, InjectedFault, on_both_stores};
-use crate::fixtures::{P, SOON, build, steady};
+use crate::fixtures::{P, SOON, build, steady, with_ttl};
 
 on_both_stores! {
     readers_share_and_writers_exclude,
@@ -22,6 +22,7 @@ on_both_stores! {
     readers_behind_a_writer_are_granted_together,
     writers_fences_rise_and_readers_share_the_last,
     a_writer_becomes_a_reader_without_a_gap,
+    a_downgrade_lets_in_more_readers_than_one_request,
     a_lost_writer_cannot_become_a_reader,
     a_reader_cannot_become_a_writer,
     a_lapsed_reader_is_lost_by_itself,
@@ -32,7 +33,12 @@ on_both_stores! {
     queued_readers_and_writers_get_their_guards,
 }
 
-on_both_stores! { redis_with_faults: an_unanswered_downgrade_takes_effect, readers_get_in_although_their_messages_are_lost }
+on_both_stores! {
+    redis_with_faults:
+    an_unanswered_downgrade_takes_effect,
+    an_unanswered_downgrade_wakes_readers_of_its_own_manager,
+    readers_get_in_although_their_messages_are_lost
+}
 
 fn manager(backend: &Backend) -> LockManager {
     build(steady(backend))
@@ -279,6 +285,45 @@ fn an_unanswered_downgrade_takes_effect(backend: &Backend) {
         downgraded.unlock().unwrap();
         comes_to_rest(backend, &theirs, "n");
     }
+}
+
+/// A manager whose waiters check so seldom that no check helps them within a test.
+fn that_hardly_checks(backend: &Backend) -> LockManager {
+    build(
+        with_ttl(backend, Duration::from_secs(600))
+            .check_period(Duration::from_secs(60))
+            .horizon(Duration::from_secs(100)),
+    )
+}
+
+/// One request serves 64 waiters.
+fn a_downgrade_lets_in_more_readers_than_one_request(backend: &Backend) {
+    let (ours, theirs) = (that_hardly_checks(backend), that_hardly_checks(backend));
+    let writer = ours.rw_lock("n").write().unwrap();
+    let waiters: Vec<_> = (0..70)
+        .map(|_| theirs.rw_lock("n").enqueue_read().unwrap())
+        .collect();
+    let downgraded = writer.downgrade().unwrap();
+    let enter = |mut waiter: Waiter<ReadGuard>| waiter.wait_for(SOON).unwrap().expect("it enters");
+    let readers: Vec<ReadGuard> = waiters.into_iter().map(enter).collect();
+    assert!(downgraded.is_held() && readers.iter().all(|reader| reader.is_held()));
+    drop((downgraded, readers));
+    comes_to_rest(backend, &ours, "n");
+}
+
+/// The grant of a waiter of this manager was in the reply that was lost.
+fn an_unanswered_downgrade_wakes_readers_of_its_own_manager(backend: &Backend) {
+    let ours = that_hardly_checks(backend);
+    // The server must know the scripts: the lost reply is that of the downgrade.
+    drop(ours.rw_lock("warm").write().unwrap().downgrade().unwrap());
+    let writer = ours.rw_lock("n").write().unwrap();
+    let mut waiter = ours.rw_lock("n").enqueue_read().unwrap();
+    backend.inject(InjectedFault::ReplyLost);
+    let downgraded = writer.downgrade().unwrap();
+    let reader = waiter.wait_for(SOON).unwrap().expect("it enters");
+    assert!(downgraded.is_held() && reader.is_held());
+    drop((downgraded, reader));
+    comes_to_rest(backend, &ours, "n");
 }
 
 fn readers_get_in_although_their_messages_are_lost(backend: &Backend) {

@@ -4,6 +4,7 @@
 
 mod clock;
 mod commands;
+mod fast_forward;
 mod faults;
 mod late_copies;
 

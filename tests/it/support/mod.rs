@@ -27,7 +27,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(crate) use child::Child;
 pub(crate) use proxy::{Proxy, all_of, contains};
 pub(crate) use scripted_server::{ScriptedReply, ScriptedServer};
-pub(crate) use server::Server;
+pub(crate) use server::{Server, is_redis_7, is_redis_62};
 
 /// The time that a noisy machine may add to any bound that is promised to users.
 ///

@@ -139,6 +139,10 @@ impl Shared {
                 if words.is_empty() {
                     continue;
                 }
+                if asks_for_rights(&words) {
+                    stream.write_all(b"*0\r\n")?;
+                    continue;
+                }
                 self.seen.lock().unwrap().push(words.clone());
                 match (self.handler)(&words) {
                     ScriptedReply::Raw(bytes) => stream.write_all(&bytes)?,
@@ -234,6 +238,12 @@ pub(crate) fn is(words: &[Vec<u8>], name: &str) -> bool {
     words
         .first()
         .is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()))
+}
+
+/// True for the script that asks what the user may not run. The server answers it by itself, and
+/// does not show it to its handler.
+fn asks_for_rights(words: &[Vec<u8>]) -> bool {
+    is(words, "EVAL") && words[1] == include_bytes!("../../../src/script/user_rights.lua")
 }
 
 /// The first command in `bytes` and its length; `None` if it is incomplete. A line that is not an

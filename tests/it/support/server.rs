@@ -250,6 +250,19 @@ impl Server {
             .collect()
     }
 
+    /// When the key expires, in ms since 1970.
+    pub(crate) fn expires_at(&self, key: &str) -> i64 {
+        if !is_redis_62() {
+            return self.query(&["PEXPIRETIME", key]);
+        }
+        // 6.2 tells only what is left, and its clock goes on within a script.
+        let look = "local function ms() local t = redis.call('TIME') return t[1] * 1000 + math.floor(t[2] / 1000) end
+                    local before, left, now
+                    repeat before, left, now = ms(), redis.call('PTTL', KEYS[1]), ms() until before == now
+                    return left < 0 and left or now + left";
+        self.query(&["EVAL", look, "1", key])
+    }
+
     /// The keys of database 0 that would stay forever.
     pub(crate) fn keys_without_ttl(&self) -> Vec<String> {
         let keys: Vec<String> = self.query(&["KEYS", "*"]);
@@ -394,6 +407,30 @@ fn free_address() -> SocketAddr {
             return addr;
         }
     }
+}
+
+/// Whether the servers are a Redis 6.2: it lacks some settings and commands.
+pub(crate) fn is_redis_62() -> bool {
+    version().starts_with("Redis server v=6.2.")
+}
+
+/// Whether the servers are a Redis 7, whose words the in-memory store uses. 6.2 and Valkey have
+/// other words for some errors.
+pub(crate) fn is_redis_7() -> bool {
+    version().starts_with("Redis server v=7.")
+}
+
+/// As in `Redis server v=7.0.15 sha=…` or `Valkey server v=9.1.2 sha=…`.
+fn version() -> &'static str {
+    static VERSION: OnceLock<String> = OnceLock::new();
+    VERSION.get_or_init(|| {
+        let output = Command::new(binary())
+            .arg0("redis-server")
+            .arg("--version")
+            .output();
+        let output = output.unwrap_or_else(|e| panic!("{}: {e}", binary().display()));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    })
 }
 
 /// The server's binary. `tests/run.sh` names it; without that, it is looked up here by the same

@@ -18,12 +18,23 @@ __attribute__((constructor)) static void open_shift(void) {
     shift = memory;
 }
 
+static long shifted(clockid_t clock, struct timespec *now) {
+    long failed = syscall(SYS_clock_gettime, clock, now);
+    if (failed || clock != CLOCK_REALTIME || !shift) return failed;
+    long long ns = now->tv_sec * 1000000000LL + now->tv_nsec + *shift * 1000;
+    now->tv_sec = ns / 1000000000;
+    now->tv_nsec = ns % 1000000000;
+    return 0;
+}
+
+/* Valkey reads the wall clock by this, Redis by the next. */
+int clock_gettime(clockid_t clock, struct timespec *now) { return shifted(clock, now) ? -1 : 0; }
+
 int gettimeofday(struct timeval *restrict tv, void *restrict tz) {
     (void)tz;
     struct timespec now;
-    if (syscall(SYS_clock_gettime, CLOCK_REALTIME, &now)) return -1;
-    long long us = now.tv_sec * 1000000LL + now.tv_nsec / 1000 + (shift ? *shift : 0);
-    tv->tv_sec = us / 1000000;
-    tv->tv_usec = us % 1000000;
+    if (shifted(CLOCK_REALTIME, &now)) return -1;
+    tv->tv_sec = now.tv_sec;
+    tv->tv_usec = now.tv_nsec / 1000;
     return 0;
 }

@@ -32,8 +32,10 @@ const STORE: &[&[&str]] = &[
     &["single", "memory"],
     &["node"],
     &["fault", "url"],
+    &["refusal"],
     &["anchor"],
     &["clock"],
+    &["attendants"],
 ];
 
 type ModulePath = Vec<String>;

@@ -1,0 +1,91 @@
+//! Whether the user may run all commands of the scripts.
+//!
+//! A script that Redis refuses a command keeps what it wrote before. So a user without all rights
+//! could take a lock that nobody can release. The node asks for the rights before the first call
+//! that takes something, and again when they may have changed: after READONLY and NOPERM, and after
+//! the pool's connections were closed, since the server may have been replaced.
+
+use std::sync::atomic::Ordering;
+
+use redis::Value;
+
+use super::Node;
+use super::connection::Connection;
+use super::pipeline::{OnAnswer, Pipeline};
+use crate::script::{Call, rights_command};
+use crate::store::StoreFault;
+use crate::store::refusal::{Lack, Refusal, passes_by_itself};
+
+impl Node {
+    /// Asks for the rights if a call of the pipeline needs them and they are not known. Such calls
+    /// are answered if the user lacks a right. Returns whether any call is left to send.
+    pub(super) fn check_rights(
+        &self,
+        connection: &mut Connection,
+        pipeline: &mut Pipeline<'_>,
+        on_answer: &mut OnAnswer<'_>,
+    ) -> bool {
+        if self.has_rights.load(Ordering::Acquire) {
+            return true;
+        }
+        let Some(call) = pipeline.first_that_needs_rights() else {
+            return true;
+        };
+        let refused = self
+            .time_left(pipeline.reply_by)
+            .and_then(|left| {
+                let command = rights_command(&call.key, &self.caller_id);
+                connection.request(&command, left.min(self.command_timeout))
+            })
+            .and_then(|reply| self.note_rights(call, reply));
+        if let Err(fault) = refused {
+            if connection.broken || fault.code().is_none() {
+                connection.broken = true;
+                pipeline.fail(&fault, on_answer);
+            } else {
+                pipeline.fail_some(&fault, Call::needs_rights, on_answer);
+            }
+        }
+        pipeline.has_unanswered()
+    }
+
+    /// Reads the reply, which has the errors of the commands that failed.
+    fn note_rights(&self, call: &Call, reply: Value) -> Result<(), StoreFault> {
+        let errors: Vec<(String, String)> = redis::from_redis_value(reply)
+            .map_err(|_| StoreFault::protocol("expected a list of errors"))?;
+        let mut needed = Vec::new();
+        let mut is_certain = true;
+        for (command, error) in errors {
+            let refusal = Refusal::read_caught(&error);
+            let right = match refusal.lack() {
+                Some(Lack::Command) => format!("+{}", command.to_lowercase()),
+                Some(Lack::Key) => format!("~{}*", call.key.record()),
+                // R17 (subscription): a free lock needs no channel. A waiter learns of the lack.
+                Some(Lack::Channel) => continue,
+                None => {
+                    // On a replica, say, not every command could be tried.
+                    is_certain &= !passes_by_itself(&refusal.code, &refusal.message);
+                    continue;
+                }
+            };
+            if !needed.contains(&right) {
+                needed.push(right);
+            }
+        }
+        if needed.is_empty() {
+            self.has_rights.store(is_certain, Ordering::Release);
+            return Ok(());
+        }
+        let needed = needed.join(" ");
+        let user = self.credentials.username().unwrap_or("default");
+        Err(StoreFault::Server {
+            code: "NOPERM".to_owned(),
+            message: format!("this user lacks {needed}; add it with ACL SETUSER {user} {needed}"),
+        })
+    }
+
+    /// The rights may have changed.
+    pub(super) fn forget_rights(&self) {
+        self.has_rights.store(false, Ordering::Release);
+    }
+}

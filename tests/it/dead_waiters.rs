@@ -1,0 +1,143 @@
+//! So many dead waiters are in front of a free lock that skipping them takes longer than a call
+//! has. On Redis alone: a scripted server has no end of them, and a real one gets its many by a
+//! script.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use fairlock::{LockManager, Result};
+
+use crate::{
+    connections::{granted, scripted_server, server_that_answers},
+    fixtures::{Record, SOON, build, with_ttl},
+    managers::manager,
+    support::{SLACK, ScriptedReply, Server, until_some},
+};
+
+const T: Duration = Duration::from_millis(500);
+/// The outage limit of [`server_that_answers`].
+const OUTAGE: Duration = Duration::from_secs(1);
+
+/// The answer of a script that passed over as many dead waiters as one call may.
+fn more() -> ScriptedReply {
+    let now = std::time::UNIX_EPOCH
+        .elapsed()
+        .expect("it is after 1970")
+        .as_micros() as i64;
+    // A script needs a moment for that, and the test does not need to be faster.
+    thread::sleep(Duration::from_millis(1));
+    ScriptedReply::array([
+        ScriptedReply::bulk("more"),
+        ScriptedReply::integer(now),
+        ScriptedReply::integer(1),
+    ])
+}
+
+/// Makes each call on a thread of its own. Each must return that the lock was not taken, and within
+/// its bound.
+fn assert_none_in_time(mgr: &LockManager, calls: &[(&str, Duration, Call)]) {
+    thread::scope(|scope| {
+        for (what, bound, call) in calls {
+            scope.spawn(move || {
+                let start = Instant::now();
+                let taken = call(mgr);
+                let took = start.elapsed();
+                assert!(!taken.unwrap_or_else(|e| panic!("{what}: {e}")), "{what}");
+                assert!(took <= *bound + SLACK, "{what}: {took:?}");
+            });
+        }
+    });
+}
+
+/// True if the lock was taken.
+type Call = fn(&LockManager) -> Result<bool>;
+
+#[test]
+fn p8_tries_and_timed_waits_behind_endless_dead_waiters_are_none() {
+    const WAIT: Duration = Duration::from_millis(700);
+    let server = scripted_server(|_| more());
+    let builder = with_ttl(server.url(), Duration::from_secs(15)).command_timeout(T);
+    let mgr = build(builder.outage_limit(OUTAGE).pool_size(16));
+    let calls: &[(&str, Duration, Call)] = &[
+        ("try_lock", 2 * T, |m| Ok(m.try_lock("a")?.is_some())),
+        ("try_acquire", 2 * T, |m| {
+            Ok(m.semaphore("s", 2).try_acquire()?.is_some())
+        }),
+        ("try_write", 2 * T, |m| {
+            Ok(m.rw_lock("w").try_write()?.is_some())
+        }),
+        ("try_lock_all", 3 * T, |m| {
+            Ok(m.try_lock_all(["b", "c"])?.is_some())
+        }),
+        ("try_lock_for", WAIT + T, |m| {
+            Ok(m.try_lock_for("d", WAIT)?.is_some())
+        }),
+        ("try_read_for", WAIT + T, |m| {
+            Ok(m.rw_lock("r").try_read_for(WAIT)?.is_some())
+        }),
+        ("try_lock_all_for", WAIT + 2 * T, |m| {
+            Ok(m.try_lock_all_for(["e", "f"], WAIT)?.is_some())
+        }),
+        ("longer than the outage limit", 2 * OUTAGE + T, |m| {
+            Ok(m.try_lock_for("g", 2 * OUTAGE)?.is_some())
+        }),
+    ];
+    assert_none_in_time(&mgr, calls);
+    assert_eq!(mgr.stats().missed, calls.len() as u64);
+}
+
+#[test]
+fn a_wait_goes_on_while_dead_waiters_are_skipped() {
+    let start = Instant::now();
+    let answer = move |n| match start.elapsed() > 2 * OUTAGE {
+        true => granted(100 + n as i64),
+        false => more(),
+    };
+    let (_server, mgr) = server_that_answers(answer);
+    thread::scope(|scope| {
+        scope.spawn(|| mgr.lock("a").unwrap().check().unwrap());
+        scope.spawn(|| mgr.enqueue("b").unwrap().wait().unwrap().check().unwrap());
+        scope.spawn(|| mgr.lock_all(["c", "d"]).unwrap().check().unwrap());
+        scope.spawn(|| mgr.semaphore("s", 2).acquire().unwrap().check().unwrap());
+    });
+    assert!(start.elapsed() > 2 * OUTAGE);
+}
+
+#[test]
+fn a_lock_behind_a_hundred_thousand_dead_waiters_is_taken() {
+    const MANY: &str = "100000";
+    const QUEUE_UP: &str = "
+        for i = 1, ARGV[2] do
+          local token = string.format('%032x', i)
+          redis.call('HSET', KEYS[1], 'w:' .. token, i .. ARGV[1])
+          redis.call('RPUSH', KEYS[2], token)
+        end
+        return redis.call('HDEL', KEYS[1], 'o')";
+    let server = Server::start();
+    let record = Record::of(&server, "a");
+    let mgr = manager(server.url(), Duration::from_secs(1));
+    let holder = mgr.lock("a").unwrap();
+    let waiter = mgr.enqueue("a").unwrap();
+    let queued = record.starting("w:").pop().unwrap();
+    let request = record.field(&queued).unwrap();
+    drop(waiter);
+    // Waiters like that one, but of a process that has no stamp. Then nobody holds the lock.
+    let words: Vec<&str> = request.split(' ').collect();
+    let request = request.replace(words[2], "gone");
+    let request = request.strip_prefix(words[0]).unwrap();
+    let [key, queue] = [&record.key, &record.queue].map(String::as_str);
+    let _: i64 = server.query(&["EVAL", QUEUE_UP, "2", key, queue, request, MANY]);
+    record.set(&[
+        ("e", "0"),
+        ("n", MANY),
+        ("r", MANY),
+        ("q", MANY),
+        ("h", "0"),
+    ]);
+    drop(holder);
+    let guard = until_some(SOON, "all are skipped", || mgr.try_lock("a").unwrap());
+    guard.unlock().unwrap();
+    record.comes_to_rest();
+}
