@@ -421,6 +421,7 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
         let reply = ScriptReply {
             now: Some(1),
             more: false,
+            next_page: 0,
             outcome,
             grants: Vec::new(),
         };
