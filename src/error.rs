@@ -59,7 +59,7 @@ pub enum Error {
         lock: Option<Arc<str>>,
         /// The first word of the error, such as `NOPERM`, `OOM` or `WRONGPASS`.
         code: String,
-        /// The rest of the error, in the server's words.
+        /// The rest of the error, in the server's words. If a right is missing: the rule to add.
         message: String,
     },
 
