@@ -52,9 +52,9 @@ if packed_state then
     expires_at = 0
   end
 elseif kind then
-  -- The holders were lost: their permits are free, and the clock is the floor of the fences. A
-  -- waiter may go by any capacity that there can be.
-  capacity = string.sub(kind, 1, 3) == 'rw/' and 1073741824 or 1000000
+  -- The holders were lost: their permits are free, and the clock is the floor of the fences. Until
+  -- the next enqueue, a waiter with a larger capacity than the newest grant had may wait longer.
+  capacity = string.match(kind, '%d+$') + 0
 end
 -- The name may have been vacated, as a mutex or as permits. Fences go on from there (P2).
 local vacated = not recorded_kind and redis.call('HGET', record_key, 'v')
