@@ -391,6 +391,7 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
             more: false,
             outcome,
             grants: Vec::new(),
+            next_page: 0,
         };
         let sent = process.local(0);
         let result = CallResult {
