@@ -66,10 +66,12 @@ pub(super) fn check_cooling(
     after: &RecordView,
     executed: &ExecutedCall<'_>,
 ) -> Result<(), Breach> {
-    let Verb::Release { token, .. } = executed.call.verb else {
+    let Verb::Release { token, fence, .. } = executed.call.verb else {
         return Ok(());
     };
-    let Some(own) = before.holder(token) else {
+    // A lease that the caller does not know does not cool.
+    let is_known = |own: &&HolderView| fence == 0 || own.fence == fence;
+    let Some(own) = before.holder(token).filter(is_known) else {
         return Ok(());
     };
     let rested = own.granted_at.min(clock) + own.hold;
