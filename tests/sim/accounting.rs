@@ -71,12 +71,16 @@ pub(super) fn check_cooling(
     after: &RecordView,
     executed: &ExecutedCall<'_>,
 ) -> Result<(), Breach> {
-    let Verb::Release { token, mode, .. } = executed.call.verb else {
+    let Verb::Release { token, fence, mode } = executed.call.verb else {
         return Ok(());
     };
     // Another mode leaves what cools from an earlier grant of the token.
-    let may_cool = matches!(mode, Mode::Used | Mode::Lost) && after.holder(token).is_none();
-    let Some(own) = before.holder(token).filter(|_| may_cool) else {
+    let may_cool = matches!(mode, Mode::Used | Mode::Lost | Mode::Unfinished)
+        && after.holder(token).is_none();
+    // A lease that the caller does not know does not cool.
+    let is_known = |own: &&HolderView| fence == 0 || own.fence == fence;
+    let own = before.holder(token).filter(is_known);
+    let Some(own) = own.filter(|_| may_cool) else {
         return Ok(());
     };
     let rested = own.granted_at.min(clock) + own.hold;
