@@ -264,7 +264,10 @@ impl LockManager {
         let is_used = |seen: &Inspection| !seen.holders.is_empty() || seen.waiters > 0;
         let infos = keys.iter().zip(all).map(|(key, seen)| {
             let seen = seen?.filter(|seen| spec == LockSpec::MUTEX || is_used(seen));
-            Ok(seen.map(|seen| LockInfo::new(key.clone(), seen)))
+            Ok(seen.map(|mut seen| {
+                seen.holders.truncate(MAX_WAITERS_SHOWN);
+                LockInfo::new(key.clone(), seen)
+            }))
         });
         Ok(infos.collect())
     }

@@ -53,7 +53,9 @@ if not own_grant and more == 0 and is_wanted_kind and entries == 0
 end
 
 local answer, stamp_refreshed
-local left = look_cursor == '' and math.max(0, next_lapse - now) or 0
+-- R15 (clock went back): if it did during a look, next_lapse may be too far off until the next one.
+local left =
+  look_cursor == '' and math.max(0, math.min(next_lapse - now, 1000 * shortest_lease)) or 0
 -- A look that is under way may still find a lapsed holder. A waiter goes on with it by its syncs.
 if look_cursor ~= '' and (ARGV[7] ~= '1' or not is_wanted_kind) then more = 1 end
 if own_grant then

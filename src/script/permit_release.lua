@@ -68,7 +68,8 @@ elseif grant then
   status, state_changed = 'released', true
   -- R15 (clock went back): the end and the time of the grant may be too far in the future.
   lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))
-  local cool_until = hold > 0 and math.min(grant[2], now) + 1000 * hold or 0
+  local granted_at = grant[2]
+  local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
   local must_cool = (mode == 'used' or mode == 'lost') and cool_until > now
   -- A reader leaves nothing half done, so its end does not change previous.
   local is_rw = string.sub(kind, 1, 3) == 'rw/'
@@ -88,7 +89,11 @@ elseif grant then
       -- time is over. The entry gets another name, since a late copy of the acquire (R7) may take
       -- permits for the token again.
       kept_field, lease_end, phase = 'c:' .. token, cool_until, 2
-      next_lapse = math.min(next_lapse, math.max(lease_end, now + 1000 * look_pause))
+      -- A look that is under way may have been past this field, and may have seen no holder yet.
+      local lease_ms = math.max(ttl, hold, look_pause)
+      local look_at = math.max(lease_end, now + 1000 * look_pause)
+      shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
+      next_lapse = next_lapse > 0 and math.min(next_lapse, look_at) or look_at
       -- The late copy's permits were released as well, and cool together with these. They must not
       -- count twice.
       local earlier = redis.call('HGET', holders_key, kept_field)

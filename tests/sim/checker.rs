@@ -315,7 +315,8 @@ impl Checker {
             );
             Breach::new(promise, said)
         })?;
-        if executed.more != self.model.lock.is_unfinished() {
+        // A look that is under way is to be continued as well.
+        if !self.is_looking() && executed.more != self.model.lock.is_unfinished() {
             let said = format!(
                 "{op:?} at {now} µs answered {} to whether there are more heads to pass over",
                 executed.more

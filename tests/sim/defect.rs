@@ -90,6 +90,8 @@ pub(crate) enum Defect {
     /// The record notes the longest lease instead of the shortest. By the shortest a script sees
     /// that the clock went back.
     Shortest,
+    /// No defect: a look at the holders takes them one by one, so that most calls find it under way.
+    OnePerPage,
     /// R15 (clock went back): a downgrade leaves a lease from before the step as long as it is.
     DowngradeR15,
     /// R15 (clock went back): what is released after the step cools from its grant, which is in the
@@ -177,10 +179,14 @@ impl Defect {
                 "local kept = math.min(weight, ARGV[8] + 0)",
                 "local kept = 0",
             )],
+            Defect::OnePerPage => &[(
+                "HSCAN', holders_key, page_from, 'COUNT', 64",
+                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+            )],
             Defect::LookCutShort => &[
                 (
                     "HSCAN', holders_key, page_from, 'COUNT', 64",
-                    "HSCAN', holders_key, page_from, 'COUNT', 1",
+                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
                 ),
                 (
                     "look_cursor = page_to ~= '0' and page_to or ''",
@@ -251,6 +257,7 @@ impl Defect {
             Defect::LookCutShort | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => {
                 !is_mutex
             }
+            Defect::OnePerPage => !is_mutex,
             Defect::PermitUnchecked
             | Defect::PermitForce
             | Defect::TombstoneStep

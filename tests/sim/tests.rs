@@ -188,6 +188,12 @@ fn downgrade_that_lets_a_writer_in_is_found() {
 }
 
 #[test]
+fn looks_that_take_many_calls_keep_all_promises() {
+    let tally = simulate(0, STEPS / 2, Some(Defect::OnePerPage));
+    tally.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
 fn look_that_ends_after_its_first_page_is_found() {
     assert_found(Defect::LookCutShort, &[Promise::Service, Promise::WakeUp]);
 }

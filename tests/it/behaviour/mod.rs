@@ -10,6 +10,7 @@
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
 //! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
 //! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
+//! | `many_holders` | more holders of a name than one call sees |
 //! | `changes` | another capacity, fewer permits, another kind of lock |
 //! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
 //! | `permit_rules` | the protocol's rules for permits |
@@ -35,6 +36,7 @@ mod inspect;
 pub(crate) mod leftovers;
 mod long_queues;
 mod long_waits;
+pub(crate) mod many_holders;
 mod names;
 mod options;
 mod outage;

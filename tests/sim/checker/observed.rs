@@ -6,7 +6,7 @@ use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
-use crate::sim::record::{HolderView, RecordView};
+use crate::sim::record::{Cooling, HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
 const MAX_HEADS: usize = 64;
@@ -40,6 +40,8 @@ impl Checker {
             },
             Reported::Busy { .. } => ModelOutcome::Busy,
             Reported::Late => ModelOutcome::Late,
+            // Nothing is free among the holders that the look has seen.
+            Reported::More if self.is_looking() => ModelOutcome::Busy,
             Reported::More => ModelOutcome::SendAgain,
             Reported::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
             Reported::Released => ModelOutcome::Released,
@@ -162,19 +164,36 @@ impl Checker {
             expired: lock
                 .taken_by()
                 .filter(|number| before.is_over(token_of(*number), clock))
+                .filter(|number| !self.is_unseen(before, token_of(*number)))
                 .collect(),
             cooled: lock
                 .taken_by()
                 .filter(|number| before.has_rested(token_of(*number), clock))
+                .filter(|number| !self.is_unseen(before, token_of(*number)))
                 .collect(),
             silent: served_time.silent(clock),
-            outage: served_time.is_outage(clock),
+            outage: served_time.is_outage(clock) || look_began_in_outage(before),
             grace: self.spared_since(before),
             must_cool: matches!(mode, Some(Mode::Used | Mode::Lost))
                 && self.stray_holder(before, executed).is_none()
                 && own.is_some_and(must_cool),
             reach: reach(before, executed),
         }
+    }
+
+    /// Whether scripts have begun to look at the holders, and have not seen all of them.
+    pub(super) fn is_looking(&self) -> bool {
+        let accounting = &self.record.accounting;
+        accounting.as_ref().is_some_and(|counts| counts.is_looking)
+    }
+
+    /// Whether a look of several calls has not come to this token yet, or had seen it before its
+    /// time was over. So nobody has noticed that.
+    fn is_unseen(&self, before: &RecordView, token: Token) -> bool {
+        let cools = |cooling: &Cooling| cooling.token == Some(token);
+        let was_looking = before.accounting.as_ref().is_some_and(|a| a.is_looking);
+        (was_looking || self.is_looking())
+            && (self.record.holder(token).is_some() || self.record.cooling.iter().any(cools))
     }
 
     /// The holders that the last request gave a step of grace.
@@ -232,6 +251,14 @@ impl Checker {
 
 /// An acquire that may wait. Its token comes back to a place that it had left if only a dead entry
 /// of it is in the queue.
+/// Whether a look is under way that began after the server may have been away.
+fn look_began_in_outage(before: &RecordView) -> bool {
+    let accounting = &before.accounting;
+    accounting
+        .as_ref()
+        .is_some_and(|counts| counts.is_looking && counts.look_outage)
+}
+
 fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
     let has_dead_entry = before
         .queue
