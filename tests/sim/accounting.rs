@@ -71,10 +71,11 @@ pub(super) fn check_cooling(
     after: &RecordView,
     executed: &ExecutedCall<'_>,
 ) -> Result<(), Breach> {
-    let Verb::Release { token, .. } = executed.call.verb else {
+    let Verb::Release { token, fence, .. } = executed.call.verb else {
         return Ok(());
     };
-    let Some(own) = before.holder(token) else {
+    // Another lease of the token than the caller's does not cool.
+    let Some(own) = before.holder(token).filter(|own| own.fence == fence) else {
         return Ok(());
     };
     let rested = own.granted_at.min(clock) + own.hold;
