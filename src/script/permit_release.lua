@@ -91,9 +91,9 @@ elseif grant then
       kept_field, lease_end, phase = 'c:' .. token, cool_until, 2
       -- A look that is under way may have been past this field, and may have seen no holder yet.
       local lease_ms = math.max(ttl, hold, look_pause)
-      local look_at = math.max(lease_end, now + 1000 * look_pause)
+      local due_at = math.max(lease_end, now + 1000 * look_pause)
       shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
-      next_lapse = next_lapse > 0 and math.min(next_lapse, look_at) or look_at
+      next_lapse = next_lapse > 0 and math.min(next_lapse, due_at) or due_at
       -- The late copy's permits were released as well, and cool together with these. They must not
       -- count twice.
       local earlier = redis.call('HGET', holders_key, kept_field)

@@ -75,8 +75,8 @@ pub(super) fn check_cooling(
         return Ok(());
     };
     // Another mode leaves what cools from an earlier grant of the token.
-    let may_cool = matches!(mode, Mode::Used | Mode::Lost | Mode::Unfinished)
-        && after.holder(token).is_none();
+    let may_cool =
+        matches!(mode, Mode::Used | Mode::Lost | Mode::Unfinished) && after.holder(token).is_none();
     // A lease that the caller does not know does not cool.
     let is_known = |own: &&HolderView| fence == 0 || own.fence == fence;
     let own = before.holder(token).filter(is_known);

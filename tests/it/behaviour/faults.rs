@@ -232,10 +232,7 @@ fn a_forced_release_with_a_closed_connection_succeeds(backend: &Backend) {
         assert!(requests > 1, "{name}: {requests}");
         assert!(!ours.force_release(name, fence).unwrap(), "{name} is free");
         let next = if name.starts_with("permit") {
-            ours.semaphore(name, 1)
-                .acquire()
-                .unwrap()
-                .previous_holder()
+            ours.semaphore(name, 1).acquire().unwrap().previous_holder()
         } else {
             ours.lock(name).unwrap().previous_holder()
         };
