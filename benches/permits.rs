@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use fairlock::{LockGuard, LockManager, LockOptions, ReadGuard, Waiter};
+use fairlock::{LockManager, LockOptions, ReadGuard, SemaphoreGuard, Waiter};
 use support::figure::{Bound, Figure};
 use support::{Rounds, bare_connection, is_bench, median, micros, now, rounds, server};
 use throughput::throughput;
@@ -62,7 +62,7 @@ struct Crowd<'a> {
     size: u32,
     name: String,
     mgr: &'a LockManager,
-    _others: Vec<LockGuard>,
+    _others: Vec<SemaphoreGuard>,
 }
 
 impl<'a> Crowd<'a> {

@@ -41,8 +41,9 @@ pub enum Error {
         /// How long the call tried. For a caller that waited in the queue: how long Redis had been
         /// silent.
         waited: Duration,
-        /// The cause, as reported by the system.
-        source: Arc<dyn StdError + Send + Sync>,
+        /// The cause, as reported by the system. Shared by all copies of this error.
+        // In an `Arc` alone, `source()` would return the `Arc`, and hide the type of the cause.
+        source: Arc<Box<dyn StdError + Send + Sync>>,
     },
 
     /// Redis refused the request, and said why.
@@ -58,20 +59,15 @@ pub enum Error {
         lock: Option<Arc<str>>,
         /// The first word of the error, such as `NOPERM`, `OOM` or `WRONGPASS`.
         code: String,
-        /// The rest of the error, in the server's words.
+        /// The rest of the error, in the server's words. If a right is missing: the rule to add.
         message: String,
     },
 
-    /// The name is in use as another kind of lock, or as a semaphore with another number of
-    /// permits.
-    ///
-    /// A mutex cannot become a semaphore or a reader/writer lock until an hour after its last use,
-    /// nor the other way round.
+    /// The name is in use as another kind of lock: somebody holds it or waits for it, or
+    /// [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken. As soon as nobody does,
+    /// the next call can use it as any kind.
     #[non_exhaustive]
-    #[error(
-        "the lock {lock:?} is a {is} and cannot be used as a {asked} {}",
-        kept_until(is, asked)
-    )]
+    #[error("the lock {lock:?} is a {is} and cannot be used as a {asked} while it is in use")]
     WrongKind {
         /// The name of the lock.
         lock: Arc<str>,
@@ -135,18 +131,6 @@ impl Error {
             *waited = total;
         }
         self
-    }
-}
-
-/// How long the name keeps its kind. Semaphores and reader/writer locks share one form of record,
-/// so a name can change between them as soon as nobody uses it. The record of a mutex has another
-/// form, and Redis keeps a record for an hour.
-fn kept_until(is: &Kind, asked: &Kind) -> &'static str {
-    let of_permits = |kind: &Kind| matches!(kind, Kind::Semaphore { .. } | Kind::RwLock);
-    if of_permits(is) && of_permits(asked) {
-        "while it is in use"
-    } else {
-        "until an hour after its last use"
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
@@ -9,6 +11,7 @@ use crossbeam_channel::Receiver;
 use crate::engine::{EngineHandle, Lease, WantResult};
 use crate::error::{Error, Result};
 use crate::loss::{Loss, LossReason, PreviousHolder};
+use crate::script::Mode;
 
 /// A lock that is held. Dropping the guard releases the lock.
 ///
@@ -61,12 +64,44 @@ use crate::loss::{Loss, LossReason, PreviousHolder};
 /// Releases the lock and hands it to the first waiter. Never panics; blocks for at most one command
 /// timeout. If Redis does not answer, the release goes on in the background. If that fails too, the
 /// lock ends with its TTL.
+///
+/// If the thread panics, the work is counted as half done, as by [`abandon`](LockGuard::abandon):
+/// the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule is that of a poisoned
+/// `std::sync::Mutex`: only a panic counts that began after the guard was created.
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct LockGuard {
     lease: Arc<Lease>,
     running: Arc<EngineHandle>,
     /// `unlock` has released the lock, so Drop must not do it again.
     unlocked: bool,
+    panic_watch: PanicWatch,
+    /// One of several guards of this lock was abandoned.
+    unfinished: AtomicBool,
+}
+
+/// Whether a panic interrupts the work under a guard. The rule is that of `std::sync::Mutex`: a
+/// guard that a destructor creates during a panic can finish its work.
+#[derive(Clone, Copy)]
+pub(crate) struct PanicWatch {
+    /// The thread panicked already when the watch began, or panics do not matter.
+    is_off: bool,
+}
+
+impl PanicWatch {
+    pub(crate) fn begin() -> PanicWatch {
+        PanicWatch {
+            is_off: thread::panicking(),
+        }
+    }
+
+    /// How to release a guard that is given up now.
+    pub(crate) fn mode(self) -> Mode {
+        if !self.is_off && thread::panicking() {
+            Mode::Unfinished
+        } else {
+            Mode::Used
+        }
+    }
 }
 
 impl LockGuard {
@@ -76,7 +111,15 @@ impl LockGuard {
             lease,
             running: Arc::clone(running),
             unlocked: false,
+            panic_watch: PanicWatch::begin(),
+            unfinished: AtomicBool::new(false),
         }
+    }
+
+    /// The same guard, of a reader. A reader leaves nothing half done, so a panic does not matter.
+    pub(crate) fn of_reader(mut self) -> LockGuard {
+        self.panic_watch.is_off = true;
+        self
     }
 
     /// The name of the lock.
@@ -143,7 +186,8 @@ impl LockGuard {
     }
 
     /// How the holder before this one ended. After `Lapsed` or `Forced` the protected work may be
-    /// half done.
+    /// half done: the holder crashed, panicked or [abandoned](LockGuard::abandon) it, or lost the
+    /// lock.
     pub fn previous_holder(&self) -> PreviousHolder {
         self.lease.previous
     }
@@ -169,21 +213,70 @@ impl LockGuard {
     /// - [`Error::Unavailable`], [`Error::Server`]: not known. The release goes on in the
     ///   background.
     /// - [`Error::Closed`] in a forked child.
-    pub fn unlock(mut self) -> Result<()> {
+    pub fn unlock(self) -> Result<()> {
+        let mode = self.mode();
+        self.release(mode)
+    }
+
+    /// Releases the lock like [`unlock`](LockGuard::unlock), but says that the work is half done.
+    ///
+    /// The next holder's [`previous_holder`](LockGuard::previous_holder) is
+    /// [`Lapsed`](PreviousHolder::Lapsed), as after a crash, but at once. Use it where an error ends
+    /// the work between two steps that belong together. Nothing is reported as lost here.
+    ///
+    /// Blocks for at most one command timeout. `Ok`: the lock was released while you held it.
+    ///
+    /// ```no_run
+    /// # fn step() -> Result<(), std::io::Error> { Ok(()) }
+    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// let guard = mgr.lock("invoices:42")?;
+    /// match step().and_then(|()| step()) {
+    ///     Ok(()) => guard.unlock()?,
+    ///     Err(_) => guard.abandon()?, // the first step may have been done
+    /// }
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`unlock`](LockGuard::unlock).
+    pub fn abandon(self) -> Result<()> {
+        self.release(Mode::Unfinished)
+    }
+
+    fn release(mut self, mode: Mode) -> Result<()> {
         self.unlocked = true;
         if self.running.engine().is_forked() {
             return Err(Error::Closed);
         }
-        self.running.engine().release(&self.lease, WantResult::Yes)
+        let engine = self.running.engine();
+        engine.release(&self.lease, mode, WantResult::Yes)
     }
 
-    /// Releases all permits but one. Blocks for at most one command timeout; without an answer this
+    /// The end of this guard counts as abandoned, however it comes.
+    pub(crate) fn mark_unfinished(&self) {
+        self.unfinished.store(true, Ordering::Relaxed);
+    }
+
+    fn mode(&self) -> Mode {
+        if self.unfinished.load(Ordering::Relaxed) {
+            Mode::Unfinished
+        } else {
+            self.panic_watch.mode()
+        }
+    }
+
+    /// Releases all permits but `to`. Blocks for at most one command timeout; without an answer this
     /// goes on in the background.
-    pub(crate) fn downgrade(&self) -> Result<()> {
+    pub(crate) fn reduce(&self, to: u32) -> Result<()> {
         if self.running.engine().is_forked() {
             return Err(Error::Closed);
         }
-        self.running.engine().downgrade(&self.lease)
+        self.running.engine().reduce(&self.lease, to)
+    }
+
+    /// How many permits the lock was granted with.
+    pub(crate) fn weight(&self) -> u32 {
+        self.lease.request.spec.weight
     }
 
     fn loss(&self) -> Error {
@@ -203,7 +296,7 @@ impl Drop for LockGuard {
             return;
         }
         if !self.unlocked
-            && let Err(error) = engine.release(&self.lease, WantResult::No)
+            && let Err(error) = engine.release(&self.lease, self.mode(), WantResult::No)
         {
             log::warn!("dropping the guard of {:?}: {error}", self.name());
         }

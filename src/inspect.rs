@@ -9,9 +9,11 @@ use std::time::{Duration, SystemTime};
 use crate::error::{Error, Result};
 use crate::glob::Glob;
 use crate::key::{self, Key};
-use crate::kind::Kind;
+use crate::kind::{Access, Kind};
 use crate::manager::LockManager;
-use crate::script::{Call, Family, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb};
+use crate::script::{
+    Call, Family, InspectedHolder, Inspection, LockSpec, Mode, Outcome, Page, Token, Verb,
+};
 
 /// The most waiters that [`LockInfo::queue`] lists.
 pub const MAX_WAITERS_SHOWN: usize = 1000;
@@ -19,7 +21,7 @@ pub const MAX_WAITERS_SHOWN: usize = 1000;
 /// How many records [`List`] inspects in one pipeline.
 const PAGE: usize = 128;
 
-/// The state of a name that is held or cooling, or that somebody waits for.
+/// The state of a name that is held, cooling or lapsed, or that somebody waits for.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockInfo {
@@ -27,18 +29,20 @@ pub struct LockInfo {
     pub name: Arc<str>,
     /// The kind of lock that it is used as.
     pub kind: Kind,
-    /// Whether it is held, cooling or free.
+    /// Whether it is held, cooling, lapsed or free.
     pub state: LockState,
     /// The fence of the newest grant. For a reader/writer lock: of the newest writer, which its
     /// readers have too.
     pub fence: u64,
-    /// The holder, or the last holder while the name cools. If there are several, one of them.
+    /// The holder, or the last holder while the name cools or after it lapsed. If there are
+    /// several, one of them, and one that has not lapsed if there is one.
     pub holder: Option<Party>,
-    /// All holders, or the last holders while the name cools, in no particular order. At most
-    /// [`MAX_WAITERS_SHOWN`].
+    /// All holders, those for which the name cools, and those that
+    /// [lapsed](Party::lapsed_for). First those that have not lapsed; otherwise in no particular
+    /// order. At most [`MAX_WAITERS_SHOWN`].
     pub holders: Vec<Party>,
     /// How long the lease or the cooling still lasts if nothing happens. If there are several, the
-    /// longest. Zero if the lease has lapsed and nobody has taken the lock since.
+    /// longest. Zero if nobody holds it and it does not cool.
     pub time_left: Duration,
     /// How many waiters there are. Includes waiters that died, or that left without telling Redis.
     pub waiters: u64,
@@ -47,14 +51,18 @@ pub struct LockInfo {
     pub queue: Vec<Party>,
 }
 
-/// Whether a name is held, cooling or free.
+/// Whether a name is held, cooling, lapsed or free.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LockState {
-    /// Somebody holds it.
+    /// Somebody holds it. Of several holders, some may have [lapsed](Party::lapsed_for).
     Held,
     /// It was released, but [`hold_at_least`](crate::LockOptions::hold_at_least) keeps it taken.
     Cooling,
+    /// The lease of its last holder is over, and was never released: the holder crashed, or cannot
+    /// reach Redis. [`Party::lapsed_for`] says since when. Nobody has taken it since, and everybody
+    /// can. Until somebody does, a holder that is still alive may renew its lease.
+    Lapsed,
     /// It is free. The first live waiter gets it at its next check.
     Free,
 }
@@ -79,13 +87,24 @@ pub struct Party {
     pub ttl: Duration,
     /// The fence under which it holds the lock. `None` while it waits.
     pub fence: Option<u64>,
-    /// How many permits of a semaphore it holds or asks for. 1 for any other kind, including a
-    /// writer.
+    /// How many permits of a semaphore it holds, held until it lapsed, or asks for. 1 for any other
+    /// kind, including a writer.
     pub permits: u32,
+    /// As what it holds or awaits the lock: a mutex's owner, a reader, a writer, or with permits.
+    pub access: Access,
+    /// How long ago its lease ended without a release, by the server's clock. `None` while it
+    /// holds, cools or waits.
+    ///
+    /// A lapsed holder is shown until somebody takes the lock, or its permits. A semaphore or a
+    /// reader/writer lock shows it for longer: until a guard releases properly, but no longer than
+    /// Redis remembers it, which is one ttl and the time to the next request for the name. From
+    /// then on this counts from the moment when somebody noticed the lapse.
+    pub lapsed_for: Option<Duration>,
 }
 
 impl LockManager {
-    /// The state of a name. `None` if it is not held, not cooling, and nobody waits for it.
+    /// The state of a name. `None` if it is free, its last holder released it, and nobody waits for
+    /// it.
     ///
     /// Writes nothing. Blocks for at most two command timeouts, or four for a semaphore or a
     /// reader/writer lock, and two more for every 64 holders that it shows.
@@ -101,8 +120,8 @@ impl LockManager {
         infos.pop().unwrap_or(Ok(None))
     }
 
-    /// All names that match a glob and are held or cooling, or that somebody waits for. Each once,
-    /// in no particular order.
+    /// All names that match a glob and are held, cooling or lapsed, or that somebody waits for. Each
+    /// once, in no particular order.
     ///
     /// The glob has `*`, `?`, `[ab]`, `[^a-z]`, and `\` as escape. It covers the names with this
     /// manager's prefix.
@@ -262,7 +281,10 @@ impl LockManager {
         let is_used = |seen: &Inspection| !seen.holders.is_empty() || seen.waiters > 0;
         let infos = keys.iter().zip(all).map(|(key, seen)| {
             let seen = seen?.filter(|seen| spec == LockSpec::MUTEX || is_used(seen));
-            Ok(seen.map(|seen| LockInfo::new(key.clone(), seen)))
+            Ok(seen.map(|mut seen| {
+                seen.holders.truncate(MAX_WAITERS_SHOWN);
+                LockInfo::new(key.clone(), seen)
+            }))
         });
         Ok(infos.collect())
     }
@@ -341,31 +363,20 @@ impl List {
 
 impl LockInfo {
     pub(crate) fn new(key: Key, seen: Inspection) -> LockInfo {
-        let state = match &seen.holders[..] {
-            [] => LockState::Free,
-            holders if holders.iter().all(|holder| holder.cools) => LockState::Cooling,
-            _ => LockState::Held,
+        let mut live = seen.holders.iter().filter(|h| h.lapsed_for.is_none());
+        let state = match live.next() {
+            Some(first) if first.cools && live.all(|holder| holder.cools) => LockState::Cooling,
+            Some(_) => LockState::Held,
+            None if seen.holders.is_empty() => LockState::Free,
+            None => LockState::Lapsed,
         };
         let kind = Kind::from_record(&seen.kind);
-        let parse = |text: &str| Party::parse(text, &kind);
-        let holders: Vec<Party> = seen
+        let mut holders: Vec<Party> = seen
             .holders
             .iter()
-            .filter_map(|holder| {
-                let party = parse(&holder.request)?;
-                let permits = if kind == Kind::RwLock {
-                    1
-                } else {
-                    holder.permits
-                };
-                Some(Party {
-                    since: server_time(holder.granted_at),
-                    fence: Some(holder.fence),
-                    permits,
-                    ..party
-                })
-            })
+            .filter_map(|holder| Party::of_holder(holder, &kind))
             .collect();
+        holders.sort_by_key(|holder| holder.lapsed_for.is_some());
         LockInfo {
             name: key.name,
             state,
@@ -382,7 +393,7 @@ impl LockInfo {
             queue: seen
                 .queue
                 .iter()
-                .filter_map(|waiter| parse(waiter))
+                .filter_map(|waiter| Party::parse(waiter, &kind))
                 .collect(),
             kind,
         }
@@ -390,6 +401,24 @@ impl LockInfo {
 }
 
 impl Party {
+    fn of_holder(holder: &InspectedHolder, kind: &Kind) -> Option<Party> {
+        let party = Party::parse(&holder.request, kind)?;
+        // A lapsed holder may have no permits any more: then the request says how many it had.
+        let access = if holder.lapsed_for.is_some() {
+            party.access
+        } else {
+            Access::of(kind, holder.permits)
+        };
+        Some(Party {
+            since: server_time(holder.granted_at),
+            fence: Some(holder.fence),
+            permits: access.permits(),
+            access,
+            lapsed_for: holder.lapsed_for,
+            ..party
+        })
+    }
+
     /// Parses `ticket since manager ttl fixed hold host⇥pid⇥thread⇥label`. For permits their number
     /// comes before the host.
     fn parse(request: &str, kind: &Kind) -> Option<Party> {
@@ -404,6 +433,7 @@ impl Party {
         } else {
             1
         };
+        let access = Access::of(kind, permits);
         let mut label = rest.next()?.splitn(4, '\t');
         Some(Party {
             manager,
@@ -414,7 +444,9 @@ impl Party {
             since: server_time(since),
             ttl,
             fence: None,
-            permits: if *kind == Kind::RwLock { 1 } else { permits },
+            permits: access.permits(),
+            access,
+            lapsed_for: None,
         })
     }
 }

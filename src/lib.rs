@@ -317,8 +317,9 @@
 //! # Look inside
 //!
 //! [`inspect`](LockManager::inspect) and [`list`](LockManager::list) show who holds a name, since
-//! when, and who waits. [`force_release`](LockManager::force_release) takes a lock away, if its
-//! fence is still the one that you saw:
+//! when, and who waits. A lock whose holder crashed is [`Lapsed`](LockState::Lapsed) there until
+//! somebody takes it. [`force_release`](LockManager::force_release) takes a lock away, if its fence
+//! is still the one that you saw:
 //!
 //! ```no_run
 //! # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
@@ -463,7 +464,7 @@ pub use guard::LockGuard;
 pub use key::MAX_NAME;
 pub use lock::{
     MAX_NAMES, MAX_PERMITS, MultiGuard, Mutex, ReadGuard, ReentrantGuard, ReentrantMutex, RwLock,
-    Semaphore, Striped, WriteGuard,
+    Semaphore, SemaphoreGuard, Striped, WriteGuard,
 };
 pub use waiter::Waiter;
 
@@ -474,7 +475,7 @@ pub use loss::{Loss, LossReason, PreviousHolder};
 
 // A look inside.
 pub use inspect::{List, LockInfo, LockState, MAX_WAITERS_SHOWN, Party};
-pub use kind::Kind;
+pub use kind::{Access, Kind};
 pub use stats::Stats;
 
 // The channel type of [`LockGuard::lost`], for `select!`.

@@ -70,7 +70,8 @@ pub enum PreviousHolder {
     /// It released the lock.
     Released,
     /// It lost the lock: it crashed, was paused or cut off, held it up to `max_hold`, or its
-    /// manager was shut down.
+    /// manager was shut down. Or it left its work half done: its thread panicked, or it gave the
+    /// lock up with [`abandon`](crate::LockGuard::abandon).
     Lapsed,
     /// Somebody took the lock away with [`force_release`](crate::LockManager::force_release).
     Forced,

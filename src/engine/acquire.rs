@@ -221,7 +221,7 @@ impl Engine {
             };
             let call = waiter.request.acquire(token, Wait::Yes);
             let deadlines = self.deadlines(now, until);
-            let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
+            let result = single_result(self.send_acquires(slice::from_ref(&call), deadlines));
             let fault = match self.on_acquire_reply(waiter, &call, result) {
                 EnqueueOutcome::Done => return Ok(true),
                 EnqueueOutcome::More if self.now() >= until => return Ok(false),

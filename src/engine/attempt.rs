@@ -63,7 +63,7 @@ impl Engine {
         };
         let mut refused = None;
         loop {
-            let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
+            let result = single_result(self.send_acquires(slice::from_ref(&call), deadlines));
             let fault = match self.on_try_reply(&mut attempt, result)? {
                 TryOutcome::Done(lease) => return Ok(lease),
                 TryOutcome::More => None,
@@ -133,7 +133,13 @@ impl Engine {
                 Step::Reply,
                 "no time is left to send the acquire again",
             ))),
-            outcome => Err(self.unexpected_reply(attempt.call, &outcome)),
+            outcome => {
+                if attempt.doubt.in_doubt {
+                    // R7 (late copies): the name may become this kind before the first copy comes.
+                    self.abandon_attempt(attempt);
+                }
+                Err(self.unexpected_reply(attempt.call, &outcome))
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `acquire` | THE MAIN LOOP of a caller: try, enqueue, wait, cancel |
 //! | `attempt` | one acquire that may not wait |
 //! | `multi` | several locks at once, over the same steps |
+//! | `vacate` | a name becomes another kind of lock |
 //! | `release`, `renew` | how a lease ends, and how it is kept |
 //! | `grants` | a grant becomes known, and finds its waiter |
 //! | `request` | what a caller asks for |
@@ -75,6 +76,7 @@ mod request;
 #[path = "../../tests/sim/stepped_engine.rs"]
 mod stepped;
 mod subscription;
+mod vacate;
 mod waiter;
 
 use std::sync::Arc;

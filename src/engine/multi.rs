@@ -102,7 +102,7 @@ impl Engine {
             .zip(&tokens)
             .map(|(request, token)| request.acquire(*token, Wait::No))
             .collect();
-        let results = self.store.run(&calls, self.deadlines(started, until));
+        let results = self.send_acquires(&calls, self.deadlines(started, until));
         let attempts = requests.iter().zip(tokens).zip(&calls);
         let attempts = attempts.map(|((request, token), call)| TryAcquire {
             request,

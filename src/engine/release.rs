@@ -52,12 +52,12 @@ pub(super) struct BackgroundRelease<'a> {
 }
 
 impl Engine {
-    /// Ends a guard's lease. P9 (nothing starves): the release goes out on a free connection at
+    /// Ends a guard's lease, as used or unfinished. P9 (nothing starves): the release goes out on a free connection at
     /// once, else by the renewal thread, so the caller never waits for the pool. Blocks for at most
     /// one command timeout.
-    pub(crate) fn release(&self, lease: &Lease, want: WantResult) -> Result<()> {
+    pub(crate) fn release(&self, lease: &Lease, mode: Mode, want: WantResult) -> Result<()> {
         let started = self.now();
-        let call = self.begin_release(lease, Mode::Used, started)?;
+        let call = self.begin_release(lease, mode, started)?;
         let deadlines = self.at_once(started);
         let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
         match self.on_release_reply(lease, &call, started, result.answer) {
@@ -110,7 +110,7 @@ impl Engine {
                     self.send_to_background(Command::Abandon(release));
                 }
                 ReleaseOutcome::Answered(if answer.resent {
-                    loss_from_resent_release(&answer.reply.outcome)
+                    loss_from_resent_release(mode, &answer.reply.outcome)
                 } else {
                     loss_from_release(&answer.reply.outcome)
                 })
@@ -222,42 +222,45 @@ impl Engine {
         }
     }
 
-    /// Releases all permits of a lease but one, on a free connection at once, else by the renewal
+    /// Releases all permits of a lease but `to`, on a free connection at once, else by the renewal
     /// thread. Does not wait for that thread: until Redis handles the release, nobody else can get
     /// the permits, so it is safe to return. Blocks for at most one command timeout.
-    pub(crate) fn downgrade(&self, lease: &Arc<Lease>) -> Result<()> {
+    pub(crate) fn reduce(&self, lease: &Arc<Lease>, to: u32) -> Result<()> {
         let started = self.now();
-        let call = self.begin_downgrade(lease, started)?;
+        let call = self.begin_reduce(lease, to, started)?;
         let deadlines = self.at_once(started);
         let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
-        self.on_downgrade_reply(lease, &call, started, result.answer)
+        self.on_reduce_reply(lease, &call, started, result.answer)
     }
 
-    /// The call that releases all permits of a held lease but one.
-    pub(super) fn begin_downgrade(&self, lease: &Lease, now: Time) -> Result<Call> {
+    /// The call that releases all permits of a held lease but `to`.
+    pub(super) fn begin_reduce(&self, lease: &Lease, to: u32, now: Time) -> Result<Call> {
         if let Some(loss) = lease.loss_at(now) {
             return Err(Error::Lost { loss });
         }
         Ok(lease.request.call(Verb::Release {
             token: lease.token,
             fence: lease.fence,
-            mode: Mode::Downgrade,
+            mode: Mode::Reduce { to },
         }))
     }
 
     /// Applies the reply to that call, which was sent at `started`.
-    pub(super) fn on_downgrade_reply(
+    pub(super) fn on_reduce_reply(
         &self,
         lease: &Arc<Lease>,
         call: &Call,
         started: Time,
         answer: std::result::Result<Answer, StoreFault>,
     ) -> Result<()> {
-        // R7 (late copies): the guard keeps one permit, so this release need not outlast late
+        let Verb::Release { mode, .. } = call.verb else {
+            unreachable!("permits are released by a release")
+        };
+        // R7 (late copies): the guard keeps some permits, so this release need not outlast late
         // copies. The token's final release does.
         let release = TokenRelease {
             not_after: 0,
-            ..TokenRelease::of_lease(lease, Mode::Downgrade, started)
+            ..TokenRelease::of_lease(lease, mode, started)
         };
         let answer = match answer {
             Ok(answer) => answer,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{LockInfo, LockState, Party};
+use crate::kind::Access;
 
 /// `"invoices:42": mutex, held by …, fence 7, 9.2s left, 3 waiting`
 impl fmt::Display for LockInfo {
@@ -17,7 +18,10 @@ impl fmt::Display for LockInfo {
             if self.holders.len() > 1 {
                 write!(f, " and {} more", self.holders.len() - 1)?;
             }
-            write!(f, ", fence {}, {:.1?} left", self.fence, self.time_left)?;
+            write!(f, ", fence {}", self.fence)?;
+            if self.state != LockState::Lapsed {
+                write!(f, ", {:.1?} left", self.time_left)?;
+            }
         }
         write!(f, ", {} waiting", self.waiters)
     }
@@ -28,12 +32,14 @@ impl fmt::Display for LockState {
         f.write_str(match self {
             LockState::Held => "held",
             LockState::Cooling => "cooling",
+            LockState::Lapsed => "lapsed",
             LockState::Free => "free",
         })
     }
 }
 
-/// `process 4711 on web-1, thread main, label "nightly"`
+/// `process 4711 on web-1, thread main, label "nightly"`, and for all kinds but a mutex `reader`,
+/// `writer` or `3 permits` next.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -43,6 +49,12 @@ impl fmt::Display for Party {
         )?;
         if !self.label.is_empty() {
             write!(f, ", label {:?}", self.label)?;
+        }
+        if self.access != Access::Owner {
+            write!(f, ", {}", self.access)?;
+        }
+        if let Some(ago) = self.lapsed_for {
+            write!(f, ", whose lease ended {ago:.1?} ago")?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ pub use multi::{MAX_NAMES, MultiGuard};
 pub use mutex::Mutex;
 pub use reentrant::{ReentrantGuard, ReentrantMutex};
 pub use rw_lock::{ReadGuard, RwLock, WriteGuard};
-pub use semaphore::{MAX_PERMITS, Semaphore};
+pub use semaphore::{MAX_PERMITS, Semaphore, SemaphoreGuard};
 pub use striped::Striped;
 
 /// A request that may not wait, with the options of the handle.

@@ -12,6 +12,7 @@ use crate::engine::{
     EngineHandle, Lease, LockGroup, Request, WantResult, first_lost, is_transient,
 };
 use crate::error::{Error, Result};
+use crate::guard::PanicWatch;
 use crate::key::Key;
 use crate::loss::{Loss, PreviousHolder};
 use crate::manager::LockManager;
@@ -198,6 +199,9 @@ impl SortedKeys {
 /// Releases all in one round trip, and hands each to its first waiter. Never panics; blocks for at
 /// most one command timeout. If Redis does not answer, the releases go on in the background. If
 /// that fails too, the locks end with their TTL.
+///
+/// If the thread panics, the next holder of each name sees [`Lapsed`](PreviousHolder::Lapsed), as
+/// after a [`LockGuard`](crate::LockGuard).
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
@@ -205,6 +209,7 @@ pub struct MultiGuard {
     running: Arc<EngineHandle>,
     /// `unlock` has released the locks, so Drop must not do it again.
     unlocked: bool,
+    panic_watch: PanicWatch,
 }
 
 impl MultiGuard {
@@ -224,6 +229,7 @@ impl MultiGuard {
             group,
             running,
             unlocked: false,
+            panic_watch: PanicWatch::begin(),
         }
     }
 
@@ -303,14 +309,31 @@ impl MultiGuard {
     /// - [`Error::Unavailable`], [`Error::Server`]: not known. The release goes on in the
     ///   background.
     /// - [`Error::Closed`] in a forked child.
-    pub fn unlock(mut self) -> Result<()> {
+    pub fn unlock(self) -> Result<()> {
+        let mode = self.panic_watch.mode();
+        self.release(mode)
+    }
+
+    /// Releases all the locks like [`unlock`](MultiGuard::unlock), but says that the work is half
+    /// done: the next holder of each name sees [`Lapsed`](PreviousHolder::Lapsed). See
+    /// [`LockGuard::abandon`](crate::LockGuard::abandon).
+    ///
+    /// Blocks for at most one command timeout for all together.
+    ///
+    /// # Errors
+    /// As [`unlock`](MultiGuard::unlock).
+    pub fn abandon(self) -> Result<()> {
+        self.release(Mode::Unfinished)
+    }
+
+    fn release(mut self, mode: Mode) -> Result<()> {
         self.unlocked = true;
         self.group.close();
         let engine = self.running.engine();
         if engine.is_forked() {
             Err(Error::Closed)
         } else {
-            engine.release_all(&self.leases, Mode::Used, WantResult::Yes)
+            engine.release_all(&self.leases, mode, WantResult::Yes)
         }
     }
 
@@ -328,8 +351,9 @@ impl Drop for MultiGuard {
             return;
         }
         self.group.close();
+        let mode = self.panic_watch.mode();
         if !self.unlocked
-            && let Err(error) = engine.release_all(&self.leases, Mode::Used, WantResult::No)
+            && let Err(error) = engine.release_all(&self.leases, mode, WantResult::No)
         {
             log::warn!(
                 "dropping the one guard of {:?}: {error}",

@@ -223,7 +223,8 @@ impl fmt::Debug for ReentrantMutex {
 ///
 /// # Drop
 /// The last guard of the thread: like a [`LockGuard`]. Any other guard only lowers the
-/// [`depth`](ReentrantGuard::depth).
+/// [`depth`](ReentrantGuard::depth), also in a panic. So a panic that is caught while the thread
+/// has another guard does not count: its owner can [`abandon`](ReentrantGuard::abandon) that guard.
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct ReentrantGuard {
     held: Rc<HeldLock>,
@@ -245,6 +246,17 @@ impl ReentrantGuard {
             Ok(held) => held.guard.unlock(),
             Err(_) => Ok(()),
         }
+    }
+
+    /// Drops this guard, and says that the work is half done. If it is the thread's last, releases
+    /// the lock like [`LockGuard::abandon`], and blocks as long. Any other guard neither blocks nor
+    /// fails; then the end of the last guard counts as abandoned.
+    ///
+    /// # Errors
+    /// As [`LockGuard::unlock`].
+    pub fn abandon(self) -> Result<()> {
+        self.held.guard.mark_unfinished();
+        self.unlock()
     }
 }
 

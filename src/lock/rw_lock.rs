@@ -62,11 +62,10 @@ impl LockManager {
 /// - [`previous_holder`](LockGuard::previous_holder) says how the last writer ended, to readers
 ///   too. Readers leave nothing half done.
 /// - A reader has the same fence as the last writer. A resource that checks fences must accept it.
-/// - The name cannot be a [`semaphore`](LockManager::semaphore) while somebody holds it or waits
-///   for it. It cannot be a mutex until its record is gone, an hour after its last use.
+/// - While somebody holds it or waits for it, a call that uses the name as another kind of lock gets
+///   [`WrongKind`](crate::Error::WrongKind).
 /// - Many readers at a time cost Redis as much as many holders of a
 ///   [`Semaphore`](crate::Semaphore).
-/// - [`inspect`](LockManager::inspect) does not distinguish a writer from a single reader.
 /// - If asynchronous replication loses data, it can lose a lock; see the [limits](crate#limits) of
 ///   the crate.
 #[derive(Clone)]
@@ -90,7 +89,7 @@ impl RwLock {
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn read(&self) -> Result<ReadGuard> {
         let guard = take(&self.manager, self.key()?, LockSpec::read())?;
-        Ok(ReadGuard { guard })
+        Ok(ReadGuard::new(guard))
     }
 
     /// Takes the lock as a reader if no writer holds it and nobody waits. `None`: a writer holds
@@ -101,7 +100,7 @@ impl RwLock {
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn try_read(&self) -> Result<Option<ReadGuard>> {
         let guard = try_take(&self.manager, self.key()?, LockSpec::read())?;
-        Ok(guard.map(|guard| ReadGuard { guard }))
+        Ok(guard.map(ReadGuard::new))
     }
 
     /// Takes the lock as a reader. Waits its turn, for at most `at_most`. `None`: its turn did not
@@ -173,9 +172,8 @@ impl RwLock {
     /// As [`LockManager::enqueue`].
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
     pub fn enqueue_read(&self) -> Result<Waiter<ReadGuard>> {
-        enqueue(&self.manager, self.key()?, LockSpec::read(), |guard| {
-            ReadGuard { guard }
-        })
+        let spec = LockSpec::read();
+        enqueue(&self.manager, self.key()?, spec, ReadGuard::new)
     }
 
     /// Takes a place in the queue as a writer. Blocks as long as [`LockManager::enqueue`].
@@ -191,7 +189,7 @@ impl RwLock {
 
     fn read_until(&self, until: Time) -> Result<Option<ReadGuard>> {
         let guard = take_until(&self.manager, self.key()?, LockSpec::read(), until)?;
-        Ok(guard.map(|guard| ReadGuard { guard }))
+        Ok(guard.map(ReadGuard::new))
     }
 
     fn write_until(&self, until: Time) -> Result<Option<WriteGuard>> {
@@ -219,13 +217,20 @@ impl fmt::Debug for RwLock {
 /// methods.
 ///
 /// # Drop
-/// Like a [`LockGuard`].
+/// Like a [`LockGuard`], but a panic does not matter: a reader leaves nothing half done. So it also
+/// has no `abandon`.
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct ReadGuard {
     guard: LockGuard,
 }
 
 impl ReadGuard {
+    fn new(guard: LockGuard) -> ReadGuard {
+        ReadGuard {
+            guard: guard.of_reader(),
+        }
+    }
+
     /// Releases the lock like drop, and reports whether you held it to the end. Blocks as long as
     /// [`LockGuard::unlock`].
     ///
@@ -288,6 +293,15 @@ impl WriteGuard {
         self.guard.unlock()
     }
 
+    /// Releases the lock like [`unlock`](WriteGuard::unlock), but says that the work is half done.
+    /// See [`LockGuard::abandon`]. Readers do not change that: the next writer learns of it too.
+    ///
+    /// # Errors
+    /// As [`LockGuard::unlock`].
+    pub fn abandon(self) -> Result<()> {
+        self.guard.abandon()
+    }
+
     /// Turns the writer into a reader. No writer comes in between.
     ///
     /// In the same step, the readers that wait before the next writer get the lock. The fence, the
@@ -304,8 +318,8 @@ impl WriteGuard {
     /// - [`Closed`](Error::Closed) in a forked child.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
     pub fn downgrade(self) -> Result<ReadGuard> {
-        self.guard.downgrade()?;
-        Ok(ReadGuard { guard: self.guard })
+        self.guard.reduce(1)?;
+        Ok(ReadGuard::new(self.guard))
     }
 }
 

@@ -1,6 +1,8 @@
-//! The semaphore: a number of permits. Each holder takes one or several of them.
+//! The semaphore: a number of permits. Each holder takes one or several of them, and may release
+//! some of them before the others.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,6 +12,7 @@ use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::script::LockSpec;
+use crate::store::clock::Time;
 use crate::waiter::Waiter;
 
 /// The most permits that a semaphore can have.
@@ -44,10 +47,11 @@ impl LockManager {
 
 /// A semaphore by its name. `Clone` and `'static`, so you can keep it in a struct.
 ///
-/// A guard holds one permit, or as many as the caller asked for. It releases all of them together.
+/// A guard holds one permit, or as many as the caller asked for. It releases all of them together,
+/// or some of them earlier ([`release_permits`](SemaphoreGuard::release_permits)).
 ///
 /// # Guarantees
-/// - Never more permits are held than there are.
+/// - Never more permits are held than there are, if all callers use the same number.
 /// - Callers hold permits in the order in which Redis ran their requests, except those that died. A
 ///   request for few permits does not overtake a request for many.
 /// - Every grant has a larger fence than all grants before it.
@@ -56,12 +60,13 @@ impl LockManager {
 ///   with it.
 ///
 /// # Limits
-/// - All callers of a name must use the same number of permits. While somebody holds or waits for
-///   permits, a call with another number gets [`WrongKind`](crate::Error::WrongKind). While nobody
-///   does, the next call sets the number. The same is true for a use of the name as an
-///   [`rw_lock`](LockManager::rw_lock).
-/// - A mutex can become a semaphore only when its record is gone, an hour after its last use. The
-///   same is true the other way round.
+/// - The number of permits belongs to each call, not to the name. A call gets permits once they and
+///   all that are held are no more than its own number. So you can change the number while processes
+///   are replaced one by one. All holders keep what they have. Until the last caller with the larger
+///   number is gone, up to that many permits are held. The order stays: a waiter with a smaller
+///   number is not overtaken by later ones with a larger number.
+/// - While somebody holds or waits for permits, a call that uses the name as another kind of lock
+///   gets [`WrongKind`](crate::Error::WrongKind).
 /// - A thread that holds permits and asks for more than are left deadlocks.
 /// - [`previous_holder`](LockGuard::previous_holder) says how the holder that ended last ended.
 ///   That need not be the holder who had the same permits.
@@ -87,7 +92,7 @@ impl Semaphore {
         &self.name
     }
 
-    /// How many permits there are in all.
+    /// How many permits there are in all, by this handle.
     pub fn permits(&self) -> u32 {
         self.permits
     }
@@ -97,9 +102,9 @@ impl Semaphore {
     ///
     /// # Errors
     /// As [`LockManager::lock`]. [`Config`](Error::Config) also if the number of permits is not
-    /// allowed. [`WrongKind`](Error::WrongKind) also if the name is in use with another number.
+    /// allowed.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn acquire(&self) -> Result<LockGuard> {
+    pub fn acquire(&self) -> Result<SemaphoreGuard> {
         self.acquire_many(1)
     }
 
@@ -109,7 +114,7 @@ impl Semaphore {
     /// # Errors
     /// As [`LockManager::try_lock`] and [`acquire`](Semaphore::acquire).
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire(&self) -> Result<Option<LockGuard>> {
+    pub fn try_acquire(&self) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many(1)
     }
 
@@ -119,7 +124,7 @@ impl Semaphore {
     /// # Errors
     /// As [`LockManager::try_lock_for`] and [`acquire`](Semaphore::acquire).
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_for(&self, at_most: Duration) -> Result<Option<LockGuard>> {
+    pub fn try_acquire_for(&self, at_most: Duration) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many_for(1, at_most)
     }
 
@@ -129,7 +134,7 @@ impl Semaphore {
     /// # Errors
     /// As [`try_acquire_for`](Semaphore::try_acquire_for).
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<LockGuard>> {
+    pub fn try_acquire_until(&self, deadline: Instant) -> Result<Option<SemaphoreGuard>> {
         self.try_acquire_many_until(1, deadline)
     }
 
@@ -140,8 +145,9 @@ impl Semaphore {
     /// As [`acquire`](Semaphore::acquire). [`Config`](Error::Config) also for zero permits, and for
     /// more than there are.
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn acquire_many(&self, permits: u32) -> Result<LockGuard> {
-        take(&self.manager, self.key()?, self.spec(permits)?)
+    pub fn acquire_many(&self, permits: u32) -> Result<SemaphoreGuard> {
+        let guard = take(&self.manager, self.key()?, self.spec(permits)?)?;
+        Ok(SemaphoreGuard::new(guard))
     }
 
     /// Takes this number of permits together if they are free and nobody waits. `None`: fewer are
@@ -150,8 +156,9 @@ impl Semaphore {
     /// # Errors
     /// As [`LockManager::try_lock`] and [`acquire_many`](Semaphore::acquire_many).
     #[must_use = "bind the guard to `_guard`: `let _ =` drops it at once"]
-    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<LockGuard>> {
-        try_take(&self.manager, self.key()?, self.spec(permits)?)
+    pub fn try_acquire_many(&self, permits: u32) -> Result<Option<SemaphoreGuard>> {
+        let guard = try_take(&self.manager, self.key()?, self.spec(permits)?)?;
+        Ok(guard.map(SemaphoreGuard::new))
     }
 
     /// Takes this number of permits together. Waits its turn, for at most `at_most`. `None`: its
@@ -164,9 +171,8 @@ impl Semaphore {
         &self,
         permits: u32,
         at_most: Duration,
-    ) -> Result<Option<LockGuard>> {
-        let until = self.manager.engine().now() + at_most;
-        take_until(&self.manager, self.key()?, self.spec(permits)?, until)
+    ) -> Result<Option<SemaphoreGuard>> {
+        self.take_until(permits, self.manager.engine().now() + at_most)
     }
 
     /// Like [`try_acquire_many_for`](Semaphore::try_acquire_many_for), but until a deadline. A
@@ -179,9 +185,8 @@ impl Semaphore {
         &self,
         permits: u32,
         deadline: Instant,
-    ) -> Result<Option<LockGuard>> {
-        let until = self.manager.engine().at(deadline);
-        take_until(&self.manager, self.key()?, self.spec(permits)?, until)
+    ) -> Result<Option<SemaphoreGuard>> {
+        self.take_until(permits, self.manager.engine().at(deadline))
     }
 
     /// Takes a place in the queue for one permit, to wait later, or in several short waits. Blocks
@@ -190,7 +195,7 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire`](Semaphore::acquire).
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
-    pub fn enqueue(&self) -> Result<Waiter> {
+    pub fn enqueue(&self) -> Result<Waiter<SemaphoreGuard>> {
         self.enqueue_many(1)
     }
 
@@ -200,10 +205,14 @@ impl Semaphore {
     /// # Errors
     /// As [`acquire_many`](Semaphore::acquire_many).
     #[must_use = "bind the waiter to a variable: `let _ =` drops it at once"]
-    pub fn enqueue_many(&self, permits: u32) -> Result<Waiter> {
-        enqueue(&self.manager, self.key()?, self.spec(permits)?, |guard| {
-            guard
-        })
+    pub fn enqueue_many(&self, permits: u32) -> Result<Waiter<SemaphoreGuard>> {
+        let spec = self.spec(permits)?;
+        enqueue(&self.manager, self.key()?, spec, SemaphoreGuard::new)
+    }
+
+    fn take_until(&self, permits: u32, until: Time) -> Result<Option<SemaphoreGuard>> {
+        let guard = take_until(&self.manager, self.key()?, self.spec(permits)?, until)?;
+        Ok(guard.map(SemaphoreGuard::new))
     }
 
     fn spec(&self, permits: u32) -> Result<LockSpec> {
@@ -238,5 +247,106 @@ impl fmt::Debug for Semaphore {
             .field("name", &self.name)
             .field("permits", &self.permits)
             .finish_non_exhaustive()
+    }
+}
+
+/// Permits of a [`Semaphore`] that are held. It derefs to a [`LockGuard`], which has the other
+/// methods.
+///
+/// # Drop
+/// Like a [`LockGuard`].
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the permits"]
+pub struct SemaphoreGuard {
+    guard: LockGuard,
+    permits: u32,
+}
+
+impl SemaphoreGuard {
+    fn new(guard: LockGuard) -> SemaphoreGuard {
+        let permits = guard.weight();
+        SemaphoreGuard { guard, permits }
+    }
+
+    /// How many permits this guard holds: those that it was granted, without those that it has
+    /// released since.
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// Releases this number of permits, and keeps the others. At least one stays: to release all,
+    /// drop the guard or [`unlock`](SemaphoreGuard::unlock) it.
+    ///
+    /// In the same step, the waiters that come next get the permits. The fence, the lease and its
+    /// options stay. [`hold_at_least`](crate::LockOptions::hold_at_least) covers only the permits
+    /// that the guard keeps; the others are free at once.
+    ///
+    /// Blocks for at most one command timeout. If Redis does not answer in that time, this goes on
+    /// in the background, and the call returns `Ok`. Until Redis has the request, nobody else gets
+    /// the permits.
+    ///
+    /// ```no_run
+    /// # let mgr = fairlock::LockManager::connect("redis://127.0.0.1/")?;
+    /// let mut slots = mgr.semaphore("slots", 8).acquire_many(5)?;
+    /// // … the first half of the work needs all five …
+    /// slots.release_permits(3)?;
+    /// assert_eq!(slots.permits(), 2);
+    /// # Ok::<(), fairlock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// After an error the guard holds what it held before.
+    /// - [`Config`](Error::Config): no permits, or not fewer than the guard holds.
+    /// - [`Lost`](Error::Lost): you did not hold the permits any more.
+    /// - [`Server`](Error::Server): Redis refused, and the refusal will not pass by itself.
+    /// - [`Closed`](Error::Closed) in a forked child.
+    pub fn release_permits(&mut self, permits: u32) -> Result<()> {
+        if permits == 0 || permits >= self.permits {
+            let message = format!(
+                "this guard holds {}: release at least one and keep at least one, not {permits}; \
+                 unlock() releases all",
+                self.permits
+            );
+            return Err(Error::config("permits", message));
+        }
+        let kept = self.permits - permits;
+        self.guard.reduce(kept)?;
+        self.permits = kept;
+        Ok(())
+    }
+
+    /// Releases all permits like drop, and reports whether you held them to the end. Blocks as long
+    /// as [`LockGuard::unlock`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::unlock`].
+    pub fn unlock(self) -> Result<()> {
+        self.guard.unlock()
+    }
+
+    /// Releases all permits like [`unlock`](SemaphoreGuard::unlock), as unfinished work: the next
+    /// holder's [`previous_holder`](LockGuard::previous_holder) is
+    /// [`Lapsed`](crate::PreviousHolder::Lapsed). Blocks as long as [`LockGuard::abandon`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::unlock`].
+    pub fn abandon(self) -> Result<()> {
+        self.guard.abandon()
+    }
+}
+
+impl Deref for SemaphoreGuard {
+    type Target = LockGuard;
+
+    fn deref(&self) -> &LockGuard {
+        &self.guard
+    }
+}
+
+impl fmt::Debug for SemaphoreGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SemaphoreGuard")
+            .field("permits", &self.permits)
+            .field("guard", &self.guard)
+            .finish()
     }
 }

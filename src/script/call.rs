@@ -41,6 +41,9 @@ pub(crate) enum Verb {
         /// Where the page of holders begins; 0 for the first. A mutex has no pages.
         from: u64,
     },
+    /// Clear the record of a name that nobody uses, so that it can become another kind of lock. Call
+    /// it with the spec of the kind that the name is.
+    Vacate,
     /// Which of these tokens Redis knows; at most [`LOOKUP_LIMIT`].
     Lookup {
         tokens: Vec<Token>,
@@ -59,10 +62,13 @@ pub(crate) enum Mode {
     Unused,
     /// A guard had it and lost it.
     Lost,
+    /// A guard had it and left its work half done. The scripts treat it as lost.
+    Unfinished,
     /// Leave the queue, but keep a grant that came first.
     KeepIfOwner,
-    /// Release all permits but one and keep the last.
-    Downgrade,
+    /// Keep this many permits, at most those that it has, and release the others. The number is of
+    /// those that stay, so a second or late copy changes nothing.
+    Reduce { to: u32 },
     /// Release the owner, whatever its token is, if the fence is still this one. For permits: the
     /// holders with that fence on this page.
     Forced(Page),
@@ -96,9 +102,9 @@ impl Mode {
         match self {
             Mode::Used => "used",
             Mode::Unused => "unused",
-            Mode::Lost => "lost",
+            Mode::Lost | Mode::Unfinished => "lost",
             Mode::KeepIfOwner => "keep_if_owner",
-            Mode::Downgrade => "downgrade",
+            Mode::Reduce { .. } => "reduce",
             Mode::Forced(_) => "forced",
         }
     }
@@ -133,6 +139,7 @@ impl Call {
             Verb::Renew { .. } => VerbName::Renew,
             Verb::Sync { .. } => VerbName::Sync,
             Verb::Inspect { .. } => VerbName::Inspect,
+            Verb::Vacate => VerbName::Vacate,
             Verb::Lookup { .. } => VerbName::Lookup,
         };
         registry::script_id(self.spec.family, verb)
@@ -209,8 +216,14 @@ impl Call {
             Verb::Release { token, fence, mode } => {
                 token.append_to(cmd);
                 cmd.arg(*fence).arg(mode.as_str());
-                if let (Mode::Forced(page), Family::Permit) = (mode, self.spec.family) {
-                    cmd.arg(format!("{} {}", page.number, page.from));
+                match mode {
+                    Mode::Reduce { to } => {
+                        cmd.arg(*to);
+                    }
+                    Mode::Forced(page) if self.spec.family == Family::Permit => {
+                        cmd.arg(format!("{} {}", page.number, page.from));
+                    }
+                    _ => {}
                 }
             }
             Verb::Renew { token } => token.append_to(cmd),
@@ -224,7 +237,17 @@ impl Call {
                     cmd.arg(*from);
                 }
             }
+            Verb::Vacate => {}
             Verb::Lookup { tokens } => tokens.iter().for_each(|token| token.append_to(cmd)),
+        }
+    }
+
+    /// The call that vacates the same name, which is a kind of that family.
+    pub(crate) fn vacate(&self, family: Family) -> Call {
+        Call {
+            spec: LockSpec::any(family),
+            key: self.key.clone(),
+            verb: Verb::Vacate,
         }
     }
 

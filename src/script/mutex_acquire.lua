@@ -34,6 +34,7 @@ end
 
 local owner, waiter, own_stamp =
   unpack(redis.call('HMGET', KEYS[1], 'o', 'w:' .. token, 'm:' .. ARGV[1]))
+local goes_on, looks_back = true, false
 --include mutex_record.lua
 
 -- R5 (dated requests): the caller has given up by now, and would not release what this took.

@@ -6,8 +6,8 @@
 -- ARGV: as in mutex_record.lua
 -- Returns: nothing
 if new_request then
-  if not fence then
-    ended_fence = now - 1
+  if is_new_record then
+    if not fence then ended_fence = now - 1 end
     fields_to_set[#fields_to_set + 1] = 'k'
     fields_to_set[#fields_to_set + 1] = 'mutex/1'
   end

@@ -20,7 +20,8 @@ if owner and owner ~= token and lease_end <= now then
     fields_to_set[#fields_to_set + 1] = string.format('%.0f', fence)
     state_changed, queue_changed = true, true
   else
-    ended_fence, ended_how, previous, state_changed = fence, 1, 1, true
+    local how = 1
+    --include mutex_ended.lua
     owner, lease_end, owner_changed = nil, 0, true
     -- R10 (places of the dead): a renewed lease lapses only if its process died. The lock must not
     -- go next to waiters that died with it.

@@ -6,7 +6,8 @@
 --   twice, arithmetic (+ 0) once. Names of locals cost nothing.
 --   R20 (write order): all reads come before the first write, so that WRONGTYPE writes nothing.
 -- Expects: packed_state, packed_queue, owner: the fields 's', 'q' and 'o' · clock: the reply to
---   TIME · now: the same in µs
+--   TIME · now: the same in µs · goes_on, looks_back: whether the script takes over the state of a
+--   name that was vacated, and whether it does so even if the name is another kind by now
 -- KEYS: 1 the record (HASH) · 2 the queue (LIST); absent in the single-key form of R11
 -- ARGV: 1 the caller's manager · 2 P + T in µs · 3 H in µs · 4 prefix of the grant channels
 -- Returns: nothing, unless the record is of another kind. A script's reply is {status, now in µs,
@@ -21,11 +22,23 @@ local STATE = '<ddddI4I4I4bb'
 local lease_end, granted_at, fence, ended_fence = 0, nil, nil, 0
 local expires_at, ttl, hold, previous, ended_how = 0, 0, 0, -1, -1
 local owner_changed, state_changed
+-- The first grant writes the kind.
+local is_new_record = false
 -- If this call grants the lock: the manager, request and label of the new owner.
 local new_manager, new_request, new_label
 -- How that grant is announced: in the reply to the caller, or as a message to another manager.
 local grants, message = {}, nil
 
+if not packed_state then
+  -- Another kind, or another version of this protocol, is refused before any write. The field 'v' is
+  -- the state in which the name was vacated. A new mutex goes on from its fence (P2), and a token
+  -- of the earlier mutex learns from it how its lease ended.
+  local kind, vacated = unpack(redis.call('HMGET', record_key, 'k', 'v'))
+  if kind and kind ~= 'mutex/1' and not (looks_back and vacated) then
+    return { 'kind', now, 0, kind }
+  end
+  packed_state, is_new_record = goes_on and vacated, not kind
+end
 if packed_state then
   lease_end, granted_at, fence, ended_fence, expires_at, ttl, hold, previous, ended_how =
     struct.unpack(STATE, packed_state)
@@ -33,9 +46,5 @@ if packed_state then
   -- is cut to its full length, or the lock would stay taken until the clock is there again.
   local lease_us = 1000 * math.max(ttl, hold)
   if lease_end - now > lease_us then lease_end, state_changed = now + lease_us, true end
-else
-  -- Another kind, or another version of this protocol, is refused before any write.
-  local kind = redis.call('HGET', record_key, 'k')
-  if kind and kind ~= 'mutex/1' then return { 'kind', now, 0, kind } end
 end
 --include queue_record.lua

@@ -5,9 +5,10 @@
 --   (nobody had it) | lost (a guard lost it) | keep_if_owner (leave the queue, but keep a grant
 --   that came first) | forced (by fence alone)
 -- Returns: 'released' alone, from the short way · released · granted {fence, granted at, left,
---   previous} (keep_if_owner) · refused (forced; already if this fence was the last to be forced) ·
---   already | lapsed | forced | lost | unknown (not the owner; the fences say which) · queued (both
---   keys are needed) · kind {kind}
+--   previous} (keep_if_owner) · refused (forced; already if this very request came before, or if
+--   this fence was released by force) · already | lapsed | forced | lost | unknown (it does not have
+--   this fence's lease; the fences say what became of that) · queued (both keys are needed) · kind
+--   {kind}
 
 local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
@@ -18,7 +19,7 @@ if owner == token and mode == 'used' and packed_state
   and (not packed_queue or struct.unpack('<I4', packed_queue) == 0) then
   local _, granted_at, fence, ended_fence, expires_at, ttl, hold, _, ended_how =
     struct.unpack('<ddddI4I4I4bb', packed_state)
-  if hold == 0 then
+  if hold == 0 and fence == callers_fence then
     redis.call('HDEL', KEYS[1], 'o')
     redis.call('HSET', KEYS[1], 's', struct.pack('<ddddI4I4I4bb', 0, granted_at, fence, ended_fence,
                                                  expires_at, ttl, hold, 0, ended_how))
@@ -27,44 +28,54 @@ if owner == token and mode == 'used' and packed_state
 end
 
 --include record_clock.lua
+local goes_on, looks_back = true, mode ~= 'forced'
 --include mutex_record.lua
 -- R11 (missing keys): the record alone is enough only while its queue is empty.
 if not queue_key and entries > 0 then return { 'queued', now, 0 } end
 
-local status, waiter
+-- A late copy of the acquire (R7), or an older copy of the data, can grant another lease to the
+-- token. Then the caller's own lease is over, and nobody wants this one (R13, unwanted grants).
+local is_stray = owner == token and callers_fence > 0 and callers_fence ~= fence
+-- how: if the lease of the owner ends without a release, 1 for a loss, 2 for force.
+local status, waiter, how
 if mode == 'forced' then
   if fence == callers_fence and (owner or lease_end > now) then
-    if owner then ended_fence, ended_how, previous = fence, 2, 2 end
+    if owner then how = 2 end
     owner, lease_end, owner_changed = nil, 0, true
     status = 'released'
+    fields_to_set[#fields_to_set + 1] = 'i'
+    fields_to_set[#fields_to_set + 1] = token
+  elseif redis.call('HGET', record_key, 'i') == token then
+    -- The request was sent twice.
+    status = 'already'
   else
-    -- If the request was sent twice, the second copy finds the lease gone.
-    status = ended_fence == callers_fence and ended_how == 2 and 'already' or 'refused'
+    --include mutex_end_of.lua
+    status = status == 'forced' and 'already' or 'refused'
   end
 elseif owner == token and mode == 'keep_if_owner' then
   return { 'granted', now, 0, fence, granted_at, math.max(0, lease_end - now), previous }
-elseif owner == token then
+elseif owner == token and not is_stray then
   -- R9 (own lapse): the recorded owner clears its own lease, lapsed or not.
   status = 'released'
   -- R15 (clock went back): granted_at may be in the future.
   local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
   if mode == 'used' then previous = 0 end
-  if mode == 'lost' then ended_fence, ended_how, previous = fence, 1, 1 end
+  if mode == 'lost' then how = 1 end
   owner, lease_end, owner_changed = nil, 0, true
   -- R16 (hold_at_least): nobody owns the lock, but it counts as held until its least time is over.
   if (mode == 'used' or mode == 'lost') and cool_until > now then lease_end = cool_until end
 else
   --include queue_remove.lua
-  if not fence or fence < callers_fence then
-    status = 'lost'
-  elseif ended_fence < callers_fence then
-    status = 'already'
-  elseif ended_fence == callers_fence then
-    status = ended_how == 2 and 'forced' or 'lapsed'
-  else
-    status = 'unknown'
+  --include mutex_end_of.lua
+  if is_stray then
+    owner, lease_end, owner_changed = nil, 0, true
+    -- No record of that end is left, and the guard left its work half done.
+    if mode == 'lost' and (status == 'already' or status == 'lost') then previous = 1 end
   end
   --include mutex_lapse.lua
+end
+if how then
+  --include mutex_ended.lua
 end
 --include mutex_promote.lua
 --include mutex_grant.lua

@@ -6,6 +6,7 @@
 --   release, how that one ended} · kind {kind}
 local packed_state, packed_queue, owner = unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o'))
 --include record_clock.lua
+local goes_on, looks_back = true, true
 --include mutex_record.lua
 if owner ~= ARGV[5] then return { 'gone', now, 0, fence or 0, ended_fence, ended_how } end
 lease_end, state_changed = math.max(lease_end, now + 1000 * ttl), true

@@ -11,6 +11,7 @@ local newest, length = ARGV[6], redis.call('LLEN', KEYS[2])
 local packed_state, packed_queue, owner, waiter, own_stamp, stored_request =
   unpack(redis.call('HMGET', KEYS[1], 's', 'q', 'o', 'w:' .. newest, 'm:' .. ARGV[1], 'a'))
 --include record_clock.lua
+local goes_on, looks_back = false, false
 --include mutex_record.lua
 -- R5 (dated requests): a late copy would keep alive a process that may be dead by now.
 if now > ARGV[5] + 0 then return { 'late', now, 0 } end

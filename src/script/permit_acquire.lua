@@ -27,16 +27,22 @@ local forced_fence, page_from
 live_manager = manager
 --include permit_promote.lua
 
--- A name that nobody holds or waits for may become another kind, or get another capacity.
-if more == 0 and kind ~= wanted_kind and permits_taken == 0 and entries == 0 then
-  kind, capacity, state_changed = wanted_kind, string.match(wanted_kind, '%d+$') + 0, true
+-- Whether the name is this kind of lock. Its capacity may be another: a request goes by its own,
+-- and what is held stays held. So all processes need not change the capacity at the same time.
+local wanted_name, wanted_capacity = string.match(wanted_kind, '^(%S+ )(%d+)$')
+wanted_capacity = wanted_capacity + 0
+local is_wanted_kind = kind and string.sub(kind, 1, #wanted_name) == wanted_name
+-- A name that nobody holds or waits for may become another kind.
+if more == 0 and not is_wanted_kind and permits_taken == 0 and entries == 0 then
+  kind, capacity, is_wanted_kind, state_changed = wanted_kind, wanted_capacity, true, true
 end
 local lease_params, ttl, hold, weight, label =
   string.match(params, '^((%d+) %d (%d+) (%d+)) (.*)$')
 ttl, hold, weight = ttl + 0, hold + 0, weight + 0
 -- P3: nobody overtakes a waiter, so permits that are left are taken only if the queue is empty.
-if not own_grant and more == 0 and kind == wanted_kind and entries == 0
-  and permits_taken + weight <= capacity then
+if not own_grant and more == 0 and is_wanted_kind and entries == 0
+  and permits_taken + weight <= wanted_capacity then
+  kind = wanted_kind
   if waiter then
     fields_to_delete[#fields_to_delete + 1] = 'w:' .. token
     waiter_records, queue_changed = waiter_records - 1, true
@@ -47,18 +53,23 @@ if not own_grant and more == 0 and kind == wanted_kind and entries == 0
 end
 
 local answer, stamp_refreshed
-local left = look_cursor == '' and math.max(0, next_lapse - now) or 0
+-- R15 (clock went back): if it did during a look, next_lapse may be too far off until the next one.
+local left =
+  look_cursor == '' and math.max(0, math.min(next_lapse - now, 1000 * shortest_lease)) or 0
 -- A look that is under way may still find a lapsed holder. A waiter goes on with it by its syncs.
-if look_cursor ~= '' and (ARGV[7] ~= '1' or kind ~= wanted_kind) then more = 1 end
+if look_cursor ~= '' and (ARGV[7] ~= '1' or not is_wanted_kind) then more = 1 end
 if own_grant then
   answer = own_grant
 elseif more == 1 then
   answer = { 'more', now, 1 }
-elseif kind ~= wanted_kind then
+elseif not is_wanted_kind then
   answer = { 'kind', now, 0, kind }
 elseif ARGV[7] ~= '1' then
   answer = { 'busy', now, 0, left }
 else
+  local largest = math.max(entries > 0 and capacity or 0, wanted_capacity)
+  if largest ~= capacity then capacity, state_changed = largest, true end
+  params = string.format('%s %.0f %s', lease_params, wanted_capacity, label)
   --include queue_enter.lua
   --include queue_stamp.lua
   -- The position is at least 1. Where the list lost entries, a later ticket may have been served.

@@ -1,5 +1,6 @@
 -- Purpose: the part that grants permits to waiters, in their order, while there are enough. A
---   waiter that wants more than are left is not overtaken. One call grants or passes over at most
+--   waiter that wants more than are left is not overtaken. Each waiter goes by the capacity in its
+--   own request; none by a larger one than the record has. One call grants or passes over at most
 --   64.
 -- Expects: permit_record.lua before it · token: the caller's own
 -- KEYS: as in permit_record.lua
@@ -8,17 +9,21 @@
 while entries > 0 and permits_taken < capacity do
   --include queue_head.lua
   if waiter then
-    -- The record is 'ticket since manager ttl fixed hold permits label', with ttl and hold in ms.
-    local ticket, waiter_manager, lease_params, ttl, hold, weight, label =
-      string.match(waiter, '^(%d+) %d+ (%S+) ((%d+) %d (%d+) (%d+)) (.*)$')
+    -- The record is 'ticket since manager ttl fixed hold permits capacity label', with ttl and hold
+    -- in ms.
+    local ticket, waiter_manager, lease_params, ttl, hold, weight, waiter_capacity, label =
+      string.match(waiter, '^(%d+) %d+ (%S+) ((%d+) %d (%d+) (%d+)) (%d+) (.*)$')
     ttl, hold, weight = ttl + 0, hold + 0, weight + 0
     --include queue_alive.lua
-    if is_alive and permits_taken + weight > capacity then break end
+    if is_alive and permits_taken + weight > waiter_capacity + 0 then break end
     skip[head] = true
     fields_to_delete[#fields_to_delete + 1] = field
     waiter_records, served_ticket = waiter_records - 1, ticket + 0
     if is_alive then
       local new_holder, new_manager = head, waiter_manager
+      if string.sub(kind, -1 - #waiter_capacity) ~= ' ' .. waiter_capacity then
+        kind = string.match(kind, '^%S+ ') .. waiter_capacity
+      end
       --include permit_grant.lua
     else
       skip[waiter_manager] = true

@@ -103,7 +103,7 @@ if page_from then
       -- not be shorter than that, or the delay would look like a clock that went back.
       local holders = redis.call('HLEN', holders_key) - 1 - #holders_to_delete
       look_pause, look_outage = holders > 64 and math.ceil(holders / 20) or 0, 0
-      if next_lapse > 0 then
+      if look_pause > 0 and next_lapse > 0 then
         next_lapse, shortest_lease =
           math.max(next_lapse, now + 1000 * look_pause), math.max(shortest_lease, look_pause)
       end

@@ -16,9 +16,11 @@ local record_key, queue_key, holders_key, manager = KEYS[1], KEYS[2], KEYS[3], A
 -- The field 'p' holds, in this order: fence (the last one that was not a reader's), next_lapse (no
 -- holder lapses before it; 0 if there is no holder), shortest_lease and longest_lease (of the
 -- holders, in ms), look_pause (from one look to the next at least, in ms), expires_at and
--- holders_expire_at (of the two keys, in s), capacity, permits_taken, previous (how the last holder
--- ended; -1 is unknown), look_outage (1 if the server may have been away when the look began that
--- is under way). The rest is look_cursor, from which that look goes on, or nothing.
+-- holders_expire_at (of the two keys, in s), capacity (the largest that a waiter goes by),
+-- permits_taken, previous (how the last holder ended; -1 is unknown), look_outage (1 if the server
+-- may have been away when the look began that is under way). The rest is look_cursor, from which
+-- that look goes on, or nothing. The field 'k' has the kind, and the capacity that the newest grant
+-- went by.
 -- A holder's field is its token, or 'c:<token>' while it cools. It holds lease_end, ttl and hold in
 -- ms, weight (its permits), phase, previous (how the holder before it ended), then the text
 -- 'kind capacity fence ticket granted-at manager ttl fixed hold permits label'. The phases: 0 holds
@@ -50,7 +52,15 @@ if packed_state then
     expires_at = 0
   end
 elseif kind then
-  -- The holders were lost: their permits are free, and the clock is the floor of the fences.
+  -- The holders were lost: their permits are free, and the clock is the floor of the fences. Until
+  -- the next enqueue, a waiter with a larger capacity than the newest grant had may wait longer.
   capacity = string.match(kind, '%d+$') + 0
+end
+-- The name may have been vacated, as a mutex or as permits. Fences go on from there (P2).
+local vacated = not recorded_kind and redis.call('HGET', record_key, 'v')
+if vacated then
+  local _, _, vacated_fence, _, _, _, _, vacated_previous = struct.unpack('<ddddI4I4I4bb', vacated)
+  fence = math.max(packed_state and fence or 0, vacated_fence)
+  if not packed_state then previous = vacated_previous end
 end
 --include queue_record.lua

@@ -3,9 +3,9 @@
 -- KEYS: 1 the record · 2 the queue · 3 the holders
 -- ARGV: 1-4 as in permit_record.lua · 5 token · 6 fence, 0 if the caller knows of no lease · 7 mode:
 --   used (it was a guard) | unused (nobody had it) | lost (a guard lost it) | keep_if_owner (leave
---   the queue, but keep a grant that came first) | downgrade (keep one permit) | forced (all holders
---   with this fence, page by page) · 8 for forced: 'page from', the number of the page and where it
---   begins; the first is '0 0'
+--   the queue, but keep a grant that came first) | reduce (keep some of the permits) | forced (all
+--   holders with this fence, page by page) · 8 for reduce: how many permits to keep; for forced:
+--   'page from', the number of the page and where it begins; the first is '0 0'
 -- Returns: released · granted {fence, granted at, left, previous} (keep_if_owner) · refused
 --   (forced: nobody on this page; already if this very request came before) · already | lapsed |
 --   forced | lost (it does not hold that lease) · kind {kind}
@@ -14,6 +14,17 @@ local token, callers_fence, mode = ARGV[5], ARGV[6] + 0, ARGV[7]
 local kind, packed_queue = unpack(redis.call('HMGET', KEYS[1], 'k', 'n'))
 local packed_state, packed_holder = unpack(redis.call('HMGET', KEYS[3], 'p', token))
 --include record_clock.lua
+-- The name was vacated and has become a mutex. So the token's lease or place has ended before, and
+-- the entry of its holder says how, or its fence.
+local past = kind == 'mutex/1' and mode ~= 'forced' and redis.call('HGET', KEYS[1], 'v')
+if past then
+  local _, _, last_fence = struct.unpack('<ddd', past)
+  local phase
+  if packed_holder then _, _, _, _, phase = struct.unpack('<dI4I4I4b', packed_holder) end
+  if phase == 3 then return { 'lapsed', now, 0 } end
+  if phase == 4 then return { 'forced', now, 0 } end
+  if not phase then return { last_fence < callers_fence and 'lost' or 'already', now, 0 } end
+end
 --include permit_record.lua
 --include permit_holder.lua
 if grant and mode == 'keep_if_owner' then return { 'granted', now, 0, unpack(grant) } end
@@ -57,16 +68,20 @@ elseif grant then
   status, state_changed = 'released', true
   -- R15 (clock went back): the end and the time of the grant may be too far in the future.
   lease_end = math.min(lease_end, now + 1000 * math.max(ttl, hold))
-  local cool_until = hold > 0 and math.min(grant[2], now) + 1000 * hold or 0
+  local granted_at = grant[2]
+  local cool_until = hold > 0 and math.min(granted_at, now) + 1000 * hold or 0
   local must_cool = (mode == 'used' or mode == 'lost') and cool_until > now
   -- A reader leaves nothing half done, so its end does not change previous.
-  if weight == capacity or string.sub(kind, 1, 3) ~= 'rw/' then
-    if mode == 'used' or mode == 'downgrade' then previous = 0 end
+  local is_rw = string.sub(kind, 1, 3) == 'rw/'
+  if weight == capacity or not is_rw then
+    if mode == 'used' or mode == 'reduce' and is_rw then previous = 0 end
     if mode == 'lost' then previous = 1 end
   end
   local kept_field = token
-  if mode == 'downgrade' then
-    permits_taken, weight = permits_taken - weight + 1, 1
+  if mode == 'reduce' then
+    -- The number is of permits to keep, not to release. So a second or late copy changes nothing.
+    local kept = math.min(weight, ARGV[8] + 0)
+    permits_taken, weight = permits_taken - weight + kept, kept
   else
     holders_to_delete[#holders_to_delete + 1] = token
     if must_cool then
@@ -74,7 +89,11 @@ elseif grant then
       -- time is over. The entry gets another name, since a late copy of the acquire (R7) may take
       -- permits for the token again.
       kept_field, lease_end, phase = 'c:' .. token, cool_until, 2
-      next_lapse = math.min(next_lapse, math.max(lease_end, now + 1000 * look_pause))
+      -- A look that is under way may have been past this field, and may have seen no holder yet.
+      local lease_ms = math.max(ttl, hold, look_pause)
+      local look_at = math.max(lease_end, now + 1000 * look_pause)
+      shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
+      next_lapse = next_lapse > 0 and math.min(next_lapse, look_at) or look_at
       -- The late copy's permits were released as well, and cool together with these. They must not
       -- count twice.
       local earlier = redis.call('HGET', holders_key, kept_field)
@@ -101,7 +120,7 @@ else
     -- The entry stays for its time, so that the same request sent twice gets the same answer (P7).
     status = phase == 4 and 'forced' or 'lapsed'
   else
-    status = (not packed_state or fence < callers_fence) and 'lost' or 'already'
+    status = (not (packed_state or vacated) or fence < callers_fence) and 'lost' or 'already'
   end
 end
 --include permit_promote.lua

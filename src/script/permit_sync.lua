@@ -24,7 +24,9 @@ local token, stamp_refreshed, forced_fence, page_from
 -- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
 live_manager = manager
 --include permit_promote.lua
-local left = next_lapse > 0 and math.max(0, next_lapse - now) or ARGV[2] + 0
+-- R15 (clock went back): if it did during a look, next_lapse may be too far off until the next one.
+local left = next_lapse > 0 and math.max(0, math.min(next_lapse - now, 1000 * shortest_lease))
+             or ARGV[2] + 0
 -- The look goes on at once while somebody waits for what it may find.
 if look_cursor ~= '' and entries > 0 then left, more = 0, 1 end
 local delete_first = true

@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use Family::{Mutex, Permit};
-use VerbName::{Acquire, Inspect, Lookup, Release, Renew, Sync};
+use VerbName::{Acquire, Inspect, Lookup, Release, Renew, Sync, Vacate};
 
 use super::Family;
 
 /// How many scripts there are.
-pub(crate) const SCRIPTS: usize = 11;
+pub(crate) const SCRIPTS: usize = 13;
 
 /// Family × verb → script. A script's number is its row. One pair has no script: a single command
 /// looks up the tokens of a mutex.
@@ -18,11 +18,13 @@ const TABLE: [(Family, VerbName, &str); SCRIPTS] = [
     (Mutex, Renew, include_str!("mutex_renew.lua")),
     (Mutex, Sync, include_str!("mutex_sync.lua")),
     (Mutex, Inspect, include_str!("mutex_inspect.lua")),
+    (Mutex, Vacate, include_str!("mutex_vacate.lua")),
     (Permit, Acquire, include_str!("permit_acquire.lua")),
     (Permit, Release, include_str!("permit_release.lua")),
     (Permit, Renew, include_str!("permit_renew.lua")),
     (Permit, Sync, include_str!("permit_sync.lua")),
     (Permit, Inspect, include_str!("permit_inspect.lua")),
+    (Permit, Vacate, include_str!("permit_vacate.lua")),
     (Permit, Lookup, include_str!("permit_lookup.lua")),
 ];
 
@@ -34,6 +36,7 @@ pub(super) enum VerbName {
     Renew,
     Sync,
     Inspect,
+    Vacate,
     Lookup,
 }
 
@@ -70,9 +73,11 @@ macro_rules! parts {
 
 /// The parts are included as text: a function would cost a script each time that it runs. A part
 /// comes before those that it includes.
-const PARTS: [(&str, &str); 27] = parts![
+const PARTS: [(&str, &str); 30] = parts![
     "mutex_record.lua",
     "mutex_lapse.lua",
+    "mutex_ended.lua",
+    "mutex_end_of.lua",
     "mutex_promote.lua",
     "mutex_grant.lua",
     "mutex_delete.lua",
@@ -98,6 +103,7 @@ const PARTS: [(&str, &str); 27] = parts![
     "queue_inspect.lua",
     "record_clock.lua",
     "record_now_text.lua",
+    "record_vacate.lua",
 ];
 
 /// The rows of the table.
@@ -118,7 +124,7 @@ mod tests {
     #[test]
     fn every_verb_except_a_mutex_lookup_has_one_script() {
         for family in [Mutex, Permit] {
-            for verb in [Acquire, Release, Renew, Sync, Inspect, Lookup] {
+            for verb in [Acquire, Release, Renew, Sync, Inspect, Vacate, Lookup] {
                 let is_its = |row: &&(Family, VerbName, &str)| (row.0, row.1) == (family, verb);
                 let scripts = TABLE.iter().filter(is_its).count();
                 let expected = usize::from((family, verb) != (Mutex, Lookup));

@@ -20,8 +20,8 @@ use fields::{
     ParseResult, flag, malformed, micros, number, plain, previous, previous_from, since_of, text,
     token,
 };
-pub(crate) use inspection::Inspection;
 use inspection::seen;
+pub(crate) use inspection::{InspectedHolder, Inspection};
 
 /// The reply of one of our scripts.
 #[derive(Debug, Clone, PartialEq)]
@@ -94,6 +94,8 @@ pub(crate) enum Outcome {
         served: u64,
     },
     Absent,
+    /// Nobody uses the name, and it can become any kind of lock.
+    Vacated,
     Inspection(Box<Inspection>),
     /// The answer to a lookup: the owner, the manager's row of stamps, and the waiting tokens.
     Present {
@@ -101,6 +103,16 @@ pub(crate) enum Outcome {
         since: u64,
         waiting: Vec<bool>,
     },
+}
+
+impl Outcome {
+    /// The family of the kind that the name is, if that is not the caller's own.
+    pub(crate) fn other_family(&self, own: Family) -> Option<Family> {
+        let Outcome::Kind(kind) = self else {
+            return None;
+        };
+        Family::of_kind(kind).filter(|family| *family != own)
+    }
 }
 
 impl ScriptReply {
@@ -112,6 +124,7 @@ impl ScriptReply {
             Verb::Renew { .. } => renew(value),
             Verb::Sync { newest } => sync(family, *newest, value),
             Verb::Inspect { .. } => inspect(family, value),
+            Verb::Vacate => vacate(value),
             Verb::Lookup { tokens } => match family {
                 Family::Mutex => lookup_of_mutex(tokens.len(), value),
                 Family::Permit => lookup_of_permits(tokens, value),
@@ -313,6 +326,14 @@ fn inspect(family: Family, value: &Value) -> ParseResult<ScriptReply> {
             answer.reply(Outcome::Inspection(Box::new(seen)), &[])
         }
         "absent" => answer.reply(Outcome::Absent, answer.fields),
+        _ => answer.kind(),
+    }
+}
+
+fn vacate(value: &Value) -> ParseResult<ScriptReply> {
+    let answer = ReplyParts::read("vacated or kind, each with its fields", value)?;
+    match answer.status {
+        "vacated" => answer.reply(Outcome::Vacated, answer.fields),
         _ => answer.kind(),
     }
 }

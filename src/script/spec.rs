@@ -30,6 +30,18 @@ enum Protocol {
     Any,
 }
 
+impl Family {
+    /// The family whose scripts serve a kind, as a record has it. `None` if it is not of this
+    /// version.
+    pub(crate) fn of_kind(kind: &str) -> Option<Family> {
+        match kind.split(' ').next() {
+            Some("mutex/1") => Some(Family::Mutex),
+            Some("semaphore/1" | "rw/1") => Some(Family::Permit),
+            _ => None,
+        }
+    }
+}
+
 impl Protocol {
     fn as_str(self) -> &'static str {
         match self {

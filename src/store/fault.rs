@@ -20,7 +20,7 @@ pub(crate) enum StoreFault {
     /// out.
     Unavailable {
         step: Step,
-        source: Arc<dyn StdError + Send + Sync>,
+        source: Arc<Box<dyn StdError + Send + Sync>>,
     },
     /// The server may have carried out the call, or a part of it, before this fault: an attempt
     /// before this one had no reply (P7), or a script raised the error after its first write.
@@ -42,7 +42,7 @@ impl StoreFault {
     ) -> StoreFault {
         StoreFault::Unavailable {
             step,
-            source: source.into().into(),
+            source: Arc::new(source.into()),
         }
     }
 

@@ -161,6 +161,17 @@ impl CallResult {
         self.answer.as_ref().is_err_and(StoreFault::is_closed)
     }
 
+    /// Takes over the result of the same call, sent again although there was an answer. That answer
+    /// may have been to a second copy.
+    pub(crate) fn take_next(&mut self, next: CallResult) {
+        if self.answer.as_ref().is_ok_and(|answer| answer.resent) {
+            self.take_resent(next);
+        } else {
+            self.not_after = self.not_after.max(next.not_after);
+            self.answer = next.answer;
+        }
+    }
+
     /// Takes over the result of the same call, sent again. The first copy may have been carried
     /// out, so an answer is marked as resent and a failure stays in doubt (P7).
     fn take_resent(&mut self, next: CallResult) {

@@ -6,12 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use fairlock::{LockGuard, LockManager, PreviousHolder, Waiter};
+use fairlock::{LockManager, PreviousHolder, Waiter};
 
 use crate::{
     managers::{
         assert_nothing_left, check_period, command_timeout, horizon, manager, owner, queue,
     },
+    permits::AnyGuard,
     support::{Child, Proxy, SLACK, Server, until, until_some},
     worker::{self, SOON, expect_got},
 };
@@ -291,14 +292,16 @@ fn p5_a_process_killed_before_seeing_its_grant_costs_one_ttl() {
 #[test]
 fn p5_a_crash_with_long_hold_at_least_costs_only_that() {
     let server = Server::start();
-    assert_a_crash_costs_only_hold_at_least(&server, "lock k", |mgr| mgr.lock("k").unwrap());
+    assert_a_crash_costs_only_hold_at_least(&server, "lock k", |mgr| {
+        AnyGuard::Guard(mgr.lock("k").unwrap())
+    });
 }
 
 /// The worker acquires the lock and dies, then this process acquires it.
 pub(crate) fn assert_a_crash_costs_only_hold_at_least(
     server: &Server,
     take: &str,
-    next: impl FnOnce(&LockManager) -> LockGuard,
+    next: impl FnOnce(&LockManager) -> AnyGuard,
 ) {
     const LEAST: Duration = Duration::from_secs(4);
     let mgr = manager(server.url(), TTL);

@@ -261,6 +261,7 @@ pub(crate) enum Verb {
     Release,
     Renew,
     Sync,
+    Vacate,
 }
 
 impl Verb {
@@ -271,6 +272,7 @@ impl Verb {
             Verb::Release => [("2", 12), ("3", 13)],
             Verb::Renew => [("1", 9), ("2", 10)],
             Verb::Sync => [("2", 11), ("3", 12)],
+            Verb::Vacate => [("2", 9), ("3", 10)],
         }
     }
 
@@ -279,7 +281,7 @@ impl Verb {
         (is(words, "EVALSHA") || is(words, "EVAL"))
             && self.shapes().iter().any(|(keys, length)| words.len() == *length && words[2] == keys.as_bytes())
             // A lookup of tokens may have any length.
-            && !(words[2] == b"3" && words[10..].iter().all(|word| word.len() == 32))
+            && !(words[2] == b"3" && words.len() > 10 && words[10..].iter().all(|word| word.len() == 32))
             // An inspection of permits has as many words as a sync.
             && (words.len() != 12 || words[2] != b"3" || words[11].len() == 32)
             // A renewal of permits names the holders' key first.

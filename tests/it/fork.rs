@@ -7,7 +7,9 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockGuard, LockManager, MultiGuard, ReentrantGuard, Waiter, WriteGuard};
+use fairlock::{
+    Error, LockGuard, LockManager, MultiGuard, ReentrantGuard, SemaphoreGuard, Waiter, WriteGuard,
+};
 
 use crate::{
     managers::{assert_nothing_left, owner, patient, queue},
@@ -163,10 +165,10 @@ fn inherit(mgr: &LockManager, held: &[LockGuard; 2], waiter: &Waiter) -> i32 {
 /// The same with guards of permits, of a writer, of several names and of a reentrant mutex.
 fn inherit_permits(
     mgr: &LockManager,
-    held: &([LockGuard; 2], WriteGuard, MultiGuard, ReentrantGuard),
+    held: &([SemaphoreGuard; 2], WriteGuard, MultiGuard, ReentrantGuard),
 ) -> i32 {
     // SAFETY: as in `inherit`.
-    let (mgr, ([first, second], writer, both, again)) =
+    let (mgr, ([mut first, second], writer, both, again)) =
         unsafe { (std::ptr::read(mgr), std::ptr::read(held)) };
     let closed = |e: Error| matches!(e, Error::Closed);
     let wrong = [
@@ -184,6 +186,7 @@ fn inherit_permits(
         first.is_held() || writer.is_held() || both.is_held() || again.is_held(),
         !first.renew().is_err_and(closed),
         !both.check().is_err_and(closed),
+        !first.release_permits(1).is_err_and(closed),
         !first.unlock().is_err_and(closed),
         !writer.downgrade().is_err_and(closed),
         !both.unlock().is_err_and(closed),

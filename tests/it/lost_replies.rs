@@ -172,6 +172,84 @@ fn p7_unlock_with_a_lost_reply_succeeds_and_hands_over_once() {
     }
 }
 
+/// Loses the replies to the first two copies of a release. Others do something before the second
+/// copy, and before the third.
+pub(crate) fn lose_two_releases(
+    proxy: &Proxy,
+    is_release: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+    others: impl Fn() + Send + Sync + 'static,
+) -> [ProxyFault; 2] {
+    let (is_release, others) = (Arc::new(is_release), Arc::new(others));
+    let later = |is_last: bool| {
+        let (is_release, others) = (Arc::clone(&is_release), Arc::clone(&others));
+        move |bytes: &[u8]| {
+            let comes = is_release(bytes);
+            if comes {
+                others();
+            }
+            comes && !is_last
+        }
+    };
+    let faults = [
+        proxy.swallow_reply_when({
+            let is_release = Arc::clone(&is_release);
+            move |bytes| is_release(bytes)
+        }),
+        proxy.swallow_reply_when(later(false)),
+    ];
+    // The third copy is only noticed.
+    let _ = proxy.swallow_reply_when(later(true));
+    faults
+}
+
+/// The others' grants end in any way between the copies, and the last answer is about the first.
+#[test]
+fn p7_an_unlock_with_two_lost_replies_succeeds_whatever_others_do() {
+    let s = setup();
+    let cleanly = |other: &LockManager| other.lock("a").unwrap().unlock().unwrap();
+    let by_force = |other: &LockManager| {
+        let guard = other.lock("a").unwrap();
+        assert!(other.force_release("a", guard.fence()).unwrap());
+    };
+    let half_done = |other: &LockManager| other.lock("a").unwrap().abandon().unwrap();
+    let ways: [fn(&LockManager); 3] = [cleanly, by_force, half_done];
+    for first in ways {
+        for second in ways {
+            let guard = s.ours.lock("a").unwrap();
+            let other = s.other.clone();
+            let faults = lose_two_releases(&s.proxy, release("used", "a"), move || {
+                first(&other);
+                second(&other);
+            });
+            guard.unlock().unwrap();
+            assert!(says(&faults[0].wait(SOON), "released"));
+            assert!(says(&faults[1].wait(SOON), "already"));
+            s.proxy.disarm();
+            Record::of(&s.server, "a").comes_to_rest();
+        }
+    }
+}
+
+/// The lease had ended before the first copy came.
+#[test]
+fn p7_an_unlock_with_two_lost_replies_still_reports_a_loss() {
+    let s = setup();
+    let guard = s.ours.lock("a").unwrap();
+    assert!(s.other.force_release("a", guard.fence()).unwrap());
+    let other = s.other.clone();
+    let faults = lose_two_releases(&s.proxy, release("used", "a"), move || {
+        other.lock("a").unwrap().abandon().unwrap();
+        other.lock("a").unwrap().unlock().unwrap();
+    });
+    let end = guard.unlock();
+    let is_forced =
+        matches!(&end, Err(Error::Lost { loss, .. }) if loss.reason == LossReason::Forced);
+    assert!(is_forced, "{end:?}");
+    for fault in faults {
+        assert!(says(&fault.wait(SOON), "forced"));
+    }
+}
+
 #[test]
 fn p7_an_unanswered_unlock_is_unavailable_but_frees_the_lock() {
     let s = setup();

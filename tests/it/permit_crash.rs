@@ -331,7 +331,7 @@ fn p5_permits_granted_unseen_to_a_killed_process_cost_one_ttl() {
 fn p5_crashed_permits_with_hold_at_least_cost_only_that() {
     let server = Server::start();
     assert_a_crash_costs_only_hold_at_least(&server, "acquire 2/2 k", |mgr| {
-        mgr.semaphore("k", 2).acquire().unwrap()
+        Want::Permits(1, 2).take(mgr, "k").unwrap()
     });
     Permits::of(&server, "k").comes_to_rest();
 }

@@ -5,12 +5,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockOptions, PreviousHolder, Step};
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Step};
 
 use crate::fixtures::{
     P, SOON, STEADY_T as T, STEADY_TTL as TTL, Verb, build, manager, warm_up, with_ttl,
 };
-use crate::lost_replies::{self, Setup, says};
+use crate::lost_replies::{self, Setup, lose_two_releases, says};
 use crate::permits::{AnyGuard, PermitWaiters, Permits, Want, release, request};
 use crate::support::proxy::ProxyFault;
 use crate::support::{Proxy, SLACK, Server, contains, until};
@@ -182,6 +182,37 @@ fn p7_a_release_of_permits_with_a_lost_reply_happens_once() {
     }
 }
 
+/// The others' grants end in any way between the copies, and the last answer is about the first.
+#[test]
+fn p7_permits_released_with_two_lost_replies_end_cleanly() {
+    let s = setup();
+    let cleanly = |other: &LockManager| drop(ALL.take(other, "a").unwrap());
+    let by_force = |other: &LockManager| {
+        let guard = ALL.take(other, "a").unwrap();
+        assert!(other.force_release("a", guard.fence()).unwrap());
+    };
+    let half_done = |other: &LockManager| {
+        let permit = other.semaphore("a", 3).acquire().unwrap();
+        permit.abandon().unwrap();
+    };
+    let ways: [fn(&LockManager); 3] = [cleanly, by_force, half_done];
+    for first in ways {
+        for second in ways {
+            let guard = ALL.take(&s.ours, "a").unwrap();
+            let other = s.other.clone();
+            let faults = lose_two_releases(&s.proxy, request(Verb::Release, "a"), move || {
+                first(&other);
+                second(&other);
+            });
+            guard.unlock().unwrap();
+            assert!(says(&faults[0].wait(SOON), "released"));
+            assert!(says(&faults[1].wait(SOON), "already"));
+            s.proxy.disarm();
+            Permits::of(&s.server, "a").comes_to_rest();
+        }
+    }
+}
+
 #[test]
 fn p7_a_readers_release_sent_twice_ends_no_other_reader() {
     let s = setup();
@@ -274,6 +305,88 @@ fn p7_a_downgrade_with_a_lost_reply_keeps_exactly_one_permit() {
         reader.unlock().unwrap();
         queue.expect_grant(2, P + T + SLACK).unlock().unwrap();
         record.comes_to_rest();
+    }
+}
+
+#[test]
+fn p7_a_release_of_some_permits_with_a_lost_reply_counts_once() {
+    let s = setup();
+    let record = Permits::of(&s.server, "a");
+    for lose in REPLY_LOSSES {
+        let mut guard = s.ours.semaphore("a", 4).acquire_many(4).unwrap();
+        let mut queue = PermitWaiters::of(&s.server, "a");
+        for mgr in [&s.ours, &s.other, &s.other] {
+            queue.add(mgr, Want::Permits(1, 4));
+        }
+        let fault = lose(&s.proxy, Verb::Release);
+        guard.release_permits(1).unwrap();
+        assert!(says(&fault.wait(SOON), "released"));
+        let first = queue.expect_grant(0, P + 2 * T + SLACK);
+        // The renewal thread may send the first request again after this one.
+        guard.release_permits(1).unwrap();
+        let second = queue.expect_grant(1, P + 2 * T + SLACK);
+        thread::sleep(2 * T);
+        guard.renew().unwrap();
+        assert_eq!((record.used(), record.holding().len()), (4, 3));
+        assert!(queue.none_ended() && guard.permits() == 2);
+        guard.unlock().unwrap();
+        let third = queue.expect_grant(2, P + T + SLACK);
+        for other in [first, second, third] {
+            other.unlock().unwrap();
+        }
+        record.comes_to_rest();
+    }
+}
+
+/// The first copy of a release took effect. Before the second arrives, the name becomes another
+/// kind of lock.
+#[test]
+fn p7_a_kind_change_between_two_releases_is_no_loss() {
+    let s = setup();
+    for becomes_mutex in [false, true] {
+        let guard = if becomes_mutex {
+            ONE.take(&s.ours, "a").unwrap()
+        } else {
+            AnyGuard::Guard(s.ours.lock("a").unwrap())
+        };
+        let released = move |bytes: &[u8]| contains("used")(bytes) && contains("{a}")(bytes);
+        let lost = s.proxy.swallow_and_reset_when(released);
+        let second = s.proxy.hold_request_when(released);
+        thread::scope(|scope| {
+            let end = scope.spawn(|| guard.unlock());
+            assert!(says(&lost.wait(SOON), "released"));
+            second.wait(SOON);
+            let next = if becomes_mutex {
+                AnyGuard::Guard(s.other.try_lock("a").unwrap().unwrap())
+            } else {
+                ONE.try_take(&s.other, "a").unwrap().unwrap()
+            };
+            assert!(says(&second.release(), "already"));
+            let end = end.join().unwrap();
+            assert!(!matches!(end, Err(Error::Lost { .. })), "{end:?}");
+            next.renew().unwrap();
+            next.unlock().unwrap();
+        });
+    }
+    assert_eq!(s.ours.stats().lost, 0);
+}
+
+/// A vacate and the acquire after it are sent twice, or have no reply.
+#[test]
+fn p7_a_change_of_kind_with_lost_replies_takes_the_lock_once() {
+    let s = setup();
+    let record = Permits::of(&s.server, "a");
+    for lost in [Verb::Vacate, Verb::Acquire] {
+        for lose in REPLY_LOSSES {
+            s.other.lock("a").unwrap().unlock().unwrap();
+            let fault = lose(&s.proxy, lost);
+            let guard = TWO.take(&s.ours, "a").unwrap();
+            fault.wait(SOON);
+            assert_eq!((record.used(), record.holding().len()), (2, 1));
+            assert!(ALL.try_take(&s.other, "a").unwrap().is_none());
+            guard.unlock().unwrap();
+            record.comes_to_rest();
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use fairlock::{Error, LockOptions, PreviousHolder};
 
 use crate::backend::Backend;
+use crate::behaviour::many_holders::plant_holders;
 use crate::behaviour::permit_loss::{loses_all_permits, loses_all_readers};
 use crate::data_loss::evict_all;
 use crate::fixtures::{P, SOON, STEADY_TTL, T, TTL, build, manager, steady, warm_up, with_ttl};
@@ -254,6 +255,27 @@ fn a_permanently_refused_downgrade_is_reported() {
 }
 
 #[test]
+fn a_refused_release_of_some_permits_leaves_the_guard_as_it_was() {
+    let server = Server::start();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "on", ">p", "~*", "&*", "+@all"]);
+    let ours = manager(format!("{}?user=u&pass=p", server.url()));
+    let mut guard = ours.semaphore("s", 3).acquire_many(3).unwrap();
+    let _: () = server.query(&["ACL", "SETUSER", "u", "-eval", "-evalsha"]);
+    let end = guard.release_permits(1);
+    assert!(
+        matches!(&end, Err(Error::Server { code, .. }) if code == "NOPERM"),
+        "{end:?}"
+    );
+    assert!(guard.is_held() && guard.permits() == 3);
+    let _: () = server.query(&["ACL", "SETUSER", "u", "+eval", "+evalsha"]);
+    guard.release_permits(1).unwrap();
+    let record = Permits::of(&server, "s");
+    assert_eq!((guard.permits(), record.used()), (2, 2));
+    guard.unlock().unwrap();
+    record.comes_to_rest();
+}
+
+#[test]
 fn p9_fifty_threads_share_permits_on_one_connection_without_deadlock() {
     const PERMITS: u32 = 4;
     let server = Server::start();
@@ -384,5 +406,81 @@ fn p4_all_of_many_readers_enter_after_one_bounded_release() {
     drop(readers);
     queue.expect_grant(MANY, P + T + SLACK).unlock().unwrap();
     assert_eq!(ours.stats().requeued + other.stats().requeued, 0);
+    record.comes_to_rest();
+}
+
+/// Every call reads one page of at most 64 holders. A call that read all of them would keep the
+/// server from all its other clients for that time.
+#[test]
+fn no_call_reads_more_than_one_page_of_many_holders() {
+    let server = Server::start();
+    let (ours, other) = (manager(server.url()), manager(server.url()));
+    let record = Permits::of(&server, "n");
+    let want = |permits| Want::Permits(permits, 1_000_000);
+    let [kept, released] = [(); 2].map(|()| want(1).take(&ours, "n").unwrap());
+    for ahead in [60_000_000, -1] {
+        plant_holders(&server, &record, 20_000, ahead);
+        let _: () = server.query(&["CONFIG", "RESETSTAT"]);
+        if ahead > 0 {
+            assert!(want(999_999).try_take(&other, "n").unwrap().is_none());
+            ours.inspect("n").unwrap().expect("it is held");
+            assert!(!ours.force_release("n", 1).unwrap());
+        } else {
+            let within = TTL + Duration::from_millis(1_000) + P + T + SLACK;
+            let most = want(999_000).take_for(&other, "n", within).unwrap();
+            most.expect("they have lapsed").unlock().unwrap();
+        }
+        kept.renew().unwrap();
+        let stats: String = server.query(&["INFO", "commandstats"]);
+        let calls = |command: &str| {
+            let line = stats
+                .lines()
+                .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+            line.map_or(0, |line| {
+                let number = line.split(',').next().expect("it has a number");
+                number.parse::<u64>().expect("a number")
+            })
+        };
+        for all in ["hgetall", "hkeys", "hvals"] {
+            assert_eq!(calls(all), 0, "{all} reads all holders");
+        }
+        assert!(
+            calls("hscan") >= 20_000 / 64 / 2,
+            "the holders were looked at"
+        );
+        assert!(
+            calls("hscan") <= calls("evalsha") + calls("eval"),
+            "one page in each call"
+        );
+    }
+    kept.unlock().unwrap();
+    drop(released);
+}
+
+/// After a restart the cursor of a look may miss holders. Another look finds them.
+#[test]
+fn p5_a_look_at_many_holders_survives_a_restart_and_flushed_scripts() {
+    let server = Server::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let (ours, other) = (build(steady(server.url())), manager(server.url()));
+    let record = Permits::of(&server, "n");
+    let want = |permits| Want::Permits(permits, 10_000);
+    let [kept, released] = [(); 2].map(|()| want(1).take(&ours, "n").unwrap());
+    plant_holders(&server, &record, 5_000, -1);
+    // A release looks at one page.
+    released.unlock().unwrap();
+    let state_length = || server.query::<u64>(&["HSTRLEN", &record.holders, "p"]);
+    assert!(state_length() > 46, "the look is under way");
+    server.restart();
+    let _: () = server.query(&["SCRIPT", "FLUSH"]);
+    assert!(state_length() > 46, "the look is under way");
+    let mut queue = PermitWaiters::of(&server, "n");
+    queue.add(&other, want(9_999));
+    // Holders that the first look misses are found when its tombstones are over: a ttl later.
+    let put_off = Duration::from_micros(50) * 5_000;
+    let rest = queue.expect_grant(0, STEADY_TTL + 2 * put_off + 2 * (P + T) + SLACK);
+    assert_eq!(record.used(), 10_000);
+    kept.renew().unwrap();
+    rest.unlock().unwrap();
+    kept.unlock().unwrap();
     record.comes_to_rest();
 }

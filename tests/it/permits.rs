@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use fairlock::{LockGuard, LockManager, ReadGuard, Result, WriteGuard};
+use fairlock::{LockGuard, LockManager, ReadGuard, Result, SemaphoreGuard, WriteGuard};
 
 use crate::backend::Keyspace;
 use crate::fixtures::{SOON, Verb, micros};
@@ -26,6 +26,7 @@ pub(crate) enum Want {
 /// The guard of any of these.
 pub(crate) enum AnyGuard {
     Guard(LockGuard),
+    Permits(SemaphoreGuard),
     Reader(ReadGuard),
     Writer(WriteGuard),
 }
@@ -38,7 +39,7 @@ impl Want {
             Want::Permits(many, of) => mgr
                 .semaphore(name, of)
                 .acquire_many(many)
-                .map(AnyGuard::Guard),
+                .map(AnyGuard::Permits),
         }
     }
 
@@ -64,7 +65,7 @@ impl Want {
             Want::Permits(many, of) => mgr
                 .semaphore(name, of)
                 .try_acquire_many_for(many, at_most)?
-                .map(AnyGuard::Guard),
+                .map(AnyGuard::Permits),
         })
     }
 
@@ -82,6 +83,7 @@ impl AnyGuard {
     pub(crate) fn unlock(self) -> Result<()> {
         match self {
             AnyGuard::Guard(guard) => guard.unlock(),
+            AnyGuard::Permits(guard) => guard.unlock(),
             AnyGuard::Reader(guard) => guard.unlock(),
             AnyGuard::Writer(guard) => guard.unlock(),
         }
@@ -94,6 +96,7 @@ impl Deref for AnyGuard {
     fn deref(&self) -> &LockGuard {
         match self {
             AnyGuard::Guard(guard) => guard,
+            AnyGuard::Permits(guard) => guard,
             AnyGuard::Reader(guard) => guard,
             AnyGuard::Writer(guard) => guard,
         }
@@ -481,9 +484,11 @@ fn is_verb(words: &[Vec<u8>], verb: Verb) -> bool {
     let is_token = |word: &Vec<u8>| word.len() == 32;
     match verb {
         Verb::Acquire => words.len() == 15 && !is_token(&words[11]),
-        // A release by force names its page of holders, too.
+        // A release by force names its page of holders, one that keeps permits their number.
         Verb::Release => matches!(words.len(), 13 | 14) && !is_token(&words[12]),
         Verb::Renew => words.len() == 10,
         Verb::Sync => words.len() == 12 && !is_token(&words[10]) && is_token(&words[11]),
+        // That of a mutex, which becomes permits.
+        Verb::Vacate => words.len() == 9,
     }
 }

@@ -129,6 +129,7 @@ fn step_kind() -> impl Strategy<Value = StepKind> {
         1 => Just(StepKind::Renew),
         1 => any::<bool>().prop_map(|stale| StepKind::ForceRelease { stale }),
         2 => Just(StepKind::Inspect),
+        1 => Just(StepKind::OtherKind),
         1 => Just(StepKind::Repeat),
         1 => Just(StepKind::Misuse),
         2 => Just(StepKind::Expire),

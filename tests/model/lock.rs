@@ -32,6 +32,9 @@ pub(crate) struct ModelLock {
     lost_queue: Option<BTreeSet<Attempt>>,
     /// The record was lost, and the holders in their own key were not.
     is_recordless: bool,
+    /// The holders were lost. Until the next writer, readers get a fence from the server's clock at
+    /// the first request that wrote since.
+    is_fenceless: bool,
     view: ServerView,
     /// The last request left free permits free, because it had passed over as many waiters as one
     /// request may.

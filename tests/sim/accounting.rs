@@ -16,7 +16,12 @@ pub(super) fn check_lease_times(
     after: &RecordView,
     executed: &ExecutedCall<'_>,
 ) -> Result<(), Breach> {
-    let looks = looks_at_holders(before, executed) && before.looks(clock);
+    // A look of several calls cuts each lease when it comes to its page.
+    let is_looking = |record: &RecordView| record.accounting.as_ref().is_some_and(|a| a.is_looking);
+    let looks = looks_at_holders(before, executed)
+        && before.looks(clock)
+        && !is_looking(before)
+        && !is_looking(after);
     for holder in &after.holders {
         let full = clock + holder.ttl.max(holder.hold);
         let is_renewed =
@@ -179,7 +184,8 @@ fn check_taken(record: &RecordView, accounting: &Accounting) -> Result<(), Breac
 fn check_shortest(record: &RecordView, accounting: &Accounting) -> Result<(), Breach> {
     let shortest = accounting.shortest;
     let is_shorter = |holder: &HolderView| holder.ttl.max(holder.hold) < shortest;
-    if record.holders.iter().any(is_shorter) {
+    // During a look it is about those that the look has seen.
+    if !accounting.is_looking && record.holders.iter().any(is_shorter) {
         let said = format!(
             "the record notes {shortest} µs as the shortest lease of {:?}",
             record.holders
@@ -196,7 +202,9 @@ fn check_next_look(record: &RecordView, accounting: &Accounting) -> Result<(), B
     let cooling = record.cooling.iter().map(|cooling| cooling.end);
     match holders.chain(cooling).min() {
         Some(first) if !accounting.is_looking && (look_from == 0 || look_from > first) => {
-            let said = format!("a holder lapses at {first}, and scripts look only at {look_from}");
+            let said = format!(
+                "a holder lapses at {first}, and scripts look only at {look_from}: {record:?}"
+            );
             Err(Breach::new(Promise::Service, said))
         }
         _ => Ok(()),

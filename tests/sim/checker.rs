@@ -24,7 +24,7 @@ use super::record::{HolderView, RecordView};
 use super::served_time::ServedTime;
 use super::sim_setting::SimSetting;
 use crate::key::Key;
-use crate::script::{self, Grant, Token, Verb};
+use crate::script::{self, Grant, Mode, Token, Verb};
 use crate::store::memory::keyspace::Keyspace;
 
 /// Times are in µs of the run, which is no host's clock. Those of a record, and those called
@@ -50,6 +50,8 @@ pub(super) struct Checker {
     clients: HashMap<String, u8>,
     /// Tokens of the forced releases that ended a lease.
     forced: HashSet<Token>,
+    /// The last of them, its page, and how often data was lost or the clock stepped before.
+    last_forced: Option<(Token, Mode, u32)>,
     /// Entries of the queue were lost, or their count, and no request has counted them since.
     miscounted: bool,
     grants: Grants,
@@ -106,6 +108,7 @@ impl Checker {
             tokens: Vec::new(),
             clients: HashMap::new(),
             forced: HashSet::new(),
+            last_forced: None,
             miscounted: false,
             grants: Grants::default(),
             disturbed_at: None,
@@ -255,6 +258,7 @@ impl Checker {
         }
         self.count_served_time(at.clock, executed);
         self.check_reported_end(at.clock, executed)?;
+        self.check_repeated_force(executed)?;
         self.forget_expired(at.clock);
         self.record_request(at, &before, executed);
         self.record_grants(at, &before, executed)?;
@@ -315,7 +319,8 @@ impl Checker {
             );
             Breach::new(promise, said)
         })?;
-        if executed.more != self.model.lock.is_unfinished() {
+        // A look that is under way is to be continued as well.
+        if !self.is_looking() && executed.more != self.model.lock.is_unfinished() {
             let said = format!(
                 "{op:?} at {now} µs answered {} to whether there are more heads to pass over",
                 executed.more

@@ -49,6 +49,16 @@ pub(crate) enum Defect {
     Force,
     /// A release succeeds for a caller that does not own the lock.
     OwnerUnchecked,
+    /// A release ends whatever lease its token has, as if it were the one that the caller knows.
+    FenceUnchecked,
+    /// Like [`Defect::FenceUnchecked`], but only while nobody waits.
+    FenceUncheckedAlone,
+    /// A forced release that comes again finds nothing to end.
+    ForceForgotten,
+    /// Only the last two ends without a release are remembered.
+    EndsForgotten,
+    /// Of an earlier lease that was ended by force, it is remembered that it lapsed.
+    ForceTakenForLapse,
     /// A hand-over repeats the fence of the grant before.
     FenceKept,
     /// More permits are granted than are left.
@@ -90,6 +100,8 @@ pub(crate) enum Defect {
     /// The record notes the longest lease instead of the shortest. By the shortest a script sees
     /// that the clock went back.
     Shortest,
+    /// No defect: a look at the holders takes them one by one, so that most calls find it under way.
+    OnePerPage,
     /// R15 (clock went back): a downgrade leaves a lease from before the step as long as it is.
     DowngradeR15,
     /// R15 (clock went back): what is released after the step cools from its grant, which is in the
@@ -145,20 +157,38 @@ impl Defect {
                 "if fence and (owner",
             )],
             Defect::OwnerUnchecked => &[(
-                "elseif owner == token then\n  -- R9",
+                "elseif owner == token and not is_stray then\n  -- R9",
                 "elseif owner then\n  -- R9",
+            )],
+            Defect::FenceUnchecked => &[(
+                "owner == token and callers_fence > 0 and callers_fence ~= fence",
+                "false",
+            )],
+            Defect::FenceUncheckedAlone => &[(
+                "if hold == 0 and fence == callers_fence then",
+                "if hold == 0 then",
+            )],
+            Defect::ForceForgotten => &[(
+                "fields_to_set[#fields_to_set + 1] = 'i'\n    \
+                 fields_to_set[#fields_to_set + 1] = token\n",
+                "",
+            )],
+            Defect::EndsForgotten => &[(".. earlier_ends, 1, 64)", ".. earlier_ends, 1, 8)")],
+            Defect::ForceTakenForLapse => &[(
+                "ended_how == 2 and -ended_fence or ended_fence",
+                "ended_fence",
             )],
             Defect::FenceKept => &[(
                 "fence, granted_at = math.max((fence or 0) + 1, now), now",
                 "fence, granted_at = fence or now, now",
             )],
             Defect::Capacity => &[(
-                "entries == 0\n  and permits_taken + weight <= capacity then",
+                "entries == 0\n  and permits_taken + weight <= wanted_capacity then",
                 "entries == 0 then",
             )],
             Defect::Overtaking => &[(
-                "entries == 0\n  and permits_taken + weight <= capacity then",
-                "permits_taken + weight <= capacity then",
+                "entries == 0\n  and permits_taken + weight <= wanted_capacity then",
+                "permits_taken + weight <= wanted_capacity then",
             )],
             Defect::PermitR10 => &[(
                 "if holder_died and not skip[holder_manager] then",
@@ -173,13 +203,18 @@ impl Defect {
                 "kept_field, permits_taken = nil, permits_taken - weight",
                 "kept_field, permits_taken = nil, permits_taken - weight - 1",
             )],
-            Defect::DowngradesAll => {
-                &[("permits_taken - weight + 1, 1", "permits_taken - weight, 1")]
-            }
+            Defect::DowngradesAll => &[(
+                "local kept = math.min(weight, ARGV[8] + 0)",
+                "local kept = 0",
+            )],
+            Defect::OnePerPage => &[(
+                "HSCAN', holders_key, page_from, 'COUNT', 64",
+                "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
+            )],
             Defect::LookCutShort => &[
                 (
                     "HSCAN', holders_key, page_from, 'COUNT', 64",
-                    "HSCAN', holders_key, page_from, 'COUNT', 1",
+                    "HSCAN', holders_key, page_from, 'COUNT', forced_fence and 64 or 1",
                 ),
                 (
                     "look_cursor = page_to ~= '0' and page_to or ''",
@@ -240,6 +275,11 @@ impl Defect {
             Defect::Force | Defect::OwnerUnchecked | Defect::FenceKept | Defect::Unknown => {
                 is_mutex
             }
+            Defect::FenceUnchecked
+            | Defect::FenceUncheckedAlone
+            | Defect::ForceForgotten
+            | Defect::EndsForgotten
+            | Defect::ForceTakenForLapse => is_mutex,
             Defect::Capacity | Defect::Overtaking | Defect::PermitR10 | Defect::Tombstone => {
                 !is_mutex
             }
@@ -250,6 +290,7 @@ impl Defect {
             Defect::LookCutShort | Defect::RecordLost | Defect::PermitHandOver | Defect::Lookup => {
                 !is_mutex
             }
+            Defect::OnePerPage => !is_mutex,
             Defect::PermitUnchecked
             | Defect::PermitForce
             | Defect::TombstoneStep

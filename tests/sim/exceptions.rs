@@ -164,24 +164,32 @@ fn forced_grant_is_believed_in_until_its_first_renewal() {
     assert_accepted(ModelKind::Mutex, &actions, "Gone");
 }
 
-/// P6: a mutex has room for one lease that ended without a release.
+/// P6: a mutex has room for nine leases that ended without a release.
 #[test]
-fn mutex_reports_only_its_last_lapse() {
-    let actions = [
-        (1, lock_fixed(0, 9_000)),
-        (50, pause(0, 8_000)),
-        (100, lock_fixed(2, 9_000)),
-        (150, lock(1, 50)),
-        (3_100, pause(2, 6_000)),
-    ];
-    assert_accepted(ModelKind::Mutex, &actions, "mode: Lost } -> Unknown");
-    assert_accepted(ModelKind::Mutex, &actions, "mode: Lost } -> Lapsed");
-    assert_refused(
-        ModelKind::Mutex,
-        &actions,
-        Defect::Unknown,
-        Promise::Exclusion,
-    );
+fn mutex_reports_only_its_last_nine_lapses() {
+    let force = Action::Force {
+        process: 2,
+        stale: false,
+    };
+    let forced = |times| {
+        let again = |i: u64| [(3_300 + 40 * i, lock(1, 9_000)), (3_320 + 40 * i, force)];
+        (0..times).flat_map(again)
+    };
+    let actions = |times| {
+        let lapse = [
+            (1, lock_fixed(0, 9_000)),
+            (50, pause(0, 8_000)),
+            (3_200, lock(1, 50)),
+        ];
+        lapse.into_iter().chain(forced(times)).collect::<Vec<_>>()
+    };
+    assert_accepted(ModelKind::Mutex, &actions(9), "mode: Lost } -> Unknown");
+    assert_accepted(ModelKind::Mutex, &actions(8), "mode: Lost } -> Lapsed");
+    for defect in [Defect::Unknown, Defect::EndsForgotten] {
+        let times = if defect == Defect::Unknown { 0 } else { 8 };
+        let promise = Promise::Exclusion;
+        assert_refused(ModelKind::Mutex, &actions(times), defect, promise);
+    }
 }
 
 /// P6: the server knows of a lapsed lease for one ttl from when the clock went back, and no longer.

@@ -72,6 +72,8 @@ pub(super) struct Accounting {
     pub(super) look_from: u64,
     /// Scripts have begun to look, and have not seen all holders.
     pub(super) is_looking: bool,
+    /// The server may have been away when that look began.
+    pub(super) look_outage: bool,
     /// The shortest lease among them.
     pub(super) shortest: u64,
 }
@@ -147,6 +149,7 @@ impl RecordView {
             taken: state.permits_taken,
             look_from: state.next_lapse,
             is_looking: is_looking(packed),
+            look_outage: state.look_outage != 0,
             shortest: u64::from(state.shortest_lease) * 1000,
         });
     }

@@ -300,6 +300,38 @@ fn permits_that_cool_twice_count_once() {
     }
 }
 
+/// It ends a cooling, and the second copy finds nothing to end.
+#[test]
+fn forced_release_that_comes_twice_is_not_refused() {
+    let cools = Action::Lock {
+        process: 0,
+        timeout: None,
+        hold: 17,
+        terms: LeaseTerms::HoldAtLeast,
+        permits: 1,
+    };
+    let late = fault(2, NetworkFault::Reset { late: Some(1) });
+    let force = Action::Force {
+        process: 2,
+        stale: false,
+    };
+    let actions = [(1, lock(2, 8)), (600, cools), (650, late), (651, force)];
+    for kind in [ModelKind::Mutex, SEMAPHORE] {
+        let mut is_repeated = false;
+        for run in play_of(kind, &actions, None) {
+            run.assert_keeps_promises();
+            is_repeated |= run.transcript.contains("mode: Forced } -> Already");
+        }
+        assert!(is_repeated, "no forced release came twice");
+    }
+    let runs = play(&actions, Some(Defect::ForceForgotten));
+    let is_refused = |run: &PlayedRun| {
+        let breach = run.breach.as_ref();
+        breach.is_some_and(|breach| breach.promise == Promise::OneGrant)
+    };
+    assert!(runs.iter().any(is_refused), "{}", runs[0].transcript);
+}
+
 /// Only the renewals of the dead holder have seen that the clock went back.
 #[test]
 fn dead_permits_lapse_in_time_after_the_clock_went_back() {
@@ -389,6 +421,7 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
         let reply = ScriptReply {
             now: Some(1),
             more: false,
+            next_page: 0,
             outcome,
             grants: Vec::new(),
             next_page: 0,

@@ -237,7 +237,7 @@ impl SteppedEngine {
 
     /// A writer becomes a reader: the call to send, unless the lease is lost.
     pub(crate) fn begin_downgrade(&self, lease: &Lease) -> Option<Call> {
-        self.engine.begin_downgrade(lease, self.engine.now()).ok()
+        self.engine.begin_reduce(lease, 1, self.engine.now()).ok()
     }
 
     /// Whether the caller keeps a guard.
@@ -249,7 +249,7 @@ impl SteppedEngine {
         answer: Answered,
     ) -> bool {
         self.engine
-            .on_downgrade_reply(lease, call, started, answer.answer)
+            .on_reduce_reply(lease, call, started, answer.answer)
             .is_ok()
     }
 

@@ -135,6 +135,26 @@ fn release_without_the_owner_check_is_found() {
 }
 
 #[test]
+fn release_that_ignores_the_fence_is_found() {
+    assert_found(Defect::FenceUnchecked, &[Promise::Exclusion]);
+}
+
+#[test]
+fn release_that_ignores_the_fence_without_waiters_is_found() {
+    assert_found(Defect::FenceUncheckedAlone, &[Promise::Exclusion]);
+}
+
+#[test]
+fn earlier_ends_that_are_forgotten_are_found() {
+    assert_found(Defect::EndsForgotten, &[Promise::Exclusion]);
+}
+
+#[test]
+fn earlier_force_taken_for_a_lapse_is_found() {
+    assert_found(Defect::ForceTakenForLapse, &[Promise::Exclusion]);
+}
+
+#[test]
 fn hand_over_that_keeps_the_fence_is_found() {
     assert_found(Defect::FenceKept, &[Promise::Fencing]);
 }
@@ -185,6 +205,12 @@ fn release_of_more_permits_than_held_is_found() {
 #[test]
 fn downgrade_that_lets_a_writer_in_is_found() {
     assert_found(Defect::DowngradesAll, &[Promise::Exclusion]);
+}
+
+#[test]
+fn looks_that_take_many_calls_keep_all_promises() {
+    let tally = simulate(0, STEPS / 2, Some(Defect::OnePerPage));
+    tally.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 #[test]

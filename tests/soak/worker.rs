@@ -12,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use fairlock::{Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, WriteGuard};
+use fairlock::{
+    Error, LockGuard, LockManager, LockOptions, MultiGuard, ReadGuard, SemaphoreGuard, WriteGuard,
+};
 
 use crate::{
     history_writer::{HistoryWriter, now},
@@ -75,8 +77,8 @@ impl fmt::Display for LockRequest {
 
 /// A guard of any kind.
 enum Guard {
-    /// A mutex, or permits.
-    One(LockGuard),
+    Mutex(LockGuard),
+    Permits(SemaphoreGuard),
     Reader(ReadGuard),
     Writer(WriteGuard),
     All(MultiGuard),
@@ -220,10 +222,10 @@ impl WorkerThread {
         let rw = manager.rw_lock(name);
         let permits = manager.semaphore(name, PERMITS);
         let got = match (request, verb) {
-            (LockRequest::Mutex, "enqueue") => self.enqueue(&manager, id, name).map(one),
-            (LockRequest::Mutex, "lock") => manager.lock(name).map(Some).map(one),
-            (LockRequest::Mutex, "try_lock_for") => manager.try_lock_for(name, at_most).map(one),
-            (LockRequest::Mutex, _) => manager.try_lock(name).map(one),
+            (LockRequest::Mutex, "enqueue") => self.enqueue(&manager, id, name).map(mutex),
+            (LockRequest::Mutex, "lock") => manager.lock(name).map(Some).map(mutex),
+            (LockRequest::Mutex, "try_lock_for") => manager.try_lock_for(name, at_most).map(mutex),
+            (LockRequest::Mutex, _) => manager.try_lock(name).map(mutex),
             (LockRequest::Read, "lock") => rw.read().map(Guard::Reader).map(Some),
             (LockRequest::Read, "try_lock_for") => rw
                 .try_read_for(at_most)
@@ -234,11 +236,15 @@ impl WorkerThread {
                 .try_write_for(at_most)
                 .map(|guard| guard.map(Guard::Writer)),
             (LockRequest::Write, _) => rw.try_write().map(|guard| guard.map(Guard::Writer)),
-            (LockRequest::Permits(n), "lock") => permits.acquire_many(n).map(Some).map(one),
-            (LockRequest::Permits(n), "try_lock_for") => {
-                permits.try_acquire_many_for(n, at_most).map(one)
+            (LockRequest::Permits(n), "lock") => {
+                permits.acquire_many(n).map(Guard::Permits).map(Some)
             }
-            (LockRequest::Permits(n), _) => permits.try_acquire_many(n).map(one),
+            (LockRequest::Permits(n), "try_lock_for") => permits
+                .try_acquire_many_for(n, at_most)
+                .map(|guard| guard.map(Guard::Permits)),
+            (LockRequest::Permits(n), _) => permits
+                .try_acquire_many(n)
+                .map(|guard| guard.map(Guard::Permits)),
         };
         // Several holders of permits hold at once, so the fences do not order their writes.
         let writes = !matches!(request, LockRequest::Permits(_));
@@ -384,14 +390,15 @@ impl WorkerThread {
     }
 }
 
-fn one(guard: Option<LockGuard>) -> Option<Guard> {
-    guard.map(Guard::One)
+fn mutex(guard: Option<LockGuard>) -> Option<Guard> {
+    guard.map(Guard::Mutex)
 }
 
 impl Guard {
     fn fence(&self, name: &str) -> u64 {
         match self {
-            Guard::One(guard) => guard.fence(),
+            Guard::Mutex(guard) => guard.fence(),
+            Guard::Permits(guard) => guard.fence(),
             Guard::Reader(guard) => guard.fence(),
             Guard::Writer(guard) => guard.fence(),
             Guard::All(guard) => guard.fence(name).expect("the guard has this name"),
@@ -400,7 +407,8 @@ impl Guard {
 
     fn is_held(&self) -> bool {
         match self {
-            Guard::One(guard) => guard.is_held(),
+            Guard::Mutex(guard) => guard.is_held(),
+            Guard::Permits(guard) => guard.is_held(),
             Guard::Reader(guard) => guard.is_held(),
             Guard::Writer(guard) => guard.is_held(),
             Guard::All(guard) => guard.is_held(),
@@ -409,7 +417,8 @@ impl Guard {
 
     fn unlock(self) -> Result<(), Error> {
         match self {
-            Guard::One(guard) => guard.unlock(),
+            Guard::Mutex(guard) => guard.unlock(),
+            Guard::Permits(guard) => guard.unlock(),
             Guard::Reader(guard) => guard.unlock(),
             Guard::Writer(guard) => guard.unlock(),
             Guard::All(guard) => guard.unlock(),

@@ -8,7 +8,7 @@ use crossbeam_channel::Sender;
 use super::token_release::TokenRelease;
 use crate::engine::lease::Lease;
 use crate::engine::waiter::WaiterEntry;
-use crate::script::Call;
+use crate::script::{Call, Family};
 use crate::store::clock::Time;
 
 /// A command from another thread to the renewal thread. New leases have a channel of their own.
@@ -65,6 +65,9 @@ pub(crate) enum Task {
     Confirm(Arc<WaiterEntry>),
     /// R4 (lost places): enqueue a waiter again, under a new token.
     Requeue(Arc<WaiterEntry>),
+    /// A waiter is to be enqueued again, and its name is a kind of this family by now. Vacate the
+    /// name first.
+    Vacate(Arc<WaiterEntry>, Family),
     /// Ask for a name's owner and served time.
     Sync(Call),
     /// Ask which of a name's tokens Redis knows.

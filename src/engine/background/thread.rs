@@ -238,6 +238,7 @@ impl RenewalThread {
             Task::ReleaseToken(release) => release.call.clone(),
             Task::Confirm(waiter) => self.confirm_call(waiter)?,
             Task::Requeue(waiter) => self.requeue_call(waiter, now)?,
+            Task::Vacate(waiter, family) => waiter.request.call(Verb::Vacate).vacate(*family),
             Task::Sync(call) | Task::Lookup(call) => call.clone(),
         };
         Some((task, call))
@@ -270,6 +271,9 @@ impl RenewalThread {
                 }
                 Task::Confirm(waiter) => self.on_confirm_reply(waiter, call, result.answer),
                 Task::Requeue(waiter) => self.on_requeue_reply(waiter, call, result),
+                Task::Vacate(waiter, family) => {
+                    self.on_vacate_reply(waiter, family, result.answer);
+                }
                 Task::Sync(_) => self.on_sync_reply(call, result.answer),
                 Task::Lookup(_) => self.on_lookup_reply(call, result.answer),
             }

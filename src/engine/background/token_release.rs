@@ -79,12 +79,18 @@ impl TokenRelease {
 
     /// Whether the release ends the token, and not only some of its permits.
     pub(super) fn ends_token(&self) -> bool {
-        !self.has_mode(Mode::Downgrade)
+        !matches!(
+            self.call.verb,
+            Verb::Release {
+                mode: Mode::Reduce { .. },
+                ..
+            }
+        )
     }
 
     /// Whether a guard released the token, so that other callers wait for it to be gone.
     pub(super) fn is_guards(&self) -> bool {
-        self.has_mode(Mode::Used)
+        self.has_mode(Mode::Used) || self.has_mode(Mode::Unfinished)
     }
 
     fn has_mode(&self, wanted: Mode) -> bool {
@@ -93,9 +99,12 @@ impl TokenRelease {
 
     /// Sends the result to the caller that waits for it, if any.
     pub(super) fn report(&mut self, outcome: &Outcome) {
+        let Verb::Release { mode, .. } = self.call.verb else {
+            unreachable!("a token is released by a release")
+        };
         self.answered = true;
         let loss = if self.resent {
-            loss_from_resent_release(outcome)
+            loss_from_resent_release(mode, outcome)
         } else {
             loss_from_release(outcome)
         };

@@ -7,6 +7,7 @@ use super::command::Task;
 use super::thread::{PIPELINE, RenewalThread};
 use crate::engine::request::Wait;
 use crate::engine::waiter::{EnqueueOutcome, GrantNotice, TokenOwner, WaiterEntry, refusal};
+use crate::error::Error;
 use crate::script::{Call, Family, LOOKUP_LIMIT, Outcome, Token, Verb};
 use crate::store::clock::Time;
 use crate::store::{Answer, CallResult, StoreFault};
@@ -67,6 +68,16 @@ impl RenewalThread {
         call: &Call,
         result: CallResult,
     ) {
+        if let Ok(answer) = &result.answer
+            && let Some(family) = answer.reply.outcome.other_family(call.spec.family)
+        {
+            waiter.on_reply(self.engine.now());
+            if answer.resent {
+                waiter.state.lock().note_resent(result.not_after);
+            }
+            let task = Task::Vacate(waiter, family);
+            return self.tasks.put(self.engine.now(), task);
+        }
         match self.engine.on_acquire_reply(&waiter, call, result) {
             // A waiter that was cancelled by now was not queued again. One that has taken its grant
             // was.
@@ -81,17 +92,47 @@ impl RenewalThread {
             EnqueueOutcome::More | EnqueueOutcome::Again => {
                 self.tasks.put(self.engine.now(), Task::Requeue(waiter))
             }
-            EnqueueOutcome::Rejected(error) => {
-                let action = waiter.state.lock().fail(error);
-                waiter.changed.notify_one();
-                self.engine.apply(&waiter, action);
-            }
+            EnqueueOutcome::Rejected(error) => self.fail(&waiter, error),
             EnqueueOutcome::RetryLater(fault) => {
                 self.note_no_reply(&waiter, &fault);
                 let next = self.retry_at(&fault);
                 self.tasks.put(next, Task::Requeue(waiter));
             }
         }
+    }
+
+    /// If nobody uses the name, the waiter is enqueued again. Otherwise it fails.
+    pub(super) fn on_vacate_reply(
+        &mut self,
+        waiter: Arc<WaiterEntry>,
+        family: Family,
+        result: Result<Answer, StoreFault>,
+    ) {
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(fault) => {
+                self.note_no_reply(&waiter, &fault);
+                let next = self.retry_at(&fault);
+                return self.tasks.put(next, Task::Vacate(waiter, family));
+            }
+        };
+        let now = self.engine.now();
+        waiter.on_reply(now);
+        match answer.reply.outcome {
+            Outcome::Vacated => self.tasks.put(now, Task::Requeue(waiter)),
+            _ if answer.reply.more => self.tasks.put(now, Task::Vacate(waiter, family)),
+            outcome => {
+                let call = waiter.request.call(Verb::Vacate);
+                let error = self.engine.unexpected_reply(&call, &outcome);
+                self.fail(&waiter, error);
+            }
+        }
+    }
+
+    fn fail(&self, waiter: &Arc<WaiterEntry>, error: Error) {
+        let action = waiter.state.lock().fail(error);
+        waiter.changed.notify_one();
+        self.engine.apply(waiter, action);
     }
 
     /// Notes that Redis did not answer a call about this waiter's name, with two exceptions. If
@@ -129,6 +170,10 @@ impl RenewalThread {
             Outcome::Synced { .. } => self.on_synced(call, &waiters, &answer),
             Outcome::Absent => self.on_record_absent(call, &waiters, answer.sent),
             Outcome::Late => self.engine.waiters.reschedule(name, now),
+            // Nobody was queued when the name became that kind, so these lost their places before.
+            outcome if outcome.other_family(call.spec.family).is_some() => {
+                self.requeue_all(&waiters, answer.sent);
+            }
             outcome => self.fail_all(call, &waiters, outcome),
         }
     }
@@ -201,6 +246,10 @@ impl RenewalThread {
             let tokens: Vec<Token> = waiters.iter().map(|w| w.state.lock().token).collect();
             return self.look_up(call, &tokens);
         }
+        self.requeue_all(waiters, sent);
+    }
+
+    fn requeue_all(&self, waiters: &[Arc<WaiterEntry>], sent: Time) {
         for waiter in waiters {
             let action = {
                 let mut state = waiter.state.lock();
@@ -215,10 +264,7 @@ impl RenewalThread {
         let error = self.engine.unexpected_reply(call, outcome);
         log::warn!("waiting for {:?}: {error}", call.key.name);
         for waiter in waiters {
-            let error = self.engine.unexpected_reply(call, outcome);
-            let action = waiter.state.lock().fail(error);
-            waiter.changed.notify_one();
-            self.engine.apply(waiter, action);
+            self.fail(waiter, self.engine.unexpected_reply(call, outcome));
         }
     }
 

@@ -1,7 +1,7 @@
 //! The end of a lease, as a reply reports it.
 
 use crate::loss::{LossReason, PreviousHolder};
-use crate::script::Outcome;
+use crate::script::{Mode, Outcome};
 
 /// How a lease ended, by the reply to its release. `None`: it was held until this release.
 pub(crate) fn loss_from_release(outcome: &Outcome) -> Option<LossReason> {
@@ -14,11 +14,12 @@ pub(crate) fn loss_from_release(outcome: &Outcome) -> Option<LossReason> {
 }
 
 /// The same for a release that may have been sent twice. "Already released" is then no loss: the
-/// first copy released the lease, and its reply was lost.
-pub(crate) fn loss_from_resent_release(outcome: &Outcome) -> Option<LossReason> {
-    match outcome {
-        Outcome::Already => None,
-        other => loss_from_release(other),
+/// first copy released the lease, and its reply was lost. After the first copy of a release of
+/// unfinished work, a mutex answers the next one that the lease lapsed.
+pub(crate) fn loss_from_resent_release(mode: Mode, outcome: &Outcome) -> Option<LossReason> {
+    match (mode, outcome) {
+        (_, Outcome::Already) | (Mode::Unfinished, Outcome::Lapsed) => None,
+        (_, other) => loss_from_release(other),
     }
 }
 

@@ -60,6 +60,19 @@ pub(super) fn micros(value: &Value) -> ParseResult<Duration> {
     number(value).map(Duration::from_micros)
 }
 
+/// A time left. If it is over: for how long.
+pub(super) fn time_left(value: &Value) -> ParseResult<(Duration, Option<Duration>)> {
+    let Value::Int(left) = value else {
+        return Err(malformed("a number of µs", value));
+    };
+    let micros = Duration::from_micros(left.unsigned_abs());
+    Ok(if *left > 0 {
+        (micros, None)
+    } else {
+        (Duration::ZERO, Some(micros))
+    })
+}
+
 pub(super) fn text(value: &Value) -> ParseResult<&str> {
     let text = match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use super::fields::{ParseResult, flag, malformed, micros, number, plain, previous, text, texts};
+use super::fields::{
+    ParseResult, flag, malformed, number, plain, previous, text, texts, time_left,
+};
 use crate::script::Family;
 
 /// The result of an `inspect`.
@@ -35,13 +37,15 @@ impl Inspection {
     }
 }
 
-/// A holder, or a lease that cools.
+/// A holder, a lease that cools, or one that lapsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct InspectedHolder {
     pub(crate) cools: bool,
     pub(crate) fence: u64,
     pub(crate) granted_at: u64,
     pub(crate) left: Duration,
+    /// If its time is over: for how long.
+    pub(crate) lapsed_for: Option<Duration>,
     /// How many permits it has: 1 for a mutex.
     pub(crate) permits: u32,
     pub(crate) request: String,
@@ -71,18 +75,19 @@ fn seen_of_mutex(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
     };
     previous(how)?;
     let fence = number(fence)?;
-    let left = micros(left)?;
+    let (left, lapsed_for) = time_left(left)?;
     let cools = text(owner)?.is_empty();
     let holder = InspectedHolder {
         cools,
         fence,
         granted_at: number(at)?,
         left,
+        lapsed_for,
         permits: 1,
         request: format!("{} {}", text(request)?, text(label)?),
     };
     // A lock that is free still has the request of its last owner.
-    let is_free = cools && left.is_zero();
+    let is_free = cools && lapsed_for.is_some();
     Ok(Inspection {
         kind: "mutex/1".to_owned(),
         fence,
@@ -106,13 +111,24 @@ fn seen_of_permits(fields: &[Value], value: &Value) -> ParseResult<Inspection> {
         [left, cools, permits, text] => holder_of_permits(left, cools, permits, text),
         _ => Err(wrong()),
     });
+    let queue = queue.iter().map(waiter_for_permits);
     Ok(Inspection {
         kind: text(kind)?.to_owned(),
         fence: number(fence)?,
         holders: holders.collect::<ParseResult<_>>()?,
         waiters: number(waiters)?,
-        queue: texts(queue)?,
+        queue: queue.collect::<ParseResult<_>>()?,
     })
+}
+
+/// A waiter's record without the capacity that its request goes by. So it has the form of a
+/// holder's request: `ticket since manager ttl fixed hold permits label`.
+fn waiter_for_permits(waiter: &Value) -> ParseResult<String> {
+    let mut words: Vec<&str> = text(waiter)?.splitn(9, ' ').collect();
+    if words.len() == 9 {
+        words.remove(7);
+    }
+    Ok(words.join(" "))
 }
 
 /// The text is `kind capacity fence`, and then a request as a waiter's record has it.
@@ -127,11 +143,13 @@ fn holder_of_permits(
     let fence = parts.next().and_then(plain).ok_or_else(wrong)?;
     let request = parts.next().ok_or_else(wrong)?;
     let granted_at = request.split(' ').nth(1).and_then(plain);
+    let (left, lapsed_for) = time_left(left)?;
     Ok(InspectedHolder {
         cools: flag(cools)?,
         fence,
         granted_at: granted_at.ok_or_else(wrong)?,
-        left: micros(left)?,
+        left,
+        lapsed_for,
         permits: u32::try_from(number(permits)?)
             .map_err(|_| malformed("a number of permits", permits))?,
         request: request.to_owned(),

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use crate::error::Step;
 use crate::script::Call;
 use crate::store::clock::Time;
-use crate::store::{CallResult, Link, StoreFault};
+use crate::store::{CallResult, Link, RESENDS_WHEN_CLOSED, StoreFault};
 
 /// The renewal thread's connection.
 pub(crate) struct NodeLink {
@@ -19,6 +19,8 @@ pub(crate) struct NodeLink {
     on_ready: Arc<dyn Fn() + Send + Sync>,
     back_off: Duration,
     state: LinkState,
+    /// How many connections in a row were found closed, without a reply in between.
+    closed_in_a_row: u32,
 }
 
 /// | state   | when                         | becomes                                          |
@@ -35,11 +37,7 @@ enum LinkState {
         why: Option<StoreFault>,
     },
     Opening(Receiver<Result<Connection, StoreFault>>),
-    Up {
-        connection: Box<Connection>,
-        /// It has carried a reply before.
-        has_replied: bool,
-    },
+    Up(Box<Connection>),
 }
 
 impl LinkState {
@@ -64,13 +62,14 @@ impl NodeLink {
             on_ready,
             back_off,
             state: LinkState::down_for_now(None),
+            closed_in_a_row: 0,
         }
     }
 
     /// Brings the state up to date, without waiting.
     fn advance(&mut self) {
         let now = self.node.clock.now();
-        if let LinkState::Up { connection, .. } = &self.state
+        if let LinkState::Up(connection) = &self.state
             && self.node.is_retired(connection)
         {
             self.state = LinkState::down_for_now(None);
@@ -89,10 +88,7 @@ impl NodeLink {
         }
         if let LinkState::Opening(receiver) = &self.state {
             self.state = match receiver.try_recv() {
-                Ok(Ok(connection)) => LinkState::Up {
-                    connection: Box::new(connection),
-                    has_replied: false,
-                },
+                Ok(Ok(connection)) => LinkState::Up(Box::new(connection)),
                 Ok(Err(fault)) => LinkState::Down {
                     since: now,
                     why: Some(fault),
@@ -110,11 +106,8 @@ impl NodeLink {
 impl Link for NodeLink {
     fn run(&mut self, calls: &[Call]) -> Vec<CallResult> {
         self.advance();
-        let (connection, has_replied) = match &mut self.state {
-            LinkState::Up {
-                connection,
-                has_replied,
-            } => (connection, has_replied),
+        let connection = match &mut self.state {
+            LinkState::Up(connection) => connection,
             LinkState::Down { why: Some(why), .. } => {
                 return CallResult::none_sent(calls, &reason_not_sent(why));
             }
@@ -125,35 +118,42 @@ impl Link for NodeLink {
         let started = self.node.clock.now();
         let reply_by = started + self.node.command_timeout;
         let mut results = self.node.exchange(connection, calls, reply_by);
-        *has_replied |= results.iter().any(|result| result.answer.is_ok());
-        if connection.broken {
-            let was_good = *has_replied || connection.opened + self.back_off < started;
-            self.on_broken(&mut results, reply_by, was_good);
+        // A connection that idled for long says nothing about those before it.
+        let was_idle = connection.opened + self.back_off < started;
+        let is_broken = connection.broken;
+        if was_idle || results.iter().any(|result| result.answer.is_ok()) {
+            self.closed_in_a_row = 0;
+        }
+        if is_broken {
+            self.on_broken(&mut results, reply_by);
         }
         results
     }
 }
 
 impl NodeLink {
-    /// The connection failed in an exchange that was to end at `reply_by`. `was_good`: it was not
-    /// opened just now.
-    fn on_broken(&mut self, results: &mut [CallResult], reply_by: Time, was_good: bool) {
+    /// The connection failed in an exchange that was to end at `reply_by`.
+    fn on_broken(&mut self, results: &mut [CallResult], reply_by: Time) {
         let now = self.node.clock.now();
         let why = results
             .iter()
             .find_map(|result| result.answer.as_ref().err().cloned());
         let was_closed = why.as_ref().is_some_and(StoreFault::is_closed);
+        let is_no_fault = was_closed && self.closed_in_a_row < RESENDS_WHEN_CLOSED;
+        self.closed_in_a_row += u32::from(is_no_fault);
         // A failure of a process that slept through the timeout is no sign of an outage.
         let slept = now > reply_by + self.node.command_timeout;
         self.state = if slept {
             LinkState::down_for_now(None)
-        } else if was_closed && was_good {
+        } else if is_no_fault {
             log::debug!("the renewal thread's connection was closed and is opened again");
             LinkState::down_for_now(why)
         } else {
             LinkState::Down { since: now, why }
         };
-        if !was_good {
+        // The next connection is opened while the caller pauses before it sends the calls again.
+        self.advance();
+        if !is_no_fault {
             results.iter_mut().for_each(CallResult::note_closed_again);
         }
     }

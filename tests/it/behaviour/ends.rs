@@ -61,7 +61,7 @@ fn p8_a_panic_releases_what_is_held(backend: &Backend) {
     queued.send(()).unwrap();
     assert!(panicking.join().is_err());
     let guard = waiter.wait().unwrap();
-    assert_eq!(guard.previous_holder(), PreviousHolder::Released);
+    assert_eq!(guard.previous_holder(), PreviousHolder::Lapsed);
     guard.unlock().unwrap();
     assert_nothing_left(backend, "k");
 }

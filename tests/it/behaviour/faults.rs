@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fairlock::{Error, LockManager, PreviousHolder, Result, Step};
+use fairlock::{Error, LockManager, LockOptions, PreviousHolder, Result, Step};
 
 use crate::backend::{Backend, InjectedFault, on_both_stores};
 use crate::fixtures::{P, Record, SOON, STEADY_T as T, Waiters, build, warm_up, with_ttl};
@@ -16,6 +16,8 @@ on_both_stores! {
     a_lock_without_a_reply_retries_and_is_granted_once,
     a_renewal_with_a_closed_connection_is_sent_again,
     an_unlock_with_a_closed_connection_hands_over_once,
+    an_abandon_with_a_closed_connection_succeeds,
+    a_forced_release_with_a_closed_connection_succeeds,
     an_unanswered_unlock_is_unavailable_and_frees_the_lock,
     a_background_release_ends_with_its_first_answer,
     an_enqueue_takes_one_place_whatever_happens_to_its_request,
@@ -174,6 +176,71 @@ fn an_unlock_with_a_closed_connection_hands_over_once(backend: &Backend) {
     first.unlock().unwrap();
     queue.expect_grant(1, SOON).unlock().unwrap();
     Record::of(backend, "a").comes_to_rest();
+}
+
+/// The second answer to a mutex is that the lease lapsed, since the first one recorded it so.
+fn an_abandon_with_a_closed_connection_succeeds(backend: &Backend) {
+    let ours = quiet(backend);
+    let fault = InjectedFault::Disconnect;
+    let guard = ours.lock("a").unwrap();
+    let (end, requests) = call_with_fault(backend, fault, &ours, || guard.abandon());
+    end.unwrap();
+    assert!(requests > 1, "it was sent {requests} times");
+    let next = ours.lock("a").unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    let semaphore = ours.semaphore("s", 1);
+    let permit = semaphore.acquire().unwrap();
+    let (end, requests) = call_with_fault(backend, fault, &ours, || permit.abandon());
+    end.unwrap();
+    assert!(requests > 1, "it was sent {requests} times");
+    let next = semaphore.acquire().unwrap();
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+}
+
+/// It ends a lease, or the cooling after a release, of a mutex or of permits.
+fn a_forced_release_with_a_closed_connection_succeeds(backend: &Backend) {
+    let ours = quiet(backend);
+    let once = ours.with(LockOptions::new().hold_at_least(Duration::from_secs(50)));
+    let held = ours.lock("held").unwrap();
+    let permit = ours.semaphore("permit", 1).acquire().unwrap();
+    let (cooling, permit_cooling) = (
+        once.lock("cooling").unwrap(),
+        once.semaphore("permit-cooling", 1).acquire().unwrap(),
+    );
+    let lost = once.lock("lost").unwrap();
+    let fences = [
+        ("held", held.fence(), PreviousHolder::Forced),
+        ("permit", permit.fence(), PreviousHolder::Forced),
+        ("cooling", cooling.fence(), PreviousHolder::Released),
+        (
+            "permit-cooling",
+            permit_cooling.fence(),
+            PreviousHolder::Released,
+        ),
+        ("lost", lost.fence(), PreviousHolder::Lapsed),
+    ];
+    cooling.unlock().unwrap();
+    permit_cooling.unlock().unwrap();
+    lost.abandon().unwrap();
+    for (name, fence, previous) in fences {
+        // So that no request is sent twice for another reason.
+        let _ = ours.force_release(name, 1).unwrap();
+        let (end, requests) = call_with_fault(backend, InjectedFault::Disconnect, &ours, || {
+            ours.force_release(name, fence)
+        });
+        assert!(end.unwrap(), "{name} was taken, and is free now");
+        assert!(requests > 1, "{name}: {requests}");
+        assert!(!ours.force_release(name, fence).unwrap(), "{name} is free");
+        let next = if name.starts_with("permit") {
+            ours.semaphore(name, 1)
+                .acquire()
+                .unwrap()
+                .previous_holder()
+        } else {
+            ours.lock(name).unwrap().previous_holder()
+        };
+        assert_eq!(next, previous, "{name}");
+    }
 }
 
 fn an_unanswered_unlock_is_unavailable_and_frees_the_lock(backend: &Backend) {

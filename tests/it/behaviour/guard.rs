@@ -1,6 +1,7 @@
 //! A guard's reports about its lock, how a guard ends, and how its loss is reported.
 
 use std::{
+    collections::BTreeMap,
     thread,
     time::{Duration, Instant},
 };
@@ -33,6 +34,7 @@ on_both_stores! {
     force_release_compares_the_fence,
     force_release_hands_over_to_the_first_waiter,
     unlock_reports_a_loss_that_was_not_noticed,
+    unlock_of_a_lock_granted_again_is_a_loss,
     an_untaken_lapsed_lease_still_belongs_to_its_owner,
     a_lapsed_lease_that_was_taken_is_lost_as_expired,
     previous_holder_stays_lapsed_until_a_proper_release,
@@ -238,15 +240,59 @@ fn unlock_reports_a_loss_that_was_not_noticed(backend: &Backend) {
     next.renew().unwrap();
     next.unlock().unwrap();
 
-    // The lock was taken over twice, so the record no longer knows why. It only shows that somebody
-    // else holds it.
+    // The record knows of the last nine ends. After more it only shows that somebody else holds it.
+    for (times, reason) in [(9, LossReason::Expired), (10, LossReason::Taken)] {
+        let guard = mgr.lock("n").unwrap();
+        let fence = guard.fence();
+        for _ in 0..times {
+            lapse(backend);
+            std::mem::forget(other.try_lock("n").unwrap().unwrap());
+        }
+        assert_lost(guard.unlock(), reason, fence);
+        lapse(backend);
+    }
+}
+
+/// Gives the lock to the owner of these fields, under another fence.
+fn grant_again(record: &Record<'_>, fields: &BTreeMap<String, String>, fence: u64) {
+    let fence = fence.to_string();
+    let kept = ["o", "a", "l", "e"].map(|field| (field, &*fields[field]));
+    record.set(&[&kept[..], &[("f", &*fence)]].concat());
+}
+
+/// Late copies of the acquire, or older data, grant the lock to the guard's token again.
+fn unlock_of_a_lock_granted_again_is_a_loss(backend: &Backend) {
+    let (mgr, other) = (unhurried(backend), unhurried(backend));
+    let record = Record::of(backend, "n");
+    other.lock("n").unwrap().unlock().unwrap();
+    for waits in [false, true] {
+        let guard = mgr.lock("n").unwrap();
+        let waiter = waits.then(|| other.enqueue("n").unwrap());
+        let (fields, fence) = (record.fields(), guard.fence());
+        if waits {
+            // An older copy of the data: this token waited there, and was served later.
+            grant_again(&record, &fields, fence + 1_000);
+            assert_lost(guard.unlock(), LossReason::Taken, fence);
+        } else {
+            assert!(other.force_release("n", fence).unwrap());
+            other.lock("n").unwrap().unlock().unwrap();
+            grant_again(&record, &fields, fence + 10_000_000);
+            assert_lost(guard.unlock(), LossReason::Forced, fence);
+        }
+        // Nobody wants the lock that came again. It ended at once, and without a trace.
+        let next = waiter.map_or_else(
+            || other.try_lock("n").unwrap().expect("it is free"),
+            |waiter| waiter.wait().unwrap(),
+        );
+        assert_eq!(next.previous_holder(), PreviousHolder::Released);
+        next.unlock().unwrap();
+    }
+    // An older copy of the data without this grant.
     let guard = mgr.lock("n").unwrap();
     let fence = guard.fence();
-    for _ in 0..2 {
-        lapse(backend);
-        std::mem::forget(other.try_lock("n").unwrap().unwrap());
-    }
+    record.set(&[("f", &(fence - 1).to_string())]);
     assert_lost(guard.unlock(), LossReason::Taken, fence);
+    assert!(other.try_lock("n").unwrap().is_some());
 }
 
 fn an_untaken_lapsed_lease_still_belongs_to_its_owner(backend: &Backend) {

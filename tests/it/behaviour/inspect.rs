@@ -7,11 +7,12 @@ use std::{
 };
 
 use fairlock::{
-    Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Result,
+    Error, Kind, LockInfo, LockManager, LockOptions, LockState, MAX_WAITERS_SHOWN, Party,
+    PreviousHolder, Result,
 };
 
 use crate::backend::{Backend, on_both_stores};
-use crate::fixtures::{Record, SOON};
+use crate::fixtures::{Record, SOON, server_time};
 use crate::managers::{self, patient};
 use crate::support::{SLACK, until};
 
@@ -20,7 +21,9 @@ const TTL: Duration = Duration::from_secs(2);
 on_both_stores! {
     a_held_lock_shows_its_holder_fence_and_time_left,
     unused_names_are_not_shown,
-    a_lapsed_lease_is_shown_with_no_time_left,
+    a_lapsed_lease_is_shown_with_its_holder_and_its_end,
+    lapsed_permits_are_shown_beside_live_ones,
+    a_noticed_lapse_of_permits_is_shown_until_a_release,
     an_awaited_lock_without_a_holder_is_shown_as_free,
     the_queue_is_shown_in_order_with_its_labels,
     a_long_queue_is_counted_fully_but_shown_partly,
@@ -101,16 +104,106 @@ fn unused_names_are_not_shown(backend: &Backend) {
     assert_eq!(mgr.list("*").count(), 0);
 }
 
-fn a_lapsed_lease_is_shown_with_no_time_left(backend: &Backend) {
+fn a_lapsed_lease_is_shown_with_its_holder_and_its_end(backend: &Backend) {
     let mgr = slow(backend);
-    let guard = mgr.lock("n").unwrap();
-    Record::of(backend, "n").set(&[("e", "1")]);
+    let guard = labelled(&mgr, "gone").lock("n").unwrap();
+    let held = look(&mgr);
+    assert_eq!(held.holder.as_ref().unwrap().lapsed_for, None);
+    let ended = server_time(backend) - 7_000_000;
+    Record::of(backend, "n").set(&[("e", &ended.to_string())]);
     let info = look(&mgr);
     assert_eq!(
         (info.state, info.time_left),
-        (LockState::Held, Duration::ZERO)
+        (LockState::Lapsed, Duration::ZERO)
+    );
+    let shown = info.to_string();
+    assert!(
+        shown.starts_with("\"n\": mutex, lapsed, last held by process ")
+            && shown.contains(", whose lease ended 7.")
+            && !shown.contains("left"),
+        "{shown}"
+    );
+    let holder = info.holder.as_ref().expect("who held it is known");
+    assert_eq!((&*holder.label, holder.pid), ("gone", process::id()));
+    let ago = holder.lapsed_for.expect("its lease is over");
+    assert!(
+        ago >= Duration::from_secs(7) && ago < Duration::from_secs(7) + SLACK,
+        "{ago:?}"
     );
     assert_eq!(info.fence, guard.fence());
+    let listed: Vec<_> = mgr.list("*").map(|info| info.unwrap().state).collect();
+    assert_eq!(listed, [LockState::Lapsed]);
+    // R9 (own lapse): its holder lives after all, and nobody has taken it.
+    guard.renew().unwrap();
+    assert_eq!(look(&mgr).state, LockState::Held);
+}
+
+/// Makes the leases of `n` that have this many permits look as if they had ended 7 s ago.
+fn lapse_permits(backend: &Backend, permits: u32) {
+    const LAPSE: &str = "
+        local clock = redis.call('TIME')
+        local ended = clock[1] * 1000000 + clock[2] - 7000000
+        local all = redis.call('HGETALL', KEYS[1])
+        for i = 1, #all, 2 do
+          local weight = all[i] ~= 'p' and select(4, struct.unpack('<dI4I4I4', all[i + 1]))
+          if weight == tonumber(ARGV[1]) then
+            redis.call('HSET', KEYS[1], all[i], struct.pack('<d', ended) .. string.sub(all[i + 1], 9))
+          end
+        end
+        local state = redis.call('HGET', KEYS[1], 'p')
+        redis.call('HSET', KEYS[1], 'p', string.sub(state, 1, 8) .. struct.pack('<d', ended)
+                                         .. string.sub(state, 17))
+        return 1";
+    let permits = permits.to_string();
+    let command = ["EVAL", LAPSE, "1", "fairlock:{n}:h", &*permits];
+    let _: i64 = backend.query(&command);
+}
+
+fn lapsed_permits_are_shown_beside_live_ones(backend: &Backend) {
+    let mgr = slow(backend);
+    let _live = labelled(&mgr, "live").semaphore("n", 5).acquire().unwrap();
+    let _lapsed = labelled(&mgr, "lapsed")
+        .semaphore("n", 5)
+        .acquire_many(2)
+        .unwrap();
+    lapse_permits(backend, 2);
+    let shown = |info: &LockInfo| -> Vec<(String, u32, bool)> {
+        let show = |party: &Party| {
+            let ago = party.lapsed_for;
+            assert!(ago.is_none_or(|ago| ago >= Duration::from_secs(7) && ago < TTL * 4 + SLACK));
+            (party.label.clone(), party.permits, ago.is_some())
+        };
+        info.holders.iter().map(show).collect()
+    };
+    let both = [
+        ("live".to_owned(), 1, false),
+        ("lapsed".to_owned(), 2, true),
+    ];
+    let info = look(&mgr);
+    assert_eq!((info.state, shown(&info)), (LockState::Held, both.to_vec()));
+    assert_eq!(info.holder.unwrap().label, "live");
+    assert!(info.time_left > TTL);
+    lapse_permits(backend, 1);
+    let info = look(&mgr);
+    assert_eq!(info.state, LockState::Lapsed);
+    assert_eq!((info.time_left, info.holders.len()), (Duration::ZERO, 2));
+}
+
+/// The permits are with others by then, or free.
+fn a_noticed_lapse_of_permits_is_shown_until_a_release(backend: &Backend) {
+    let mgr = slow(backend);
+    let semaphore = mgr.semaphore("n", 2);
+    let _lapsed = semaphore.acquire_many(2).unwrap();
+    lapse_permits(backend, 2);
+    let next = semaphore.try_acquire().unwrap().expect("they are free");
+    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
+    let info = look(&mgr);
+    assert_eq!((info.state, info.holders.len()), (LockState::Held, 2));
+    let lapsed = &info.holders[1];
+    assert_eq!(lapsed.permits, 2);
+    assert!(lapsed.lapsed_for.is_some_and(|ago| ago < SLACK));
+    next.unlock().unwrap();
+    assert_eq!(mgr.inspect("n").unwrap(), None);
 }
 
 fn an_awaited_lock_without_a_holder_is_shown_as_free(backend: &Backend) {

@@ -4,12 +4,14 @@
 //! | module | subject |
 //! |---|---|
 //! | `verbs` | the verbs, what they count, and their `Debug` output |
-//! | `guard`, `ends` | a lock that is held; the ways in which a holding ends |
+//! | `guard`, `ends`, `unfinished` | a lock that is held; the ways in which a holding ends |
 //! | `waiter`, `long_waits`, `long_queues`, `grant_or_timeout` | waiting in the queue |
 //! | `exclusion`, `fairness` | one holder at a time, in order |
 //! | `options`, `inspect`, `shutdown`, `names`, `bad_input` | settings, inspection, refusals |
 //! | `all`, `reentrant` | several locks at once; one lock taken several times; keys in stripes |
 //! | `semaphore`, `rate_limit`, `rw_lock` | permits, readers and writers |
+//! | `changes` | another capacity, fewer permits, another kind of lock |
+//! | `many_holders` | more holders of a name than one call sees |
 //! | `permit_order`, `permit_loss` | permits among many; data, time or Redis is lost |
 //! | `permit_rules` | the protocol's rules for permits |
 //! | `all_faults` | several locks at once when requests, time or Redis are lost |
@@ -22,6 +24,7 @@
 mod all;
 mod all_faults;
 pub(crate) mod bad_input;
+mod changes;
 pub(crate) mod data_loss;
 mod ends;
 mod exclusion;
@@ -33,6 +36,7 @@ mod inspect;
 pub(crate) mod leftovers;
 mod long_queues;
 mod long_waits;
+pub(crate) mod many_holders;
 mod names;
 mod options;
 mod outage;
@@ -45,5 +49,6 @@ mod rules;
 mod rw_lock;
 mod semaphore;
 pub(crate) mod shutdown;
+mod unfinished;
 mod verbs;
 mod waiter;

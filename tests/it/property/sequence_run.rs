@@ -9,7 +9,8 @@ use crate::model::{
     Attempt, LeaseTerm, Likelihood, ModelKind, ModelOutcome, Observation, Op, PossibleStates,
 };
 use fairlock::{
-    Error, LockGuard, LockInfo, LockManager, LockOptions, ReadGuard, Waiter, WriteGuard,
+    Error, LockGuard, LockInfo, LockManager, LockOptions, Party, ReadGuard, SemaphoreGuard, Waiter,
+    WriteGuard,
 };
 use proptest::test_runner::TestCaseError;
 
@@ -45,8 +46,12 @@ pub(super) enum StepKind {
     Drop,
     Downgrade,
     Renew,
-    ForceRelease { stale: bool },
+    ForceRelease {
+        stale: bool,
+    },
     Inspect,
+    /// Use the name as another kind of lock, if nobody uses it.
+    OtherKind,
     Repeat,
     Misuse,
     Expire,
@@ -73,6 +78,7 @@ pub(super) struct SequenceRun<'a> {
 /// A waiter for a lock of any kind.
 enum AnyWaiter {
     Plain(Waiter),
+    Permits(Waiter<SemaphoreGuard>),
     Reader(Waiter<ReadGuard>),
     Writer(Waiter<WriteGuard>),
 }
@@ -81,6 +87,7 @@ impl AnyWaiter {
     fn position(&self) -> Option<u64> {
         match self {
             AnyWaiter::Plain(waiter) => waiter.position(),
+            AnyWaiter::Permits(waiter) => waiter.position(),
             AnyWaiter::Reader(waiter) => waiter.position(),
             AnyWaiter::Writer(waiter) => waiter.position(),
         }
@@ -89,6 +96,7 @@ impl AnyWaiter {
     fn wait_for(&mut self, at_most: Duration) -> fairlock::Result<Option<AnyGuard>> {
         Ok(match self {
             AnyWaiter::Plain(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Plain),
+            AnyWaiter::Permits(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Permits),
             AnyWaiter::Reader(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Reader),
             AnyWaiter::Writer(waiter) => waiter.wait_for(at_most)?.map(AnyGuard::Writer),
         })
@@ -98,6 +106,7 @@ impl AnyWaiter {
 /// A guard of a lock of any kind.
 enum AnyGuard {
     Plain(LockGuard),
+    Permits(SemaphoreGuard),
     Reader(ReadGuard),
     Writer(WriteGuard),
 }
@@ -106,6 +115,7 @@ impl AnyGuard {
     fn unlock(self) -> fairlock::Result<()> {
         match self {
             AnyGuard::Plain(guard) => guard.unlock(),
+            AnyGuard::Permits(guard) => guard.unlock(),
             AnyGuard::Reader(guard) => guard.unlock(),
             AnyGuard::Writer(guard) => guard.unlock(),
         }
@@ -118,6 +128,7 @@ impl Deref for AnyGuard {
     fn deref(&self) -> &LockGuard {
         match self {
             AnyGuard::Plain(guard) => guard,
+            AnyGuard::Permits(guard) => guard,
             AnyGuard::Reader(guard) => guard,
             AnyGuard::Writer(guard) => guard,
         }
@@ -181,6 +192,7 @@ impl<'a> SequenceRun<'a> {
         }
         match step.kind {
             StepKind::TryLock(lease) => self.try_lock(step, lease),
+            StepKind::OtherKind => self.use_as_other_kind(step),
             StepKind::Enqueue(lease) => self.enqueue(step, lease),
             StepKind::TakeGrant => match pick(step, self.waiters.len()) {
                 Some(at) => self.take_grant(at).map(|_| ()),
@@ -210,11 +222,14 @@ impl<'a> SequenceRun<'a> {
                 None => Ok(()),
             },
             StepKind::Downgrade => {
-                let is_writer =
-                    |(_, _, guard): &(_, _, AnyGuard)| matches!(guard, AnyGuard::Writer(_));
+                let can_downgrade = |(_, _, guard): &(_, _, AnyGuard)| match guard {
+                    AnyGuard::Writer(_) => true,
+                    AnyGuard::Permits(guard) => guard.permits() > 1,
+                    AnyGuard::Plain(_) | AnyGuard::Reader(_) => false,
+                };
                 self.guards
                     .iter()
-                    .position(is_writer)
+                    .position(can_downgrade)
                     .map_or(Ok(()), |at| self.downgrade(at))
             }
             StepKind::Renew => match pick(step, self.guards.len()) {
@@ -395,7 +410,7 @@ impl<'a> SequenceRun<'a> {
                 ModelKind::Semaphore(permits) => Ok(manager
                     .semaphore(text, permits)
                     .try_acquire_many(attempt.permits)?
-                    .map(AnyGuard::Plain)),
+                    .map(AnyGuard::Permits)),
                 ModelKind::ReadWrite(all) if attempt.permits == all => {
                     Ok(manager.rw_lock(text).try_write()?.map(AnyGuard::Writer))
                 }
@@ -406,6 +421,40 @@ impl<'a> SequenceRun<'a> {
         );
         match self.expect_ok(result)? {
             Some(guard) => self.add_guard(attempt, name, guard, Op::TryLock(attempt)),
+            None => self.observe(name, Op::TryLock(attempt), ModelOutcome::Busy),
+        }
+    }
+
+    /// Takes the name as a kind of lock of the other family, and releases it. For the model that is
+    /// a try for all permits: it succeeds if nobody holds or waits, and the fences go on.
+    fn use_as_other_kind(&mut self, step: &PlannedStep) -> StepResult {
+        let name = usize::from(step.name);
+        let NamedLock { kind, .. } = &self.names[name];
+        let kind = *kind;
+        let attempt = Attempt {
+            permits: kind.permits(),
+            ..self.attempt(step, LeaseTerm::Renewed)
+        };
+        let manager = self.store.managers()[usize::from(attempt.client)].with(options(attempt));
+        let NamedLock { text, .. } = &self.names[name];
+        let taken = match kind {
+            ModelKind::Mutex => manager
+                .semaphore(text, 1)
+                .try_acquire()
+                .map(|guard| guard.map(AnyGuard::Permits)),
+            ModelKind::Semaphore(_) | ModelKind::ReadWrite(_) => manager
+                .try_lock(text)
+                .map(|guard| guard.map(AnyGuard::Plain)),
+        };
+        let taken = match taken {
+            Err(Error::WrongKind { .. }) => None,
+            result => self.expect_ok(result)?,
+        };
+        match taken {
+            Some(guard) => {
+                self.add_guard(attempt, name, guard, Op::TryLock(attempt))?;
+                self.unlock(self.guards.len() - 1, None)
+            }
             None => self.observe(name, Op::TryLock(attempt), ModelOutcome::Busy),
         }
     }
@@ -422,7 +471,7 @@ impl<'a> SequenceRun<'a> {
             Verb::Acquire,
             || match *kind {
                 ModelKind::Mutex => Ok(AnyWaiter::Plain(manager.enqueue(text)?)),
-                ModelKind::Semaphore(permits) => Ok(AnyWaiter::Plain(
+                ModelKind::Semaphore(permits) => Ok(AnyWaiter::Permits(
                     manager
                         .semaphore(text, permits)
                         .enqueue_many(attempt.permits)?,
@@ -487,21 +536,25 @@ impl<'a> SequenceRun<'a> {
         self.observe(name, Op::Unlock(attempt), outcome)
     }
 
-    /// Its reply is never lost. An unanswered downgrade goes on in the background and reports
+    /// Keeps one permit. Its reply is never lost. An unanswered downgrade goes on in the background and reports
     /// success until it is known to have failed, which this test could not tell apart.
     fn downgrade(&mut self, at: usize) -> StepResult {
         let (attempt, name, guard) = self.guards.remove(at);
-        let AnyGuard::Writer(writer) = guard else {
-            return Ok(());
-        };
         // An earlier lost reply may have closed the connection. This inspection opens it again.
         self.perform(&PlannedStep {
             client: attempt.client,
             ..inspection(name as u8)
         })?;
-        let outcome = match writer.downgrade() {
-            Ok(reader) => {
-                self.guards.push((attempt, name, AnyGuard::Reader(reader)));
+        let downgraded = match guard {
+            AnyGuard::Writer(writer) => writer.downgrade().map(AnyGuard::Reader),
+            AnyGuard::Permits(mut guard) => guard
+                .release_permits(guard.permits() - 1)
+                .map(|()| AnyGuard::Permits(guard)),
+            AnyGuard::Plain(_) | AnyGuard::Reader(_) => return Ok(()),
+        };
+        let outcome = match downgraded {
+            Ok(guard) => {
+                self.guards.push((attempt, name, guard));
                 ModelOutcome::Downgraded
             }
             Err(error) => self.guard_outcome(Err(error), ModelOutcome::Downgraded)?,
@@ -617,17 +670,23 @@ fn options(attempt: Attempt) -> LockOptions {
     }
 }
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 fn observation(info: &LockInfo) -> Observation {
     let number = |label: &str| {
         label
             .parse()
             .unwrap_or_else(|e| panic!("the label {label:?} is no number: {e}"))
     };
+    // A lapse that was noticed counts from then, and that holder has no permits any more. `Expire`
+    // ends leases in 1970, and nobody has noticed those.
+    let holds = |holder: &&Party| holder.lapsed_for.is_none_or(|ago| ago > DAY);
     Observation {
         // Every holder has a fence.
         holders: info
             .holders
             .iter()
+            .filter(holds)
             .map(|holder| (number(&holder.label), holder.fence.unwrap_or(0)))
             .collect(),
         queue: info

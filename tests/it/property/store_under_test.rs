@@ -100,14 +100,16 @@ pub(super) trait StoreUnderTest {
                       elseif field == 'q' or field == 'n' then
                         local entries, waiters = struct.unpack('<I4I4', value)
                         if entries + waiters > 0 then left[#left + 1] = entries .. ' entries, ' .. waiters .. ' waiters' end
-                      elseif field == 'p' then
-                        local taken = struct.unpack('<I4', string.sub(value, 37))
-                        if taken > 0 then left[#left + 1] = taken .. ' permits' end
                       end
                     end
                     fields = redis.call('HGETALL', KEYS[3])
                     for i = 1, #fields, 2 do
-                      if string.byte(fields[i + 1], 21) < 3 then left[#left + 1] = fields[i] end
+                      if fields[i] == 'p' then
+                        local taken = struct.unpack('<I4', string.sub(fields[i + 1], 41))
+                        if taken > 0 then left[#left + 1] = taken .. ' permits' end
+                      elseif string.byte(fields[i + 1], 21) < 3 then
+                        left[#left + 1] = fields[i]
+                      end
                     end
                     return left";
         match self.run_script("", look, name, &[]) {
@@ -165,18 +167,18 @@ fn scripts(kind: ModelKind) -> Scripts {
         ModelKind::Semaphore(_) | ModelKind::ReadWrite(_) => Scripts {
             expire: "do local all, held = redis.call('HGETALL', KEYS[3]), false
                       for i = 1, #all, 2 do
-                        if string.byte(all[i + 1], 21) < 2 then
+                        if all[i] ~= 'p' and string.byte(all[i + 1], 21) < 2 then
                           held = true
                           redis.call('HSET', KEYS[3], all[i], struct.pack('<d', 1) .. string.sub(all[i + 1], 9, 20)
                                      .. string.char(1) .. string.sub(all[i + 1], 22))
                         end
                       end
                       if not held then return false end
-                      local p = redis.call('HGET', KEYS[1], 'p')
-                      redis.call('HSET', KEYS[1], 'p', string.sub(p, 1, 8) .. struct.pack('<d', 1) .. string.sub(p, 17)) end\n",
+                      local p = redis.call('HGET', KEYS[3], 'p')
+                      redis.call('HSET', KEYS[3], 'p', string.sub(p, 1, 8) .. struct.pack('<d', 1) .. string.sub(p, 17)) end\n",
             holder: "local all, label = redis.call('HGETALL', KEYS[3]), nil
                      for i = 1, #all, 2 do
-                       if string.byte(all[i + 1], 21) < 2 then
+                       if all[i] ~= 'p' and string.byte(all[i + 1], 21) < 2 then
                          ARGV[1], label = string.match(string.sub(all[i + 1], 23), '^%S+ %d+ %d+ %d+ %d+ (%S+) (.*)$')
                          ARGV[5] = all[i]
                        end

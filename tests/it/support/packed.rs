@@ -78,6 +78,13 @@ pub(crate) const LOOK: &str = "
         end
       else
         if string.find(field, '^m:') then value = string.format('%.0f %.0f', struct.unpack('<dd', value)) end
+        if field == 'z' then
+          local ends = {}
+          for at = 1, #value, 8 do
+            ends[#ends + 1] = string.format('%.0f', (struct.unpack('<d', string.sub(value, at))))
+          end
+          value = table.concat(ends, ' ')
+        end
         seen[#seen + 1] = field
         seen[#seen + 1] = value
       end

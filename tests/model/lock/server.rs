@@ -38,6 +38,7 @@ impl ModelLock {
                 self.cooling.clear();
                 self.fence_floor = 0;
                 (self.last_turn, self.last_fence) = (0, FenceRange::default());
+                self.is_fenceless = true;
             }
         }
     }
@@ -205,7 +206,10 @@ impl ModelLock {
     fn grant(&mut self, attempt: Attempt) {
         let fence = if self.kind.raises_fence(attempt.permits) {
             self.last_turn += 1;
+            self.is_fenceless = false;
             FenceRange::above(self.fence_floor.max(self.view.clock.saturating_sub(1)))
+        } else if self.is_fenceless {
+            self.last_fence
         } else {
             // Before the first writer, readers get a fence from the server's clock.
             self.last_fence.or_above(self.view.clock.saturating_sub(2))

@@ -2,14 +2,18 @@
 
 use super::{Checker, ServerModel};
 use crate::loss::PreviousHolder;
-use crate::script::{Outcome as Reported, Verb};
+use crate::script::{Mode, Outcome as Reported, Token, Verb};
 use crate::sim::breach::Breach;
 use crate::sim::executed_call::ExecutedCall;
 use crate::sim::model::ModelKind;
 use crate::sim::model::Promise;
 use crate::sim::record::HolderView;
 
-/// The server's knowledge about a lease that ended without a release.
+/// How many ends without a release a mutex remembers: the last one, and eight before it.
+const ENDS_REMEMBERED: u32 = 9;
+
+/// The server's knowledge about a lease that ended without a release or, for a mutex, about one
+/// that a guard released.
 #[derive(Clone)]
 pub(super) struct EndedLease {
     pub(super) fence: u64,
@@ -17,13 +21,14 @@ pub(super) struct EndedLease {
     pub(super) ttl: u64,
     /// When the server forgets it, by its clock.
     known_until: u64,
-    /// A mutex knows only of its last lease how it ended.
-    is_last: bool,
+    /// How many leases of a mutex ended without a release since.
+    ends_since: u32,
 }
 
 impl Checker {
     /// P6: the holder of a lease that ended without a release learns how it ended. It never gets
-    /// the answer that it had released before. A mutex answers so only for its last lease.
+    /// the answer that it had released before. P7: a guard that released a mutex gets that answer.
+    /// After many other ends a mutex answers that it does not know.
     pub(super) fn check_reported_end(
         &self,
         clock: u64,
@@ -50,6 +55,21 @@ impl Checker {
         Err(Breach::new(Promise::Exclusion, said))
     }
 
+    /// P7: a forced release that is sent twice learns from the second answer too that it ended a
+    /// lease, or its cooling.
+    pub(super) fn check_repeated_force(&self, executed: &ExecutedCall<'_>) -> Result<(), Breach> {
+        match executed.call.verb {
+            Verb::Release { token, mode, .. }
+                if self.last_forced == Some((token, mode, self.disturbances))
+                    && *executed.outcome == Reported::Refused =>
+            {
+                let said = "a forced release was sent again and refused".to_owned();
+                Err(Breach::new(Promise::OneGrant, said))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A mutex keeps what it knows as long as its record lasts.
     fn is_forgotten(&self, clock: u64, ended: &EndedLease) -> bool {
         self.kind != ModelKind::Mutex && ended.known_until <= clock
@@ -68,13 +88,18 @@ impl EndedLease {
     /// Whether this is the right answer to its holder.
     fn explains(&self, outcome: &Reported) -> bool {
         match outcome {
+            Reported::Gone { ended: fence, .. } if self.how == PreviousHolder::Released => {
+                *fence != self.fence
+            }
             Reported::Gone {
                 ended: fence, how, ..
-            } if self.is_last => *how == self.how && *fence == self.fence,
+            } if self.ends_since == 0 => *how == self.how && *fence == self.fence,
             Reported::Gone { ended: fence, .. } => *fence > self.fence,
-            Reported::Lapsed => self.is_last && self.how == PreviousHolder::Lapsed,
-            Reported::Forced => self.is_last && self.how == PreviousHolder::Forced,
-            Reported::Unknown => !self.is_last,
+            Reported::Unknown => self.ends_since >= ENDS_REMEMBERED,
+            _ if self.ends_since >= ENDS_REMEMBERED => false,
+            Reported::Already => self.how == PreviousHolder::Released,
+            Reported::Lapsed => self.how == PreviousHolder::Lapsed,
+            Reported::Forced => self.how == PreviousHolder::Forced,
             _ => false,
         }
     }
@@ -90,7 +115,7 @@ impl ServerModel {
         clock: u64,
     ) {
         if kind == ModelKind::Mutex {
-            self.none_is_last();
+            self.count_end();
         }
         self.ended.insert(
             holder.token,
@@ -99,15 +124,33 @@ impl ServerModel {
                 how,
                 ttl: holder.ttl,
                 known_until: clock + holder.ttl,
-                is_last: true,
+                ends_since: 0,
             },
         );
     }
 
-    pub(super) fn none_is_last(&mut self) {
+    /// A release ended a lease of a mutex.
+    pub(super) fn on_mutex_released(&mut self, token: Token, fence: u64, mode: Mode) {
+        match mode {
+            Mode::Lost | Mode::Unfinished => self.count_end(),
+            Mode::Used => {
+                let released = EndedLease {
+                    fence,
+                    how: PreviousHolder::Released,
+                    ttl: 0,
+                    known_until: u64::MAX,
+                    ends_since: 0,
+                };
+                self.ended.insert(token, released);
+            }
+            _ => {}
+        }
+    }
+
+    fn count_end(&mut self) {
         self.ended
             .values_mut()
-            .for_each(|ended| ended.is_last = false);
+            .for_each(|ended| ended.ends_since += 1);
     }
 
     /// The server's clock shows this. It may have gone back: then nothing is known for longer than

@@ -89,13 +89,15 @@ impl Checker {
                 self.grants.note_released(token);
             }
             Verb::Release { token, fence, mode }
-                if *executed.outcome == Outcome::Released && mode != Mode::Downgrade =>
+                if *executed.outcome == Outcome::Released
+                    && !matches!(mode, Mode::Reduce { .. }) =>
             {
-                if mode == Mode::Lost && self.kind == ModelKind::Mutex {
-                    self.model.none_is_last();
+                if self.kind == ModelKind::Mutex {
+                    self.model.on_mutex_released(token, fence, mode);
                 }
                 if matches!(mode, Mode::Forced(_)) {
                     self.forced.insert(token);
+                    self.last_forced = Some((token, mode, self.disturbances));
                     for holder in before.holders.iter().filter(|h| h.fence == fence) {
                         self.grants.note_released(holder.token);
                         self.grants.note_forced(holder, at.now);

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Checker, ServerModel};
 use crate::script::{self, Mode, Token, Verb};
 use crate::sim::executed_call::ExecutedCall;
-use crate::sim::model::{Attempt, LeaseTerm, ModelKind, ModelOutcome, Observation, Op, ServerView};
-use crate::sim::record::{HolderView, RecordView};
+use crate::sim::model::{Attempt, LeaseTerm, ModelOutcome, Observation, Op, ServerView};
+use crate::sim::record::{Cooling, HolderView, RecordView};
 
 /// How many heads of a queue one request looks at.
 const MAX_HEADS: usize = 64;
@@ -40,6 +40,8 @@ impl Checker {
             },
             Reported::Busy { .. } => ModelOutcome::Busy,
             Reported::Late => ModelOutcome::Late,
+            // Nothing is free among the holders that the look has seen.
+            Reported::More if self.is_looking() => ModelOutcome::Busy,
             Reported::More => ModelOutcome::SendAgain,
             Reported::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
             Reported::Released => ModelOutcome::Released,
@@ -106,14 +108,14 @@ impl Checker {
                 client,
                 fence: *fence,
             },
-            // It ends as a token does that nobody wants.
+            // It ends without a trace, as a token does that nobody wants.
             Verb::Release { token, .. } if self.stray_holder(before, executed).is_some() => {
                 Op::Cancel(self.attempt(*token, client))
             }
             Verb::Release { token, mode, .. } => release(*mode, self.attempt(*token, client)),
             Verb::Renew { token } => Op::Renew(self.attempt(*token, client)),
             Verb::Sync { .. } => Op::Sync { client },
-            Verb::Inspect { .. } | Verb::Lookup { .. } => return None,
+            Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => return None,
         })
     }
 
@@ -127,10 +129,7 @@ impl Checker {
         let Verb::Release { token, fence, mode } = executed.call.verb else {
             return None;
         };
-        if fence == 0
-            || matches!(mode, Mode::Forced(_) | Mode::KeepIfOwner)
-            || self.kind == ModelKind::Mutex
-        {
+        if fence == 0 || matches!(mode, Mode::Forced(_) | Mode::KeepIfOwner) {
             return None;
         }
         before.holder(token).filter(|holder| holder.fence != fence)
@@ -149,7 +148,9 @@ impl Checker {
         let (token, mode) = match executed.call.verb {
             Verb::Acquire { token, .. } | Verb::Renew { token } => (Some(token), None),
             Verb::Release { token, mode, .. } => (Some(token), Some(mode)),
-            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Lookup { .. } => (None, None),
+            Verb::Sync { .. } | Verb::Inspect { .. } | Verb::Vacate | Verb::Lookup { .. } => {
+                (None, None)
+            }
         };
         let own = token.and_then(|token| before.holder(token));
         let token_of = |number: u16| self.tokens[usize::from(number)];
@@ -160,19 +161,36 @@ impl Checker {
             expired: lock
                 .taken_by()
                 .filter(|number| before.is_over(token_of(*number), clock))
+                .filter(|number| !self.is_unseen(before, token_of(*number)))
                 .collect(),
             cooled: lock
                 .taken_by()
                 .filter(|number| before.has_rested(token_of(*number), clock))
+                .filter(|number| !self.is_unseen(before, token_of(*number)))
                 .collect(),
             silent: served_time.silent(clock),
-            outage: served_time.is_outage(clock),
+            outage: served_time.is_outage(clock) || look_began_in_outage(before),
             grace: self.spared_since(before),
-            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost))
+            must_cool: matches!(mode, Some(Mode::Used | Mode::Lost | Mode::Unfinished))
                 && self.stray_holder(before, executed).is_none()
                 && own.is_some_and(must_cool),
             reach: reach(before, executed),
         }
+    }
+
+    /// Whether scripts have begun to look at the holders, and have not seen all of them.
+    pub(super) fn is_looking(&self) -> bool {
+        let accounting = &self.record.accounting;
+        accounting.as_ref().is_some_and(|counts| counts.is_looking)
+    }
+
+    /// Whether a look of several calls has not come to this token yet, or had seen it before its
+    /// time was over. So nobody has noticed that.
+    fn is_unseen(&self, before: &RecordView, token: Token) -> bool {
+        let cools = |cooling: &Cooling| cooling.token == Some(token);
+        let was_looking = before.accounting.as_ref().is_some_and(|a| a.is_looking);
+        (was_looking || self.is_looking())
+            && (self.record.holder(token).is_some() || self.record.cooling.iter().any(cools))
     }
 
     /// The holders that the last request gave a step of grace.
@@ -230,6 +248,14 @@ impl Checker {
 
 /// An acquire that may wait. Its token comes back to a place that it had left if only a dead entry
 /// of it is in the queue.
+/// Whether a look is under way that began after the server may have been away.
+fn look_began_in_outage(before: &RecordView) -> bool {
+    let accounting = &before.accounting;
+    accounting
+        .as_ref()
+        .is_some_and(|counts| counts.is_looking && counts.look_outage)
+}
+
 fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
     let has_dead_entry = before
         .queue
@@ -246,8 +272,8 @@ fn enqueue(before: &RecordView, token: Token, attempt: Attempt) -> Op {
 fn release(mode: Mode, attempt: Attempt) -> Op {
     match mode {
         Mode::Used => Op::Unlock(attempt),
-        Mode::Lost => Op::Drop(attempt),
-        Mode::Downgrade => Op::Downgrade(attempt),
+        Mode::Lost | Mode::Unfinished => Op::Drop(attempt),
+        Mode::Reduce { .. } => Op::Downgrade(attempt),
         Mode::Unused | Mode::KeepIfOwner | Mode::Forced(_) => Op::Cancel(attempt),
     }
 }

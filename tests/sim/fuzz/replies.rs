@@ -6,7 +6,9 @@ use super::shapes::{HOLDER, SEEN, grants, is_documented, is_token};
 use super::values::{ServerFacts, answer, any_call, any_value};
 use crate::inspect::{LockInfo, LockState};
 use crate::key::Key;
-use crate::script::{Call, Family, Grant, Outcome, ScriptReply, Token, Value, parse_value};
+use crate::script::{
+    Call, Family, Grant, InspectedHolder, Outcome, ScriptReply, Token, Value, parse_value,
+};
 
 /// An answer to a call, or a message on the channel of grants.
 pub fn replies(bytes: &[u8]) {
@@ -81,7 +83,12 @@ fn check_reply(call: &Call, value: &Value, reply: ScriptReply) {
         );
     }
     if let Outcome::Inspection(seen) = reply.outcome {
-        let held = seen.holders.iter().any(|holder| !holder.cools);
+        let is_live = |holder: &&InspectedHolder| holder.lapsed_for.is_none();
+        let held = seen
+            .holders
+            .iter()
+            .filter(is_live)
+            .any(|holder| !holder.cools);
         let known = seen.queue.len();
         let fields = match call.spec.family {
             Family::Mutex => SEEN[0].2.len(),

@@ -11,6 +11,7 @@ use crate::script::{Call, Family, Grant, Token, Value, Verb};
 /// | letter | field |
 /// |---|---|
 /// | `n` | a number |
+/// | `i` | a number that may be below 0 |
 /// | `b` | 0 or 1 |
 /// | `k` | how the previous holder ended |
 /// | `o` | an owner's token, or an empty text |
@@ -18,7 +19,7 @@ use crate::script::{Call, Family, Grant, Token, Value, Verb};
 /// | `s` | a text |
 /// | `e` | an empty text |
 /// | `h` | the words of a holder |
-pub(super) const SHAPES: [(&str, &str, &str); 24] = [
+pub(super) const SHAPES: [(&str, &str, &str); 26] = [
     ("acquire", "granted", "nnnk"),
     ("acquire", "waiting", "nnnn"),
     ("acquire", "busy", "n"),
@@ -43,10 +44,12 @@ pub(super) const SHAPES: [(&str, &str, &str); 24] = [
     ("sync", "absent", ""),
     ("sync", "late", ""),
     ("sync", "kind", "s"),
+    ("vacate", "vacated", ""),
+    ("vacate", "kind", "s"),
 ];
 /// The same for inspections. After `seen` comes the queue.
 pub(super) const SEEN: [(&str, &str, &str); 3] = [
-    ("inspect", "seen", "snnnkssn"),
+    ("inspect", "seen", "snnikssn"),
     ("inspect", "absent", ""),
     ("inspect", "kind", "s"),
 ];
@@ -69,7 +72,7 @@ const OF_MUTEXES: [(&str, &str); 3] = [
     ("release", "unknown"),
 ];
 /// A holder of permits in an inspection.
-pub(super) const HOLDER: &str = "nbnh";
+pub(super) const HOLDER: &str = "ibnh";
 
 /// Each status with which a call can be answered, and its fields. The lookup of a mutex has no
 /// status and is not among them.
@@ -102,6 +105,7 @@ pub(super) fn script_of(call: &Call) -> &'static str {
         Verb::Renew { .. } => "renew",
         Verb::Sync { .. } => "sync",
         Verb::Inspect { .. } => "inspect",
+        Verb::Vacate => "vacate",
         Verb::Lookup { .. } => "lookup",
     }
 }
@@ -217,6 +221,7 @@ fn are(parts: &[Value], letters: &str) -> bool {
 fn is(part: &Value, letter: u8) -> bool {
     match (letter, part) {
         (b'n', Value::Int(n)) => *n >= 0,
+        (b'i', Value::Int(_)) => true,
         (b'b', Value::Int(n)) => matches!(n, 0 | 1),
         (b'k', Value::Int(n)) => (-1..=2).contains(n),
         (b'o', _) => text(part).is_some_and(|text| text.is_empty() || is_token(text)),

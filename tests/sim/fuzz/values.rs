@@ -52,7 +52,7 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
                     number: input.below(3) as u32,
                     from: input.number(),
                 }),
-                Mode::Downgrade,
+                Mode::Reduce { to: 1 },
             ];
             Verb::Release {
                 token,
@@ -61,7 +61,8 @@ pub(super) fn any_call(key: &Key, facts: &ServerFacts<'_>, input: &mut FuzzInput
             }
         }
         4 => Verb::Renew { token },
-        5 | 6 => Verb::Sync { newest: token },
+        5 => Verb::Sync { newest: token },
+        6 => Verb::Vacate,
         7 => Verb::Inspect {
             waiters: 1000,
             from: input.number(),
@@ -144,6 +145,7 @@ fn fields(letters: &str, facts: &ServerFacts<'_>, input: &mut FuzzInput<'_>) -> 
             2 => Value::Int(i64::from(input.byte()) * 100_000),
             _ => Value::Int(input.number() as i64),
         },
+        b'i' => Value::Int(i64::from(input.byte() as i8) * 100_000),
         b'b' => Value::Int(input.below(2) as i64),
         b'k' => Value::Int(input.below(4) as i64 - 1),
         b'e' if !input.one_in(32) => bulk(""),

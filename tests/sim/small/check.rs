@@ -39,7 +39,7 @@ pub(super) fn script(
     grants_are_reported(before, execution)?;
     previous_holder(setting, before, request, execution)?;
     if setting.family() == Family::Permit {
-        permits(setting, before, request, execution)
+        permits(before, request, execution)
     } else {
         Ok(())
     }
@@ -225,6 +225,12 @@ fn previous_holder(
                 ReleaseMode::Unused | ReleaseMode::KeepIfOwner => None,
             }
         }
+        // A guard lost a lease of which no record is left.
+        SmallRequest::Release(_, _, ReleaseMode::Lost)
+            if is_stray(before, request) && execution.answer.reply == SmallReply::Already =>
+        {
+            Some(PreviousHolder::Lapsed)
+        }
         _ => None,
     };
     let expected = released
@@ -297,7 +303,6 @@ fn lookup(record: &RecordState, token: SmallToken, execution: &Execution) -> Res
 /// For permits: what the record keeps so that no request needs to look at all holders, and what it
 /// keeps for former holders.
 fn permits(
-    setting: &SmallSetting,
     before: &RecordState,
     request: SmallRequest,
     execution: &Execution,
@@ -338,7 +343,7 @@ fn permits(
             (*reply == SmallReply::NotOwner)
                 == (lapsed(before, token).is_some()
                     || before.fence == 0
-                    || is_stray(setting, before, request))
+                    || is_stray(before, request))
         }
         _ => true,
     };
@@ -368,7 +373,7 @@ fn in_words_of_the_model(
             Op::Rejoin(own)
         }
         SmallRequest::Acquire(_) => Op::Enqueue(own),
-        SmallRequest::Release(..) if is_stray(setting, before, request) => Op::Cancel(own),
+        SmallRequest::Release(..) if is_stray(before, request) => Op::Cancel(own),
         SmallRequest::Release(_, _, ReleaseMode::Used) => Op::Unlock(own),
         SmallRequest::Release(_, _, ReleaseMode::Lost) => Op::Drop(own),
         SmallRequest::Release(_, _, ReleaseMode::Unused | ReleaseMode::KeepIfOwner) => {
@@ -388,10 +393,10 @@ fn in_words_of_the_model(
         SmallReply::Waiting { .. } => ModelOutcome::Waiting { position: None },
         SmallReply::Late => ModelOutcome::Late,
         // The answer is about the caller's own lease, which the stray one is not.
-        SmallReply::Already | SmallReply::NotOwner if is_stray(setting, before, request) => {
+        SmallReply::Already | SmallReply::NotOwner if is_stray(before, request) => {
             ModelOutcome::Released
         }
-        _ if is_stray(setting, before, request) => ModelOutcome::Forbidden,
+        _ if is_stray(before, request) => ModelOutcome::Forbidden,
         SmallReply::Released if matches!(op, Op::Downgrade(_)) => ModelOutcome::Downgraded,
         SmallReply::Released => ModelOutcome::Released,
         SmallReply::Already | SmallReply::NotOwner | SmallReply::Gone => ModelOutcome::Lost,
@@ -404,13 +409,12 @@ fn in_words_of_the_model(
 
 /// Whether a release ends a lease that is not the one that the caller knows: a late copy of the
 /// token's acquire took the lock.
-fn is_stray(setting: &SmallSetting, before: &RecordState, request: SmallRequest) -> bool {
+fn is_stray(before: &RecordState, request: SmallRequest) -> bool {
     let SmallRequest::Release(token, fence, mode) = request else {
         return false;
     };
     let holder = before.holder(token);
-    setting.family() == Family::Permit
-        && fence > 0
+    fence > 0
         && mode != ReleaseMode::KeepIfOwner
         && holder.is_some_and(|holder| holder.fence != fence)
 }

@@ -173,7 +173,7 @@ fn double_grant_to_a_token_queued_twice_is_found() {
 #[test]
 fn grant_of_more_permits_than_exist_is_found() {
     let mutation = ScriptMutation {
-        line: "and permits_taken + weight <= capacity then",
+        line: "and permits_taken + weight <= wanted_capacity then",
         instead: "then",
     };
     assert_found(SmallSetting::readers_and_writers(1), mutation, NONE, "P1");
@@ -183,7 +183,7 @@ fn grant_of_more_permits_than_exist_is_found() {
 #[test]
 fn hand_over_of_more_permits_than_exist_is_found() {
     let mutation = ScriptMutation {
-        line: "if is_alive and permits_taken + weight > capacity then break end",
+        line: "if is_alive and permits_taken + weight > waiter_capacity + 0 then break end",
         instead: "",
     };
     assert_found(SmallSetting::readers_and_writers(1), mutation, NONE, "P1");
@@ -193,8 +193,8 @@ fn hand_over_of_more_permits_than_exist_is_found() {
 #[test]
 fn reader_that_overtakes_a_waiting_writer_is_found() {
     let mutation = ScriptMutation {
-        line: "if not own_grant and more == 0 and kind == wanted_kind and entries == 0",
-        instead: "if not own_grant and more == 0 and kind == wanted_kind",
+        line: "if not own_grant and more == 0 and is_wanted_kind and entries == 0",
+        instead: "if not own_grant and more == 0 and is_wanted_kind",
     };
     assert_found(SmallSetting::readers_and_writers(1), mutation, NONE, "P3");
     assert_found(SmallSetting::semaphore(3, [1, 2, 2]), mutation, NONE, "P3");
@@ -286,8 +286,8 @@ fn permit_renewal_that_extends_nothing_is_found() {
 #[test]
 fn downgrade_that_releases_the_last_permit_is_found() {
     let mutation = ScriptMutation {
-        line: "permits_taken, weight = permits_taken - weight + 1, 1",
-        instead: "permits_taken, weight = 0, 1",
+        line: "permits_taken, weight = permits_taken - weight + kept, kept",
+        instead: "permits_taken, weight = 0, kept",
     };
     assert_found(SmallSetting::readers_and_writers(2), mutation, NONE, "P1");
 }
@@ -295,8 +295,8 @@ fn downgrade_that_releases_the_last_permit_is_found() {
 #[test]
 fn downgrade_that_keeps_two_permits_is_found() {
     let mutation = ScriptMutation {
-        line: "permits_taken, weight = permits_taken - weight + 1, 1",
-        instead: "permits_taken, weight = permits_taken - weight + 2, 2",
+        line: "local kept = math.min(weight, ARGV[8] + 0)",
+        instead: "local kept = math.min(weight, ARGV[8] + 1)",
     };
     assert_found(SmallSetting::readers_and_writers(2), mutation, NONE, "P1");
 }
@@ -304,8 +304,8 @@ fn downgrade_that_keeps_two_permits_is_found() {
 #[test]
 fn downgrade_that_releases_again_on_its_second_arrival_is_found() {
     let mutation = ScriptMutation {
-        line: "permits_taken, weight = permits_taken - weight + 1, 1",
-        instead: "permits_taken = permits_taken - weight + 1",
+        line: "permits_taken, weight = permits_taken - weight + kept, kept",
+        instead: "permits_taken = permits_taken - weight + kept",
     };
     assert_found(
         SmallSetting::readers_and_writers(2),

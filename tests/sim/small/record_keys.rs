@@ -60,7 +60,7 @@ impl RecordKeys {
         fields.push(("k".to_owned(), kind.into()));
         for (token, ticket) in &record.waiters {
             let ticket = SERVED_TICKET + u64::from(*ticket);
-            let params = self.setting.params(token.client, TTL_MS);
+            let params = self.setting.waiter_params(token.client, TTL_MS);
             let waiter = format!("{ticket} {NOW} c{} {params} -", token.client);
             fields.push((format!("w:{}", real_token(*token).simple()), waiter.into()));
         }
@@ -276,7 +276,9 @@ impl RecordKeys {
         record: &mut RecordState,
     ) -> Result<(), String> {
         let known_fields = match self.setting.family() {
-            Family::Mutex => "k o a l s q u c",
+            // The ends before the last one, in `z`, are no part of a world. So a release may be
+            // answered that nothing is known, which says as little here as that its lease lapsed.
+            Family::Mutex => "k o a l s q u c z",
             Family::Permit => "k n c",
         };
         let queue = self.unpack_queue_field(fields)?;
@@ -318,7 +320,7 @@ impl RecordKeys {
 
     fn read_ticket(&self, token: SmallToken, waiter: &str) -> Result<u64, String> {
         let (ticket, rest) = waiter.split_once(' ').unwrap_or_default();
-        let params = self.setting.params(token.client, TTL_MS);
+        let params = self.setting.waiter_params(token.client, TTL_MS);
         if !rest.ends_with(&format!(" c{} {params} -", token.client)) {
             return Err(format!("{token:?} has the waiter's record {waiter:?}"));
         }

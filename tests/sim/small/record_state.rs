@@ -207,7 +207,7 @@ impl ReleaseMode {
             ReleaseMode::Unused => Mode::Unused,
             ReleaseMode::Lost => Mode::Lost,
             ReleaseMode::KeepIfOwner => Mode::KeepIfOwner,
-            ReleaseMode::Downgrade => Mode::Downgrade,
+            ReleaseMode::Downgrade => Mode::Reduce { to: 1 },
         }
     }
 }

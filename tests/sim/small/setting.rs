@@ -88,6 +88,15 @@ impl SmallSetting {
             Family::Permit => format!("{ttl_ms} 0 0 {}", self.permits(client)),
         }
     }
+
+    /// The same in a waiter's record: with the capacity that its request goes by.
+    pub(super) fn waiter_params(&self, client: u8, ttl_ms: u64) -> String {
+        let params = self.params(client, ttl_ms);
+        match self.kind {
+            ModelKind::Mutex => params,
+            ModelKind::Semaphore(all) | ModelKind::ReadWrite(all) => format!("{params} {all}"),
+        }
+    }
 }
 
 impl fmt::Display for SmallSetting {

@@ -130,7 +130,7 @@ fn three_clients_with_several_faults_break_nothing() {
 #[test]
 fn release_without_the_owner_check_is_found() {
     let mutation = ScriptMutation {
-        line: "elseif owner == token then",
+        line: "elseif owner == token and not is_stray then",
         instead: "elseif owner then",
     };
     assert_found(
@@ -142,6 +142,25 @@ fn release_without_the_owner_check_is_found() {
         },
         "P1",
     );
+}
+
+/// A late copy of the acquire takes the lock again after the release.
+#[test]
+fn release_that_ignores_the_fence_is_found() {
+    for (line, instead) in [
+        (
+            "owner == token and callers_fence > 0 and callers_fence ~= fence",
+            "false",
+        ),
+        (
+            "if hold == 0 and fence == callers_fence then",
+            "if hold == 0 then",
+        ),
+    ] {
+        let mutation = ScriptMutation { line, instead };
+        let budget = Budget { delays: 1, ..NONE };
+        assert_found(SmallSetting::mutex(), mutation, budget, "P1");
+    }
 }
 
 #[test]

@@ -1,0 +1,57 @@
+//! How a name becomes another kind of lock. The two families of scripts keep their data in
+//! different forms. So an acquire that finds the other form vacates the name first, if nobody uses
+//! it. The renewal thread does the same for a waiter that it enqueues again.
+
+use crate::engine::Engine;
+use crate::script::{Call, Outcome};
+use crate::store::{CallResult, Deadlines};
+
+impl Engine {
+    /// Sends acquires. If the name of one is a kind of lock of the other family, this vacates the
+    /// name and sends the acquire again, all by the same deadlines. If somebody uses the name, the
+    /// acquire keeps the answer that names its kind. If there is no answer to that, the acquire has
+    /// the same fault.
+    pub(super) fn send_acquires(&self, calls: &[Call], deadlines: Deadlines) -> Vec<CallResult> {
+        let mut results = self.store.run(calls, deadlines);
+        let mut refused = Vec::new();
+        let mut vacates = Vec::new();
+        for (at, (call, result)) in calls.iter().zip(&results).enumerate() {
+            let Ok(answer) = &result.answer else {
+                continue;
+            };
+            if let Some(family) = answer.reply.outcome.other_family(call.spec.family) {
+                refused.push(at);
+                vacates.push(call.vacate(family));
+            }
+        }
+        // The loop ends early for nearly all calls: their names are of their kind.
+        let mut again = Vec::new();
+        while !vacates.is_empty() {
+            let answers = self.store.run(&vacates, deadlines);
+            let mut unfinished = (Vec::new(), Vec::new());
+            for ((at, vacate), vacated) in refused.into_iter().zip(vacates).zip(answers) {
+                match vacated.answer {
+                    Ok(answer) => {
+                        self.deliver_all(&vacate, &answer);
+                        if answer.reply.outcome == Outcome::Vacated {
+                            again.push(at);
+                        } else if answer.reply.more && self.now() < deadlines.reply_by {
+                            unfinished.0.push(at);
+                            unfinished.1.push(vacate);
+                        }
+                    }
+                    Err(fault) => results[at].answer = Err(fault),
+                }
+            }
+            (refused, vacates) = unfinished;
+        }
+        if again.is_empty() {
+            return results;
+        }
+        let repeated: Vec<Call> = again.iter().map(|at| calls[*at].clone()).collect();
+        for (at, next) in again.into_iter().zip(self.store.run(&repeated, deadlines)) {
+            results[at].take_next(next);
+        }
+        results
+    }
+}

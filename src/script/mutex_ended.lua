@@ -1,0 +1,15 @@
+-- Purpose: the part that notes that the owner's lease ended without a release.
+-- Expects: mutex_record.lua before it · how: 1 if it lapsed or its guard lost it, 2 if it was
+--   released by force
+-- KEYS: as in mutex_record.lua
+-- ARGV: as in mutex_record.lua
+-- Returns: nothing
+-- R7 (late copies): a release that comes again must learn how its lease ended, although other
+-- leases ended without a release in between. The field 'z' has the ends before the last one, newest
+-- first, each a fence, which is negative if it was released by force. Nearly no record has more.
+-- With more than 64 bytes in a field the record would take twice the memory.
+local earlier_ends = ended_how > 0 and redis.call('HGET', record_key, 'z') or ''
+fields_to_set[#fields_to_set + 1] = 'z'
+fields_to_set[#fields_to_set + 1] =
+  string.sub(struct.pack('<d', ended_how == 2 and -ended_fence or ended_fence) .. earlier_ends, 1, 64)
+ended_fence, ended_how, previous, state_changed = fence, how, how, true
