@@ -424,7 +424,6 @@ fn r7_doubtful_try_for_a_group_is_abandoned() {
             next_page: 0,
             outcome,
             grants: Vec::new(),
-            next_page: 0,
         };
         let sent = process.local(0);
         let result = CallResult {
