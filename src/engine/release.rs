@@ -230,7 +230,9 @@ impl Engine {
         let call = self.begin_reduce(lease, to, started)?;
         let deadlines = self.at_once(started);
         let result = single_result(self.store.run(slice::from_ref(&call), deadlines));
-        self.on_reduce_reply(lease, &call, started, result.answer)
+        self.on_reduce_reply(lease, &call, started, result.answer)?;
+        lease.keep_permits(to);
+        Ok(())
     }
 
     /// The call that releases all permits of a held lease but `to`.

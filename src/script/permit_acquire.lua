@@ -23,15 +23,19 @@ end
 
 local forced_fence, page_from
 --include permit_reclaim.lua
--- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
-live_manager = manager
---include permit_promote.lua
-
 -- Whether the name is this kind of lock. Its capacity may be another: a request goes by its own,
 -- and what is held stays held. So all processes need not change the capacity at the same time.
 local wanted_name, wanted_capacity = string.match(wanted_kind, '^(%S+ )(%d+)$')
 wanted_capacity = wanted_capacity + 0
 local is_wanted_kind = kind and string.sub(kind, 1, #wanted_name) == wanted_name
+-- Dead waiters with a smaller capacity must not keep this request waiting.
+if is_wanted_kind and entries > 0 and wanted_capacity > capacity then
+  capacity, state_changed = wanted_capacity, true
+end
+-- R3 (signs of life): the caller is alive, so its own waiters must not be passed over here.
+live_manager = manager
+--include permit_promote.lua
+
 -- A name that nobody holds or waits for may become another kind.
 if more == 0 and not is_wanted_kind and permits_taken == 0 and entries == 0 then
   kind, capacity, is_wanted_kind, state_changed = wanted_kind, wanted_capacity, true, true
@@ -43,11 +47,8 @@ ttl, hold, weight = ttl + 0, hold + 0, weight + 0
 if not own_grant and more == 0 and is_wanted_kind and entries == 0
   and permits_taken + weight <= wanted_capacity then
   kind = wanted_kind
-  if waiter then
-    fields_to_delete[#fields_to_delete + 1] = 'w:' .. token
-    waiter_records, queue_changed = waiter_records - 1, true
-  end
-  -- Ticket 0: it did not wait.
+  -- The token does not wait: its own process counts as alive, so it would hold permits by now. And
+  -- if the list lost its entry, the records of all waiters go. Ticket 0: it did not wait.
   local new_holder, ticket, new_manager = token, '0', manager
   --include permit_grant.lua
 end

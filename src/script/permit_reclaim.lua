@@ -17,13 +17,17 @@ if not page_from and look_cursor ~= '' then
 elseif not page_from and next_lapse > 0
   and (now >= next_lapse or next_lapse - now > 1000 * shortest_lease) then
   -- During a look these are about the holders that it has seen, and new ones.
-  page_from, next_lapse, shortest_lease, longest_lease, look_pause = '0', 0, 0, 0, 0
+  page_from, next_lapse, shortest_lease, look_pause = '0', 0, 0, 0
   look_outage = outage_possible and 1 or 0
 end
+-- A release by force gives the grace as well.
+if forced_fence and outage_possible then look_outage = 1 end
 if page_from then
   local page = redis.call('HSCAN', holders_key, page_from, 'COUNT', 64)
   local fields, weight_seen = page[2], 0
   page_to, state_changed = page[1], packed_state ~= false
+  -- The keys must outlast the holders of all pages, so only a page with all holders lowers this.
+  if page_from == '0' and page_to == '0' then longest_lease = 0 end
   for i = 1, #fields, 2 do
     local field, packed_holder = fields[i], fields[i + 1]
     -- HSCAN may return a field twice.
@@ -81,7 +85,8 @@ if page_from then
             .. string.sub(packed_holder, text_start)
         end
         longest_lease = math.max(longest_lease, lease_ms)
-        shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
+        local look_in = math.max(lease_ms, look_pause)
+        shortest_lease = next_lapse > 0 and math.min(shortest_lease, look_in) or look_in
         local look_at = math.max(lease_end, now + 1000 * look_pause)
         next_lapse = next_lapse > 0 and math.min(next_lapse, look_at) or look_at
       end

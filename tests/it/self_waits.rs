@@ -107,6 +107,15 @@ const WAITS: &[(&str, Case)] = &[
         assert!(more.unwrap().is_none());
         drop(other);
     }),
+    ("for less than it released", |[held, wanted], n, wait| {
+        let mut own = held.semaphore(n, 4).acquire_many(3).unwrap();
+        own.release_permits(2).unwrap();
+        let acquire = || held.semaphore(n, 4).acquire_many(2).unwrap();
+        let other = thread::scope(|scope| scope.spawn(acquire).join());
+        let more = wanted.semaphore(n, 4).try_acquire_many_for(2, wait);
+        assert!(more.unwrap().is_none());
+        drop(other);
+    }),
     ("not yet", |[held, wanted], n, wait| {
         // It has a place in the queue, and does not wait before it has released the lock.
         let guard = held.lock(n).unwrap();

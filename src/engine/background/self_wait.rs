@@ -39,7 +39,7 @@ impl RenewalThread {
         }
         for (thread, waiter) in &asleep {
             let leases = &taken[&thread.id()];
-            let permits = leases.iter().map(|l| u64::from(l.request.spec.weight));
+            let permits = leases.iter().map(|l| u64::from(l.permits()));
             if let Some(lease) = leases.first()
                 && waiter.request.spec.must_wait_for(permits.sum())
                 && still_waits(waiter)

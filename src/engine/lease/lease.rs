@@ -1,6 +1,7 @@
 //! A lease: a lock that was granted to this process. It does no I/O and reads no clock. The caller
 //! passes in what happened, and what time it is.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::Duration;
@@ -28,6 +29,8 @@ pub(crate) struct Lease {
     /// R7 (late copies): until this server time, a copy of its acquire that is still under way can
     /// take the token. 0: no copy is under way.
     pub(crate) not_after: u64,
+    /// How many permits it has. A guard can release some of them.
+    permits: AtomicU32,
     /// The thread that got it for its guard, for the warning of a thread that waits for itself.
     taken_by: OnceLock<ThreadId>,
     state: LeaseState,
@@ -43,6 +46,7 @@ impl Lease {
         deadline: Time,
     ) -> Lease {
         Lease {
+            permits: AtomicU32::new(request.spec.weight),
             ends_at: request
                 .max_hold
                 .map_or(Time::NEVER, |limit| granted + limit),
@@ -74,6 +78,16 @@ impl Lease {
     pub(crate) fn note_taken_by(&self, thread: ThreadId) {
         // A lease is handed out once.
         let _ = self.taken_by.set(thread);
+    }
+
+    /// How many permits it has by now.
+    pub(crate) fn permits(&self) -> u32 {
+        self.permits.load(Ordering::Relaxed)
+    }
+
+    /// The guard keeps this many permits.
+    pub(crate) fn keep_permits(&self, permits: u32) {
+        self.permits.store(permits, Ordering::Relaxed);
     }
 
     pub(crate) fn taken_by(&self) -> Option<ThreadId> {

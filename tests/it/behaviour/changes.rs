@@ -463,7 +463,7 @@ fn dead_waiters_do_not_keep_a_name_its_kind(backend: &Backend) {
 }
 
 /// Puts 100 entries into the queue whose waiters are gone. One call passes over 64 at most.
-fn plant_dead_waiters(backend: &Backend, name: &str) {
+pub(super) fn plant_dead_waiters(backend: &Backend, name: &str) {
     let key = format!("fairlock:{{{name}}}");
     let script = "local field = redis.call('HEXISTS', KEYS[1], 's') == 1 and 'q' or 'n'
         local clock = redis.call('TIME')

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use fairlock::{Error, LossReason, PreviousHolder};
 
+use super::changes::plant_dead_waiters;
 use crate::backend::{Backend, Keyspace, on_both_stores};
 use crate::fixtures::{P, SOON, T, TTL, manager};
 use crate::permits::{PermitWaiters, Permits, Want};
@@ -15,6 +16,9 @@ on_both_stores! {
     force_release_ends_readers_on_all_pages_once,
     inspect_shows_the_holders_of_several_pages,
     p7_a_release_does_not_succeed_for_another_lease_of_its_token,
+    a_page_of_a_look_shortens_no_keys_ttl,
+    dead_waiters_with_less_capacity_do_not_refuse_a_try,
+    lost_holders_leave_no_waiter_with_a_larger_capacity,
 }
 
 const MANY: u32 = 500;
@@ -154,4 +158,66 @@ fn p7_a_release_does_not_succeed_for_another_lease_of_its_token(backend: &Backen
     let end = writer.downgrade();
     assert!(matches!(&end, Err(Error::Lost { .. })), "{end:?}");
     record.comes_to_rest();
+}
+
+/// A lease of a day, among many short ones. A page without it must not decide how long the keys
+/// last.
+fn a_page_of_a_look_shortens_no_keys_ttl(backend: &Backend) {
+    const DAY: &str = "86400000";
+    let mgr = manager(backend);
+    // The last calls that set an expiry were renewals of the long lease.
+    let renewed = "
+        local clock = redis.call('TIME')
+        local ends = clock[1] * 1000000 + clock[2] + 1000 * ARGV[1]
+        local token, p = string.format('%032x', 7), redis.call('HGET', KEYS[1], 'p')
+        local holder = redis.call('HGET', KEYS[1], token)
+        redis.call('HSET', KEYS[1], token,
+          struct.pack('<dI4', ends, ARGV[1]) .. string.sub(holder, 13),
+          'p', string.sub(p, 1, 20) .. struct.pack('<I4I4I4I4', ARGV[1], 0, clock[1], clock[1])
+            .. string.sub(p, 37))
+        local expires_at = string.format('%.0f', 1000 * clock[1] + ARGV[1] + 3600000)
+        for i = 1, 2 do redis.call('PEXPIREAT', KEYS[i], expires_at) end
+        return 1";
+    // In some of these the first page may have the long lease.
+    for name in ["a", "b", "c", "d"] {
+        let record = Permits::of(backend, name);
+        let n = mgr.semaphore(name, 10_000);
+        let kept = n.acquire().unwrap();
+        plant_holders(backend, &record, MANY, -1);
+        let command = ["EVAL", renewed, "2", &record.holders, &record.key, DAY];
+        let _: i64 = backend.query(&command);
+        drop(n.acquire().unwrap());
+        for key in [&record.holders, &record.key] {
+            let left: i64 = backend.query(&["PTTL", key]);
+            assert!(left > 86_400_000, "{key}: {left} ms");
+        }
+        kept.unlock().unwrap();
+    }
+}
+
+fn dead_waiters_with_less_capacity_do_not_refuse_a_try(backend: &Backend) {
+    let mgr = manager(backend);
+    let held = mgr.semaphore("n", 2).acquire_many(2).unwrap();
+    plant_dead_waiters(backend, "n");
+    let third = mgr.semaphore("n", 3).try_acquire().unwrap();
+    assert!(third.is_some(), "nobody alive came first");
+    held.unlock().unwrap();
+}
+
+/// The state beside the holders has the largest capacity of the waiters, and is lost with them.
+fn lost_holders_leave_no_waiter_with_a_larger_capacity(backend: &Backend) {
+    let (ours, other) = (manager(backend), manager(backend));
+    let record = Permits::of(backend, "n");
+    let held = ours.semaphore("n", 2).acquire_many(2).unwrap();
+    let mut queue = PermitWaiters::of(backend, "n");
+    for want in [Want::Permits(2, 2), Want::Permits(1, 3)] {
+        queue.add(&other, want);
+    }
+    let lost: i64 = backend.query(&["DEL", &record.holders]);
+    assert_eq!(lost, 1);
+    let both = [0, 1].map(|who| queue.expect_grant(who, P + T + SLACK));
+    assert!(held.unlock().is_err());
+    for guard in both {
+        guard.unlock().unwrap();
+    }
 }

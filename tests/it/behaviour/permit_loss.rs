@@ -23,6 +23,7 @@ on_both_stores! {
     p3_waiters_for_permits_keep_their_order_over_an_outage,
     r10_permits_that_lapse_in_an_outage_cost_no_place,
     r10_a_process_with_lapsed_permits_loses_places_after_grace,
+    a_force_release_after_an_outage_gives_the_grace,
     r15_each_lease_is_cut_to_its_own_length,
     p8_ending_permits_in_silence_takes_at_most_one_command_timeout,
     p6_permit_losses_are_reported_in_a_silent_outage,
@@ -348,6 +349,23 @@ fn r10_a_process_with_lapsed_permits_loses_places_after_grace(backend: &Backend)
     assert!(dead.none_ended());
     next.unlock().unwrap();
     drop(holder);
+}
+
+/// The server was away, and the first request after that is a release by force of another fence.
+fn a_force_release_after_an_outage_gives_the_grace(backend: &Backend) {
+    let (ours, other) = (manager(backend), manager(backend));
+    warm_up(&ours);
+    let record = Permits::of(backend, "a");
+    let holder = Want::Permits(OF, OF).take(&ours, "a").unwrap();
+    let mut queue = PermitWaiters::of(backend, "a");
+    queue.add(&ours, Want::Permits(1, OF));
+    record.was_away(2 * (P + T));
+    assert!(!other.force_release("a", holder.fence() - 1).unwrap());
+    holder.renew().expect("the grace protects it");
+    assert!(queue.none_ended());
+    holder.unlock().unwrap();
+    queue.expect_grant(0, P + T + SLACK).unlock().unwrap();
+    record.comes_to_rest();
 }
 
 /// After the clock went back, each dead holder delays the others by one lease of its own, and not
