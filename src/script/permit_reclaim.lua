@@ -85,9 +85,9 @@ if page_from then
             .. string.sub(packed_holder, text_start)
         end
         longest_lease = math.max(longest_lease, lease_ms)
-        local look_in = math.max(lease_ms, look_pause)
-        shortest_lease = next_lapse > 0 and math.min(shortest_lease, look_in) or look_in
-        local look_at = math.max(lease_end, now + 1000 * look_pause)
+        local noticed_in = math.max(lease_ms, look_pause)
+        shortest_lease = next_lapse > 0 and math.min(shortest_lease, noticed_in) or noticed_in
+        local look_at = math.max(lease_end, look_pause > 0 and now + 1000 * look_pause or 0)
         next_lapse = next_lapse > 0 and math.min(next_lapse, look_at) or look_at
       end
       seen[field], weight_seen = weight, weight_seen + weight
