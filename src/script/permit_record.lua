@@ -52,7 +52,8 @@ if packed_state then
     expires_at = 0
   end
 elseif kind then
-  -- The holders were lost: their permits are free, and the clock is the floor of the fences.
+  -- The holders were lost: their permits are free, and the clock is the floor of the fences. Until
+  -- the next enqueue, a waiter with a larger capacity than the newest grant had may wait longer.
   capacity = string.match(kind, '%d+$') + 0
 end
 -- The name may have been vacated, as a mutex or as permits. Fences go on from there (P2).
@@ -63,5 +64,3 @@ if vacated then
   if not packed_state then previous = vacated_previous end
 end
 --include queue_record.lua
--- The largest capacity of the waiters was lost with the holders. No semaphore has more than this.
-if kind and not packed_state and entries > 0 then capacity = math.max(capacity, 1000000) end

@@ -18,7 +18,6 @@ on_both_stores! {
     p7_a_release_does_not_succeed_for_another_lease_of_its_token,
     a_page_of_a_look_shortens_no_keys_ttl,
     dead_waiters_with_less_capacity_do_not_refuse_a_try,
-    lost_holders_leave_no_waiter_with_a_larger_capacity,
 }
 
 const MANY: u32 = 500;
@@ -202,22 +201,4 @@ fn dead_waiters_with_less_capacity_do_not_refuse_a_try(backend: &Backend) {
     let third = mgr.semaphore("n", 3).try_acquire().unwrap();
     assert!(third.is_some(), "nobody alive came first");
     held.unlock().unwrap();
-}
-
-/// The state beside the holders has the largest capacity of the waiters, and is lost with them.
-fn lost_holders_leave_no_waiter_with_a_larger_capacity(backend: &Backend) {
-    let (ours, other) = (manager(backend), manager(backend));
-    let record = Permits::of(backend, "n");
-    let held = ours.semaphore("n", 2).acquire_many(2).unwrap();
-    let mut queue = PermitWaiters::of(backend, "n");
-    for want in [Want::Permits(2, 2), Want::Permits(1, 3)] {
-        queue.add(&other, want);
-    }
-    let lost: i64 = backend.query(&["DEL", &record.holders]);
-    assert_eq!(lost, 1);
-    let both = [0, 1].map(|who| queue.expect_grant(who, P + T + SLACK));
-    assert!(held.unlock().is_err());
-    for guard in both {
-        guard.unlock().unwrap();
-    }
 }
