@@ -65,9 +65,11 @@ use crate::script::Mode;
 /// timeout. If Redis does not answer, the release goes on in the background. If that fails too, the
 /// lock ends with its TTL.
 ///
-/// If the thread panics, the work is counted as half done, as by [`abandon`](LockGuard::abandon):
-/// the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule is that of a poisoned
-/// `std::sync::Mutex`: only a panic counts that began after the guard was created.
+/// If a panic drops the guard, the work is counted as half done, as by
+/// [`abandon`](LockGuard::abandon): the next holder sees [`Lapsed`](PreviousHolder::Lapsed). The rule
+/// is that of a poisoned `std::sync::Mutex`: only a panic counts that began after the guard was
+/// created. A guard that the panic does not drop, since it is in a thread-local variable or another
+/// thread shares it, is released as used.
 #[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
 pub struct LockGuard {
     lease: Arc<Lease>,

@@ -29,6 +29,7 @@ on_both_stores! {
     dead_waiters_do_not_keep_a_name_its_kind,
     a_vacated_name_is_not_shown_and_every_key_has_a_ttl,
     a_forgotten_waiter_gets_a_name_that_was_another_kind,
+    a_forgotten_waiter_fails_if_its_name_cannot_change,
 }
 
 on_both_stores! { redis_with_faults: an_unanswered_release_of_some_permits_takes_effect }
@@ -520,4 +521,21 @@ fn a_forgotten_waiter_gets_a_name_that_was_another_kind(backend: &Backend) {
     guard.unlock().unwrap();
     drop(holder);
     comes_to_rest(backend, &ours, "n");
+}
+
+/// The server refuses to clear the name, and always will.
+fn a_forgotten_waiter_fails_if_its_name_cannot_change(backend: &Backend) {
+    let (ours, theirs) = (manager(backend), manager(backend));
+    let _holder = theirs.lock("n").unwrap();
+    let mut waiter = ours.enqueue("n").unwrap();
+    backend.flush_all();
+    drop(theirs.semaphore("n", 2).acquire().unwrap());
+    // Another program's data takes the place of the holders.
+    let _: i64 = backend.query(&["DEL", "fairlock:{n}:h"]);
+    let _: i64 = backend.query(&["RPUSH", "fairlock:{n}:h", "x"]);
+    let error = waiter.wait_for(SOON).expect_err("the name stays taken");
+    assert!(
+        matches!(&error, Error::Server { code, .. } if code == "WRONGTYPE"),
+        "{error}"
+    );
 }
