@@ -82,7 +82,7 @@ if page_from then
         end
         longest_lease = math.max(longest_lease, lease_ms)
         shortest_lease = next_lapse > 0 and math.min(shortest_lease, lease_ms) or lease_ms
-        local look_at = math.max(lease_end, now + 1000 * look_pause)
+        local look_at = math.max(lease_end, look_pause > 0 and now + 1000 * look_pause or 0)
         next_lapse = next_lapse > 0 and math.min(next_lapse, look_at) or look_at
       end
       seen[field], weight_seen = weight, weight_seen + weight

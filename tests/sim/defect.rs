@@ -227,7 +227,7 @@ impl Defect {
             Defect::Lookup => &[("= grant or (values", "= (values")],
             Defect::PermitUnchecked => &[(
                 "elseif grant then\n  -- R9",
-                "elseif packed_holder then\n  -- R9",
+                "elseif packed_holder then\n  grant = grant or { own_fence, now, 0, 0 }\n  -- R9",
             )],
             Defect::PermitForce => &[(
                 "if forced_fence\n        \

@@ -136,11 +136,16 @@ impl Node {
         let mut connection = Connection::open(&self.addr, self.connect_timeout, started)?;
         connection.generation = generation;
         connection.pool_generation = pool_generation;
-        connection.requests = Arc::clone(&self.requests);
-        self.shake_hands(&mut connection, started + self.connect_timeout)?;
+        let outcome = self.shake_hands(&mut connection, started + self.connect_timeout);
+        // The commands of the handshake count when it is over, together with the connection. So the
+        // two counts fit together at any moment.
+        let own_count = std::mem::replace(&mut connection.requests, Arc::clone(&self.requests));
+        let sent = own_count.load(Ordering::Relaxed);
+        self.requests.fetch_add(sent, Ordering::Relaxed);
+        outcome?;
+        self.connects.fetch_add(1, Ordering::Relaxed);
         connection.set_read_timeout(self.command_timeout)?;
         connection.set_write_timeout(self.command_timeout)?;
-        self.connects.fetch_add(1, Ordering::Relaxed);
         Ok(connection)
     }
 
