@@ -44,8 +44,8 @@ use crate::script::Mode;
 /// # }
 /// ```
 ///
-/// rustc then suggests `let _ = mgr.lock("n")?`, which silences it and drops the guard all the same.
-/// Its lint `let_underscore_lock` does not know the guards of this crate. Clippy's
+/// rustc then suggests `let _ = mgr.lock("n")?`, which silences it and drops the guard all the
+/// same. Its lint `let_underscore_lock` does not know the guards of this crate. Clippy's
 /// `let_underscore_must_use` finds them, if you enable it:
 ///
 /// ```
@@ -223,8 +223,8 @@ impl LockGuard {
     /// Releases the lock like [`unlock`](LockGuard::unlock), but says that the work is half done.
     ///
     /// The next holder's [`previous_holder`](LockGuard::previous_holder) is
-    /// [`Lapsed`](PreviousHolder::Lapsed), as after a crash, but at once. Use it where an error ends
-    /// the work between two steps that belong together. Nothing is reported as lost here.
+    /// [`Lapsed`](PreviousHolder::Lapsed), as after a crash, but at once. Use it where an error
+    /// ends the work between two steps that belong together. Nothing is reported as lost here.
     ///
     /// Blocks for at most one command timeout. `Ok`: the lock was released while you held it.
     ///
@@ -267,8 +267,8 @@ impl LockGuard {
         }
     }
 
-    /// Releases all permits but `to`. Blocks for at most one command timeout; without an answer this
-    /// goes on in the background.
+    /// Releases all permits but `to`. Blocks for at most one command timeout; without an answer
+    /// this goes on in the background.
     pub(crate) fn reduce(&self, to: u32) -> Result<()> {
         if self.running.engine().is_forked() {
             return Err(Error::Closed);

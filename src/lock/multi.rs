@@ -210,7 +210,7 @@ impl SortedKeys {
 ///
 /// If the thread panics, the next holder of each name sees [`Lapsed`](PreviousHolder::Lapsed), as
 /// after a [`LockGuard`](crate::LockGuard).
-#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the lock"]
+#[must_use = "bind it to `_guard`: `let _ =` drops it at once, and that releases the locks"]
 pub struct MultiGuard {
     leases: Vec<Arc<Lease>>,
     group: Arc<LockGroup>,

@@ -1,14 +1,11 @@
 //! A change of mind: another capacity, fewer permits, another kind of lock.
 
-use std::thread;
-
-use crossbeam_channel::{Receiver, unbounded};
 use fairlock::{
     Access, Error, Kind, LockGuard, LockManager, LockOptions, LossReason, Party, PreviousHolder,
-    Result, Semaphore, SemaphoreGuard, Waiter,
+    Result, SemaphoreGuard, Waiter,
 };
 
-use super::semaphore::{comes_to_rest, end_leases, waiters};
+use super::semaphore::{comes_to_rest, end_leases, served, wait};
 use crate::backend::{Backend, InjectedFault, Keyspace, on_both_stores};
 use crate::fixtures::{P, SOON, STEADY_TTL as TTL, build, steady};
 use crate::support::until;
@@ -36,25 +33,6 @@ on_both_stores! { redis_with_faults: an_unanswered_release_of_some_permits_takes
 
 fn manager(backend: &Backend) -> LockManager {
     build(steady(backend))
-}
-
-/// Waits for permits on a thread of its own. The waiter is queued when this returns.
-fn wait(mgr: &LockManager, semaphore: &Semaphore, permits: u32) -> Receiver<SemaphoreGuard> {
-    let (sender, receiver) = unbounded();
-    let before = mgr.inspect("n").unwrap().map_or(0, |info| info.waiters);
-    let semaphore = semaphore.clone();
-    thread::spawn(move || {
-        if let Ok(guard) = semaphore.acquire_many(permits) {
-            let _ = sender.send(guard);
-        }
-    });
-    waiters(mgr, "n", before + 1);
-    receiver
-}
-
-#[track_caller]
-fn served<G>(receiver: &Receiver<G>) -> G {
-    receiver.recv_timeout(SOON).expect("its turn comes")
 }
 
 #[track_caller]
@@ -259,7 +237,10 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     let queue: Vec<Access> = info.queue.iter().map(|party| party.access).collect();
     assert_eq!(queue, [Access::Reader, Access::Reader, Access::Writer]);
     let reader = writer.downgrade().unwrap();
-    assert_eq!(shown(&look().holders), ["reader", "reader", "reader"]);
+    let info = look();
+    assert_eq!(shown(&info.holders), ["reader", "reader", "reader"]);
+    let line = info.to_string();
+    assert!(line.contains(", reader, and 2 other holders, "), "{line}");
     drop((reader, queued, last));
     comes_to_rest(backend, &mgr, "n");
 
@@ -269,6 +250,8 @@ fn inspect_shows_readers_writers_and_permits(backend: &Backend) {
     guards[0].release_permits(2).unwrap();
     let info = look();
     assert_eq!(shown(&info.holders), ["1 permit", "2 permits"]);
+    let line = info.to_string();
+    assert!(line.contains(", and 1 other holder, "), "{line}");
     assert_eq!(shown(&info.queue), ["3 permits"]);
     assert_eq!((info.queue[0].permits, &*info.queue[0].label), (3, ""));
     drop((guards, waiter));
@@ -415,13 +398,8 @@ fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
         next.is_some()
     });
     let next = next.unwrap();
-    assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    assert!(next.fence() > lapses.fence());
-    let error = lapses.unlock().unwrap_err();
-    assert!(
-        matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
-        "{error:?}"
-    );
+    follows_a_lapse(&next, &lapses);
+    expired(lapses.unlock());
     assert!(next.is_held());
     next.unlock().unwrap();
 
@@ -432,16 +410,26 @@ fn a_dead_holders_name_becomes_another_kind(backend: &Backend) {
         next.is_some()
     });
     let next = next.unwrap();
+    follows_a_lapse(&next, &lapses);
+    expired(lapses.unlock());
+    next.renew().unwrap();
+    next.unlock().unwrap();
+    comes_to_rest(backend, &mgr, "n");
+}
+
+#[track_caller]
+fn follows_a_lapse(next: &LockGuard, lapsed: &LockGuard) {
     assert_eq!(next.previous_holder(), PreviousHolder::Lapsed);
-    assert!(next.fence() > lapses.fence());
-    let error = lapses.unlock().unwrap_err();
+    assert!(next.fence() > lapsed.fence());
+}
+
+#[track_caller]
+fn expired(end: Result<()>) {
+    let error = end.unwrap_err();
     assert!(
         matches!(&error, Error::Lost { loss, .. } if loss.reason == LossReason::Expired),
         "{error:?}"
     );
-    next.renew().unwrap();
-    next.unlock().unwrap();
-    comes_to_rest(backend, &mgr, "n");
 }
 
 fn dead_waiters_do_not_keep_a_name_its_kind(backend: &Backend) {
